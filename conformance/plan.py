@@ -1,0 +1,92 @@
+"""models × backends × cases → cells, and the choice among them (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from conformance.errors import ConformanceError
+from conformance.records import Backend, Cell, Model
+from conformance.scenario import Scenario
+
+Item = TypeVar("Item", Model, Backend)
+
+_TOKEN = re.compile(r"[()]|[^\s()]+")
+_WORDS = {"and", "or", "not", "(", ")"}
+
+
+def choose(items: Sequence[Item], wanted: Iterable[str], what: str) -> tuple[Item, ...]:
+    """The items with these ids, in the manifest's order; all of them when none is named.
+
+    Raises ConformanceError naming the nearest ids for one that does not exist.
+    """
+    names = list(dict.fromkeys(wanted))
+    known = {item.id: item for item in items}
+    for name in names:
+        if name not in known:
+            raise ConformanceError(
+                f"there is no {what} {name!r}", remedy=f"one of: {', '.join(known)}"
+            )
+    return tuple(item for item in items if not names or item.id in names)
+
+
+def matcher(expression: str) -> Callable[[str], bool]:
+    """A test on cell ids from words joined by `and`, `or`, `not` and parentheses.
+
+    A word matches an id that contains it. An empty expression matches everything.
+    """
+    tokens = _TOKEN.findall(expression)
+    if not tokens:
+        return lambda _: True
+
+    def test(text: str) -> bool:
+        # Only True, False, and the five words above ever reach eval.
+        source = " ".join(
+            token if token in _WORDS else str(token.lower() in text.lower()) for token in tokens
+        )
+        return bool(eval(compile(source, "-k", "eval"), {"__builtins__": {}}))  # noqa: S307
+
+    try:
+        test("")
+    except SyntaxError as error:
+        raise ConformanceError(
+            f"cannot read the expression {expression!r}",
+            remedy="words joined by and, or, not and parentheses: -k 'steering and not last'",
+        ) from error
+    return test
+
+
+def cells(
+    models: Sequence[Model],
+    backends: Sequence[Backend],
+    scenarios: Mapping[str, Scenario],
+    expression: str = "",
+) -> tuple[Cell, ...]:
+    """Every cell that is asked for, grouped by model, then backend, then scenario.
+
+    Raises ConformanceError when nothing is left: an empty run would look green.
+    """
+    wanted = matcher(expression)
+    planned = tuple(
+        cell
+        for model in models
+        for backend in backends
+        for scenario in scenarios.values()
+        for case in scenario.cases
+        if wanted((cell := Cell(model.id, backend.id, scenario.name, case)).id)
+    )
+    if not planned:
+        raise ConformanceError(
+            f"no cell matches -k {expression!r}" if expression else "there is nothing to run",
+            remedy="see `conformance list`",
+        )
+    return planned
+
+
+def groups(planned: Iterable[Cell]) -> dict[tuple[str, str], tuple[Cell, ...]]:
+    """The cells of each model and backend: what one worker runs on one engine load."""
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for cell in planned:
+        found.setdefault((cell.model, cell.backend), []).append(cell)
+    return {key: tuple(members) for key, members in found.items()}

@@ -1,0 +1,219 @@
+"""What a scenario is, and how the files in `scenarios/` are found.
+
+A scenario says one behaviour twice: as an nnsight trace, which runs unchanged on
+every backend, and in plain PyTorch, which is what it means. It never names a
+backend, never compares and never asserts.
+
+    @scenario(layers={"at": ("first", "middle", "last")}, twin=True)
+    def steering(lm, case): ...        # → one mapping of observations per prompt
+
+    @steering.reference
+    def _(model, case): ...            # → the same mappings
+
+A mapping goes from a name to a tensor, to a list of tensors (one a generation
+step), or to a dict from layer index to tensor. `logits`, `tokens` and `stream` are
+judged as what they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from conformance.errors import ConformanceError
+from conformance.records import Case, ScenarioInfo
+
+#: Two prompts that differ in content and length: else one prompt's rows cannot be
+#: told from another's.
+PAIR = (
+    "The capital of France is",
+    "A small boat drifted slowly past the old stone bridge while we were",
+)
+
+#: No scenario uses this prompt: the layout probe reads it.
+PROBE = "Seven quiet rivers meet below the northern hills"
+
+Block = Callable[[Any, Case], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """One behaviour.
+
+    `cases` maps a case's name to what is left open: layer positions and options.
+    `twin` asks for a second, clean run with `case.active` False, from which the
+    intervention's gain is computed. `equal` names pairs of observations that must
+    be bitwise equal within one run.
+    """
+
+    name: str
+    meaning: str
+    run: Block
+    path: Path
+    cases: Mapping[str, Mapping[str, Any]]
+    prompts: tuple[str, ...]
+    steps: int
+    twin: bool
+    equal: tuple[tuple[str, str], ...]
+    _reference: list[Block] = field(default_factory=list)
+
+    def reference(self, block: Block) -> Block:
+        """Say in plain PyTorch what the scenario means."""
+        self._reference[:] = [block]
+        return block
+
+    @property
+    def specification(self) -> Block:
+        if not self._reference:
+            raise ConformanceError(
+                f"scenario {self.name!r} has no reference",
+                path=self.path,
+                remedy=f"add a function decorated with @{self.name}.reference",
+            )
+        return self._reference[0]
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever the file does: a stored observation is keyed by it."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
+
+    def expand(self, layers: int) -> tuple[Case, ...]:
+        """The cases for a model of so many layers."""
+        return tuple(
+            Case(
+                scenario=self.name,
+                name=name,
+                prompts=self.prompts,
+                layers={key: position(place, layers) for key, place in choice["layers"].items()},
+                options=choice["options"],
+                steps=self.steps,
+            )
+            for name, choice in self.cases.items()
+        )
+
+    def info(self) -> ScenarioInfo:
+        return ScenarioInfo(
+            id=self.name,
+            meaning=self.meaning,
+            cases=tuple(self.cases),
+            path=f"scenarios/{self.path.name}",
+            trace_source=inspect.getsource(self.run),
+            reference_source=inspect.getsource(self.specification),
+        )
+
+
+def position(place: str, layers: int) -> int:
+    """The index of a named place in a model of so many layers.
+
+    `early` lies in the first half and `late` in the second, so that with two
+    pipeline stages the boundary is between them.
+    """
+    places = {
+        "first": 0,
+        "early": layers // 4,
+        "middle": layers // 2,
+        "late": (3 * layers) // 4,
+        "last": layers - 1,
+    }
+    if place not in places:
+        raise ConformanceError(
+            f"unknown layer position {place!r}", remedy=f"use one of {', '.join(places)}"
+        )
+    return places[place]
+
+
+def scenario(
+    *,
+    layers: Mapping[str, str | Sequence[str]] = MappingProxyType({}),
+    options: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    prompts: Sequence[str] = PAIR,
+    steps: int = 1,
+    twin: bool = False,
+    equal: Sequence[tuple[str, str]] = (),
+) -> Callable[[Block], Scenario]:
+    """Declare a scenario. Every combination of the choices given is a case.
+
+    `layers` maps a name to a position or several ("first", "early", "middle",
+    "late", "last"); `options` maps a name to its values. A case is named after the
+    choices that vary: `middle-small`; with none it is called `all`.
+    """
+
+    def decorate(run: Block) -> Scenario:
+        axes = [
+            ("layers", key, (value,) if isinstance(value, str) else tuple(value))
+            for key, value in layers.items()
+        ] + [("options", key, tuple(values)) for key, values in options.items()]
+        cases: dict[str, Mapping[str, Any]] = {}
+        for combination in itertools.product(*(values for *_, values in axes)):
+            choice: dict[str, dict[str, Any]] = {"layers": {}, "options": {}}
+            for (group, key, _), value in zip(axes, combination, strict=True):
+                choice[group][key] = value
+            varying = [
+                str(value)
+                for (*_, values), value in zip(axes, combination, strict=True)
+                if len(values) > 1
+            ]
+            cases["-".join(varying) or "all"] = choice
+        doc = inspect.getdoc(sys.modules[run.__module__]) or ""
+        path = Path(inspect.getsourcefile(run) or "")
+        if not doc.strip():
+            raise ConformanceError(
+                "the scenario has no meaning",
+                path=path,
+                remedy="begin the file with a docstring of one sentence",
+            )
+        return Scenario(
+            name=run.__name__,
+            meaning=doc.strip(),
+            run=run,
+            path=path,
+            cases=cases,
+            prompts=tuple(prompts),
+            steps=steps,
+            twin=twin,
+            equal=tuple(equal),
+        )
+
+    return decorate
+
+
+def discover(folder: Path) -> dict[str, Scenario]:
+    """Every scenario of a folder by name, in order of the file names.
+
+    The folder is imported as a package, because a block's helpers travel to the
+    engine's processes by their module's name. Raises ConformanceError for a file
+    that cannot be imported or declares no scenario of its own name.
+    """
+    folder = folder.resolve()
+    parent = str(folder.parent)
+    if parent not in sys.path:
+        sys.path.insert(0, parent)
+    found: dict[str, Scenario] = {}
+    for path in sorted(folder.glob("*.py")):
+        if path.stem.startswith("_"):
+            continue
+        try:
+            module = importlib.import_module(f"{folder.name}.{path.stem}")
+        except ConformanceError:
+            raise
+        except Exception as error:
+            raise ConformanceError(
+                f"cannot be imported: {error!r}", path=path, remedy="see the error above"
+            ) from error
+        declared = getattr(module, path.stem, None)
+        if not isinstance(declared, Scenario):
+            raise ConformanceError(
+                f"declares no scenario called {path.stem!r}",
+                path=path,
+                remedy=f"decorate a function `def {path.stem}(lm, case)` with @scenario(...)",
+            )
+        found[path.stem] = declared
+    return found
