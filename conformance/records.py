@@ -6,6 +6,8 @@ them, so the published schema of `results.json` is these definitions.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -140,8 +142,8 @@ class Case:
 
     `layers` maps the scenario's own names ("at", "early", "late" …) to layer
     indices. `active` is False in the clean twin of an intervention: same prompts,
-    same reads, no write. `forced` are the token ids each prompt's continuation is
-    held to (reference only), empty when it runs freely.
+    same reads, no write. `forced` maps a run ("", "clean", "edited") to the token ids
+    each prompt's continuation is held to (reference only); empty when it runs freely.
     """
 
     scenario: str
@@ -151,7 +153,13 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     steps: int = 1
     active: bool = True
-    forced: tuple[tuple[int, ...], ...] = ()
+    forced: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The name of the case's folder; a forced continuation has one of its own."""
+        plain = f"{self.scenario}.{self.name}"
+        return f"{plain}~{digest(self.forced)}" if self.forced else plain
 
 
 @record(order=True)
@@ -204,6 +212,12 @@ class Site:
 
 
 _SITE = re.compile(r"(?:(\w+)/)?p(\d+)/s(\d+)/([A-Za-z_]\w*)(?:\.(\d+))?")
+
+
+def digest(value: Any) -> str:
+    """A short stable name for a JSON-like value."""
+    text = json.dumps(value, sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 # --- what was observed -------------------------------------------------------
