@@ -1,0 +1,20 @@
+"""What can go wrong between stages, in words a user can act on."""
+
+from __future__ import annotations
+
+
+class StageDivergenceError(RuntimeError):
+    """The copies of one block did different things on different stages.
+
+    A block runs once per stage. What it reads from the process it runs in (its id, a clock,
+    a file, another library's random state) differs between them, so the edit that was
+    applied is not the edit that is reported.
+    """
+
+
+class StageFailedError(RuntimeError):
+    """Another stage could not run this step; the message is that stage's error."""
+
+
+class RemoteWeightError(RuntimeError):
+    """A block used a weight that lives on another stage and could not be fetched."""

@@ -1,0 +1,166 @@
+"""The whole model's module tree on a stage that holds a part of it.
+
+A block names modules by their path in the whole model. For those that live on another stage
+this stage keeps a copy on the meta device, which is enough to name their values and to open
+their source; a weight of theirs is fetched when it is used (see ``weights``).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+
+#: nnsight's path of the root module.
+ROOT = "model"
+
+
+class _OneStage:
+    """Stands in for vLLM's pipeline group while the whole tree is built."""
+
+    rank_in_group = 0
+    world_size = 1
+    is_first_rank = True
+    is_last_rank = True
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+
+@contextmanager
+def _as_one_stage() -> Iterator[None]:
+    from vllm.distributed import parallel_state
+    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
+
+    ropes = dict(_ROPE_DICT)
+    # Rotary embeddings are cached for the process: one built on meta must not be found by
+    # the engine, nor the engine's by the meta tree, which is instrumented.
+    _ROPE_DICT.clear()
+    try:
+        with mock.patch.object(parallel_state, "_PP", _OneStage(parallel_state._PP)):
+            yield
+    finally:
+        _ROPE_DICT.clear()
+        _ROPE_DICT.update(ropes)
+
+
+def whole_model(vllm_config: Any) -> torch.nn.Module:
+    """The model with every stage's modules, without weights."""
+    from nnsight.modeling.vllm.vllm import VLLM
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    config = copy.copy(vllm_config)
+    # Attention layers register themselves by name here and refuse to do so twice.
+    config.compilation_config = copy.copy(vllm_config.compilation_config)
+    config.compilation_config.static_forward_context = {}
+    config.parallel_config = copy.copy(vllm_config.parallel_config)
+    config.parallel_config.pipeline_parallel_size = 1
+    with (
+        _as_one_stage(),
+        VLLM._meta_values(),
+        set_default_torch_dtype(config.model_config.dtype),
+        torch.device("meta"),
+    ):
+        return initialize_model(vllm_config=config)
+
+
+def paths_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """Every path of every module under nnsight's root, shared ones under each of theirs."""
+    return {
+        f"{ROOT}.{name}" if name else ROOT: module
+        for name, module in model.named_modules(remove_duplicate=False)
+    }
+
+
+def _missing(module: torch.nn.Module) -> bool:
+    from vllm.model_executor.models.utils import PPMissingLayer
+
+    names = {cls.__name__ for cls in type(module).__mro__}
+    return isinstance(module, PPMissingLayer) or "StageMissingLayer" in names
+
+
+@dataclass(frozen=True)
+class Tree:
+    """How this stage's modules stand in the whole model.
+
+    ``canonical`` gives each path's first spelling, under which a shared module is served;
+    ``here`` the modules of this stage by that spelling; ``spanning`` the paths of modules
+    that hold both modules of this stage and missing ones.
+    """
+
+    canonical: dict[str, str]
+    here: dict[str, torch.nn.Module]
+    whole: dict[str, torch.nn.Module]
+    spanning: frozenset[str]
+
+
+def _first_paths(whole: dict[str, torch.nn.Module]) -> dict[str, str]:
+    first: dict[int, str] = {}
+    return {path: first.setdefault(id(module), path) for path, module in whole.items()}
+
+
+def tree(local: torch.nn.Module, whole: torch.nn.Module) -> Tree:
+    """Relate this stage's model to the whole one."""
+    everything, mine = paths_of(whole), paths_of(local)
+    canonical = _first_paths(everything)
+    absent = {path for path, module in mine.items() if _missing(module)}
+    here: dict[str, torch.nn.Module] = {}
+    for path, module in mine.items():
+        if path not in absent:
+            here.setdefault(canonical.get(path, path), module)
+    spanning = set()
+    for path in absent:
+        while "." in path:
+            path = path.rpartition(".")[0]
+            spanning.add(canonical.get(path, path))
+    return Tree(canonical, here, everything, frozenset(spanning))
+
+
+def elsewhere(spanning: frozenset[str], *, first: bool, last: bool) -> frozenset[str]:
+    """Locations of modules that run on every stage, which this stage does not serve.
+
+    Their input is the one of the first stage, their output that of the last.
+    """
+    sides = [] if first else ["input", "skip"]
+    sides += [] if last else ["output"]
+    return frozenset(f"{path}.{side}" for path in spanning for side in sides)
+
+
+Fetch = Callable[[str, str], torch.Tensor]
+
+
+class RemoteModule:
+    """Mixed into the class of a module that lives on another stage."""
+
+    def __getattr__(self, name: str) -> Any:
+        path, fetch = self.__dict__["_relay_path"], self.__dict__["_relay_fetch"]
+        for kind in ("_parameters", "_buffers"):
+            held = self.__dict__[kind].get(name)
+            if held is not None and held.is_meta:
+                return fetch(path, name)
+        return super().__getattr__(name)  # type: ignore[misc]
+
+
+_REMOTE: dict[type, type] = {}
+
+
+def remote(module: torch.nn.Module, path: str, fetch: Fetch) -> torch.nn.Module:
+    """``module``, whose weights are from now on taken from where they live."""
+    cls = type(module)
+    if issubclass(cls, RemoteModule):
+        return module
+    if cls not in _REMOTE:
+        _REMOTE[cls] = type(cls.__name__, (RemoteModule, cls), {"__module__": cls.__module__})
+    module.__dict__["_relay_path"] = path
+    module.__dict__["_relay_fetch"] = fetch
+    module.__class__ = _REMOTE[cls]
+    return module

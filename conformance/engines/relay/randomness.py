@@ -1,0 +1,63 @@
+"""Random numbers that agree between the copies of a block.
+
+Only the last stage samples, so the stages' random states drift apart; a block that draws from
+them would add another noise on each stage. Each worker therefore has states of its own,
+seeded from its request's id, which are in place whenever its block runs. The noise differs
+from the one that a single-stage engine would have drawn.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from typing import Any
+
+import torch
+from nnsight.intervention.interleaver import Mediator
+
+
+def seed_of(request_id: str, worker: str) -> int:
+    """The same on every stage: vLLM gives a request one id for the whole engine."""
+    return zlib.crc32(f"{request_id}/{worker}".encode())
+
+
+class _States:
+    """The random states a block sees: torch's on the host and the device, and Python's."""
+
+    def __init__(self, seed: int, cuda: bool) -> None:
+        self.host = torch.Generator().manual_seed(seed).get_state()
+        self.python = random.Random(seed).getstate()
+        self.device = (
+            torch.Generator(device="cuda").manual_seed(seed).get_state() if cuda else None
+        )
+
+    def exchange(self) -> None:
+        """Put these states in place and keep those that were there."""
+        host, python = torch.get_rng_state(), random.getstate()
+        torch.set_rng_state(self.host)
+        random.setstate(self.python)
+        self.host, self.python = host, python
+        if self.device is not None:
+            device = torch.cuda.get_rng_state()
+            torch.cuda.set_rng_state(self.device)
+            self.device = device
+
+
+class SeededMediator(Mediator):
+    """A worker whose block runs with random states of its own."""
+
+    states: _States
+
+    def switch(self, *args: Any) -> Any:
+        """Resume the block with its own random states in place."""
+        self.states.exchange()
+        try:
+            return super().switch(*args)
+        finally:
+            self.states.exchange()
+
+
+def adopt(mediator: Mediator, request_id: str, worker: str, device: torch.device) -> None:
+    """Give a worker that has not started its own random states."""
+    mediator.__class__ = SeededMediator
+    mediator.states = _States(seed_of(request_id, worker), device.type == "cuda")  # type: ignore[attr-defined]

@@ -1,0 +1,134 @@
+"""The relay on nnsight's model runner; mixed in before it for the CPU and for CUDA."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, NamedTuple
+
+import torch
+from nnsight.intervention.source import STATE
+from nnsight.modeling.vllm.collect import dumps_compact
+from nnsight.modeling.vllm.model_runners import GPUModelRunner as nnsight_runner
+
+from conformance.engines.relay import placeholders, weights
+from conformance.engines.relay.replay import adopt
+from conformance.engines.relay.stage import Relay, RelayRequests
+from conformance.engines.relay.transport import Column
+
+
+class _Rank(NamedTuple):
+    rank: int
+
+
+def _report_from(reports: bool) -> None:
+    """Make nnsight, in this process, answer with saved values on the reporting rank only.
+
+    nnsight asks whether the pipeline group's global rank is 0. That is the first stage,
+    whose copies have not seen the others' values when a request ends.
+    """
+    nnsight_runner.get_pp_group = lambda: _Rank(0 if reports else 1)
+
+
+class RelayRunner:
+    """Runs every block on every stage and reports from the last."""
+
+    relay: Relay
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """Load, then relate this stage's modules to the whole model."""
+        super().load_model(*args, **kwargs)  # type: ignore[misc]
+        self._check_configuration()
+        from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+        stages, tensor = get_pp_group(), get_tp_group()
+        column = Column(
+            stages.rank_in_group, tensor.rank_in_group, stages.world_size, tensor.world_size
+        )
+        self._start_relay(column, stages.world_size, tensor.rank_in_group)
+
+    def _check_configuration(self) -> None:
+        config = self.vllm_config  # type: ignore[attr-defined]
+        if config.scheduler_config.async_scheduling:
+            raise ValueError("interventions across stages need async_scheduling=False")
+        if not config.model_config.enforce_eager:
+            raise ValueError("interventions across stages need an eager engine (no taps)")
+
+    def _start_relay(self, column: Column, stages: int, tensor_rank: int) -> None:
+        model, interleaver = self.nnsight_model, self.nnsight_model.interleaver  # type: ignore[attr-defined]
+        tree = placeholders.tree(model._module, placeholders.whole_model(self.vllm_config))  # type: ignore[attr-defined]
+        owners = weights.Owners(column, tree)
+        spanning = frozenset().union(*owners.spanning)
+        first, last = column.stage == 0, column.stage == stages - 1
+        adopt(interleaver, placeholders.elsewhere(spanning, first=first, last=last))
+        for path, module in tree.here.items():
+            state = module.__dict__.get(STATE)
+            if state is not None:
+                # A module shared by several paths has one name in the whole model, and it
+                # may be that of a layer which this stage does not hold.
+                state.register(interleaver, path)
+        objects = self.nnsight_persistent_objects  # type: ignore[attr-defined]
+        for path, canonical in tree.canonical.items():
+            module = tree.here.get(canonical)
+            if module is None:
+                module = placeholders.remote(tree.whole[canonical], canonical, owners.fetch)
+            objects[f"Module:{path}"] = module
+        requests = self.nnsight_requests  # type: ignore[attr-defined]
+        requests.__class__ = RelayRequests
+        modules = {key: value for key, value in objects.items() if key.startswith("Module:")}
+        self.relay = requests.relay = Relay(
+            column=column,
+            interleaver=interleaver,
+            requests=requests,
+            device=self.device,  # type: ignore[attr-defined]
+            stages=stages,
+            tensor_rank=tensor_rank,
+            modules=modules,
+            paths={id(value): key for key, value in modules.items()},
+        )
+        _report_from(self.relay.reports)
+
+    def execute_model(self, scheduler_output: Any, intermediate_tensors: Any = None) -> Any:
+        """Run the step's forward and tell the next stage what was seen."""
+        output = super().execute_model(scheduler_output, intermediate_tensors)  # type: ignore[misc]
+        if scheduler_output.total_num_scheduled_tokens:
+            self.relay.forwarded()
+        return output
+
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+        """Sample, then tell the earlier stages what they missed."""
+        try:
+            output = super().sample_tokens(*args, **kwargs)  # type: ignore[misc]
+        except BaseException as error:
+            self.relay.fail(f"stage {self.relay.stage}: {type(error).__name__}: {error}")
+            raise
+        self.relay.sampled()
+        return output
+
+    def collect_nnsight(
+        self,
+        request_ids: list[str],
+        finished_request_ids: list[str] | None = None,
+        outputs: dict[str, Any] | None = None,
+    ) -> bytes | None:
+        """Saved values from the reporting rank; from the others, errors only they can know."""
+        finished = set(finished_request_ids or [])
+        wanted = set(request_ids) | finished
+        relay = self.relay
+        with torch.inference_mode():
+            relay.collecting(finished)
+            if relay.reports:
+                relay.accept_errors(wanted)
+                payload = super().collect_nnsight(request_ids, finished_request_ids, outputs)  # type: ignore[misc]
+            else:
+                failures = relay.failures(wanted)
+                super().collect_nnsight(request_ids, finished_request_ids, outputs)  # type: ignore[misc]
+                payload = _errors_only(failures)
+            relay.collected()
+        return payload
+
+
+def _errors_only(failures: dict[str, Any]) -> bytes | None:
+    if not failures:
+        return None
+    empty: dict[str, Any] = {"saves": {}, "registered": {}, "sequences": {}}
+    return dumps_compact({i: {**empty, "error": error} for i, error in failures.items()})
