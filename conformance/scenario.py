@@ -49,8 +49,8 @@ class Scenario:
     """One behaviour.
 
     `cases` maps a case's name to what is left open: layer positions and options.
-    `twin` asks for a second, clean run with `case.active` False, from which the
-    intervention's gain is computed. `equal` names pairs of observations that must
+    `twin` says whether a case has a second, clean run with `case.active` False, from
+    which the intervention's gain is computed. `equal` names pairs of observations that must
     be bitwise equal within one run.
     """
 
@@ -61,7 +61,7 @@ class Scenario:
     cases: Mapping[str, Mapping[str, Any]]
     prompts: tuple[str, ...]
     steps: int
-    twin: bool
+    twin: Callable[[Case], bool]
     equal: tuple[tuple[str, str], ...]
     _reference: list[Block] = field(default_factory=list)
 
@@ -136,7 +136,7 @@ def scenario(
     options: Mapping[str, Sequence[Any]] = MappingProxyType({}),
     prompts: Sequence[str] = PAIR,
     steps: int = 1,
-    twin: bool = False,
+    twin: bool | Callable[[Case], bool] = False,
     equal: Sequence[tuple[str, str]] = (),
 ) -> Callable[[Block], Scenario]:
     """Declare a scenario. Every combination of the choices given is a case.
@@ -178,7 +178,7 @@ def scenario(
             cases=cases,
             prompts=tuple(prompts),
             steps=steps,
-            twin=twin,
+            twin=twin if callable(twin) else lambda _: twin,
             equal=tuple(equal),
         )
 
@@ -217,3 +217,34 @@ def discover(folder: Path) -> dict[str, Scenario]:
             )
         found[path.stem] = declared
     return found
+
+
+def _probe_reference(model: Any, case: Case) -> Any:
+    run = model.run(case.prompts[0])
+    return [{"stream": run.stream, "logits": run.logits}]
+
+
+def _probe_trace(lm: Any, case: Case) -> Any:
+    raise NotImplementedError("only the reference runs the probe")
+
+
+#: Not one of the user's scenarios: the reference measures it first, for the layouts.
+PROBING = Scenario(
+    name="probe",
+    meaning="Probe: the stream of a prompt that no scenario uses, to find layouts by.",
+    run=_probe_trace,
+    path=Path(__file__),
+    cases={"all": {"layers": {}, "options": {}}},
+    prompts=(PROBE,),
+    steps=1,
+    twin=lambda _: False,
+    equal=(),
+    _reference=[_probe_reference],
+)
+
+
+def find(folder: Path, name: str) -> Scenario:
+    """The scenario of this name: one of the folder's, or the probe."""
+    if name == PROBING.name:
+        return PROBING
+    return discover(folder)[name]

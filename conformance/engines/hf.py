@@ -1,0 +1,190 @@
+"""nnsight on transformers, in bf16."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from nnsight.intervention.interleaver import Mediator
+from nnsight.modeling.transformers import TransformersModel
+from torch import Tensor
+
+from conformance.engines import Unreadable
+from conformance.engines.traced import (
+    Layers,
+    Probe,
+    observe,
+    read_probe,
+    settle_layout,
+    vector,
+)
+from conformance.engines.tree import layer_path
+from conformance.records import Case, Group, Job, Status
+from conformance.scenario import PROBE, Scenario
+from conformance.stream import LAYOUTS, Layer
+
+
+class Padding:
+    """How many rows of the step are padding, for each prompt of a batch.
+
+    transformers pads a batch on the left; a scenario must see its own tokens only. The
+    attention mask of the running forward says which rows those are.
+    """
+
+    def __init__(self) -> None:
+        self.mask: Tensor | None = None
+
+    def watch(self, module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """A forward pre-hook on the whole model."""
+        self.mask = kwargs.get("attention_mask")
+
+    def of_block(self, rows: int) -> int:
+        """The padding rows in front of the running block's prompt, of so many in this step."""
+        if self.mask is None or rows == 1:
+            return 0
+        group = Mediator.current("the rows of a prompt").batch_group
+        return rows - int(self.mask[group[0] if group else 0].sum())
+
+
+PADDING = Padding()
+
+
+class PaddedLayer(Layer):
+    """A layer whose rows begin with padding: it is hidden when read, kept when written."""
+
+    @property
+    def stream(self) -> Tensor:
+        rows = LAYOUTS[self.layout].read(self.envoy.output)
+        return rows[PADDING.of_block(len(rows)) :].clone()
+
+    @stream.setter
+    def stream(self, value: Tensor) -> None:
+        output = self.envoy.output
+        rows = LAYOUTS[self.layout].read(output)
+        whole = torch.cat([rows[: PADDING.of_block(len(rows))], value.to(rows.dtype)])
+        self.envoy.output = LAYOUTS[self.layout].write(output, whole)
+
+
+class NewTokens:
+    """A streamer that passes on what is generated and leaves the prompt out, so that its
+    n-th value is that of the n-th step.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.prompt_seen = False
+
+    def put(self, value: Tensor) -> None:
+        if self.prompt_seen:
+            self.module(value)
+        self.prompt_seen = True
+
+    def end(self) -> None:
+        pass
+
+
+class HFModel:
+    """`lm` of a scenario on transformers."""
+
+    def __init__(self, model: TransformersModel, layers: Layers, probe: Probe) -> None:
+        self.model = model
+        self.layers = layers
+        self.probe = probe
+
+    def trace(self, *prompt: Any, steps: int = 1) -> Any:
+        """nnsight's tracer of a greedy generation of so many tokens."""
+        # `generate` outside a with statement would generate at once; __wrapped__ is the
+        # plain method, which the tracer calls.
+        streamer = NewTokens(self.model.generator.streamer._module)
+        generate = functools.partial(type(self.model).generate.__wrapped__, self.model)
+        return self.model.trace(
+            *prompt,
+            fn=generate,
+            streamer=streamer,
+            max_new_tokens=steps,
+            do_sample=False,
+        )
+
+    @property
+    def logits(self) -> Tensor:
+        """[vocabulary]: the last token's, this step."""
+        return self.model.output.logits[0, -1].clone()
+
+    @property
+    def token(self) -> Tensor:
+        """int64 [1]: the id generated in this step."""
+        return self.model.generator.streamer.output.reshape(1).clone()
+
+    def direction(self, layer: int, seed: int = 0) -> Tensor:
+        """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
+        return vector(self.probe, layer, seed).to(torch.bfloat16)
+
+
+class HFEngine:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.model = TransformersModel(
+            str(job.checkpoint),
+            task="text-generation",
+            dispatch=True,
+            dtype=torch.bfloat16,
+            device="cuda" if torch.cuda.is_available() else "cpu",
+            **job.backend.options,
+        )
+        module = self.model._module
+        module.register_forward_pre_hook(PADDING.watch, with_kwargs=True)
+        # Greedy for exactly the steps asked for: a checkpoint's own settings (sampling,
+        # an end token) would make sequences of other lengths than the other engines'.
+        settings = module.generation_config
+        settings.eos_token_id = None
+        settings.do_sample = False
+        settings.temperature = settings.top_p = settings.top_k = None
+        settings.pad_token_id = self.model.tokenizer.pad_token_id or 0
+        self.probe = read_probe(job.probe) if job.probe else Probe((), ())
+        count = module.config.get_text_config().num_hidden_layers
+        self.path = layer_path(module, count)
+        self.settled = settle_layout(self._outputs(count), self.probe, job.model.layout)
+        layers = Layers(self.model, self.path, count, self.settled.layout, PaddedLayer)
+        self.lm = HFModel(self.model, layers, self.probe)
+
+    def _outputs(self, count: int) -> list[Any]:
+        """The raw outputs of every layer on the probe prompt."""
+        layers = Layers(self.model, self.path, count, "", Layer)
+        with self.model.trace(PROBE):
+            outputs = [layers[index].envoy.output for index in range(count)].save()
+        return outputs
+
+    def group(self) -> Group:
+        device = next(self.model._module.parameters()).device.type
+        return Group(
+            model=self.job.model.id,
+            backend=self.job.backend.id,
+            status=Status.OK if self.settled.layout else Status.STRUCTURE,
+            reason=self.settled.reason,
+            layout=self.settled.layout,
+            layout_tried=self.settled.tried,
+            identity={
+                "engine": "hf",
+                "device": device,
+                "attention": self.model.attn_implementation,
+                "layer_list": self.path,
+                "pipeline_size": 1,
+            },
+        )
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
+        if not self.settled.layout:
+            raise Unreadable(self.settled.reason)
+        return observe(self.lm, scenario, case)
+
+    def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(self.model.tokenizer(prompt).input_ids) for prompt in case.prompts)
+
+    def close(self) -> None:
+        pass
+
+
+def open_engine(job: Job) -> HFEngine:
+    return HFEngine(job)

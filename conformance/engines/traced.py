@@ -1,0 +1,126 @@
+"""What an engine does with a scenario once its model is up: the same on HF and vLLM."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from conformance.direction import direction
+from conformance.engines import Unreadable
+from conformance.engines.tree import follow
+from conformance.records import Case, Site
+from conformance.scenario import Scenario
+from conformance.stream import Layer, Settled, distance, settle
+
+
+class Layers(Sequence[Layer]):
+    """`lm.layers[i].stream`. Holds the model and a path only: it travels with a block."""
+
+    def __init__(self, model: Any, path: str, count: int, layout: str, kind: type[Layer]) -> None:
+        self.model = model
+        self.path = path
+        self.count = count
+        self.layout = layout
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(self.count)[index]]
+        return self.kind(follow(self.model, self.path)[range(self.count)[index]], self.layout)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return (self[index] for index in range(self.count))
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """The float32 truth of the probe prompt: what a layout and a dose are measured by.
+
+    `streams` and `noise` have one entry a layer: [tokens, width], and the relative
+    distance of one honest bf16 run from it.
+    """
+
+    streams: tuple[Tensor, ...]
+    noise: tuple[float, ...]
+
+    def norm(self, layer: int) -> float:
+        """The median length of the stream's rows after a layer."""
+        return float(self.streams[layer].norm(dim=-1).median())
+
+
+def read_probe(folder: Path) -> Probe:
+    """The reference's observations of the probe prompt. Raises Unreadable without them."""
+    path = folder / "observations.safetensors"
+    if not path.is_file():
+        raise Unreadable("the reference did not measure the probe prompt; see its log")
+    values = load_file(path)
+    layers = sum(key.startswith("truth|p0/s0/stream.") for key in values)
+
+    def rows(member: str, layer: int) -> Tensor:
+        return values[f"{member}|{Site('stream', layer=layer)}"]
+
+    truth = tuple(rows("truth", layer).float() for layer in range(layers))
+    members = sorted({key.split("|")[0] for key in values} - {"truth"})
+    noise = tuple(
+        max(distance(rows(member, layer), truth[layer]) for member in members)
+        for layer in range(layers)
+    )
+    return Probe(truth, noise)
+
+
+def vector(probe: Probe, layer: int, seed: int) -> Tensor:
+    """What `lm.direction` gives: as long as the stream after that layer usually is."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return direction(probe.streams[layer].shape[-1], probe.norm(layer), seed).to(device)
+
+
+def settle_layout(outputs: Sequence[Any], probe: Probe, pinned: str) -> Settled:
+    """The layout of the residual stream from the raw layer outputs of the probe prompt."""
+    return settle(outputs, probe.streams, probe.noise, pinned)
+
+
+def observe(lm: Any, scenario: Scenario, case: Case) -> dict[str, Tensor]:
+    """Run a scenario, its clean twin first where it has one; observations by site."""
+    return flatten_runs(scenario, case, lambda twin: scenario.run(lm, twin))
+
+
+def flatten_runs(scenario: Scenario, case: Case, run: Any) -> dict[str, Tensor]:
+    """Both twins of an intervention, or the one run of any other scenario, by site."""
+    if not scenario.twin(case):
+        return flatten(run(case), "")
+    clean = flatten(run(dataclasses.replace(case, active=False)), "clean")
+    return clean | flatten(run(dataclasses.replace(case, active=True)), "edited")
+
+
+def flatten(prompts: Sequence[Mapping[str, Any]], run: str) -> dict[str, Tensor]:
+    """One mapping of observations per prompt → tensors by site, on the CPU.
+
+    A list is one entry a step, a dict one a layer, in either order of nesting.
+    """
+    found: dict[str, Tensor] = {}
+
+    def walk(value: Any, site: Site) -> None:
+        if isinstance(value, Mapping):
+            for layer, part in value.items():
+                walk(part, dataclasses.replace(site, layer=int(layer)))
+        elif isinstance(value, (list, tuple)):
+            for step, part in enumerate(value):
+                walk(part, dataclasses.replace(site, step=step))
+        elif isinstance(value, Tensor):
+            found[str(site)] = value.detach().to("cpu", copy=True).contiguous()
+        else:
+            found[str(site)] = torch.as_tensor(value)
+
+    for index, observations in enumerate(prompts):
+        for name, value in observations.items():
+            walk(value, Site(name, prompt=index, run=run))
+    return found

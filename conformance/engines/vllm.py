@@ -1,0 +1,193 @@
+"""nnsight on vLLM, in bf16, eager: on CUDA where there is one, else on the CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.engines import Refused, Unreadable, cpu
+from conformance.engines.traced import (
+    Layers,
+    Probe,
+    observe,
+    read_probe,
+    settle_layout,
+    vector,
+)
+from conformance.engines.tree import layer_path
+from conformance.records import Backend, Case, Group, Job, Status
+from conformance.scenario import PROBE, Scenario
+from conformance.stream import Layer
+
+#: Room for the longest prompt and generation of any scenario, in tokens.
+MAX_LENGTH = 256
+
+#: What vLLM and nnsight say when they do not support what a backend asks for. Their words
+#: are kept as the reason; anything else that goes wrong is an error.
+REFUSALS = (
+    "Pipeline parallelism is not supported for this model",
+    # nnsight 0.8.1 answers every block on several stages so (facts: PP=2).
+    "UnknownPersistentIdError",
+)
+
+
+class VLLMModel:
+    """`lm` of a scenario on vLLM. Travels into the engine's processes with a block."""
+
+    def __init__(self, model: Any, layers: Layers, probe: Probe) -> None:
+        self.model = model
+        self.layers = layers
+        self.probe = probe
+
+    def trace(self, *prompt: Any, steps: int = 1) -> Any:
+        """nnsight's tracer of a greedy generation of so many tokens."""
+        return self.model.trace(*prompt, temperature=0.0, max_tokens=steps, ignore_eos=True)
+
+    @property
+    def logits(self) -> Tensor:
+        """[vocabulary]: the last token's, this step."""
+        return self.model.logits[-1].clone()
+
+    @property
+    def token(self) -> Tensor:
+        """int64 [1]: the id sampled in this step."""
+        return self.model.samples.reshape(1).to(torch.int64, copy=True)
+
+    def direction(self, layer: int, seed: int = 0) -> Tensor:
+        """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
+        return vector(self.probe, layer, seed).to(torch.bfloat16)
+
+
+def native_support() -> bool:
+    """Whether the installed nnsight serves pipeline stages itself."""
+    return importlib.util.find_spec("nnsight.modeling.vllm.pp_interleaver") is not None
+
+
+def worker_class(backend: Backend) -> str:
+    """The qualified name of the worker that vLLM builds in each of its processes."""
+    relay = backend.transport == "relay" or (
+        backend.transport == "auto" and not native_support()
+    )
+    if not torch.cuda.is_available():
+        return cpu.worker_class(backend.pipeline, relay=relay)
+    if backend.pipeline > 1 and relay:
+        return "conformance.engines.relay.gpu.RelayGPUWorker"
+    return "conformance.engines.gpu_worker.GPUTraceWorker"
+
+
+def load(job: Job) -> Any:
+    """nnsight's VLLM over the checkpoint. Raises Refused in vLLM's words."""
+    from nnsight.modeling.vllm import VLLM
+
+    backend = job.backend
+    VLLM._WORKER_CLS = worker_class(backend)
+    try:
+        return VLLM(
+            str(job.checkpoint),
+            dispatch=True,
+            dtype="bfloat16",
+            pipeline_parallel_size=backend.pipeline,
+            tensor_parallel_size=backend.tensor,
+            kv_cache_memory_bytes=cpu.KV_CACHE_BYTES,
+            max_model_len=MAX_LENGTH,
+            max_num_seqs=8,
+            async_scheduling=False,
+            **backend.options,
+        )
+    except Exception as error:
+        raise refused(error) or error from error
+
+
+def refused(error: BaseException) -> Refused | None:
+    """The error as a refusal, when vLLM or nnsight says that it does not do this."""
+    text = f"{type(error).__name__}: {error}"
+    if not any(words in text for words in REFUSALS):
+        return None
+    lines = [line.strip() for line in text.splitlines() if any(w in line for w in REFUSALS)]
+    return Refused(lines[0] if lines else text)
+
+
+class VLLMEngine:
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.model = load(job)
+        self.ranks = self.model.vllm_entrypoint.llm_engine.collective_rpc("conformance_identity")
+        count = self.model.vllm_entrypoint.llm_engine.model_config.get_total_num_hidden_layers()
+        self.path = layer_path(self.model._module, count)
+        self.probe = read_probe(job.probe) if job.probe else Probe((), ())
+        self.refusal: Refused | None = None
+        self.layout, self.tried, self.reason = "", {}, ""
+        try:
+            settled = settle_layout(self._outputs(count), self.probe, job.model.layout)
+            self.layout, self.tried, self.reason = settled.layout, dict(settled.tried), settled.reason
+        except Exception as error:
+            self.refusal = refused(error)
+            if self.refusal is None:
+                raise
+        layers = Layers(self.model, self.path, count, self.layout, Layer)
+        self.lm = VLLMModel(self.model, layers, self.probe)
+
+    def _outputs(self, count: int) -> list[Any]:
+        """The raw outputs of every layer on the probe prompt."""
+        layers = Layers(self.model, self.path, count, "", Layer)
+        with self.model.trace(PROBE, temperature=0.0, max_tokens=1):
+            outputs = [copied(layers[index].envoy.output) for index in range(count)].save()
+        return outputs
+
+    def group(self) -> Group:
+        # Equal on every rank, or the engine is not what it says: keep what differs.
+        common = {
+            key: value
+            for key, value in self.ranks[0].items()
+            if all(rank[key] == value for rank in self.ranks)
+        }
+        return Group(
+            model=self.job.model.id,
+            backend=self.job.backend.id,
+            status=Status.OK if self.layout or self.refusal else Status.STRUCTURE,
+            reason=str(self.refusal or self.reason),
+            layout=self.layout,
+            layout_tried=self.tried,
+            identity={
+                "engine": "vllm",
+                "layer_list": self.path,
+                **common,
+                "ranks": len(self.ranks),
+                "stages": [rank["layers"] for rank in self.ranks if rank["tensor_rank"] == 0],
+            },
+        )
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
+        if self.refusal is not None:
+            raise self.refusal
+        if not self.layout:
+            raise Unreadable(self.reason)
+        try:
+            return observe(self.lm, scenario, case)
+        except Exception as error:
+            raise refused(error) or error from error
+
+    def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(self.model.tokenizer(prompt).input_ids) for prompt in case.prompts)
+
+    def close(self) -> None:
+        cpu.close(self.model)
+
+
+def copied(value: Any) -> Any:
+    """A copy of a layer's output: the buffers it lies in are overwritten later."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, (tuple, list)):
+        return tuple(copied(part) for part in value)
+    return value
+
+
+def open_engine(job: Job) -> VLLMEngine:
+    if not torch.cuda.is_available():
+        cpu.prepare(fork=True)
+    return VLLMEngine(job)

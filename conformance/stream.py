@@ -1,0 +1,198 @@
+"""The residual stream of one layer, read and written alike on every backend.
+
+Engines hand a layer's output over in different shapes: a tensor, a tensor with a
+batch axis, a tuple, or two summands of the stream. A *layout* is one such reading.
+Which one holds is measured, never looked up: `settle` compares every reading of a
+probe prompt with the float32 truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: A reading is accepted up to this multiple of the ensemble's own error …
+ACCEPT = 6.0
+#: … where the ensemble's error counts at least as one bf16 rounding (numerics: u₀).
+ROUNDING = 0.00166
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a layer's output holds the stream: `read` gives [tokens, width], `write` puts
+    such a value back into an output of the same form.
+    """
+
+    name: str
+    meaning: str
+    fits: Callable[[Any], bool]
+    read: Callable[[Any], Tensor]
+    write: Callable[[Any, Tensor], Any]
+
+
+def _is_tensor(output: Any, rank: int) -> bool:
+    return isinstance(output, Tensor) and output.ndim == rank
+
+
+def _is_pair(output: Any, rank: int) -> bool:
+    return (
+        isinstance(output, (tuple, list))
+        and len(output) == 2
+        and all(_is_tensor(part, rank) for part in output)
+        and output[0].shape == output[1].shape
+    )
+
+
+def _starts_with(output: Any, rank: int) -> bool:
+    return isinstance(output, (tuple, list)) and bool(output) and _is_tensor(output[0], rank)
+
+
+def _rest(output: Any, first: Tensor) -> Any:
+    return (first, *output[1:])
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            "single",
+            "one tensor [tokens, width]",
+            lambda output: _is_tensor(output, 2),
+            lambda output: output,
+            lambda output, value: value,
+        ),
+        Layout(
+            "batched",
+            "one tensor [1, tokens, width]",
+            lambda output: _is_tensor(output, 3) and output.shape[0] == 1,
+            lambda output: output[0],
+            lambda output, value: value[None],
+        ),
+        Layout(
+            "dual",
+            "two summands (branch, residual), each [tokens, width]",
+            lambda output: _is_pair(output, 2),
+            lambda output: output[0] + output[1],
+            lambda output, value: (value, torch.zeros_like(output[1])),
+        ),
+        Layout(
+            "full_plus_stale",
+            "(the whole stream, a stale residual), each [tokens, width]",
+            lambda output: _is_pair(output, 2),
+            lambda output: output[0],
+            _rest,
+        ),
+        Layout(
+            "second",
+            "(something else, the whole stream), each [tokens, width]",
+            lambda output: _is_pair(output, 2),
+            lambda output: output[1],
+            lambda output, value: (output[0], value),
+        ),
+        Layout(
+            "tuple",
+            "a tuple that begins with [tokens, width]",
+            lambda output: _starts_with(output, 2) and not _is_pair(output, 2),
+            lambda output: output[0],
+            _rest,
+        ),
+        Layout(
+            "tuple_batched",
+            "a tuple that begins with [1, tokens, width]",
+            lambda output: _starts_with(output, 3) and output[0].shape[0] == 1,
+            lambda output: output[0][0],
+            lambda output, value: _rest(output, value[None]),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The layout that holds, "" when none or several that differ do.
+
+    `tried` maps each reading that fitted the shape to its worst ratio, over layers,
+    of its error to what was accepted.
+    """
+
+    layout: str
+    tried: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+
+def distance(value: Tensor, truth: Tensor) -> float:
+    """The median over tokens of the relative L2 distance, [tokens, width] each.
+
+    The median and the rows' own norms keep a massive activation of one token from
+    deciding for all of them. Another shape is infinitely far.
+    """
+    if value.shape != truth.shape:
+        return float("inf")
+    difference = (value.float() - truth.float()).norm(dim=-1)
+    scale = truth.float().norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
+    return float((difference / scale).median())
+
+
+def settle(
+    outputs: Sequence[Any], truth: Sequence[Tensor], noise: Sequence[float], pinned: str = ""
+) -> Settled:
+    """Which reading of these layer outputs is the stream?
+
+    `outputs` are one engine's raw layer outputs on the probe prompt, `truth` the
+    float32 streams [tokens, width], `noise` the honest bf16 error of each layer
+    (`distance` of an ensemble member). `pinned` accepts one layout only.
+    """
+    tried: dict[str, float] = {}
+    for layout in LAYOUTS.values():
+        if pinned and layout.name != pinned:
+            continue
+        if not all(layout.fits(output) for output in outputs):
+            continue
+        tried[layout.name] = max(
+            distance(layout.read(output), target) / (ACCEPT * max(error, ROUNDING))
+            for output, target, error in zip(outputs, truth, noise, strict=True)
+        )
+    holds = [name for name, ratio in tried.items() if ratio <= 1]
+    if len(holds) == 1:
+        return Settled(holds[0], tried)
+    shapes = describe(outputs[0]) if outputs else "no layer"
+    if not holds:
+        return Settled("", tried, f"no reading of a layer output {shapes} is the stream: {tried}")
+    readings = [[LAYOUTS[name].read(output) for output in outputs] for name in holds]
+    if all(torch.equal(a, b) for other in readings[1:] for a, b in zip(readings[0], other, strict=True)):
+        return Settled(holds[0], tried)
+    return Settled("", tried, f"several readings of {shapes} agree with the truth and differ: {tried}")
+
+
+def describe(output: Any) -> str:
+    """A layer output's form in words: `(tensor[5, 64], tensor[5, 64])`."""
+    if isinstance(output, Tensor):
+        return f"tensor{list(output.shape)}"
+    if isinstance(output, (tuple, list)):
+        return f"({', '.join(describe(part) for part in output)})"
+    return type(output).__name__
+
+
+class Layer:
+    """One layer as a scenario sees it: `stream` is [tokens, width] of the block's prompt.
+
+    Reading gives a copy: on vLLM the buffers are live and are overwritten. Writing
+    replaces; what was in the layout's other parts is neutralised. Instances travel
+    into the engine's processes with the block that uses them.
+    """
+
+    def __init__(self, envoy: Any, layout: str) -> None:
+        self.envoy = envoy
+        self.layout = layout
+
+    @property
+    def stream(self) -> Tensor:
+        return LAYOUTS[self.layout].read(self.envoy.output).clone()
+
+    @stream.setter
+    def stream(self, value: Tensor) -> None:
+        self.envoy.output = LAYOUTS[self.layout].write(self.envoy.output, value)
