@@ -1,0 +1,231 @@
+"""Judge one cell: the candidate's observations against the truth and the honest runs.
+
+Pure: tensors in, a Judgement out. An observation passes as `exact` when it is bitwise
+one of the honest bf16 runs or the truth rounded to bf16; as `match` when it is no
+further from the truth than honest bf16 runs are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from conformance.judge import conclude, floor, gain, metrics, relations, structure, tokens, verdict
+from conformance.judge.evidence import Evidence, Reference, read_reference
+from conformance.judge.relations import Mismatch, compare_exact
+from conformance.judge.verdict import Judgement
+from conformance.records import Judged, Site, Thresholds, Verdict
+
+__all__ = ["Judgement", "Mismatch", "compare_exact", "judge_cell"]
+
+
+def judge_cell(
+    candidate: Mapping[str, Tensor],
+    reference: Mapping[str, Mapping[str, Tensor]],
+    *,
+    twin: bool,
+    equal: Sequence[tuple[str, str]],
+    prompt_ids: structure.Ids,
+    truth_ids: structure.Ids,
+    thresholds: Thresholds,
+) -> Judgement:
+    """The verdict on one cell.
+
+    `reference` maps a member to its observations: "truth" in float32 and at least four
+    honest bf16 runs. `twin` says that the observations come in pairs of a clean and an
+    edited run; `equal` names pairs that must be bitwise equal. `prompt_ids` are the
+    candidate's token ids of each prompt, `truth_ids` the truth's.
+    """
+    read = read_reference(reference, twin=twin)
+    if isinstance(read, str):
+        return verdict.unknown(f"the reference cannot be used: {read}")
+    if not all(prompt_ids) or not all(truth_ids) or not (prompt_ids and truth_ids):
+        return verdict.unknown("the token ids of the prompts were not recorded on both sides")
+    observed = {Site.parse(name): tensor for name, tensor in candidate.items()}
+    same_ids = structure.prompt_ids(prompt_ids, truth_ids)
+    evidence = Evidence(read, observed, twin=twin, relations=[same_ids])
+    _compare_structure(evidence, comparable=same_ids.holds)
+    if same_ids.holds:
+        _compare_values(evidence, thresholds)
+        _compare_tokens(evidence, thresholds)
+        if twin:
+            _compare_edits(evidence, thresholds)
+        evidence.relations += [relations.equal_within(observed, read.truth, pair) for pair in equal]
+    return conclude.conclude(evidence, thresholds)
+
+
+def _compare_structure(evidence: Evidence, *, comparable: bool) -> None:
+    """Settle what needs no numbers; what passes is left for the distances."""
+    truth, observed = evidence.reference.truth, evidence.observed
+    agreed = tokens.agreed_steps(observed, truth)
+    for site in sorted(truth.keys() | observed.keys(), key=_order):
+        if site not in observed:
+            evidence.settle(site, Verdict.MISSING, "was not observed")
+            continue
+        mine = observed[site]
+        if site not in truth:
+            evidence.settle(site, Verdict.STRUCTURE, "the reference has no such observation")
+        elif said := structure.shape(mine, truth[site]):
+            evidence.settle(site, Verdict.STRUCTURE, said)
+        elif said := structure.dtype(mine, evidence.reference.honest[site], site):
+            evidence.settle(site, Verdict.DTYPE, said)
+        elif said := structure.finite(mine):
+            evidence.settle(site, Verdict.NONFINITE, said)
+        elif not comparable:
+            evidence.settle(site, Verdict.UNKNOWN, "not compared: the prompts differ")
+        elif site.step > agreed[site.run, site.prompt]:
+            step = agreed[site.run, site.prompt]
+            said = f"harness: the truth was not run along the candidate's token of step {step}"
+            evidence.settle(site, Verdict.UNKNOWN, f"{said}, so later steps cannot be compared")
+
+
+def _order(site: Site) -> tuple[str, int, int, str, int]:
+    return site.run, site.prompt, site.step, site.name, -1 if site.layer is None else site.layer
+
+
+def _compare_values(evidence: Evidence, thresholds: Thresholds) -> None:
+    """The distance of every remaining tensor of numbers from the truth."""
+    open_sites = [site for site in evidence.open() if site.name != "tokens"]
+    for site in open_sites:
+        truth = evidence.reference.truth[site]
+        if not truth.is_floating_point():
+            evidence.settle(site, *_same_integers(evidence.observed[site], truth))
+            continue
+        evidence.rows[site] = metrics.rows(evidence.observed[site])
+        evidence.floors[site] = evidence.reference.floor(site)
+    for site, said in relations.aliased(evidence.observed, evidence.floors).items():
+        evidence.settle(site, Verdict.ALIASED, said)
+    for site, honest in evidence.floors.items():
+        if site in evidence.judged:
+            continue
+        distance = floor.measure(evidence.rows[site], honest, thresholds)
+        exact = _is_honest(evidence.rows[site], honest)
+        evidence.judged[site] = _judged(evidence.observed[site], site, distance, exact, thresholds)
+
+
+def _same_integers(mine: Tensor, truth: Tensor) -> tuple[Verdict, str]:
+    unequal = mine != truth
+    count = int(unequal.sum())
+    if not count:
+        return Verdict.EXACT, ""
+    first = torch.nonzero(unequal)[0].tolist() if mine.ndim else []
+    return Verdict.WRONG, f"{count} of {mine.numel()} integers differ, the first at {first}"
+
+
+def _is_honest(rows: Tensor, honest: floor.Floor) -> bool:
+    """Bitwise one of the honest runs, or the truth itself or rounded to bf16?"""
+    rounded = honest.truth.to(torch.bfloat16).to(torch.float64)
+    if any(torch.equal(rows, known) for known in (honest.truth, rounded)):
+        return True
+    return any(torch.equal(rows, known) for known in honest.members)
+
+
+def _judged(
+    tensor: Tensor, site: Site, distance: floor.Distance, exact: bool, thresholds: Thresholds
+) -> Judged:
+    if exact:
+        kind, said = Verdict.EXACT, "bitwise equal to an honest bf16 run"
+    elif floor.within(distance, thresholds):
+        kind, said = Verdict.MATCH, ""
+    elif floor.drifts(distance, thresholds):
+        kind, said = Verdict.DRIFT, "a little beyond the noise, on most tokens alike"
+    else:
+        kind, said = Verdict.WRONG, _wrong(distance, thresholds)
+    extra: dict[str, float] = {}
+    if distance.smallest_local is not None:
+        extra["smallest_local"] = distance.smallest_local
+    if distance.massive:
+        extra["massive_ulps"] = distance.massive_ulps
+        extra["massive_share"] = distance.massive
+    return Judged(
+        site=str(site),
+        verdict=kind,
+        message=said,
+        q_med=distance.q_med,
+        q_max=distance.q_max,
+        spread=distance.spread,
+        ratios=distance.ratios,
+        error=distance.error,
+        floor=distance.floor,
+        smallest=distance.smallest if kind.passes else None,
+        shape=tuple(tensor.shape),
+        dtype=structure.short(tensor.dtype),
+        extra=extra,
+    )
+
+
+def _wrong(distance: floor.Distance, thresholds: Thresholds) -> str:
+    if not distance.zero:
+        return "not zero where the truth and every honest run are exactly zero"
+    if distance.massive > 1 and distance.q_max <= thresholds.k_max:
+        return f"a massive activation is {distance.massive_ulps:.0f} bf16 steps off"
+    off = [t for t, ratio in enumerate(distance.ratios) if ratio > thresholds.k_max]
+    total = len(distance.ratios)
+    if total == 1 or not off:
+        return f"{distance.q_med:.3g} × noise"
+    which = "every token" if len(off) == total else f"tokens {_ranges(off)} of {total}"
+    return f"{which} off, by up to {distance.q_max:.3g} × noise"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """1, 2, 3, 7 → "1-3, 7"."""
+    said: list[list[int]] = []
+    for number in numbers:
+        if said and said[-1][-1] == number - 1:
+            said[-1][1:] = [number]
+        else:
+            said.append([number])
+    return ", ".join("-".join(map(str, run)) for run in said)
+
+
+def _compare_tokens(evidence: Evidence, thresholds: Thresholds) -> None:
+    """Every chosen id against the truth's logits of its own context."""
+    chosen: list[tuple[str, tokens.Choice]] = []
+    for site in evidence.open():
+        logits = replace(site, name="logits")
+        mine = evidence.observed[site]
+        if logits not in evidence.reference.truth:
+            said = "harness: the truth's logits of this step were not recorded"
+            evidence.settle(site, Verdict.UNKNOWN, said)
+            continue
+        honest = evidence.reference.floor(logits)
+        size = honest.truth.numel()
+        if mine.numel() != 1 or not 0 <= int(mine) < size:
+            evidence.settle(site, Verdict.WRONG, f"{mine.tolist()} is no id of {size}")
+            continue
+        choice = tokens.choice(
+            int(mine), honest.truth.flatten(), honest.members.flatten(1), thresholds
+        )
+        chosen.append((str(site), choice))
+        evidence.settle(site, *_token(choice), margin=choice.margin, noise=choice.noise)
+    together = tokens.flips(chosen)
+    if together is not None:
+        evidence.relations.append(together)
+
+
+def _token(choice: tokens.Choice) -> tuple[Verdict, str]:
+    if not choice.flipped:
+        return Verdict.EXACT, ""
+    said = (
+        f"token {choice.chosen} instead of {choice.best}: margin {choice.margin:.3g}, "
+        f"noise of the pair {choice.noise:.3g}"
+    )
+    return (Verdict.MATCH if choice.benign else Verdict.WRONG), said
+
+
+def _compare_edits(evidence: Evidence, thresholds: Thresholds) -> None:
+    """The effect of the write at every observation that both runs have."""
+    for after, honest in evidence.floors.items():
+        before = replace(after, run="clean")
+        if after.run != "edited" or before not in evidence.floors:
+            continue
+        pair = (evidence.floors[before], honest)
+        if pair[0].truth.shape != pair[1].truth.shape:
+            continue
+        rows = evidence.rows
+        effect = gain.effect(rows[before], rows[after], pair, thresholds)
+        evidence.effects[after] = effect
+        evidence.judged[after] = replace(evidence.judged[after], gain=effect.gain)

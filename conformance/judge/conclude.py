@@ -1,0 +1,160 @@
+"""From the evidence to the cell's verdict and its reason in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conformance.judge import verdict
+from conformance.judge.evidence import Evidence
+from conformance.judge.gain import Effect, Landing
+from conformance.judge.structure import PROMPT_IDS
+from conformance.judge.verdict import Judgement
+from conformance.records import Judged, Relation, Site, Thresholds, Verdict
+
+
+def conclude(evidence: Evidence, thresholds: Thresholds) -> Judgement:
+    """The first verdict of the order that fits, with its reason."""
+    judged = tuple(evidence.judged.values())
+    claims = [(item.verdict, _observed(item.verdict, judged)) for item in _one_each(judged)]
+    claims += [_broken(relation) for relation in evidence.relations if not relation.holds]
+    if evidence.twin:
+        claims += _interventions(evidence, claims)
+    decided = verdict.first([kind for kind, _ in claims])
+    reason = next((said for kind, said in claims if kind is decided), "nothing was observed")
+    worst = verdict.worst(judged)
+    return Judgement(
+        verdict=decided,
+        reason=reason,
+        observations=judged,
+        relations=tuple(evidence.relations),
+        worst_site=worst.site if worst else "",
+        worst_ratio=worst.q_max if worst else None,
+        harness=decided is Verdict.UNKNOWN,
+    )
+
+
+def _one_each(judged: Sequence[Judged]) -> list[Judged]:
+    return list({item.verdict: item for item in reversed(judged)}.values())
+
+
+def _observed(kind: Verdict, judged: Sequence[Judged]) -> str:
+    """Why the observations of this verdict make it, in words."""
+    those = [item for item in judged if item.verdict is kind]
+    names = [item.site for item in those]
+    worst = verdict.worst(judged)
+    furthest = ""
+    if worst is not None:
+        furthest = f"{worst.q_max:.2f} × noise at {verdict.place(Site.parse(worst.site))}"
+    if kind is Verdict.EXACT:
+        return f"all {len(judged)} observations are bitwise those of honest bf16 runs"
+    if kind is Verdict.MATCH:
+        within = f"all {len(judged)} observations are within the noise of honest bf16 runs"
+        return f"{within}; furthest {furthest}" if furthest else within
+    said = f"{verdict.places(names)}: {those[0].message}"
+    if kind in {Verdict.WRONG, Verdict.DRIFT}:
+        return f"{len(those)} of {len(judged)} observations are off, first {said}"
+    return said
+
+
+def _broken(relation: Relation) -> tuple[Verdict, str]:
+    kind = Verdict.STRUCTURE if relation.name == PROMPT_IDS else Verdict.WRONG
+    return kind, f"does not hold: {relation.name} ({relation.detail})"
+
+
+def _interventions(
+    evidence: Evidence, claims: Sequence[tuple[Verdict, str]]
+) -> list[tuple[Verdict, str]]:
+    """What the gains say about the write.
+
+    Whether the cell has the power to tell depends on the reference alone. Where the
+    candidate's clean run is already wrong its gain says nothing about the write, so
+    those observations do not take part.
+    """
+    effects = evidence.effects
+    kinds = {kind for kind, _ in claims}
+    if all(effect.landing in {Landing.POWERLESS, Landing.UNTOUCHED} for effect in effects.values()):
+        moved = any(effect.moved for effect in effects.values())
+        if Verdict.UNKNOWN in kinds or (kinds == {Verdict.EXACT} and moved):
+            return []
+        return [(Verdict.VACUOUS, _powerless(list(effects.values())))]
+    sound = {
+        site: effect for site, effect in effects.items() if not _clean_is_wrong(evidence, site)
+    }
+    return [*_landed(sound), *_leaks(sound)]
+
+
+def _clean_is_wrong(evidence: Evidence, site: Site) -> bool:
+    clean = evidence.judged[Site(site.name, site.prompt, site.step, site.layer, "clean")]
+    return clean.verdict in {Verdict.WRONG, Verdict.ALIASED}
+
+
+def _landed(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
+    """Dropped, partial or misscaled, from the observations that have the power to tell."""
+    by: dict[Landing, list[Site]] = {}
+    for site, effect in effects.items():
+        by.setdefault(effect.landing, []).append(site)
+    dropped = by.get(Landing.DROPPED, [])
+    others = [
+        site
+        for kind in (Landing.LANDED, Landing.MISSCALED, Landing.MISDIRECTED, Landing.PARTIAL)
+        for site in by.get(kind, [])
+    ]
+    found = []
+    if dropped and not others:
+        said = f"the write had no effect: {_gain(effects, dropped[0])}"
+        found.append((Verdict.DROPPED, said))
+    elif dropped:
+        said = f"the write had no effect on {verdict.places([str(s) for s in dropped])}"
+        found.append((Verdict.PARTIAL, f"{said} ({_gain(effects, dropped[0])}), elsewhere it had"))
+    for site in by.get(Landing.PARTIAL, [])[:1]:
+        effect = effects[site]
+        where = f"tokens {_list(effect.without)} of {verdict.place(site)}"
+        said = f"the write had no effect on {where}, but on tokens {_list(effect.reached)}"
+        found.append((Verdict.PARTIAL, said))
+    for site in (by.get(Landing.MISSCALED, []) + by.get(Landing.MISDIRECTED, []))[:1]:
+        said = f"{_how(effects[site])}: {_gain(effects, site)}"
+        found.append((Verdict.MISSCALED, said))
+    return found
+
+
+def _leaks(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
+    leaking = [site for site, effect in effects.items() if effect.leaking]
+    if not leaking:
+        return []
+    effect = effects[leaking[0]]
+    where = f"tokens {_list(effect.leaking)} of {verdict.place(leaking[0])}"
+    said = f"the write changed what it must not: {where}, by {effect.leak:.3g} × noise"
+    return [(Verdict.CONTAMINATED, said)]
+
+
+def _how(effect: Effect) -> str:
+    if effect.landing is Landing.MISDIRECTED:
+        return "the write landed in another direction"
+    g = effect.gain.g if effect.gain else 0.0
+    room = 0.25
+    if abs(g - 2) < room:
+        return "the write was applied twice"
+    if abs(g + 1) < room:
+        return "the write landed with the opposite sign"
+    return "the write landed with another size"
+
+
+def _gain(effects: dict[Site, Effect], site: Site) -> str:
+    found = effects[site].gain
+    if found is None:
+        return verdict.place(site)
+    size = f"gain {found.g:.2f} ± {found.sigma:.2f}, off-axis {found.h:.2f}"
+    return f"{size} at {verdict.place(site)}"
+
+
+def _powerless(effects: Sequence[Effect]) -> str:
+    sigmas = [effect.gain.sigma for effect in effects if effect.gain is not None]
+    if not sigmas:
+        return "the write changes nothing that was observed, so nothing was tested"
+    best = f"the best gain is uncertain by {min(sigmas):.2f}"
+    return f"the write is too small to be seen above the noise: {best}"
+
+
+def _list(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:8])
+    return shown if len(numbers) <= 8 else f"{shown} and {len(numbers) - 8} more"

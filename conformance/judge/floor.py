@@ -1,0 +1,163 @@
+"""The noise floor: how far honest bf16 computations are from the float32 truth.
+
+E_t is the ensemble's root mean square error at token t, n_t = √(E_t² + (u₀·scale)²),
+and ρ_t = the candidate's error at t over n_t. Q_med and Q_max are the median and the
+maximum of ρ over the tokens. All of it is kept in absolute size, so that a truth of
+zeros needs no division.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from conformance.judge import metrics
+from conformance.records import Thresholds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Floor:
+    """What honest runs make of one observation. Tensors are float64.
+
+    truth [T, D]; members [M, T, D]; bulk bool [T, D]; scale, noise [T]. `ulps` is the
+    ensemble's error on the massive dimensions in bf16 ulps, [T, D], at least one; None
+    without such dimensions. `zero` marks rows which the truth and every member hold
+    at exactly zero.
+    """
+
+    truth: Tensor
+    members: Tensor
+    bulk: Tensor
+    scale: Tensor
+    noise: Tensor
+    ulps: Tensor | None
+    zero: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far one candidate observation is from the truth, in multiples of the floor.
+
+    `error` and `floor` are relative (median over the tokens); `smallest` is the
+    smallest relative error on all tokens that would have been found, `smallest_local`
+    on any one of them. `massive` is the worst massive dimension as a share of what is
+    allowed there; `zero` is False when a row that must be zero is not.
+    """
+
+    q_med: float
+    q_max: float
+    spread: float
+    ratios: tuple[float, ...]
+    error: float
+    floor: float
+    smallest: float | None
+    smallest_local: float | None
+    massive: float
+    massive_ulps: float
+    zero: bool
+
+
+def floor(truth: Tensor, members: Tensor, fallback: Tensor | None = None) -> Floor:
+    """The floor of one observation from its truth [T, D] and its members [M, T, D].
+
+    `fallback` [T] is the scale of rows whose truth is zero: the clean run's norm.
+    """
+    mask = metrics.bulk(truth)
+    scale = metrics.norm(truth, mask)
+    if fallback is not None:
+        scale = torch.where(scale == 0, fallback, scale)
+    off = members - truth
+    squared = metrics.norm(off, mask).square().mean(dim=0)
+    noise = (squared + (metrics.ROUNDING * scale).square()).sqrt()
+    empty = (truth == 0).all(dim=-1) & (members == 0).all(dim=-1).all(dim=0)
+    return Floor(truth, members, mask, scale, noise, _massive_floor(off, truth, mask), empty)
+
+
+def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor) -> Tensor | None:
+    """Per element, but never below what the site's massive elements show together:
+
+    four members are too few to trust a small error of a single number.
+    """
+    massive = ~mask
+    if not bool(massive.any()):
+        return None
+    squared = (off / metrics.ulp(truth)).square().mean(dim=0)
+    pooled = squared[massive].mean()
+    return squared.clamp_min(float(pooled)).clamp_min(1.0).sqrt()
+
+
+def measure(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> Distance:
+    """Compare a finite candidate [T, D] with the truth, against the floor."""
+    distance = metrics.norm(candidate - honest.truth, honest.bulk)
+    ratios = metrics.ratio(distance, honest.noise)
+    q_med, q_max = metrics.median(ratios), float(ratios.max())
+    massive, massive_ulps = _massive(candidate, honest, thresholds)
+    relative = metrics.ratio(honest.noise, honest.scale)
+    floor_med = metrics.median(relative)
+    return Distance(
+        q_med=q_med,
+        q_max=q_max,
+        spread=metrics.spread(ratios),
+        ratios=tuple(ratios.tolist()),
+        error=metrics.median(metrics.ratio(distance, honest.scale)),
+        floor=floor_med,
+        smallest=_smallest(median_limit(ratios.numel(), thresholds), q_med, floor_med),
+        smallest_local=_smallest_local(ratios, relative, thresholds.k_max),
+        massive=massive,
+        massive_ulps=massive_ulps,
+        zero=not bool((candidate[honest.zero] != 0).any()),
+    )
+
+
+def median_limit(tokens: int, thresholds: Thresholds) -> float:
+    """What Q_med may reach. A single row has no median: it is judged as the maximum is."""
+    return thresholds.k_med if tokens > 1 else thresholds.k_max
+
+
+def _massive(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> tuple[float, float]:
+    """The worst massive dimension: its share of what is allowed, and its error in ulps.
+
+    Allowed is `drift_max` times the ensemble's own error: where a massive activation
+    arises, honest implementations differ several times more on it than elsewhere.
+    """
+    if honest.ulps is None:
+        return 0.0, 0.0
+    off = ((candidate - honest.truth).abs() / metrics.ulp(honest.truth))[~honest.bulk]
+    share = off / (thresholds.drift_max * honest.ulps[~honest.bulk])
+    return float(share.max()), float(off.max())
+
+
+def _smallest(limit: float, seen: float, noise: float) -> float | None:
+    """√(k² − ρ²)·E: an independent error of this size would have passed the limit."""
+    if not (seen <= limit and math.isfinite(noise)):
+        return None
+    return math.sqrt(limit**2 - seen**2) * noise
+
+
+def _smallest_local(ratios: Tensor, noise: Tensor, limit: float) -> float | None:
+    room = (limit**2 - ratios.square()).clamp_min(0).sqrt() * noise
+    largest = float(room.max())
+    return largest if math.isfinite(largest) and float(ratios.max()) <= limit else None
+
+
+def within(distance: Distance, thresholds: Thresholds) -> bool:
+    """Is the candidate no further from the truth than honest bf16 computations are?"""
+    return (
+        distance.q_med <= median_limit(len(distance.ratios), thresholds)
+        and distance.q_max <= thresholds.k_max
+        and distance.massive <= 1.0
+        and distance.zero
+    )
+
+
+def drifts(distance: Distance, thresholds: Thresholds) -> bool:
+    """Beyond the floor, but a little and everywhere: a coarser computation, not another value."""
+    return (
+        distance.q_max <= thresholds.drift_max
+        and distance.spread > thresholds.drift_spread
+        and distance.massive <= 1.0
+        and distance.zero
+    )

@@ -1,0 +1,98 @@
+"""What is compared before any number: presence, shape, dtype, finiteness.
+
+Each function returns what is wrong in words, "" when nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import torch
+from torch import Tensor
+
+from conformance.records import Relation, Site
+
+#: The relation that is compared before anything else.
+PROMPT_IDS = "prompt token ids equal on both sides"
+
+Ids = tuple[tuple[int, ...], ...]
+
+
+def prompt_ids(ours: Ids, truth: Ids) -> Relation:
+    """Did both sides make the same token ids of the prompts?"""
+    wrong = [
+        f"prompt {index}: {_ids(left, right)}"
+        for index, (left, right) in enumerate(zip_longest(ours, truth, fillvalue=()))
+        if left != right
+    ]
+    return Relation(PROMPT_IDS, not wrong, "; ".join(wrong))
+
+
+def _ids(ours: tuple[int, ...], truth: tuple[int, ...]) -> str:
+    counts = f"{len(ours)} ids instead of {len(truth)}"
+    if ours[1:] == truth:
+        return f"{counts}, an extra first token {ours[0]}"
+    if ours == truth[1:]:
+        return f"{counts}, the first token {truth[0]} is missing"
+    pairs = zip_longest(ours, truth)
+    at, (left, right) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+    return f"{counts}, at position {at} {left} instead of {right}"
+
+
+def shape(candidate: Tensor, truth: Tensor) -> str:
+    """How the candidate's shape differs from the truth's."""
+    ours, theirs = tuple(candidate.shape), tuple(truth.shape)
+    if ours == theirs:
+        return ""
+    said = f"shape {list(ours)} instead of {list(theirs)}"
+    if len(ours) != len(theirs):
+        return f"{said}: {len(ours)} dimensions instead of {len(theirs)}"
+    if len(ours) > 1 and ours[1:] == theirs[1:]:
+        few = "fewer" if ours[0] < theirs[0] else "more"
+        return f"{said}: {abs(ours[0] - theirs[0])} {few} rows than tokens"
+    return said
+
+
+def dtype(candidate: Tensor, honest: Sequence[Tensor], site: Site) -> str:
+    """Is the candidate's dtype one that honest bf16 runs have here?
+
+    Logits may be float32: engines sample from float32. Everything else that the honest
+    runs hold in bf16 must be bf16; the message says which precision the values
+    really carry, so that a mere cast is told from another computation.
+    """
+    allowed = {member.dtype for member in honest}
+    if candidate.dtype in allowed:
+        return ""
+    floating = any(kind.is_floating_point for kind in allowed)
+    if floating and candidate.dtype == torch.bfloat16:
+        return ""
+    if site.name == "logits" and candidate.dtype == torch.float32:
+        return ""
+    names = " or ".join(sorted(short(kind) for kind in allowed))
+    said = f"{short(candidate.dtype)} instead of {names}"
+    if floating and candidate.is_floating_point():
+        carried = "only bf16" if carries_only_bf16(candidate) else "more than bf16"
+        said += f"; the values carry {carried} precision"
+    return said
+
+
+def short(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+def carries_only_bf16(values: Tensor) -> bool:
+    """Is every value one that bf16 can hold?"""
+    return bool(torch.equal(values.to(torch.bfloat16).to(values.dtype), values))
+
+
+def finite(candidate: Tensor) -> str:
+    """Which values are not finite: how many, and where the first is."""
+    if not candidate.is_floating_point():
+        return ""
+    bad = ~torch.isfinite(candidate)
+    count = int(bad.sum())
+    if not count:
+        return ""
+    first = torch.nonzero(bad)[0].tolist()
+    return f"{count} of {candidate.numel()} values are not finite, the first at {first}"

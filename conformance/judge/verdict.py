@@ -1,0 +1,78 @@
+"""From the evidence to one verdict: the order of decision, and the words for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conformance.records import Judged, Relation, Site, Verdict, record
+
+#: First that fits decides a cell. `unknown` yields to a proven failure and to nothing else.
+ORDER = (
+    Verdict.MISSING,
+    Verdict.STRUCTURE,
+    Verdict.DTYPE,
+    Verdict.NONFINITE,
+    Verdict.ALIASED,
+    Verdict.VACUOUS,
+    Verdict.DROPPED,
+    Verdict.PARTIAL,
+    Verdict.CONTAMINATED,
+    Verdict.MISSCALED,
+    Verdict.WRONG,
+    Verdict.DRIFT,
+    Verdict.UNKNOWN,
+    Verdict.MATCH,
+    Verdict.EXACT,
+)
+
+
+@record()
+class Judgement:
+    """A cell's verdict with the evidence for it.
+
+    `worst_ratio` is the largest error in multiples of the noise floor, at `worst_site`.
+    `harness` marks an `unknown` that is ours to mend. `diagnosis` is empty, or says in
+    words what explains a failure.
+    """
+
+    verdict: Verdict
+    reason: str
+    observations: tuple[Judged, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    worst_site: str = ""
+    worst_ratio: float | None = None
+    harness: bool = False
+    diagnosis: str = ""
+
+
+def unknown(reason: str, relations: Sequence[Relation] = ()) -> Judgement:
+    """The harness lacks what it takes to judge: never a pass."""
+    return Judgement(Verdict.UNKNOWN, reason, relations=tuple(relations), harness=True)
+
+
+def first(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict that decides. Of nothing, `unknown`."""
+    return min(verdicts, key=ORDER.index, default=Verdict.UNKNOWN)
+
+
+def worst(observations: Sequence[Judged]) -> Judged | None:
+    """The observation furthest from the truth, in multiples of the floor."""
+    measured = [judged for judged in observations if judged.q_max is not None]
+    return max(measured, key=lambda judged: judged.q_max or 0.0, default=None)
+
+
+def place(site: Site) -> str:
+    """Where an observation was made, in words: "logits of prompt 1, step 2, edited run"."""
+    name = site.name if site.layer is None else f"{site.name} after layer {site.layer}"
+    parts = [f"{name} of prompt {site.prompt}"]
+    if site.step:
+        parts.append(f"step {site.step}")
+    if site.run:
+        parts.append(f"{site.run} run")
+    return ", ".join(parts)
+
+
+def places(sites: Sequence[str], limit: int = 3) -> str:
+    """The first few places and how many more there are."""
+    said = "; ".join(place(Site.parse(site)) for site in sites[:limit])
+    return said if len(sites) <= limit else f"{said} and {len(sites) - limit} more"
