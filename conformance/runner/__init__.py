@@ -1,0 +1,73 @@
+"""The parent of a run: starts workers, watches, kills, restarts, resumes.
+
+    summary = run(planned, logs=run_folder.path / "zygotes", jobs=2, limits=Limits(),
+                  device="cpu", cache=ObservationCache(folder), on_event=print)
+
+It needs none of the engines installed. What was observed is in the jobs' folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from conformance.runner.events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    GroupFinished,
+    GroupLoaded,
+    GroupStarted,
+    WorkerDied,
+)
+from conformance.runner.loop import Runner
+from conformance.runner.planned import Done, Launch, Limits, Planned, Summary
+from conformance.store import ObservationCache
+
+__all__ = [
+    "CellFinished",
+    "CellStarted",
+    "Done",
+    "Event",
+    "GroupFinished",
+    "GroupLoaded",
+    "GroupStarted",
+    "Launch",
+    "Limits",
+    "Planned",
+    "Summary",
+    "WorkerDied",
+    "run",
+]
+
+
+def _silent(_: Event) -> None:
+    pass
+
+
+def run(
+    planned: Sequence[Planned],
+    *,
+    logs: Path,
+    jobs: int = 1,
+    limits: Limits | None = None,
+    device: str = "cpu",
+    cache: ObservationCache | None = None,
+    on_event: Callable[[Event], None] = _silent,
+) -> Summary:
+    """Run every planned job, at most `jobs` at a time; Ctrl-C ends it early and cleanly.
+
+    Every case of every job has an outcome afterwards, unless `Summary.interrupted`. No
+    process of the run is left. Cells with an outcome in their folder are not run again.
+    `device` names the hardware in the keys of the cache. Raises ConformanceError for a
+    graph that cannot be run and for processes that cannot be ended.
+    """
+    return Runner(
+        planned,
+        logs=logs,
+        jobs=jobs,
+        limits=limits or Limits(),
+        device=device,
+        cache=cache,
+        on_event=on_event,
+    ).run()

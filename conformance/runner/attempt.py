@@ -1,0 +1,115 @@
+"""One worker's life as the runner sees it: its events, and the limit it is under."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance import sessions
+from conformance.runner.planned import Limits
+from conformance.store import GroupFolder
+
+#: How long a worker that hangs may take to write its stacks to the log.
+_STACKS_WITHIN = 0.5
+
+
+@dataclass
+class Attempt:
+    """`case` is the cell being run, "" otherwise; `since` when the present phase began."""
+
+    folder: GroupFolder
+    number: int
+    pid: int = 0
+    phase: str = "waiting"
+    case: str = ""
+    since: float = field(default_factory=time.monotonic)
+    loaded: bool = False
+    finished: list[str] = field(default_factory=list)
+    words: str = ""
+    overdue: str = ""
+    log_start: int = 0
+    _read: int = 0
+    _buffer: bytes = b""
+
+    @classmethod
+    def begin(cls, folder: GroupFolder, number: int) -> Attempt:
+        """Look at the group's files from their present ends on."""
+        with suppress(FileNotFoundError):
+            return cls(
+                folder, number, log_start=folder.log_size(), _read=folder.events.stat().st_size
+            )
+        return cls(folder, number, log_start=folder.log_size())
+
+    def started(self, pid: int) -> None:
+        self.pid, self.phase, self.since = pid, "load", time.monotonic()
+
+    def hear(self) -> list[dict[str, Any]]:
+        """The worker's new events, taken into account."""
+        try:
+            with self.folder.events.open("rb") as file:
+                file.seek(self._read)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        self._read += len(data)
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        events: list[dict[str, Any]] = [json.loads(line) for line in lines if line]
+        for event in events:
+            self._take(event)
+        return events
+
+    def _take(self, event: dict[str, Any]) -> None:
+        self.since = event["at"]
+        match event["event"]:
+            case "loaded":
+                self.loaded, self.phase = True, "between"
+            case "started":
+                self.case, self.phase = event["case"], "cell"
+            case "finished":
+                self.finished.append(event["case"])
+                self.case, self.phase = "", "between"
+            case "died":
+                self.words = event["words"]
+            case "closing" | "closed":
+                self.phase = "close"
+
+    def limit(self, limits: Limits) -> tuple[float, str]:
+        """How long the present phase may last in seconds, and what to say when it does."""
+        match self.phase:
+            case "load":
+                return limits.load, f"the engine did not load within {limits.load:g} s"
+            case "cell":
+                return limits.cell, f"no outcome within {limits.cell:g} s"
+            case "close":
+                return limits.close, f"the engine did not shut down within {limits.close:g} s"
+            case "between":
+                return limits.cell, f"nothing was begun within {limits.cell:g} s"
+        return float("inf"), ""
+
+    def kill_when_overdue(self, limits: Limits, now: float) -> None:
+        limit, words = self.limit(limits)
+        if self.overdue or not self.pid or now - self.since <= limit:
+            return
+        self.overdue = words
+        self._ask_for_stacks()
+        sessions.kill(self.pid)
+
+    def _ask_for_stacks(self) -> None:
+        """Have the worker write where it hangs: the log is all that is left of it."""
+        if not self.loaded and self.phase == "load" and not self._read:
+            return  # it may not have its handler yet, and the signal would end it unsaid
+        before = self.folder.log_size()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + _STACKS_WITHIN
+        size = before
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            last, size = size, self.folder.log_size()
+            if size == last > before:
+                return

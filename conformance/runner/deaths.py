@@ -1,0 +1,114 @@
+"""What the end of a worker means, and who is tried again (pure)."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from conformance.records import Case, Status
+
+#: A cell under which a worker died so often is recorded and not tried again.
+DEATHS_OF_A_CELL = 2
+
+#: After so many workers in a row that finished no cell, the group is given up.
+DEATHS_IN_A_ROW = 6
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a worker before its time.
+
+    `case` is the cell it was running, "" while loading or between cells; `final` says
+    that another worker would end alike.
+    """
+
+    status: Status
+    reason: str
+    case: str = ""
+    final: bool = False
+
+
+def explain(status: int, *, case: str, loaded: bool, overdue: str, words: str) -> Death:
+    """Name the end of a worker from its exit status (negative: the signal that ended it).
+
+    `overdue` says which limit had passed when the runner killed it, `words` what the
+    worker itself said before it gave up on a dead engine.
+    """
+    while_ = f"while running {case}" if case else "between cells" if loaded else "while loading"
+    if overdue:
+        return Death(Status.TIMEOUT, f"{overdue}; all its processes were killed", case, not loaded)
+    if words:
+        return Death(Status.CRASH, f"a process of the engine ended {while_}: {words}", case)
+    if status < 0:
+        memory = " (out of memory?)" if -status == signal.SIGKILL else ""
+        return Death(
+            Status.CRASH, f"the worker was ended by {_signal(-status)}{memory} {while_}", case
+        )
+    if not loaded:
+        return Death(
+            Status.ERROR,
+            f"the engine did not start: the worker ended with exit status {status} {while_}",
+            case,
+        )
+    if status == 0:
+        return Death(
+            Status.MISSING, f"the worker ended with exit status 0 {while_}, without an error", case
+        )
+    return Death(Status.CRASH, f"the worker ended with exit status {status} {while_}", case)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@dataclass
+class Trials:
+    """The cells of a group that have no outcome, in the order of the next worker.
+
+    A cell under which a worker died comes last in the next one, so that the others are
+    done first.
+    """
+
+    left: list[Case]
+    _deaths: Counter[str] = field(default_factory=Counter)
+    _last: dict[str, Death] = field(default_factory=dict)
+    _idle: int = 0
+    _barren: int = 0
+
+    def finished(self, keys: Sequence[str]) -> None:
+        done = set(keys)
+        self.left = [case for case in self.left if case.key not in done]
+
+    def died(self, death: Death, *, progressed: bool) -> dict[str, Death]:
+        """The cells that are given up, each with what is recorded for it.
+
+        `progressed` says whether the worker had finished any cell before.
+        """
+        self._barren = 0 if progressed else self._barren + 1
+        self._idle = self._idle + 1 if not death.case and not progressed else 0
+        given_up: dict[str, Death] = {}
+        if death.case:
+            self._deaths[death.case] += 1
+            self._last[death.case] = death
+            if self._deaths[death.case] >= DEATHS_OF_A_CELL:
+                given_up[death.case] = death
+            self.left.sort(key=lambda case: case.key == death.case)
+        elif death.final or self._idle >= DEATHS_OF_A_CELL:
+            given_up = {case.key: death for case in self.left}
+        if self._barren >= DEATHS_IN_A_ROW:
+            given_up = {case.key: self._hopeless(case, death) for case in self.left} | given_up
+        self.finished(tuple(given_up))
+        return given_up
+
+    def _hopeless(self, case: Case, death: Death) -> Death:
+        """A cell is not blamed for the deaths of others: it says that it was not tried."""
+        own = self._last.get(case.key)
+        if own is not None:
+            return own
+        words = f"not tried: {DEATHS_IN_A_ROW} workers in a row finished no cell; the last: "
+        return Death(Status.ERROR, words + death.reason, case.key)

@@ -1,0 +1,181 @@
+"""One group from its job to its end: workers tried one after another, cells accounted for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from conformance.errors import ConformanceError
+from conformance.records import Group, Job, Outcome, Status, to_json
+from conformance.runner.attempt import Attempt
+from conformance.runner.deaths import Death, Trials, explain
+from conformance.runner.events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    GroupLoaded,
+    GroupStarted,
+    WorkerDied,
+)
+from conformance.runner.planned import Limits, Planned
+from conformance.runner.reuse import keys_of, take
+from conformance.store import GroupFolder, ObservationCache
+from conformance.store.files import write_text
+
+
+class GroupRun:
+    """The runner's account of one group. Files are the worker's; this fills in what it left."""
+
+    def __init__(
+        self,
+        planned: Planned,
+        job: Job,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self.planned = planned
+        self.job = job
+        self.folder = GroupFolder(job.folder)
+        self.attempt: Attempt | None = None
+        self.finished_here = 0
+        self.reused = 0
+        self._tell = tell
+        self._begun = time.monotonic()
+        self._trials = Trials(list(job.cases))
+        self._keys: Mapping[str, str] = {}
+        self._made_by: Group | None = None
+        self._failure: Death | None = None
+        self._starts = 0
+        self._tail = ""
+
+    @property
+    def nothing_left(self) -> bool:
+        return not self._trials.left
+
+    def reuse(self, device: str, cache: ObservationCache | None) -> None:
+        """Take what was finished before as done.
+
+        Raises ConformanceError when the interpreter's versions, on which that depends,
+        cannot be known.
+        """
+        self._keys = keys_of(self.job, self.planned.launch, device)
+        found, self._made_by = take(self.folder, self._keys, cache)
+        self._note_keys(found)
+        for key, outcome in found.items():
+            self._tell(
+                CellFinished(self.planned.id, key, outcome.status, outcome.seconds, reused=True)
+            )
+        self.reused = len(found)
+        self._trials.finished(tuple(found))
+
+    def _note_keys(self, cases: Iterable[str]) -> None:
+        """Cells without a noted key are run again by a resumed run."""
+        if keys := {case: self._keys[case] for case in cases if case in self._keys}:
+            self.folder.write_keys({**self.folder.keys(), **keys})
+
+    def keep(self, cache: ObservationCache) -> None:
+        """Put what was observed into the cache."""
+        for case, key in self._keys.items():
+            cache.keep(key, self.folder, case)
+
+    def next_job(self) -> Path:
+        """Write what the next worker is told, and look out for its events."""
+        if self._starts == 0:
+            self._begun = time.monotonic()
+            self._note_keys(case.key for case in self._trials.left)
+        self._starts += 1
+        name = "job.json" if self._starts == 1 else f"job.{self._starts}.json"
+        path = self.folder.path / name
+        write_text(path, to_json(replace(self.job, cases=tuple(self._trials.left)), indent=1))
+        self.attempt = Attempt.begin(self.folder, self._starts)
+        self._tell(
+            GroupStarted(
+                self.planned.id,
+                self.job.model.id,
+                self.job.backend.id,
+                len(self._trials.left),
+                self._starts,
+            )
+        )
+        return path
+
+    def watch(self, limits: Limits) -> None:
+        """Pass on what the worker said; kill it when it has been silent for too long."""
+        if self.attempt is None:
+            return
+        for event in self.attempt.hear():
+            match event["event"]:
+                case "loaded":
+                    self._tell(GroupLoaded(self.planned.id, event["seconds"]))
+                case "started":
+                    self._tell(CellStarted(self.planned.id, event["case"]))
+                case "finished":
+                    self.finished_here += 1
+                    status = Status(event["status"])
+                    self._tell(
+                        CellFinished(self.planned.id, event["case"], status, event["seconds"])
+                    )
+        self.attempt.kill_when_overdue(limits, time.monotonic())
+
+    def ended(self, status: int, limits: Limits) -> bool:
+        """Account for a worker that has ended; True when another one is needed."""
+        attempt = self.attempt
+        if attempt is None:
+            return False
+        self.watch(limits)
+        self.attempt = None
+        self._trials.finished(self.folder.finished())
+        if attempt.phase == "close" and not self._trials.left:
+            if attempt.overdue or status:
+                self._tail = self.folder.log_tail(attempt.log_start)
+            return False
+        death = explain(
+            status,
+            case=attempt.case,
+            loaded=attempt.loaded,
+            overdue=attempt.overdue,
+            words=attempt.words,
+        )
+        tail = self.folder.log_tail(attempt.log_start)
+        self._tell(WorkerDied(self.planned.id, death.case, death.status, death.reason))
+        self._tail = tail
+        given_up = self._trials.died(death, progressed=bool(attempt.finished))
+        self._record(given_up, tail)
+        if not attempt.loaded and (not self.job.cases or not self._trials.left):
+            self._failure = death
+        return bool(self._trials.left)
+
+    def refuse(self, reason: str, detail: str = "") -> None:
+        """No worker can be started: every cell that is left says why."""
+        self._failure = Death(Status.ERROR, reason)
+        self._record({case.key: self._failure for case in self._trials.left}, detail)
+        self._trials.left = []
+
+    def _record(self, given_up: Mapping[str, Death], detail: str) -> None:
+        for key, death in given_up.items():
+            outcome = Outcome(death.status, reason=death.reason, detail=detail)
+            self.folder.write_cell(key, outcome, {})
+            self.finished_here += 1
+            self._tell(CellFinished(self.planned.id, key, death.status, 0.0))
+
+    def close(self) -> Group:
+        """The group's own record, complete: how often it was started, and what went wrong."""
+        found: Group | None = None
+        with suppress(ConformanceError):  # a damaged one is written anew
+            found = self.folder.group()
+        model, backend = self.job.model.id, self.job.backend.id
+        if self._starts == 0 and self._failure is None:
+            group = replace(found or self._made_by or Group(model, backend), reused=True)
+        else:
+            group = found or Group(model, backend)
+            seconds = time.monotonic() - self._begun
+            group = replace(group, starts=self._starts, seconds=seconds, reused=False)
+        if self._failure is not None:
+            group = replace(group, status=self._failure.status, reason=self._failure.reason)
+        if self._tail:
+            group = replace(group, log_tail=self._tail)
+        group = replace(group, model=model, backend=backend)
+        self.folder.write_group(group)
+        return group

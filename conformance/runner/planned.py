@@ -1,0 +1,90 @@
+"""What the runner is asked to do, and what it says at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conformance.errors import ConformanceError
+from conformance.records import Group, Job
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Where a worker runs. Jobs with equal launches share one zygote.
+
+    `preload` is the module the zygote imports before it forks; `env` is added to the
+    environment.
+    """
+
+    python: Path = field(default_factory=lambda: Path(sys.executable))
+    preload: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One worker's job, made when those it waits for are done.
+
+    `make` may return None: nothing to do. It is called after every job of `after` and
+    `needs` has ended; when one of `needs` failed, the job's cells become errors with that
+    one's words. With `cached`, finished observations come from the cache and go there.
+    """
+
+    id: str
+    make: Callable[[], Job | None]
+    launch: Launch
+    after: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    cached: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds until these are given up: a cell, a load, the shutdown after the last cell, and
+    the imports of a zygote.
+    """
+
+    cell: float = 60.0
+    load: float = 300.0
+    close: float = 20.0
+    imports: float = 180.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """How one planned job ended. `group` is None when nothing was to be done."""
+
+    ok: bool
+    reason: str = ""
+    group: Group | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is known of the run as a whole. `peak_mib` is of all its processes together."""
+
+    done: Mapping[str, Done]
+    seconds: float
+    peak_mib: float
+    interrupted: bool
+    finished: int
+    resumed: int
+
+
+def check(planned: Sequence[Planned]) -> None:
+    """Raises ConformanceError for a graph that could not be run to its end."""
+    names = {one.id for one in planned}
+    if len(names) != len(planned):
+        raise ConformanceError("two planned jobs have the same id")
+    seen: set[str] = set()
+    left = list(planned)
+    while left:
+        ready = [one for one in left if seen.issuperset((*one.after, *one.needs))]
+        if not ready:
+            stuck = ", ".join(one.id for one in left)
+            raise ConformanceError(f"these jobs wait for each other or for none: {stuck}")
+        seen.update(one.id for one in ready)
+        left = [one for one in left if one.id not in seen]

@@ -1,0 +1,78 @@
+"""Which cells are done already: in this run's folder, or in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from conformance.errors import ConformanceError
+from conformance.records import Group, Job, Outcome
+from conformance.runner.planned import Launch
+from conformance.store import (
+    GroupFolder,
+    ObservationCache,
+    installed_in,
+    observation_key,
+    scenario_digest,
+    sources_digest,
+)
+
+
+def keys_of(job: Job, launch: Launch, device: str) -> dict[str, str]:
+    """The content key of each case. Raises ConformanceError when the interpreter is unusable."""
+    versions = {**installed_in(launch.python), **{f"env {k}": v for k, v in launch.env}}
+    scenarios = {
+        name: scenario_digest(job.scenarios, name) for name in {c.scenario for c in job.cases}
+    }
+    return {
+        case.key: observation_key(
+            job,
+            case,
+            versions=versions,
+            device=device,
+            scenario=scenarios[case.scenario],
+            sources=sources_digest(),
+        )
+        for case in job.cases
+    }
+
+
+def finished_before(folder: GroupFolder, keys: Mapping[str, str]) -> dict[str, Outcome]:
+    """The cells of an interrupted run that still stand.
+
+    One that was observed under another key, is damaged, or failed for our own reasons is
+    dropped, so that it is observed again.
+    """
+    old = folder.keys()
+    found: dict[str, Outcome] = {}
+    for key, content in keys.items():
+        try:
+            outcome = folder.outcome(key)
+        except ConformanceError:
+            folder.drop_cell(key)
+            continue
+        if outcome is None:
+            continue
+        if old.get(key) != content or outcome.harness:
+            folder.drop_cell(key)
+            continue
+        found[key] = outcome
+    return found
+
+
+def take(
+    folder: GroupFolder, keys: Mapping[str, str], cache: ObservationCache | None
+) -> tuple[dict[str, Outcome], Group | None]:
+    """The cells that need not be run, brought into the run's folder.
+
+    Also the group that observed one which came from the cache.
+    """
+    found = finished_before(folder, keys)
+    group: Group | None = None
+    for key, content in keys.items():
+        if cache is None or key in found:
+            continue
+        made_by = cache.fetch(content, folder, key)
+        outcome = folder.outcome(key) if made_by is not None else None
+        if outcome is not None:
+            found[key], group = outcome, made_by
+    return found, group

@@ -1,0 +1,118 @@
+"""The runner's end of its zygotes: start them, ask them for workers, hear of their ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance import sessions
+from conformance.runner.planned import Launch
+
+_ROOT = Path(__file__).parent.parent.parent
+
+#: A zygote has one thread while it forks, and its workers share the machine with others.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@dataclass
+class Zygote:
+    """One warm process. `words` says why it cannot serve any more, "" while it can."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    log: Path
+    begun: float = field(default_factory=time.monotonic)
+    ready: bool = False
+    words: str = ""
+    _buffer: bytes = b""
+
+    def ask(self, identifier: str, job: Path) -> None:
+        with suppress(OSError):  # its end is heard by `hear`
+            self.socket.sendall(json.dumps({"id": identifier, "job": str(job)}).encode() + b"\n")
+
+    def hear(self) -> list[dict[str, Any]]:
+        """The messages that have come; sets `ready` and `words`."""
+        try:
+            data = self.socket.recv(65536, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self.words = self.words or self._last_words()
+            return []
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        messages: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        for message in messages:
+            if message["is"] == "ready":
+                self.ready = True
+            elif message["is"] == "failed":
+                self.words = str(message["words"])
+        return [message for message in messages if "id" in message]
+
+    def overdue(self, limit: float) -> bool:
+        return not self.ready and not self.words and time.monotonic() - self.begun > limit
+
+    def end(self) -> None:
+        """Close the socket and kill it; its workers die with it."""
+        self.socket.close()
+        sessions.kill(self.process.pid)
+        self.process.wait()
+
+    def _last_words(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=5)
+        with suppress(OSError):
+            lines = self.log.read_text(errors="replace").split("\n")
+            tail = [line for line in lines if line.strip()][-3:]
+            return f"its zygote ended with status {self.process.returncode}: {' | '.join(tail)}"
+        return f"its zygote ended with status {self.process.returncode}"
+
+
+def start(launch: Launch, *, log: Path, mark: str) -> Zygote:
+    """Start a zygote; raises OSError when the interpreter cannot be executed."""
+    ours, its = socket.socketpair()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with its, log.open("ab") as output:
+        try:
+            process = subprocess.Popen(
+                [
+                    str(launch.python),
+                    "-m",
+                    "conformance.zygote",
+                    str(its.fileno()),
+                    launch.preload,
+                ],
+                pass_fds=(its.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment(launch, os.environ, mark),
+                # A signal to the runner's process group is the runner's to handle.
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+    return Zygote(process, ours, log)
+
+
+def environment(launch: Launch, base: Mapping[str, str], mark: str) -> dict[str, str]:
+    """A zygote's environment; this package is found under another interpreter too."""
+    found = {**_ENVIRONMENT, **base, **dict(launch.env), sessions.MARK: mark}
+    # Not when it is installed: another interpreter must not see this one's packages.
+    if _ROOT.name not in {"site-packages", "dist-packages"}:
+        paths = [str(_ROOT), *filter(None, found.get("PYTHONPATH", "").split(os.pathsep))]
+        found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    if launch.python != Path(sys.executable):
+        found.pop("PYTHONHOME", None)
+    return found

@@ -1,0 +1,128 @@
+"""The processes of a run: who they are, how all of them are ended, what they weigh.
+
+A worker leads a process session, so that everything an engine starts can be found and
+ended with it. What leaves the session on purpose is found as a descendant, or by the
+run's mark in its environment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+import psutil
+
+#: Every process of a run carries the run's own value of this variable.
+MARK = "CONFORMANCE_RUN_MARK"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+#: How long killed processes may take to disappear. SIGKILL waits only for a system call
+#: that cannot be interrupted.
+_GONE_WITHIN = 5.0
+
+
+def die_with_parent(*, enabled: bool = True) -> None:
+    """Have the kernel kill this process when the one that started it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if enabled else 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ended, so that none is lost."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    # Linux only; elsewhere the session and the closed socket have to do.
+    prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
+    if prctl is not None:
+        prctl(option, value, 0, 0, 0)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and has not ended; a zombie has."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def descendants(pid: int) -> set[int]:
+    """Children, their children and so on, zombies left out."""
+    try:
+        found = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return set()
+    return {process.pid for process in found if alive(process.pid)}
+
+
+def members(leader: int) -> set[int]:
+    """Every living process of the session led by `leader`, and the leader's descendants."""
+    return {pid for pid in psutil.pids() if _session(pid) == leader and alive(pid)} | descendants(
+        leader
+    )
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return -1
+
+
+def marked(mark: str) -> set[int]:
+    """Every living process that carries this mark, but for the one that asks."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+                found.add(process.pid)
+        except (psutil.Error, OSError):
+            continue
+    return {pid for pid in found if alive(pid)}
+
+
+def kill(leader: int) -> set[int]:
+    """End a whole session; returns who is still there afterwards (nobody, as a rule)."""
+
+    def who() -> set[int]:
+        return members(leader) | ({leader} if alive(leader) else set())
+
+    return _kill_until_none(who)
+
+
+def kill_marked(mark: str) -> set[int]:
+    """End every other process of a run; returns who is still there afterwards."""
+    return _kill_until_none(lambda: marked(mark))
+
+
+def _kill_until_none(who: Callable[[], set[int]]) -> set[int]:
+    """SIGKILL until a look finds nobody: one who is killed may just have started another."""
+    deadline = time.monotonic() + _GONE_WITHIN
+    pause = 0.001
+    while remaining := who():
+        if time.monotonic() > deadline:
+            return remaining
+        for pid in remaining:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    return set()
+
+
+def memory_mib(pids: Iterable[int]) -> float:
+    """Proportional set size in MiB: pages shared by forked processes are counted once."""
+    total = 0
+    for pid in pids:
+        try:
+            total += psutil.Process(pid).memory_full_info().pss
+        except (psutil.Error, OSError):
+            continue
+    return total / 2**20

@@ -1,0 +1,35 @@
+"""Run folders and the cache of observations: what is on disk, and nothing of what it means."""
+
+from conformance.store.cache import ObservationCache
+from conformance.store.folder import (
+    GroupFolder,
+    RunFolder,
+    RunPlan,
+    create_run,
+    open_run,
+    point_latest,
+    read_results,
+)
+from conformance.store.keys import (
+    installed,
+    installed_in,
+    observation_key,
+    scenario_digest,
+    sources_digest,
+)
+
+__all__ = [
+    "GroupFolder",
+    "ObservationCache",
+    "RunFolder",
+    "RunPlan",
+    "create_run",
+    "installed",
+    "installed_in",
+    "observation_key",
+    "open_run",
+    "point_latest",
+    "read_results",
+    "scenario_digest",
+    "sources_digest",
+]

@@ -1,0 +1,96 @@
+"""Finished observations by content, so that none is computed twice.
+
+An entry holds a cell's files with their digests, and is put in place by one rename. Files
+are linked, not copied, where the file system can; one that was edited in a run no longer
+has its digest. A damaged entry is dropped and counts as absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from conformance.errors import ConformanceError
+from conformance.records import Group, Outcome, Status
+from conformance.store.files import read_record, write_text
+from conformance.store.folder import GroupFolder
+
+_CELL = ("outcome.json", "observations.safetensors")
+_GROUP = "group.json"
+_DIGESTS = "digests.json"
+
+
+class ObservationCache:
+    """Entries below `folder`, named by `keys.observation_key`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def entry(self, key: str) -> Path:
+        return self.folder / key[:2] / key
+
+    def fetch(self, key: str, group: GroupFolder, case: str) -> Group | None:
+        """Put the observation into the run; returns the group it was made by.
+
+        None, and nothing put there, when there is no whole entry.
+        """
+        entry = self.entry(key)
+        if not entry.is_dir():
+            return None
+        found = self._checked(entry)
+        if found is None:
+            shutil.rmtree(entry, ignore_errors=True)
+            return None
+        cell = group.cell(case)
+        cell.mkdir(parents=True, exist_ok=True)
+        for name in reversed(_CELL):  # the outcome last, as a worker writes them
+            _link(entry / name, cell / name)
+        return found
+
+    def _checked(self, entry: Path) -> Group | None:
+        try:
+            digests = json.loads((entry / _DIGESTS).read_bytes())
+            whole = all(_digest(entry / name) == digests[name] for name in (*_CELL, _GROUP))
+            return read_record(Group, entry / _GROUP) if whole else None
+        except (OSError, ValueError, KeyError, TypeError, ConformanceError):
+            return None
+
+    def keep(self, key: str, group: GroupFolder, case: str) -> bool:
+        """Copy a finished cell into the cache; False for one that observed nothing."""
+        outcome: Outcome | None = group.outcome(case)
+        if outcome is None or outcome.status is not Status.OK or group.group() is None:
+            return False
+        entry = self.entry(key)
+        if entry.exists():
+            return True
+        part = self.folder / f".{secrets.token_hex(8)}.part"
+        part.mkdir(parents=True)
+        try:
+            for name in _CELL:
+                _link(group.cell(case) / name, part / name)
+            shutil.copyfile(group.path / _GROUP, part / _GROUP)  # written anew by the runner
+            digests = {name: _digest(part / name) for name in (*_CELL, _GROUP)}
+            write_text(part / _DIGESTS, json.dumps(digests))
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            part.rename(entry)
+        except OSError:
+            shutil.rmtree(part, ignore_errors=True)
+            return entry.exists()
+        return True
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _link(source: Path, target: Path) -> None:
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        os.link(source, part)
+    except OSError:  # another file system, or too many links
+        shutil.copyfile(source, part)
+    part.replace(target)

@@ -1,0 +1,100 @@
+"""Files that are whole or absent, and readers that say what is wrong with one."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import ValidationError
+
+from conformance.errors import ConformanceError
+from conformance.records import from_json, to_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[A-Za-z0-9_][\w.+~=,@-]*", re.ASCII)
+
+
+def safe(name: str) -> str:
+    """`name`, which becomes a folder's. Raises ConformanceError when it cannot be one."""
+    if _NAME.fullmatch(name) is None:
+        raise ConformanceError(
+            f"{name!r} cannot name a folder",
+            remedy="use letters, digits and any of . + ~ = , @ - _ after the first character",
+        )
+    return name
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write by rename: a reader finds the old text or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = _part(path)
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def write_record(path: Path, record: object) -> None:
+    write_text(path, to_json(record, indent=1) + "\n")
+
+
+def read_record(kind: type[T], path: Path) -> T | None:
+    """The record in this file, None when there is no file.
+
+    Raises ConformanceError for a file that does not hold one.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return from_json(kind, text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConformanceError(
+            f"is not a {kind.__name__}: {f'{place}: ' if place else ''}{first['msg']}",
+            path=path,
+            remedy="the file is damaged or of another version: remove it and run again",
+        ) from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Save tensors of any device and layout; views of one storage become copies."""
+    import torch
+    from safetensors.torch import save_file
+
+    with torch.no_grad():
+        kept = {
+            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, tensor in tensors.items()
+        }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = _part(path)
+    save_file(kept, part)
+    part.replace(path)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Raises ConformanceError for a file that is absent or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise ConformanceError(
+            f"no observations can be read: {error}",
+            path=path,
+            remedy="remove the cell's folder and run again with --resume",
+        ) from error
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.part")

