@@ -21,9 +21,15 @@ MARK = "CONFORMANCE_RUN_MARK"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
+#: What a worker ends with when it, and not the engine, has failed.
+HARNESS_FAILED = 73
+
 #: How long killed processes may take to disappear. SIGKILL waits only for a system call
 #: that cannot be interrupted.
 _GONE_WITHIN = 5.0
+
+#: How long Python's resource tracker may take to unlink the shared memory of those killed.
+_TIDY_WITHIN = 1.0
 
 
 def die_with_parent(*, enabled: bool = True) -> None:
@@ -102,12 +108,14 @@ def kill_marked(mark: str) -> set[int]:
 
 def _kill_until_none(who: Callable[[], set[int]]) -> set[int]:
     """SIGKILL until a look finds nobody: one who is killed may just have started another."""
-    deadline = time.monotonic() + _GONE_WITHIN
+    begun = time.monotonic()
     pause = 0.001
     while remaining := who():
-        if time.monotonic() > deadline:
+        passed = time.monotonic() - begun
+        if passed > _GONE_WITHIN:
             return remaining
-        for pid in remaining:
+        tidying = {pid for pid in remaining if passed < _TIDY_WITHIN and _tracks_resources(pid)}
+        for pid in remaining - tidying:
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -115,6 +123,14 @@ def _kill_until_none(who: Callable[[], set[int]]) -> set[int]:
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
     return set()
+
+
+def _tracks_resources(pid: int) -> bool:
+    try:
+        command = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
+    return any("multiprocessing.resource_tracker" in word for word in command)
 
 
 def memory_mib(pids: Iterable[int]) -> float:

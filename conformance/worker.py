@@ -27,13 +27,9 @@ from conformance import sessions
 from conformance.engines import Engine, Refused, Unreadable
 from conformance.errors import ConformanceError
 from conformance.records import Case, Group, Job, Outcome, Status
-from conformance.scenario import Scenario, discover
+from conformance.scenario import PROBING, Scenario, discover
 from conformance.store import GroupFolder, installed
 from conformance.store.files import read_record
-
-#: The exit status that asks for a fresh worker: a process of the engine has ended, so
-#: nothing this one observes from here on could be trusted.
-ENGINE_DIED = 70
 
 #: Errors that no engine can cause from inside this package.
 _OUR_MISTAKES = (NameError, SyntaxError, ImportError)
@@ -64,7 +60,11 @@ def main(path: Path) -> int:
     folder = GroupFolder(job.folder)
     folder.path.mkdir(parents=True, exist_ok=True)
     redirect(folder.log)
-    return run(job, folder, Said(folder.events))
+    try:
+        return run(job, folder, Said(folder.events))
+    except Exception:  # noqa: BLE001 - what is not the engine's is caught further in
+        traceback.print_exc()
+        return sessions.HARNESS_FAILED
 
 
 def lead_session() -> None:
@@ -94,7 +94,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
     say("loading")
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
-        scenarios = discover(job.scenarios) if todo else {}
+        scenarios = {PROBING.name: PROBING} | discover(job.scenarios) if todo else {}
         engine = _open(job)
         group = replace(
             engine.group(),
@@ -102,6 +102,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             backend=job.backend.id,
             versions=installed(),
             load_seconds=time.monotonic() - begun,
+            peak_mib=peak_mib(),
         )
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
         return _refuse_all(job, folder, todo, say, _outcome_of(error), begun)
@@ -121,8 +122,10 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
         if outcome.status is Status.ERROR and not all(map(sessions.alive, processes)):
             sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended.\n")
             say("died", case=case.key, words=outcome.reason)
-            return ENGINE_DIED
+            return 1
         _record(folder, case, outcome, observed, say)
+        if outcome.status is Status.ERROR:
+            break  # a fresh worker takes the rest: no cell meets an engine that has raised
     peak, seconds = peak_mib(), time.monotonic() - begun
     folder.write_group(replace(group, seconds=seconds, peak_mib=peak))
     say("closing")

@@ -42,6 +42,8 @@ class Zygote:
         self._runner = runner
         self._workers: dict[int, str] = {}
         self._buffer = b""
+        #: Processes that the imports started, such as Python's resource tracker.
+        self._own = sessions.descendants(os.getpid())
         self._wakeup, self._wake = socket.socketpair()
         for end in (self._wakeup, self._wake):
             end.setblocking(False)
@@ -141,7 +143,7 @@ class Zygote:
         """End children that are no worker: they left the session of a worker that ended."""
         left: set[int] = set()
         for child in psutil.Process().children():
-            if child.pid not in self._workers:
+            if child.pid not in self._workers and child.pid not in self._own:
                 left |= sessions.kill(child.pid)
         return left
 
@@ -155,7 +157,7 @@ def main(descriptor: int, preload: str = "") -> None:
     sessions.die_with_parent()
     sessions.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides
-    zygote = Zygote(socket.socket(fileno=descriptor))
+    runner = socket.socket(fileno=descriptor)
     begun = time.monotonic()
     try:
         importlib.import_module("conformance.worker")
@@ -163,12 +165,14 @@ def main(descriptor: int, preload: str = "") -> None:
             importlib.import_module(preload)
     except Exception as error:  # noqa: BLE001 - an engine's import can raise anything
         traceback.print_exc()
-        zygote.say({"is": "failed", "words": f"{type(error).__name__}: {error}"})
+        words = f"{type(error).__name__}: {error}"
+        runner.sendall(json.dumps({"is": "failed", "words": words}).encode() + b"\n")
         return
     # Pages that the collector does not touch stay shared with every worker.
     gc.collect()
     gc.freeze()
     sessions.die_with_parent(enabled=False)
+    zygote = Zygote(runner)
     zygote.say(
         {
             "is": "ready",

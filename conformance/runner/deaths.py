@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from conformance import sessions
 from conformance.records import Case, Status
 
 #: A cell under which a worker died so often is recorded and not tried again.
@@ -21,13 +22,14 @@ class Death:
     """The end of a worker before its time.
 
     `case` is the cell it was running, "" while loading or between cells; `final` says
-    that another worker would end alike.
+    that another worker would end alike, `harness` that the engine is not to blame.
     """
 
     status: Status
     reason: str
     case: str = ""
     final: bool = False
+    harness: bool = False
 
 
 def explain(status: int, *, case: str, loaded: bool, overdue: str, words: str) -> Death:
@@ -41,6 +43,8 @@ def explain(status: int, *, case: str, loaded: bool, overdue: str, words: str) -
         return Death(Status.TIMEOUT, f"{overdue}; all its processes were killed", case, not loaded)
     if words:
         return Death(Status.CRASH, f"a process of the engine ended {while_}: {words}", case)
+    if status == sessions.HARNESS_FAILED:
+        return Death(Status.ERROR, f"the worker itself failed {while_}", case, harness=True)
     if status < 0:
         memory = " (out of memory?)" if -status == signal.SIGKILL else ""
         return Death(

@@ -127,10 +127,11 @@ class GroupRun:
         self.watch(limits)
         self.attempt = None
         self._trials.finished(self.folder.finished())
-        if attempt.phase == "close" and not self._trials.left:
+        if attempt.phase == "close" and (attempt.finished or not self._trials.left):
+            # It has done what it meant to do; how its shutdown went harms no cell.
             if attempt.overdue or status:
                 self._tail = self.folder.log_tail(attempt.log_start)
-            return False
+            return bool(self._trials.left)
         death = explain(
             status,
             case=attempt.case,
@@ -155,7 +156,9 @@ class GroupRun:
 
     def _record(self, given_up: Mapping[str, Death], detail: str) -> None:
         for key, death in given_up.items():
-            outcome = Outcome(death.status, reason=death.reason, detail=detail)
+            outcome = Outcome(
+                death.status, reason=death.reason, detail=detail, harness=death.harness
+            )
             self.folder.write_cell(key, outcome, {})
             self.finished_here += 1
             self._tell(CellFinished(self.planned.id, key, death.status, 0.0))

@@ -58,6 +58,7 @@ class Runner:
         self._done: dict[str, Done] = {}
         self._zygotes: dict[Launch, Zygote] = {}
         self._starts: dict[Launch, int] = {}
+        self._unusable: dict[Launch, str] = {}
         self._asked: set[str] = set()
         self._peak = 0.0
         self._weighed = 0.0
@@ -170,6 +171,9 @@ class Runner:
     def _zygote(self, launch: Launch) -> None:
         if launch in self._zygotes:
             return
+        if launch in self._unusable:
+            self._refuse_all(launch, self._unusable[launch])
+            return
         self._starts[launch] = self._starts.get(launch, 0) + 1
         number = len(self._starts)
         log = self._logs / f"zygote-{number}-{launch.preload or 'plain'}.txt"
@@ -207,6 +211,7 @@ class Runner:
             self._refuse_all(launch, f"the engine cannot be imported: {zygote.words}")
 
     def _refuse_all(self, launch: Launch, reason: str) -> None:
+        self._unusable[launch] = reason
         for group in list(self._running.values()):
             if group.planned.launch == launch:
                 group.refuse(reason)
