@@ -90,3 +90,12 @@ def groups(planned: Iterable[Cell]) -> dict[tuple[str, str], tuple[Cell, ...]]:
     for cell in planned:
         found.setdefault((cell.model, cell.backend), []).append(cell)
     return {key: tuple(members) for key, members in found.items()}
+
+
+def in_tier(models: Sequence[Model], tier: str) -> tuple[Model, ...]:
+    """The models of a named selection. Raises ConformanceError when it has none."""
+    found = tuple(model for model in models if tier in model.tiers)
+    if not found:
+        tiers = sorted({name for model in models for name in model.tiers})
+        raise ConformanceError(f"no model is in tier {tier!r}", remedy=f"one of: {', '.join(tiers)}")
+    return found

@@ -242,9 +242,3 @@ PROBING = Scenario(
     _reference=[_probe_reference],
 )
 
-
-def find(folder: Path, name: str) -> Scenario:
-    """The scenario of this name: one of the folder's, or the probe."""
-    if name == PROBING.name:
-        return PROBING
-    return discover(folder)[name]

@@ -6,9 +6,11 @@ truth and every ensemble member, keyed `member|site`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +19,12 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor
 
+from conformance.checkpoints import SEAL
+from conformance.continuations import continuation
 from conformance.direction import direction
 from conformance.engines.traced import flatten_runs
 from conformance.engines.tree import follow, layer_path
-from conformance.records import Case, Group, Job, Site
+from conformance.records import Case, Group, Job
 from conformance.scenario import PROBE, Scenario
 
 #: Changes the stream after one layer: (stream [tokens, width], the streams of this step
@@ -82,7 +86,7 @@ class Run:
 
 
 class Forced(LogitsProcessor):  # type: ignore[misc]
-    """Hold one row of a generation to given tokens."""
+    """Hold a generation to given tokens; it goes on freely after the last of them."""
 
     def __init__(self, tokens: tuple[int, ...], prompt: int) -> None:
         self.tokens = tokens
@@ -90,6 +94,8 @@ class Forced(LogitsProcessor):  # type: ignore[misc]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         step = input_ids.shape[1] - self.prompt
+        if step >= len(self.tokens):
+            return scores
         forced = torch.full_like(scores, float("-inf"))
         forced[:, self.tokens[step]] = 0
         return forced
@@ -293,6 +299,8 @@ class ReferenceEngine:
             identity={
                 "engine": "reference",
                 "device": self.modules[torch.float32].device.type,
+                "digest": self.job.digest,
+                "source": source_of(self.job.checkpoint),
                 "layers": config.num_hidden_layers,
                 "width": config.hidden_size,
                 "layer_list": self.path,
@@ -306,7 +314,7 @@ class ReferenceEngine:
         all of them are judged in one context.
         """
         truth = self._member_run(TRUTH, scenario, case, case.forced)
-        forced = case.forced or tokens_by_run(truth, len(case.prompts))
+        forced = case.forced or continuation(truth, len(case.prompts))
         found = {f"truth|{site}": value for site, value in truth.items()}
         for member in self.ensemble:
             values = self._member_run(member, scenario, case, forced)
@@ -359,21 +367,10 @@ def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Module:
     return module
 
 
-def tokens_by_run(values: Mapping[str, Tensor], prompts: int) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """The generated ids of each run and prompt; {} when a scenario generates none."""
-    found: dict[str, dict[int, dict[int, int]]] = {}
-    for text, value in values.items():
-        site = Site.parse(text)
-        if site.name == "tokens":
-            steps = found.setdefault(site.run, {}).setdefault(site.prompt, {})
-            steps[site.step] = int(value)
-    return {
-        run: tuple(
-            tuple(token for _, token in sorted(by_prompt.get(prompt, {}).items()))
-            for prompt in range(prompts)
-        )
-        for run, by_prompt in found.items()
-    }
+def source_of(checkpoint: Path) -> str:
+    """What the checkpoint was made from, in the words of its seal."""
+    seal = checkpoint / SEAL
+    return str(json.loads(seal.read_text())["source"]) if seal.is_file() else str(checkpoint)
 
 
 def relative(value: Tensor, truth: Tensor) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     CONFIG_MAPPING,
@@ -49,6 +50,8 @@ CORPUS = (
 
 #: Spread of what is added to norm weights and biases.
 ROUGHNESS = 0.1
+
+_NOTHING = torch.zeros(())
 
 
 def open_engine(job: Job) -> BuiltCheckpoint:
@@ -126,8 +129,11 @@ def _tiny(source: Source, architecture: str, folder: Path) -> None:
     config = _config(architecture, source.config, tokenizer)
     # The global generator: transformers' initialisation takes no other.
     torch.manual_seed(source.seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    _roughen(model)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        if config.tie_word_embeddings:
+            _stop_echo(_final_norm(model))
+        _roughen(model)
     _save(model.to(torch.bfloat16), tokenizer, folder)
 
 
@@ -155,12 +161,35 @@ def _config(
     return kind(**wanted, **special)
 
 
+def _final_norm(model: PreTrainedModel) -> nn.Module:
+    """The norm before the head: the last one to run, whatever a family calls it."""
+    ran: list[nn.Module] = []
+    norms = [
+        module for module in model.modules() if getattr(module, "weight", _NOTHING).ndim == 1
+    ]
+    hooks = [norm.register_forward_hook(lambda norm, *_: ran.append(norm)) for norm in norms]
+    model(torch.tensor([[1, 2, 3]]))
+    for hook in hooks:
+        hook.remove()
+    return ran[-1]
+
+
+def _stop_echo(norm: nn.Module) -> None:
+    """Give half of the final norm's scales the other sign.
+
+    With tied embeddings a random model repeats its last token for ever, as each token is
+    most like itself, and no prompt, write or step would show in what it generates. A fresh
+    norm scales by one, be its weight stored as 1 or as an offset 0 from it.
+    """
+    signs = torch.randint_like(norm.weight, 2) * 2 - 1
+    norm.weight += signs - 1
+
+
 def _roughen(model: PreTrainedModel) -> None:
     """Move norm weights off one and biases off zero: there a fault could hide."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter), alpha=ROUGHNESS)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.add_(torch.randn_like(parameter), alpha=ROUGHNESS)
 
 
 def _train_tokenizer(size: int) -> PreTrainedTokenizerFast:

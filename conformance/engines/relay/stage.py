@@ -179,9 +179,10 @@ class Relay:
         self._credit(log, step)
         if step is None:
             return
+        errors = {} if step.batch is None else self._errors(step.batch)
         for stage in range(self.stage):
             missed = tuple(v for v in (*step.received, log) if v.stage > stage)
-            self._send(stage, Message(step.number, missed))
+            self._send(stage, Message(step.number, missed, errors))
         step.told = True
         self.step = None
 
@@ -206,6 +207,7 @@ class Relay:
         while not self.last and self.replayed < bound:
             message = self._receive(self.stages - 1, self.replayed + 1)
             self.replayed += 1
+            self.errors.update(message.errors)
             batch = self.batches.pop(message.step, None)
             if batch is None or message.poison is not None:
                 continue
@@ -235,11 +237,11 @@ class Relay:
         """By engine id, the errors this stage alone can know of.
 
         Not an early stop, and not a read left dangling: both are for the reporting stage,
-        whose copy has seen the whole run.
+        whose copy has seen the whole run. Nor what that stage knows of already.
         """
         found = {}
         for request in self.requests.requests.values():
-            if request.named(wanted):
+            if request.named(wanted) and request.id not in self.errors:
                 error = self._error(request)
                 if error is not None:
                     found[request.key(wanted)[0]] = error

@@ -1,0 +1,225 @@
+"""From the plan of a run to the jobs of its workers, in the order they need each other.
+
+For each model: build its checkpoint, run the reference (the probe first), then every
+backend, then the reference once more along the tokens that a backend chose differently.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from conformance import plan
+from conformance.checkpoints import Checkpoint, locate
+from conformance.continuations import differing
+from conformance.engines import ENGINES, PRELOAD
+from conformance.errors import ConformanceError
+from conformance.records import Backend, Case, Cell, Job, Model
+from conformance.runner import Launch, Planned
+from conformance.scenario import PROBING, Scenario
+from conformance.store import RunFolder
+
+#: Not a column: what every column is compared with.
+REFERENCE = Backend(id="reference", engine="reference", default=False)
+#: The reference again, along the tokens that a backend generated.
+FORCED = Backend(id="reference-forced", engine="reference", default=False)
+#: Not a column either: makes the checkpoint.
+BUILD = Backend(id="build", engine="build", default=False)
+
+#: The columns of one model with their cells.
+Columns = Sequence[tuple[Backend, Sequence[Cell]]]
+
+#: Engines whose observations do not depend on what is being tested: kept between runs.
+CACHED = frozenset({"hf", "reference"})
+
+
+def planned_jobs(
+    run: RunFolder,
+    models: Sequence[Model],
+    backends: Sequence[Backend],
+    cells: Iterable[Cell],
+    scenarios: Mapping[str, Scenario],
+    *,
+    folder: Path,
+    cache: Path,
+) -> list[Planned]:
+    """Every job of a run. `folder` holds the scenario files, `cache` the checkpoints."""
+    by_model = {model.id: model for model in models}
+    by_backend = {backend.id: backend for backend in backends}
+    wanted = plan.groups(cells)
+    jobs: list[Planned] = []
+    for model_id in dict.fromkeys(model for model, _ in wanted):
+        columns = [
+            (by_backend[backend], members)
+            for (model, backend), members in wanted.items()
+            if model == model_id
+        ]
+        maker = _Maker(run, by_model[model_id], scenarios, folder, cache)
+        jobs += maker.jobs(columns)
+    return jobs
+
+
+class _Maker:
+    """The jobs of one model. Each is made when it is due: only then is the checkpoint there."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        model: Model,
+        scenarios: Mapping[str, Scenario],
+        folder: Path,
+        cache: Path,
+    ) -> None:
+        self.run = run
+        self.model = model
+        self.scenarios = scenarios
+        self.folder = folder
+        self.cache = cache
+
+    def jobs(self, columns: Columns) -> list[Planned]:
+        names = {(cell.scenario, cell.case) for _, cells in columns for cell in cells}
+        build = f"{self.model.id}:build"
+        reference = f"{self.model.id}:reference"
+        jobs = [
+            self._planned(build, BUILD, self._build),
+            self._planned(reference, REFERENCE, lambda: self._reference(names), needs=(build,)),
+        ]
+        for backend, cells in columns:
+            jobs.append(
+                self._planned(
+                    f"{self.model.id}:{backend.id}",
+                    backend,
+                    self._column(backend, cells),
+                    needs=(reference,),
+                )
+            )
+        jobs.append(
+            self._planned(
+                f"{self.model.id}:{FORCED.id}",
+                FORCED,
+                lambda: self._forced(columns),
+                needs=(reference,),
+                after=tuple(f"{self.model.id}:{backend.id}" for backend, _ in columns),
+            )
+        )
+        return jobs
+
+    def _planned(
+        self,
+        name: str,
+        backend: Backend,
+        make: Callable[[], Job | None],
+        *,
+        needs: tuple[str, ...] = (),
+        after: tuple[str, ...] = (),
+    ) -> Planned:
+        return Planned(
+            id=name,
+            make=make,
+            launch=launch(backend),
+            needs=needs,
+            after=after,
+            cached=backend.engine in CACHED,
+        )
+
+    def _checkpoint(self) -> Checkpoint:
+        found = locate(self.model, self.cache)
+        if found is None:
+            raise ConformanceError(
+                f"the checkpoint of {self.model.id!r} is gone from the cache",
+                path=self.cache,
+                remedy="run again",
+            )
+        return found
+
+    def _job(self, backend: Backend, cases: tuple[Case, ...], **more: Any) -> Job:
+        checkpoint = self._checkpoint()
+        return Job(
+            engine=ENGINES.get(backend.engine, backend.engine),
+            model=self.model,
+            backend=backend,
+            checkpoint=checkpoint.path,
+            folder=self.run.group_folder(self.model.id, backend.id).path,
+            scenarios=self.folder,
+            cases=cases,
+            digest=checkpoint.digest,
+            **more,
+        )
+
+    def _build(self) -> Job | None:
+        if locate(self.model, self.cache) is not None:
+            return None
+        return Job(
+            engine=ENGINES[BUILD.engine],
+            model=self.model,
+            backend=BUILD,
+            checkpoint=self.cache,
+            folder=self.run.group_folder(self.model.id, BUILD.id).path,
+            scenarios=self.folder,
+            cases=(),
+        )
+
+    def _cases(self, names: Iterable[tuple[str, str]]) -> tuple[Case, ...]:
+        wanted = set(names)
+        layers = self._checkpoint().layers
+        return tuple(
+            case
+            for scenario in self.scenarios.values()
+            for case in scenario.expand(layers)
+            if (case.scenario, case.name) in wanted
+        )
+
+    def _reference(self, names: Iterable[tuple[str, str]]) -> Job:
+        probe = PROBING.expand(self._checkpoint().layers)
+        return self._job(REFERENCE, probe + self._cases(names))
+
+    def _column(self, backend: Backend, cells: Sequence[Cell]) -> Callable[[], Job]:
+        probe = self.run.group_folder(self.model.id, REFERENCE.id).cell("probe.all")
+
+        def make() -> Job:
+            cases = self._cases((cell.scenario, cell.case) for cell in cells)
+            return self._job(backend, cases, probe=probe, expect=expected(backend))
+
+        return make
+
+    def _forced(self, columns: Columns) -> Job | None:
+        """The cases in which some column generated other tokens than the truth."""
+        found: dict[str, Case] = {}
+        for backend, cells in columns:
+            for case in self._cases((cell.scenario, cell.case) for cell in cells):
+                forced = differing(self.run, self.model.id, backend.id, REFERENCE.id, case)
+                if forced:
+                    along = replace(case, forced=forced)
+                    found[along.key] = along
+        return self._job(FORCED, tuple(found.values())) if found else None
+
+
+def launch(backend: Backend) -> Launch:
+    """Where a backend's worker runs. One zygote serves all that have the same launch."""
+    from conformance.engines.cpu import ENVIRONMENT
+
+    return Launch(
+        python=Path(backend.environment or sys.executable),
+        preload=PRELOAD.get(backend.engine, ""),
+        env=tuple(sorted(ENVIRONMENT.items())),
+    )
+
+
+def expected(backend: Backend) -> dict[str, Any]:
+    """What the engine must say of itself for its cells to count."""
+    if backend.engine == "hf":
+        return {"engine": "hf"}
+    if backend.engine != "vllm":
+        return {}
+    return {
+        "engine": "vllm",
+        "pipeline_size": backend.pipeline,
+        "tensor_size": backend.tensor,
+        "ranks": backend.pipeline * backend.tensor,
+        "eager": True,
+        "prefix_caching": False,
+        "chunked_prefill": False,
+    }

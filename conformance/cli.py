@@ -1,0 +1,239 @@
+"""The verbs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from conformance import plan
+from conformance.errors import ConformanceError, ExitCode
+
+app = typer.Typer(
+    name="conformance",
+    help="Find out where an nnsight intervention differs between transformers and vLLM.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console()
+err = Console(stderr=True)
+
+Models = Annotated[list[str], typer.Option("-m", "--model", help="A model of models.yaml; again for more.")]
+Backends = Annotated[
+    list[str],
+    typer.Option("-b", "--backend", help="A column; again for more. Default: those marked default."),
+]
+Expression = Annotated[
+    str,
+    typer.Option("-k", help="Only cells whose id matches: words with and, or, not, ( )."),
+]
+Tier = Annotated[str, typer.Option(help="A named selection of models.")]
+Manifest = Annotated[Path, typer.Option("--models", help="The manifest of models and backends.")]
+Folder = Annotated[Path, typer.Option("--scenarios", help="The folder of scenario files.")]
+Reports = Annotated[Path, typer.Option(help="Where runs are kept.")]
+Run = Annotated[str, typer.Argument(help="A run's name under reports/, or `latest`.")]
+
+MANIFEST = Path("models.yaml")
+SCENARIOS = Path("scenarios")
+REPORTS = Path("reports")
+
+
+@app.command()
+def run(
+    model: Models = [],  # noqa: B006 - typer reads the default, nobody changes it
+    backend: Backends = [],  # noqa: B006
+    expression: Expression = "",
+    tier: Tier = "default",
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Groups at a time.")] = 0,
+    resume: Annotated[
+        str, typer.Option(help="Go on with this run (`latest`): finished cells are kept.")
+    ] = "",
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds a cell may take.")] = 60.0,
+    load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
+    manifest: Manifest = MANIFEST,
+    scenarios: Folder = SCENARIOS,
+    reports: Reports = REPORTS,
+) -> None:
+    """Run the matrix: observe every cell, judge it, write the report.
+
+    Exits 0 when all is as expected, 1 when a cell failed, 3 when the harness itself did.
+
+    Examples: `conformance run`, `conformance run -m llama -b vllm-pp2 -k steering`,
+    `conformance run --resume latest`.
+    """
+    from conformance import execution
+    from conformance.checkpoints import cache_folder
+    from conformance.report.progress import Progress
+    from conformance.report.terminal import summary
+    from conformance.runner import Limits
+    from conformance.scenario import discover
+
+    found = discover(scenarios)
+    workers = jobs or os.cpu_count() or 1
+    if resume:
+        folder = _open(reports, resume)
+    else:
+        models, backends, cells = _chosen(manifest, scenarios, model, backend, expression, tier)
+        folder = execution.begin(
+            reports,
+            models,
+            backends,
+            cells,
+            scenarios=scenarios.resolve(),
+            thresholds=_thresholds(),
+            jobs=workers,
+        )
+    with Progress(folder.plan().cells, out) as progress:
+        finished = execution.execute(
+            folder,
+            found,
+            cache=cache_folder(),
+            limits=Limits(cell=timeout, load=load_timeout),
+            jobs=workers,
+            on_event=progress,
+        )
+    if finished.results is None or finished.page is None:
+        err.print(f"interrupted; go on with: conformance run --resume {folder.id}")
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    summary(finished.results, finished.page, out)
+    raise typer.Exit(finished.results.footer.exit_code)
+
+
+@app.command("list")
+def list_cells(
+    model: Models = [],  # noqa: B006
+    backend: Backends = [],  # noqa: B006
+    expression: Expression = "",
+    tier: Tier = "default",
+    manifest: Manifest = MANIFEST,
+    scenarios: Folder = SCENARIOS,
+) -> None:
+    """List the cells that `run` would run, one id a line; counts go to standard error."""
+    models, backends, cells = _chosen(manifest, scenarios, model, backend, expression, tier)
+    for cell in cells:
+        typer.echo(cell.id)
+    err.print(f"{len(models)} models × {len(backends)} backends: {len(cells)} cells")
+
+
+@app.command()
+def show(
+    cell: Annotated[str, typer.Argument(help="A cell's id, or a part that only it has.")],
+    name: Annotated[str, typer.Option("--run", help="A run's name, or `latest`.")] = "latest",
+    reports: Reports = REPORTS,
+) -> None:
+    """Explain one cell's verdict: the same reasoning as in the report."""
+    from conformance.report import terminal
+
+    terminal.show(_open(reports, name).results(), cell, out)
+
+
+@app.command()
+def judge(
+    name: Run = "latest",
+    k_med: Annotated[float | None, typer.Option(help="Threshold on the median ratio.")] = None,
+    k_max: Annotated[float | None, typer.Option(help="Threshold on the largest ratio.")] = None,
+    scenarios: Folder = SCENARIOS,
+    reports: Reports = REPORTS,
+) -> None:
+    """Judge a stored run again, without engines, perhaps with other thresholds."""
+    from conformance import execution
+    from conformance.report.terminal import summary
+    from conformance.scenario import discover
+
+    folder = _open(reports, name)
+    thresholds = folder.plan().thresholds
+    if k_med is not None or k_max is not None:
+        thresholds = replace(
+            thresholds,
+            k_med=thresholds.k_med if k_med is None else k_med,
+            k_max=thresholds.k_max if k_max is None else k_max,
+            source="command line",
+        )
+    results = execution.judge(folder, discover(scenarios), thresholds)
+    page = execution.publish(folder, results)
+    summary(results, page, out)
+    raise typer.Exit(results.footer.exit_code)
+
+
+@app.command()
+def report(name: Run = "latest", reports: Reports = REPORTS) -> None:
+    """Write the page of a judged run anew and print its path."""
+    from conformance.report import html
+
+    folder = _open(reports, name)
+    typer.echo(html.write(folder.results(), folder.path))
+
+
+@app.command()
+def doctor(
+    deep: Annotated[bool, typer.Option(help="Check every checkpoint's digest.")] = False,
+    manifest: Manifest = MANIFEST,
+) -> None:
+    """Say what is installed, which backends can run, and what mends what is missing."""
+    from conformance import doctor as examine
+    from conformance import manifest as manifests
+    from conformance.checkpoints import cache_folder
+
+    findings = examine.diagnose(manifests.load(manifest), cache_folder(), deep=deep)
+    examine.render(findings, out)
+    raise typer.Exit(ExitCode.OK if all(f.ok for f in findings) else ExitCode.UNEXPECTED)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of results.json."""
+    from conformance.report.schema import results_schema
+
+    typer.echo(results_schema())
+
+
+def _chosen(manifest, scenarios, model, backend, expression, tier):  # type: ignore[no-untyped-def]
+    """Models, backends and cells that the options ask for."""
+    from conformance import manifest as manifests
+    from conformance.scenario import discover
+
+    known = manifests.load(manifest)
+    models = plan.choose(known.models, model, "model")
+    if not model:
+        models = plan.in_tier(models, tier)
+    backends = plan.choose(known.backends, backend, "backend")
+    if not backend:
+        backends = tuple(column for column in backends if column.default)
+    cells = plan.cells(models, backends, discover(scenarios), expression)
+    return models, backends, cells
+
+
+def _thresholds():  # type: ignore[no-untyped-def]
+    from conformance.records import Thresholds
+
+    return Thresholds()
+
+
+def _open(reports: Path, name: str):  # type: ignore[no-untyped-def]
+    from conformance.store import open_run
+
+    return open_run(reports, name)
+
+
+def main() -> None:
+    """Run a verb. The one place that turns errors into words and exit codes."""
+    try:
+        app(standalone_mode=False)
+    except ConformanceError as error:
+        err.print(f"error: {error}", markup=False, highlight=False)
+        sys.exit(error.code)
+    except KeyboardInterrupt:
+        err.print("interrupted")
+        sys.exit(ExitCode.INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

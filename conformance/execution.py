@@ -1,0 +1,184 @@
+"""What `conformance run` does: plan → jobs → observations → verdicts → report.
+
+Nothing is lost on the way: the plan is written first, every observation as it is made,
+and a run that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from conformance import judging
+from conformance.campaign import planned_jobs
+from conformance.records import (
+    Backend,
+    Cell,
+    Environment,
+    Model,
+    Results,
+    RunInfo,
+    Thresholds,
+)
+from conformance.report import html
+from conformance.runner import Event, Limits, Summary
+from conformance.runner import run as run_jobs
+from conformance.scenario import Scenario
+from conformance.store import (
+    ObservationCache,
+    RunFolder,
+    RunPlan,
+    create_run,
+    installed,
+    point_latest,
+)
+from conformance.store.files import read_record, write_record
+
+#: Beside plan.json: how the gathering went, for judging again later.
+INFO = "run.json"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run's folder and page; `results` is None when it was interrupted."""
+
+    folder: RunFolder
+    summary: Summary
+    results: Results | None
+    page: Path | None
+
+
+def begin(
+    reports: Path,
+    models: Sequence[Model],
+    backends: Sequence[Backend],
+    cells: Sequence[Cell],
+    *,
+    scenarios: Path,
+    thresholds: Thresholds,
+    jobs: int,
+) -> RunFolder:
+    """A new run folder with its plan."""
+    now = datetime.now(UTC)
+    run = create_run(reports, now)
+    run.write_plan(
+        RunPlan(
+            run=run.id,
+            started=now.isoformat(timespec="seconds"),
+            command=shlex.join(["conformance", *sys.argv[1:]]),
+            models=tuple(model for model in models if any(c.model == model.id for c in cells)),
+            backends=tuple(b for b in backends if any(c.backend == b.id for c in cells)),
+            cells=tuple(cells),
+            thresholds=thresholds,
+            scenarios=str(scenarios),
+            jobs=jobs,
+        )
+    )
+    return run
+
+
+def execute(
+    run: RunFolder,
+    scenarios: Mapping[str, Scenario],
+    *,
+    cache: Path,
+    limits: Limits,
+    jobs: int,
+    on_event: Callable[[Event], None],
+) -> Finished:
+    """Gather what the run's plan asks for and is not there yet, then judge and report.
+
+    Ctrl-C ends the gathering; what was gathered is kept, and the run can be resumed.
+    """
+    plan = run.plan()
+    summary = run_jobs(
+        planned_jobs(
+            run,
+            plan.models,
+            plan.backends,
+            plan.cells,
+            scenarios,
+            folder=Path(plan.scenarios),
+            cache=cache,
+        ),
+        logs=run.path / "zygotes",
+        jobs=jobs,
+        limits=limits,
+        device=device(),
+        cache=ObservationCache(cache / "observations"),
+        on_event=on_event,
+    )
+    if summary.interrupted:
+        return Finished(run, summary, None, None)
+    write_record(run.path / INFO, _info(run, plan, summary))
+    results = judge(run, scenarios, plan.thresholds)
+    page = publish(run, results)
+    return Finished(run, summary, results, page)
+
+
+def judge(run: RunFolder, scenarios: Mapping[str, Scenario], thresholds: Thresholds) -> Results:
+    """The verdicts on a stored run. No engine is started."""
+    plan = run.plan()
+    info = read_record(RunInfo, run.path / INFO) or RunInfo(
+        plan.run, plan.started, plan.started, 0.0, plan.command, plan.jobs
+    )
+    return judging.judge_run(
+        run, scenarios, thresholds, info=info, environment=environment(thresholds)
+    )
+
+
+def publish(run: RunFolder, results: Results) -> Path:
+    """Write results.json and the page, and let reports/latest name this run."""
+    run.write_results(results)
+    page = html.write(results, run.path)
+    point_latest(run)
+    return page
+
+
+def _info(run: RunFolder, plan: RunPlan, summary: Summary) -> RunInfo:
+    before = read_record(RunInfo, run.path / INFO)
+    info = RunInfo(
+        id=plan.run,
+        started=plan.started,
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=summary.seconds,
+        command=plan.command,
+        jobs=plan.jobs,
+        peak_mib=summary.peak_mib,
+        resumed=summary.resumed,
+    )
+    if before is None:
+        return info
+    return replace(
+        info,
+        seconds=before.seconds + info.seconds,
+        peak_mib=max(before.peak_mib, info.peak_mib),
+    )
+
+
+def device() -> str:
+    """The hardware observations depend on: `cpu`, or the name of the first GPU."""
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
+
+
+def environment(thresholds: Thresholds) -> Environment:
+    """This machine, its versions, and what is judged with."""
+    gpus = range(torch.cuda.device_count())
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        devices=tuple(torch.cuda.get_device_name(index) for index in gpus)
+        or (platform.processor() or platform.machine(),),
+        versions=installed(),
+        thresholds=thresholds,
+    )
+
+
