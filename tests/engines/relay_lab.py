@@ -1,0 +1,264 @@
+"""Engines for the relay's tests: one process each, forked from one that has the imports done.
+
+A program is a function of ``relay_programs`` that takes the traced model and returns values.
+It runs in the engine's own process; what it returns, or what it died of, comes back.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+class ProgramError(Exception):
+    """A program raised; ``kind`` and ``text`` are the exception's type name and message."""
+
+    def __init__(self, kind: str, text: str, trace: str) -> None:
+        super().__init__(f"{kind}: {text}\n{trace}")
+        self.kind = kind
+        self.text = text
+
+
+class Spec(NamedTuple):
+    """An engine: which tiny model, how it is split, and further engine arguments."""
+
+    model: str
+    pipeline: int = 1
+    tensor: int = 1
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+class Engine:
+    """A running engine, seen from the test."""
+
+    def __init__(self, connection: Connection, pid: int) -> None:
+        self.connection = connection
+        self.pid = pid
+
+    def run(self, program: str, *args: Any, timeout: float = 60.0, **kwargs: Any) -> Any:
+        """Run a program; raise ProgramError if it raised and TimeoutError if it hangs."""
+        self.connection.send((program, args, kwargs))
+        if not self.connection.poll(timeout):
+            self.kill()
+            raise TimeoutError(f"{program} did not end within {timeout} s")
+        # Plain pickle: multiprocessing's own would share the tensors' memory instead.
+        status, value = pickle.loads(self.connection.recv_bytes())
+        if status == "error":
+            raise ProgramError(*value)
+        return value
+
+    def kill(self) -> None:
+        """End the engine's whole process group."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def close(self) -> None:
+        """Ask the engine to shut down and wait until its process is gone."""
+        try:
+            self.connection.send(None)
+            self.connection.close()
+        except OSError:
+            pass
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(self.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.05)
+        self.kill()
+
+
+class Lab:
+    """Starts engines from one warm process and keeps them until it is closed."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="relay-lab-")
+        self.listener = Listener(str(Path(self.folder.name) / "socket"), family="AF_UNIX")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]),
+        }
+        self.log = (Path(self.folder.name) / "log").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "relay_lab.py"), str(self.listener.address)],
+            env=environment,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+        )
+        self.zygote = self.listener.accept()
+        self.engines: dict[Spec, Engine] = {}
+
+    def engine(self, spec: Spec) -> Engine:
+        """The engine of this description, started if it is not there."""
+        if spec not in self.engines:
+            self.zygote.send((spec, self.folder.name))
+            connection = self.listener.accept()
+            pid, error = connection.recv()
+            if error:
+                raise RuntimeError(error)
+            self.engines[spec] = Engine(connection, pid)
+        return self.engines[spec]
+
+    def drop(self, spec: Spec) -> None:
+        """Close one engine, for a test that leaves it broken or needs it alone."""
+        if spec in self.engines:
+            self.engines.pop(spec).close()
+
+    def close(self) -> None:
+        """Close everything."""
+        for spec in list(self.engines):
+            self.drop(spec)
+        self.zygote.send(None)
+        self.process.wait(timeout=20)
+        self.listener.close()
+        self.log.close()
+        self.folder.cleanup()
+
+
+# -- the warm process and its children ---------------------------------------------------
+
+
+def _tokenizer() -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=512,
+        special_tokens=["<unk>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog"], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def build(name: str, folder: str) -> str:
+    """A tiny random checkpoint, named family-layers, such as ``llama-4`` or ``gpt2-5``."""
+    from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+
+    path = Path(folder) / name
+    if path.exists():
+        return str(path)
+    family, layers = name.split("-")
+    common = {"vocab_size": 512, "initializer_range": 0.1, "bos_token_id": 1, "eos_token_id": 2}
+    if family == "gpt2":
+        config: Any = GPT2Config(
+            n_embd=64, n_layer=int(layers), n_head=2, n_positions=256, **common
+        )
+    else:
+        config = LlamaConfig(
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=int(layers),
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            max_position_embeddings=256,
+            tie_word_embeddings=family == "tied",
+            **common,
+        )
+    torch.manual_seed(7)
+    AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(path)
+    _tokenizer().save_pretrained(path)
+    return str(path)
+
+
+def _serve_engine(spec: Spec, folder: str, address: str) -> None:
+    os.setsid()
+    connection = Client(address, family="AF_UNIX")
+    try:
+        from nnsight.modeling.vllm import VLLM
+
+        from conformance.engines import cpu
+
+        cpu.prepare(fork=True)
+        VLLM._WORKER_CLS = cpu.worker_class(spec.pipeline)
+        settings: dict[str, Any] = {
+            "dtype": "bfloat16",
+            "kv_cache_memory_bytes": cpu.KV_CACHE_BYTES,
+            "max_model_len": 128,
+            "max_num_seqs": 8,
+            "async_scheduling": False,
+            "seed": 0,
+            **dict(spec.settings),
+        }
+        model = VLLM(
+            build(spec.model, folder),
+            dispatch=True,
+            pipeline_parallel_size=spec.pipeline,
+            tensor_parallel_size=spec.tensor,
+            **settings,
+        )
+    except BaseException:
+        connection.send((os.getpid(), traceback.format_exc()))
+        raise
+    connection.send((os.getpid(), None))
+    import relay_programs
+
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            request = None
+        if request is None:
+            break
+        program, args, kwargs = request
+        try:
+            result = ("value", getattr(relay_programs, program)(model, *args, **kwargs))
+        except Exception as error:
+            result = ("error", (type(error).__name__, str(error), traceback.format_exc()))
+        connection.send_bytes(pickle.dumps(result))
+    cpu.close(model)
+    os._exit(0)
+
+
+def main(address: str) -> None:
+    """Import everything, then fork an engine for each description that arrives."""
+    from conformance.engines import cpu
+
+    cpu.set_environment()
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    cpu.import_everything()
+    connection = Client(address, family="AF_UNIX")
+    fork = multiprocessing.get_context("fork")
+    children = []
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            request = None
+        if request is None:
+            break
+        spec, folder = request
+        build(spec.model, folder)
+        child = fork.Process(target=_serve_engine, args=(spec, folder, address))
+        child.start()
+        children.append(child)
+    for child in children:
+        child.join(10)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
