@@ -61,7 +61,7 @@ def _compare_structure(evidence: Evidence, *, comparable: bool) -> None:
     """Settle what needs no numbers; what passes is left for the distances."""
     truth, observed = evidence.reference.truth, evidence.observed
     agreed = tokens.agreed_steps(observed, truth)
-    for site in sorted(truth.keys() | observed.keys(), key=_order):
+    for site in sorted(truth.keys() | observed.keys(), key=verdict.order):
         if site not in observed:
             evidence.settle(site, Verdict.MISSING, "was not observed")
             continue
@@ -80,10 +80,6 @@ def _compare_structure(evidence: Evidence, *, comparable: bool) -> None:
             step = agreed[site.run, site.prompt]
             said = f"harness: the truth was not run along the candidate's token of step {step}"
             evidence.settle(site, Verdict.UNKNOWN, f"{said}, so later steps cannot be compared")
-
-
-def _order(site: Site) -> tuple[str, int, int, str, int]:
-    return site.run, site.prompt, site.step, site.name, -1 if site.layer is None else site.layer
 
 
 def _compare_values(evidence: Evidence, thresholds: Thresholds) -> None:
@@ -218,7 +214,7 @@ def _token(choice: tokens.Choice) -> tuple[Verdict, str]:
 
 def _compare_edits(evidence: Evidence, thresholds: Thresholds) -> None:
     """The effect of the write at every observation that both runs have."""
-    for after, honest in evidence.floors.items():
+    for after, honest in sorted(evidence.floors.items(), key=lambda item: verdict.order(item[0])):
         before = replace(after, run="clean")
         if after.run != "edited" or before not in evidence.floors:
             continue

@@ -14,7 +14,7 @@ from conformance.records import Judged, Relation, Site, Thresholds, Verdict
 
 def conclude(evidence: Evidence, thresholds: Thresholds) -> Judgement:
     """The first verdict of the order that fits, with its reason."""
-    judged = tuple(evidence.judged.values())
+    judged = tuple(evidence.judged[site] for site in sorted(evidence.judged, key=verdict.order))
     claims = [(item.verdict, _observed(item.verdict, judged)) for item in _one_each(judged)]
     claims += [_broken(relation) for relation in evidence.relations if not relation.holds]
     if evidence.twin:

@@ -137,8 +137,6 @@ def _landing(gain: Gain, off_axis: float, split: bool, thresholds: Thresholds) -
         return Landing.PARTIAL
     if abs(gain.g) <= room:
         return Landing.DROPPED
-    if abs(gain.g - 1) > room:
-        return Landing.MISSCALED
     if gain.h > math.hypot(thresholds.off_axis, thresholds.k_max * off_axis):
         return Landing.MISDIRECTED
-    return Landing.LANDED
+    return Landing.MISSCALED if abs(gain.g - 1) > room else Landing.LANDED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from conformance.records import Judged, Relation, Site, Verdict, record
@@ -59,6 +60,12 @@ def worst(observations: Sequence[Judged]) -> Judged | None:
     """The observation furthest from the truth, in multiples of the floor."""
     measured = [judged for judged in observations if judged.q_max is not None]
     return max(measured, key=lambda judged: judged.q_max or 0.0, default=None)
+
+
+def order(site: Site) -> tuple[str, int, int, float, str]:
+    """Sorts observations as they are made: layer by layer, what has no layer last."""
+    layer = math.inf if site.layer is None else site.layer
+    return site.run, site.prompt, site.step, layer, site.name
 
 
 def place(site: Site) -> str:

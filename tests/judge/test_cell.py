@@ -1,0 +1,467 @@
+"""Every verdict, on a toy network that is honest in several ways, with faults put in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformance.judge import verdict
+from conformance.records import Site, Thresholds, Verdict, from_json, to_json
+from tests.judge import toy
+
+BF16 = torch.bfloat16
+AT = 1
+
+
+@cache
+def plain() -> dict[str, toy.Observations]:
+    return toy.reference(toy.observe)
+
+
+def reading() -> toy.Observations:
+    return toy.observe(BF16, toy.CANDIDATE)
+
+
+@cache
+def steered(dose: float, last: bool = False) -> dict[str, toy.Observations]:
+    write = {AT: toy.add(toy.vector(dose), rows(last))}
+    return toy.reference(lambda dtype, parts: toy.edited(dtype, parts, write))
+
+
+def rows(last: bool) -> slice:
+    return slice(-1, None) if last else slice(None)
+
+
+def steering(write: toy.Edit, at: int = AT) -> toy.Observations:
+    return toy.edited(BF16, toy.CANDIDATE, {at: write})
+
+
+def test_an_honest_run_of_another_kind_matches_and_says_what_it_would_have_found() -> None:
+    found = toy.judge(reading(), plain())
+    assert found.verdict is Verdict.MATCH, found.reason
+    assert all(j.smallest for j in found.observations if "tokens" not in j.site)
+    assert found.worst_site and found.worst_ratio and "noise" in found.reason
+
+
+@pytest.mark.parametrize("member", toy.MEMBERS)
+def test_bits_of_an_honest_run_are_exact(member: str) -> None:
+    assert toy.judge(plain()[member], plain()).verdict is Verdict.EXACT
+
+
+def test_the_truth_rounded_to_bf16_is_exact() -> None:
+    rounded = {
+        site: value.bfloat16() if value.is_floating_point() else value
+        for site, value in plain()["truth"].items()
+    }
+    assert toy.judge(rounded, plain()).verdict is Verdict.EXACT
+
+
+def drop(run: toy.Observations) -> None:
+    del run["p1/s0/stream.2"]
+
+
+def extra(run: toy.Observations) -> None:
+    run["p2/s0/logits"] = run["p1/s0/logits"]
+
+
+def fewer_rows(run: toy.Observations) -> None:
+    run["p1/s0/stream.2"] = run["p1/s0/stream.2"][1:]
+
+
+def batch_axis(run: toy.Observations) -> None:
+    run["p1/s0/stream.2"] = run["p1/s0/stream.2"][None]
+
+
+def widened(run: toy.Observations) -> None:
+    run["p1/s0/stream.2"] = run["p1/s0/stream.2"].float()
+
+
+def truly_float32(run: toy.Observations) -> None:
+    run["p1/s0/stream.2"] = run["p1/s0/stream.2"].float() * (1 + 1e-6)
+
+
+def integers(run: toy.Observations) -> None:
+    run["p1/s0/stream.2"] = run["p1/s0/stream.2"].to(torch.int64)
+
+
+def short_ids(run: toy.Observations) -> None:
+    run["p1/s0/tokens"] = run["p1/s0/tokens"].int()
+
+
+def not_a_number(run: toy.Observations) -> None:
+    run["p1/s0/stream.2"] = run["p1/s0/stream.2"].index_fill(0, torch.tensor([2]), torch.nan)
+
+
+def overwritten(run: toy.Observations) -> None:
+    for layer in range(toy.LAYERS):
+        run[f"p1/s0/stream.{layer}"] = run["p1/s0/stream.4"]
+
+
+def neighbour(run: toy.Observations) -> None:
+    run["p1/s0/stream.2"] = run["p1/s0/stream.3"]
+
+
+def one_row(run: toy.Observations) -> None:
+    value = run["p1/s0/stream.3"].clone()
+    value[4] = value[5]
+    run["p1/s0/stream.3"] = value
+
+
+def slightly(run: toy.Observations) -> None:
+    draw = torch.Generator().manual_seed(0)
+    for site, value in run.items():
+        if "stream.3" in site:
+            off = torch.randn(value.shape, generator=draw) * value.float().median().abs()
+            scale = value.float()[:, 8:].norm(dim=-1, keepdim=True) / value.shape[1] ** 0.5
+            run[site] = (value.float() + 0.02 * scale * off.sign()).bfloat16()
+
+
+def massive(run: toy.Observations) -> None:
+    value = run["p1/s0/stream.3"].clone()
+    value[0, 7] *= 1.2
+    run["p1/s0/stream.3"] = value
+
+
+def another_token(run: toy.Observations) -> None:
+    run["p1/s0/tokens"] = run["p1/s0/logits"].argmin().reshape(1)
+
+
+def no_token(run: toy.Observations) -> None:
+    run["p1/s0/tokens"] = torch.tensor([-1])
+
+
+FAULTS: list[tuple[Callable[[toy.Observations], None], Verdict, str]] = [
+    (drop, Verdict.MISSING, "stream after layer 2 of prompt 1"),
+    (extra, Verdict.STRUCTURE, "no such observation"),
+    (fewer_rows, Verdict.STRUCTURE, "1 fewer rows"),
+    (batch_axis, Verdict.STRUCTURE, "3 dimensions instead of 2"),
+    (widened, Verdict.DTYPE, "only bf16 precision"),
+    (truly_float32, Verdict.DTYPE, "more than bf16 precision"),
+    (integers, Verdict.DTYPE, "int64 instead of bfloat16"),
+    (short_ids, Verdict.DTYPE, "int32 instead of int64"),
+    (not_a_number, Verdict.NONFINITE, "64 of 576 values are not finite, the first at [2, 0]"),
+    (overwritten, Verdict.ALIASED, "layers 0, 1, 2, 3, 4 hold the same value"),
+    (neighbour, Verdict.WRONG, "stream after layer 2 of prompt 1"),
+    (one_row, Verdict.WRONG, "tokens 4 of 9 off"),
+    (slightly, Verdict.DRIFT, "stream after layer 3"),
+    (massive, Verdict.WRONG, "massive activation"),
+    (another_token, Verdict.WRONG, "margin"),
+    (no_token, Verdict.WRONG, "no id"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind", "words"), FAULTS)
+def test_faults_of_a_read(
+    fault: Callable[[toy.Observations], None], kind: Verdict, words: str
+) -> None:
+    run = reading()
+    fault(run)
+    found = toy.judge(run, plain())
+    assert (found.verdict, words in found.reason) == (kind, True), found.reason
+    assert not found.harness
+
+
+def test_logits_in_float32_are_welcome() -> None:
+    run = reading()
+    run["p0/s0/logits"] = run["p0/s0/logits"].float()
+    assert toy.judge(run, plain()).verdict is Verdict.MATCH
+
+
+@pytest.mark.parametrize("dose", [0.02, 0.5])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    ("times", "kind", "words"),
+    [
+        (1.0, Verdict.MATCH, "within the noise"),
+        (0.0, Verdict.DROPPED, "no effect: gain 0.00"),
+        (2.0, Verdict.MISSCALED, "applied twice: gain 2.0"),
+        (-1.0, Verdict.MISSCALED, "opposite sign"),
+        (0.5, Verdict.MISSCALED, "another size"),
+    ],
+)
+def test_sizes_of_a_write(dose: float, last: bool, times: float, kind: Verdict, words: str) -> None:
+    """Also at a dose whose effect is of the size of the noise itself."""
+    run = steering(toy.add(toy.vector(dose), rows(last), times))
+    found = toy.judge(run, steered(dose, last), twin=True)
+    assert found.verdict is kind, found.reason
+    if times in {1.0, 0.0} or dose == 0.5:
+        assert words in found.reason
+
+
+def test_another_vector_is_misdirected() -> None:
+    def edit(stream: torch.Tensor) -> torch.Tensor:
+        both = toy.vector(0.5) + toy.vector(0.5, seed=8)
+        return toy.add(both)(stream)
+
+    found = toy.judge(steering(edit), steered(0.5), twin=True)
+    assert found.verdict is Verdict.MISSCALED and "another direction" in found.reason
+
+
+def test_a_write_on_some_tokens_only_is_partial() -> None:
+    run = steering(toy.add(toy.vector(0.5), slice(2, None)))
+    found = toy.judge(run, steered(0.5), twin=True)
+    assert found.verdict is Verdict.PARTIAL and "tokens 0, 1 of" in found.reason
+
+
+def test_a_write_on_one_prompt_only_is_partial() -> None:
+    run, clean = steering(toy.add(toy.vector(0.5))), steering(toy.add(toy.vector(0.0)))
+    run |= {site: value for site, value in clean.items() if site.startswith("edited/p1")}
+    found = toy.judge(run, steered(0.5), twin=True)
+    assert found.verdict is Verdict.PARTIAL and "prompt 1" in found.reason
+
+
+def test_a_write_that_reaches_earlier_tokens_contaminates() -> None:
+    run = steering(toy.add(toy.vector(0.5), slice(-2, None)))
+    found = toy.judge(run, steered(0.5, last=True), twin=True)
+    assert found.verdict is Verdict.CONTAMINATED and "tokens 3 of" in found.reason
+
+
+def test_a_write_one_layer_early_contaminates() -> None:
+    run = steering(toy.add(toy.vector(0.5)), at=AT - 1)
+    found = toy.judge(run, steered(0.5), twin=True)
+    assert found.verdict is Verdict.CONTAMINATED and "after layer 0" in found.reason
+
+
+def test_upstream_of_the_write_is_no_vacuity() -> None:
+    """Layer 0 does not change, layers 1 to 4 do."""
+    found = toy.judge(steering(toy.add(toy.vector(0.5))), steered(0.5), twin=True)
+    assert found.verdict is Verdict.MATCH
+    gains = {j.site: j.gain for j in found.observations}
+    assert gains["edited/p0/s0/stream.0"] is None
+    assert gains["edited/p0/s0/stream.1"] is not None
+
+
+@pytest.mark.parametrize(("dose", "words"), [(0.0, "changes nothing"), (1e-4, "too small")])
+def test_a_write_without_power_is_vacuous(dose: float, words: str) -> None:
+    found = toy.judge(steering(toy.add(toy.vector(dose))), steered(dose), twin=True)
+    assert found.verdict is Verdict.VACUOUS and words in found.reason
+
+
+def test_bitwise_equality_is_no_pass_where_nothing_changed() -> None:
+    """An honest run whose write was rounded away entirely is exact and proves nothing."""
+    reference = steered(0.0)
+    assert toy.judge(reference["eager"], reference, twin=True).verdict is Verdict.VACUOUS
+    lost = dict(steered(1e-4))
+    clean = {k: v for k, v in lost["eager"].items() if k.startswith("clean")}
+    still = clean | {k.replace("clean", "edited"): v for k, v in clean.items()}
+    lost["eager"] = still
+    assert toy.judge(still, lost, twin=True).verdict is Verdict.VACUOUS
+
+
+def test_bits_of_an_honest_run_are_exact_with_a_write() -> None:
+    for dose in (0.5, 0.02):
+        found = toy.judge(steered(dose)["padded"], steered(dose), twin=True)
+        assert found.verdict is Verdict.EXACT, found.reason
+
+
+def test_a_read_that_is_wrong_in_the_clean_run_is_not_blamed_on_the_write() -> None:
+    run = steering(toy.add(toy.vector(0.5)))
+    for site in list(run):
+        if "stream" in site:
+            run[site] = run[site.replace("stream.0", "stream.1")] * 0.5
+        else:
+            run[site] = run[site].roll(1)
+    found = toy.judge(run, steered(0.5), twin=True)
+    assert found.verdict is Verdict.WRONG and "clean run" in found.reason
+
+
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_ablation_leaves_zeros_and_zeros_only(at: int) -> None:
+    def run(dtype: torch.dtype, parts: int) -> toy.Observations:
+        return toy.edited(dtype, parts, {at: toy.zero}, at)
+
+    reference = toy.reference(run)
+    assert toy.judge(run(BF16, toy.CANDIDATE), reference, twin=True).verdict is Verdict.MATCH
+    off = run(BF16, toy.CANDIDATE)
+    off[f"edited/p0/s0/stream.{at}"] = off[f"edited/p0/s0/stream.{at}"] + 1e-30
+    found = toy.judge(off, reference, twin=True)
+    assert found.verdict is Verdict.WRONG and "not zero" in found.reason
+    undone = run(BF16, toy.CANDIDATE)
+    undone |= {k.replace("clean", "edited"): v for k, v in undone.items() if "clean" in k}
+    assert toy.judge(undone, reference, twin=True).verdict is Verdict.DROPPED
+
+
+def test_an_equal_pair_that_is_not_equal_is_wrong() -> None:
+    def run(dtype: torch.dtype, parts: int) -> toy.Observations:
+        found = toy.observe(dtype, parts)
+        return found | {"p0/s0/source": found["p0/s0/stream.1"].clone()}
+
+    equal = [("source", "stream.1")]
+    good = run(BF16, toy.CANDIDATE)
+    assert toy.judge(good, toy.reference(run), equal=equal).verdict is Verdict.MATCH
+    good["p0/s0/source"][0, 0] *= 1.004
+    found = toy.judge(good, toy.reference(run), equal=equal)
+    assert found.verdict is Verdict.WRONG and "source ≡ stream.1" in found.reason
+
+
+def generation(forced: tuple[tuple[int, ...], ...] = ()) -> dict[str, toy.Observations]:
+    free = toy.observe(torch.float32, 1, steps=4)
+    held = forced or toy.tokens_of(free)
+    return toy.reference(lambda d, p: toy.observe(d, p, steps=4, forced=held))
+
+
+def test_generation_along_the_candidates_own_tokens() -> None:
+    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
+    found = toy.judge(run, generation(toy.tokens_of(run)))
+    assert found.verdict is Verdict.MATCH, found.reason
+    assert found.relations[-1].holds and "0 of 8" in found.relations[-1].detail
+
+
+def test_a_flip_is_judged_by_its_margin_and_later_steps_by_a_forced_truth() -> None:
+    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
+    ids = [list(row) for row in toy.tokens_of(run)]
+    ids[1][1] = (ids[1][1] + 1) % toy.VOCABULARY
+    forced = tuple(map(tuple, ids))
+    flipped = toy.observe(BF16, toy.CANDIDATE, steps=4, forced=forced)
+    found = toy.judge(flipped, generation(forced))
+    verdicts = {j.site: j.verdict for j in found.observations}
+    assert found.verdict is Verdict.WRONG and verdicts["p1/s1/tokens"] is Verdict.WRONG
+    assert verdicts["p1/s3/logits"] is Verdict.MATCH
+    assert "first at p1/s1/tokens" in found.relations[-1].detail
+
+
+def test_steps_after_a_difference_are_unknown_when_the_truth_was_not_forced() -> None:
+    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
+    ids = [list(row) for row in toy.tokens_of(run)]
+    lenient = Thresholds(margin=1e9)
+    ids[1][1] = (ids[1][1] + 1) % toy.VOCABULARY
+    flipped = toy.observe(BF16, toy.CANDIDATE, steps=4, forced=tuple(map(tuple, ids)))
+    found = toy.judge(flipped, generation(), thresholds=lenient)
+    verdicts = {j.site: j.verdict for j in found.observations}
+    assert found.verdict is Verdict.UNKNOWN and found.harness and "harness" in found.reason
+    assert verdicts["p1/s1/logits"] is Verdict.MATCH
+    assert verdicts["p1/s2/logits"] is Verdict.UNKNOWN
+    assert verdicts["p0/s3/logits"] is Verdict.MATCH
+
+
+def test_tokens_without_the_truths_logits_are_unknown() -> None:
+    def run(dtype: torch.dtype, parts: int) -> toy.Observations:
+        return toy.observe(dtype, parts, only=lambda site: site.name != "logits")
+
+    found = toy.judge(run(BF16, toy.CANDIDATE), toy.reference(run))
+    assert found.verdict is Verdict.UNKNOWN and "logits" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ((toy.IDS[0], (1, *toy.IDS[1])), "extra first token 1"),
+        ((toy.IDS[0], toy.IDS[1][1:]), "first token 27 is missing"),
+        ((toy.IDS[0],), "0 ids instead of 9"),
+        (((3, 14, 15, 92, 66), toy.IDS[1]), "at position 4 66 instead of 65"),
+    ],
+)
+def test_other_token_ids_are_compared_before_numbers(
+    ids: tuple[tuple[int, ...], ...], words: str
+) -> None:
+    found = toy.judge(reading(), plain(), ids=ids)
+    assert found.verdict is Verdict.STRUCTURE and words in found.reason
+
+
+def test_what_the_harness_lacks_is_unknown() -> None:
+    three = {k: v for k, v in plain().items() if k != "split"}
+    untrue = {k: v for k, v in plain().items() if k != "truth"}
+    holes = plain() | {"sdpa": {k: v for k, v in plain()["sdpa"].items() if "logits" not in k}}
+    spoiled = plain() | {"truth": plain()["truth"] | {"p0/s0/logits": torch.full((97,), torch.nan)}}
+    empty: dict[str, toy.Observations] = {name: {} for name in plain()}
+    for reference in (three, untrue, holes, spoiled, empty):
+        found = toy.judge(reading(), reference)
+        assert found.verdict is Verdict.UNKNOWN and found.harness and found.reason
+    assert toy.judge(reading(), plain(), ids=()).verdict is Verdict.UNKNOWN
+    assert toy.judge(reading(), plain(), twin=True).verdict is Verdict.UNKNOWN
+    assert toy.judge({}, plain()).verdict is Verdict.MISSING
+
+
+def test_missing_comes_before_everything_else() -> None:
+    run = reading()
+    drop(run)
+    run["p0/s0/stream.0"] = run["p0/s0/stream.0"][1:]
+    run["p0/s0/stream.1"] = run["p0/s0/stream.1"].float()
+    run["p0/s0/stream.3"] = run["p0/s0/stream.3"] * torch.nan
+    assert toy.judge(run, plain()).verdict is Verdict.MISSING
+
+
+def test_the_order_names_every_verdict_of_the_judge_once() -> None:
+    ran = {Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT, Verdict.UNSUPPORTED, Verdict.SKIPPED}
+    assert set(verdict.ORDER) == set(Verdict) - ran
+    assert len(set(verdict.ORDER)) == len(verdict.ORDER)
+    assert verdict.first([]) is Verdict.UNKNOWN
+
+
+def test_thresholds_decide() -> None:
+    run = reading()
+    assert toy.judge(run, plain(), thresholds=Thresholds(k_max=0.5)).verdict is Verdict.DRIFT
+    assert toy.judge(run, plain(), thresholds=Thresholds(k_med=0.5)).verdict is Verdict.DRIFT
+    tight = Thresholds(k_max=0.5, drift_max=0.6)
+    assert toy.judge(run, plain(), thresholds=tight).verdict is Verdict.WRONG
+    slightly(run)
+    loose = Thresholds(k_med=50, k_max=50)
+    assert toy.judge(run, plain(), thresholds=loose).verdict is Verdict.MATCH
+
+
+def test_a_judgement_survives_json() -> None:
+    for found in (
+        toy.judge(reading(), plain()),
+        toy.judge(steering(toy.add(toy.vector(0.5))), steered(0.5, last=True), twin=True),
+    ):
+        assert to_json(from_json(verdict.Judgement, to_json(found))) == to_json(found)
+
+
+sites = st.sampled_from(sorted(plain()["truth"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(sites, st.sampled_from([math.nan, math.inf, -math.inf]), st.data())
+def test_nothing_passes_with_a_value_that_is_not_finite(
+    site: str, value: float, data: st.DataObject
+) -> None:
+    for run in (reading(), dict(plain()["eager"])):
+        tensor = run[site].to(BF16) if "tokens" in site else run[site].clone()
+        tensor.view(-1)[data.draw(st.integers(0, tensor.numel() - 1))] = value
+        run[site] = tensor
+        found = toy.judge(run, plain())
+        assert not found.verdict.passes
+        assert found.verdict is (Verdict.DTYPE if "tokens" in site else Verdict.NONFINITE)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sets(sites, min_size=1))
+def test_nothing_passes_with_an_observation_missing(gone: set[str]) -> None:
+    run = {site: value for site, value in plain()["eager"].items() if site not in gone}
+    found = toy.judge(run, plain())
+    assert found.verdict is Verdict.MISSING
+    missing = {j.site for j in found.observations if j.verdict is Verdict.MISSING}
+    assert missing == gone
+
+
+@settings(max_examples=40, deadline=None)
+@given(sites, st.floats(0.2, 10), st.integers(0, 100))
+def test_nothing_passes_with_a_large_error_anywhere(site: str, dose: float, seed: int) -> None:
+    run = reading()
+    if "tokens" in site:
+        return
+    value = run[site].float()
+    draw = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed))
+    run[site] = (value + dose * value.std() * draw).bfloat16()
+    assert toy.judge(run, plain()).verdict.fails
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.permutations(sorted(plain()["truth"])))
+def test_the_order_of_observations_does_not_matter(order: list[str]) -> None:
+    run = reading()
+    shuffled = {site: run[site] for site in order}
+    assert to_json(toy.judge(shuffled, plain())) == to_json(toy.judge(run, plain()))
+
+
+def test_places_in_words() -> None:
+    site = Site("logits", 1, 2, run="edited")
+    assert verdict.place(site) == "logits of prompt 1, step 2, edited run"
+    sites = [str(Site("stream", 0, 0, layer)) for layer in range(5)]
+    assert verdict.places(sites).endswith("and 2 more")

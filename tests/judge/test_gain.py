@@ -1,0 +1,141 @@
+"""The gain of a write on synthetic data, where it is known exactly."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from conformance.judge import floor, gain
+from conformance.judge.gain import Landing
+from conformance.records import Thresholds
+
+T, D = 5, 48
+
+
+class Case:
+    """A clean truth, a change of it, and four honest runs of both."""
+
+    def __init__(self, change: Tensor, noise: float = 0.002, seed: int = 0) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        self.clean = torch.randn(T, D, generator=draw, dtype=torch.float64)
+        self.change = change
+        own = torch.randn(2, 4, T, D, generator=draw, dtype=torch.float64) * noise
+        own[1, :, change.norm(dim=-1) == 0] = own[0, :, change.norm(dim=-1) == 0]
+        self.floors = (
+            floor.floor(self.clean, self.clean + own[0]),
+            floor.floor(self.clean + change, self.clean + change + own[1]),
+        )
+
+    def effect(self, change: Tensor) -> gain.Effect:
+        return gain.effect(self.clean, self.clean + change, self.floors, Thresholds())
+
+
+def steering(dose: float = 0.5, rows: slice = slice(None)) -> Tensor:
+    change = torch.zeros(T, D, dtype=torch.float64)
+    change[rows] = dose * torch.randn(
+        D, generator=torch.Generator().manual_seed(9), dtype=torch.float64
+    )
+    return change
+
+
+@given(st.floats(-5, 5), st.floats(0, 3))
+def test_gain_and_off_axis_are_exact(g: float, h: float) -> None:
+    change = steering()
+    other = torch.randn(T, D, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    other -= (other * change).sum() / (change * change).sum() * change
+    found = Case(change).effect(g * change + h * change.norm() * other / other.norm()).gain
+    assert found is not None
+    assert found.g == pytest.approx(g, abs=1e-9)
+    assert found.h == pytest.approx(h, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("g", "landing"),
+    [
+        (1.0, Landing.LANDED),
+        (1.05, Landing.LANDED),
+        (0.0, Landing.DROPPED),
+        (2.0, Landing.MISSCALED),
+        (-1.0, Landing.MISSCALED),
+        (0.5, Landing.MISSCALED),
+    ],
+)
+def test_landings(g: float, landing: Landing) -> None:
+    change = steering()
+    assert Case(change).effect(g * change).landing is landing
+
+
+def test_another_direction_of_the_right_size_along_the_axis_is_misdirected() -> None:
+    change = steering()
+    other = steering().roll(1, dims=1)
+    assert Case(change).effect(change + other).landing is Landing.MISDIRECTED
+
+
+def test_some_tokens_without_the_write_are_partial_and_named() -> None:
+    change = steering()
+    half = change.clone()
+    half[[1, 3]] = 0
+    found = Case(change).effect(half)
+    assert found.landing is Landing.PARTIAL
+    assert found.without == (1, 3) and found.reached == (0, 2, 4)
+
+
+def test_gain_per_token_is_given_where_the_truth_changes() -> None:
+    change = steering(rows=slice(3, None))
+    found = Case(change).effect(change).gain
+    assert found is not None
+    assert [math.isnan(g) for g in found.tokens] == [True] * 3 + [False] * 2
+    assert found.tokens[3:] == pytest.approx([1.0, 1.0])
+
+
+def test_a_change_where_the_truth_has_none_leaks() -> None:
+    change = steering(rows=slice(3, None))
+    wide = change.clone()
+    wide[1] = change[3]
+    found = Case(change).effect(wide)
+    assert found.leaking == (1,) and found.leak > 10
+    assert Case(change).effect(change).leaking == ()
+
+
+def test_noise_of_two_runs_is_no_leak() -> None:
+    change = steering(rows=slice(3, None))
+    jitter = torch.randn(T, D, generator=torch.Generator().manual_seed(4)).double() * 0.002
+    found = Case(change).effect(change + jitter)
+    assert found.leaking == () and 0 < found.leak < Thresholds().k_max
+
+
+def test_without_a_change_of_the_truth_there_is_no_gain() -> None:
+    found = Case(steering(0.0)).effect(torch.zeros(T, D, dtype=torch.float64))
+    assert found.landing is Landing.UNTOUCHED and found.gain is None and not found.moved
+
+
+def test_a_change_below_the_noise_has_no_power() -> None:
+    change = steering(1e-4)
+    found = Case(change, noise=0.02).effect(change)
+    assert found.landing is Landing.POWERLESS
+    assert found.gain is not None and found.gain.sigma > Thresholds().power
+
+
+def test_members_that_agree_by_luck_do_not_make_the_gain_certain() -> None:
+    """σ_g is at least what their off-axis noise, spread evenly, would give."""
+    change = steering(0.01)
+    case = Case(change, noise=0.0)
+    other = torch.randn(T, D, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    other -= (other * change).sum() / (change * change).sum() * change
+    members = torch.stack([case.clean + change + 0.02 * other] * 4)
+    floors = (case.floors[0], floor.floor(case.clean + change, members))
+    found = gain.effect(case.clean, case.clean + change, floors, Thresholds()).gain
+    assert found is not None
+    expected = 0.02 * float(other.norm() / change.norm()) / math.sqrt(T * D)
+    assert found.sigma == pytest.approx(expected, rel=0.05)
+
+
+@given(st.floats(0, 4))
+def test_a_gain_is_dropped_or_landed_by_the_given_tolerance(room: float) -> None:
+    limits = Thresholds(gain_tolerance=0.01, gain_sigmas=room)
+    assert gain.tolerance(0.1, limits) == max(0.01, room * 0.1)

@@ -1,0 +1,184 @@
+"""The distances: what counts as massive, ulps, medians, spread."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.judge import floor, metrics
+from conformance.records import Thresholds
+
+sizes = st.floats(1e-3, 1e3)
+
+
+def noisy(tokens: int = 6, width: int = 32, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """A truth [T, D] and four honest members of 1 % noise."""
+    draw = torch.Generator().manual_seed(seed)
+    truth = torch.randn(tokens, width, generator=draw, dtype=torch.float64)
+    off = torch.randn(4, tokens, width, generator=draw, dtype=torch.float64)
+    return truth, truth + 0.01 * off * truth.norm(dim=-1, keepdim=True) / width**0.5
+
+
+def test_rows_of_vectors_numbers_and_batches() -> None:
+    assert metrics.rows(torch.zeros(5)).shape == (1, 5)
+    assert metrics.rows(torch.tensor(2.0)).shape == (1, 1)
+    assert metrics.rows(torch.zeros(2, 3, 5)).shape == (6, 5)
+    assert metrics.rows(torch.zeros(2, dtype=torch.bfloat16)).dtype == torch.float64
+
+
+def test_massive_dimensions_are_not_bulk() -> None:
+    truth = torch.ones(2, 10, dtype=torch.float64)
+    truth[1, 4] = 20.5
+    truth[0, 4] = 19.5
+    assert (~metrics.bulk(truth)).nonzero().tolist() == [[1, 4]]
+
+
+def test_a_mostly_zero_row_has_no_massive_values_of_ordinary_size() -> None:
+    truth = torch.zeros(1, 10, dtype=torch.float64)
+    truth[0, :3] = torch.tensor([1.0, 2.0, 300.0])
+    assert metrics.bulk(truth)[0].tolist() == [True, True, False] + [True] * 7
+    assert bool(metrics.bulk(torch.zeros(2, 4)).all())
+
+
+@given(st.floats(2.0**-120, 2.0**120))
+def test_ulp_is_the_distance_to_the_next_bf16(size: float) -> None:
+    low = torch.tensor([size], dtype=torch.float64).bfloat16()
+    if float(low) > size:
+        return
+    bits = low.view(torch.int16) + 1
+    gap = bits.view(torch.bfloat16).double() - low.double()
+    assert float(metrics.ulp(low.double())) == float(gap)
+
+
+def test_rounding_constant_is_the_error_of_one_rounding() -> None:
+    values = torch.randn(200_000, generator=torch.Generator().manual_seed(0))
+    error = (values.bfloat16().float() - values).norm() / values.norm()
+    assert float(error) == pytest.approx(metrics.ROUNDING, rel=0.02)
+
+
+@given(st.lists(st.floats(0, 1e6) | st.just(math.inf), min_size=1))
+def test_median_is_between_and_knows_infinity(values: list[float]) -> None:
+    found = metrics.median(torch.tensor(values, dtype=torch.float64))
+    assert min(values) <= found <= max(values)
+    assert sum(v <= found for v in values) >= len(values) / 2
+
+
+def test_spread_tells_one_token_from_all() -> None:
+    assert metrics.spread(torch.ones(8)) == pytest.approx(1.0)
+    one = torch.full((8,), 1e-6)
+    one[3] = 5
+    assert metrics.spread(one) == pytest.approx(1 / 8, rel=1e-3)
+    assert metrics.spread(torch.tensor([0.0, math.inf])) == 0.5
+    assert metrics.spread(torch.zeros(3)) == 1.0
+
+
+def test_ratio_of_nothing() -> None:
+    found = metrics.ratio(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 0.0, 4.0]))
+    assert found.tolist() == [0.0, math.inf, 0.5]
+
+
+@given(st.permutations(range(6)), st.integers(0, 20))
+def test_order_of_tokens_does_not_matter(order: list[int], seed: int) -> None:
+    truth, members = noisy(seed=seed)
+    candidate = members[0] * 1.01
+    plain = floor.measure(candidate, floor.floor(truth, members[1:]), Thresholds())
+    moved = floor.measure(
+        candidate[order], floor.floor(truth[order], members[1:, order]), Thresholds()
+    )
+    assert (plain.q_med, plain.q_max) == pytest.approx((moved.q_med, moved.q_max))
+    assert plain.spread == pytest.approx(moved.spread)
+    assert [plain.ratios[i] for i in order] == pytest.approx(moved.ratios)
+
+
+@given(st.lists(st.floats(0, 10), min_size=2, max_size=6), st.integers(0, 5))
+def test_a_larger_error_never_looks_smaller(doses: list[float], token: int) -> None:
+    """An error orthogonal to the noise: Q_max grows with it."""
+    truth, members = noisy()
+    honest = floor.floor(truth, members)
+    base = members[0].clone()
+    direction = torch.randn(32, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    off = base[token] - truth[token]
+    direction -= (direction @ off) / (off @ off) * off
+    found = []
+    for dose in sorted(doses):
+        candidate = base.clone()
+        candidate[token] += dose * direction
+        found.append(floor.measure(candidate, honest, Thresholds()).ratios[token])
+    assert all(later >= sooner - 1e-9 for sooner, later in itertools.pairwise(found))
+
+
+@given(st.floats(0.001, 0.5), st.integers(0, 30))
+def test_the_smallest_detectable_error_is_where_detection_begins(step: float, seed: int) -> None:
+    """An orthogonal error just above the printed bound is found, one just below is not."""
+    truth, members = noisy(seed=seed)
+    honest = floor.floor(truth, members)
+    limits = Thresholds(k_med=2.0, k_max=3.0)
+    candidate = members[seed % 4]
+    seen = floor.measure(candidate, honest, limits)
+    assert seen.smallest_local is not None
+    room = torch.tensor([(9 - r * r) ** 0.5 for r in seen.ratios], dtype=torch.float64)
+    token = int((room * honest.noise / honest.scale).argmax())
+    for share, passes in ((1 - step, True), (1 + step, False)):
+        off = candidate[token] - truth[token]
+        error = torch.zeros_like(truth)
+        draw = torch.randn(32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        draw -= (draw @ off) / (off @ off) * off
+        error[token] = share * seen.smallest_local * honest.scale[token] * draw / draw.norm()
+        assert floor.within(floor.measure(candidate + error, honest, limits), limits) == passes
+
+
+def test_a_truth_of_zeros_needs_zeros() -> None:
+    truth, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4)
+    honest = floor.floor(truth, members.double())
+    good = floor.measure(truth, honest, Thresholds())
+    assert good.q_max == 0.0 and floor.within(good, Thresholds())
+    bad = floor.measure(truth + 1e-30, honest, Thresholds())
+    assert bad.q_max == math.inf and not floor.within(bad, Thresholds())
+
+
+def test_a_truth_of_zeros_is_scaled_by_the_clean_run() -> None:
+    truth, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4).double()
+    honest = floor.floor(truth, members, torch.full((2,), 10.0, dtype=torch.float64))
+    found = floor.measure(truth + 0.5, honest, Thresholds())
+    assert found.error == pytest.approx(0.1)
+    assert found.q_max == pytest.approx(0.1 / metrics.ROUNDING)
+    tiny = floor.measure(truth + 1e-9, honest, Thresholds())
+    assert tiny.q_max < 1 and not tiny.zero and not floor.within(tiny, Thresholds())
+
+
+def test_massive_dimensions_are_allowed_what_the_ensemble_shows() -> None:
+    truth, members = noisy()
+    truth[0, 3] = 1000.0
+    members[:, 0, 3] = torch.tensor([1004.0, 996.0, 1004.0, 996.0])  # one ulp of 4 each
+    honest = floor.floor(truth, members)
+    candidate = members[0].clone()
+    candidate[0, 3] = 1000 + 39
+    assert floor.within(floor.measure(candidate, honest, Thresholds()), Thresholds())
+    candidate[0, 3] = 1000 + 41
+    found = floor.measure(candidate, honest, Thresholds())
+    assert not floor.within(found, Thresholds()) and not floor.drifts(found, Thresholds())
+    assert found.massive_ulps == pytest.approx(10.25)
+
+
+def test_a_single_row_is_judged_by_the_maximum() -> None:
+    limits = Thresholds()
+    assert floor.median_limit(1, limits) == limits.k_max
+    assert floor.median_limit(2, limits) == limits.k_med
+
+
+def test_histogram_counts_every_element() -> None:
+    truth = torch.ones(1, 4, dtype=torch.float64)
+    ulps = torch.tensor([[0.4, 0.9, 3.0, 50.0]], dtype=torch.float64) * 2.0**-7
+    assert metrics.ulp_histogram(truth + ulps, truth) == {
+        "≤ 0.5": 1, "≤ 1": 1, "≤ 2": 0, "≤ 4": 1, "≤ 16": 0, "> 16": 1,
+    }  # fmt: skip
+
+
+def test_cosine() -> None:
+    assert metrics.cosine(torch.ones(3), torch.ones(3)) == pytest.approx(1.0)
+    assert metrics.cosine(torch.zeros(3), torch.ones(3)) == 0.0

@@ -1,0 +1,115 @@
+"""Bitwise comparison, equal pairs, aliasing."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.judge import floor, relations
+from conformance.judge.cell import compare_exact
+from conformance.records import Site
+
+pairs = [("source", "arrived")]
+
+
+def test_equal_runs_have_no_mismatch() -> None:
+    run = {"p0/s0/stream.1": torch.randn(3, 4).bfloat16(), "p0/s0/tokens": torch.tensor([4])}
+    assert compare_exact(run, {k: v.clone() for k, v in run.items()}) == ()
+
+
+def test_every_mismatch_is_listed_with_its_place_and_size() -> None:
+    left = {"b": torch.zeros(2, 3), "a": torch.zeros(2), "gone": torch.zeros(1)}
+    right = {"b": torch.zeros(2, 3), "a": torch.zeros(3), "new": torch.zeros(1)}
+    right["b"][1, 2] = 0.5
+    right["b"][0, 1] = -0.25
+    found = {m.site: m for m in compare_exact(left, right)}
+    assert list(found) == ["a", "b", "gone", "new"]
+    assert (found["b"].index, found["b"].size, found["b"].different) == ((1, 2), 0.5, 2)
+    assert found["b"].total == 6
+    assert "shape" in found["a"].message
+    assert "left" in found["gone"].message and "right" in found["new"].message
+
+
+def test_a_cast_is_a_mismatch_and_so_is_a_sign_of_zero() -> None:
+    one = {"a": torch.ones(2)}
+    assert "float32 against" in compare_exact(one, {"a": torch.ones(2).bfloat16()})[0].message
+    assert compare_exact({"a": torch.tensor([0.0])}, {"a": torch.tensor([-0.0])})
+    assert not compare_exact({"a": torch.tensor([torch.nan])}, {"a": torch.tensor([torch.nan])})
+    found = compare_exact({"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([1.0, torch.nan])})
+    assert found[0].index == (1,) and found[0].size == float("inf")
+
+
+@given(st.integers(0, 23), st.sampled_from([torch.float32, torch.bfloat16, torch.int64]))
+def test_a_single_bit_anywhere_is_found(at: int, kind: torch.dtype) -> None:
+    left = (torch.arange(24).reshape(2, 3, 4) + 1).to(kind)
+    right = left.clone()
+    right.view(-1)[at] += 1
+    found = compare_exact({"x": left}, {"x": right})
+    assert found[0].different == 1 and found[0].size == 1.0
+    assert left[found[0].index] != right[found[0].index]
+
+
+def observed(
+    arrived: float, layer: int | None = 3, run: str = "edited"
+) -> dict[Site, torch.Tensor]:
+    return {
+        Site("source", run=run): torch.ones(2, 2),
+        Site("arrived", run=run, layer=layer): torch.full((2, 2), arrived),
+    }
+
+
+def test_an_equal_pair_must_be_equal_where_it_is_in_the_truth() -> None:
+    truth = observed(1.0) | observed(7.0, run="clean")
+    clean = observed(5.0, run="clean")
+    assert relations.equal_within(observed(1.0) | clean, truth, ("source", "arrived")).holds
+    broken = relations.equal_within(observed(1.001) | clean, truth, ("source", "arrived"))
+    assert not broken.holds and "edited/p0/s0/arrived.3" in broken.detail
+    assert relations.equal_within(observed(1.0) | clean, truth, ("source", "arrived.3")).holds
+
+
+def test_a_pair_that_was_not_observed_does_not_hold() -> None:
+    truth = observed(1.0)
+    assert not relations.equal_within({}, truth, ("source", "arrived")).holds
+    assert not relations.equal_within(observed(1.0), truth, ("source", "other")).holds
+    assert not relations.equal_within(observed(1.0), observed(2.0), ("source", "arrived")).holds
+
+
+def floors(values: dict[Site, torch.Tensor]) -> dict[Site, floor.Floor]:
+    return {
+        site: floor.floor(value.double(), value.double().repeat(4, 1, 1) * 1.001)
+        for site, value in values.items()
+    }
+
+
+def streams(count: int, *, steps: bool = False) -> dict[Site, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    sites = [Site("x", step=i) if steps else Site("stream", layer=i) for i in range(count)]
+    return {site: torch.randn(2, 8, generator=draw) for site in sites}
+
+
+def test_layers_that_hold_one_value_are_aliased() -> None:
+    truth = streams(5)
+    last = truth[Site("stream", layer=4)]
+    same = truth | {Site("stream", layer=i): last for i in (2, 3)}
+    found = relations.aliased(same, floors(truth))
+    assert {site.layer for site in found} == {2, 3, 4}
+    assert relations.aliased(truth, floors(truth)) == {}
+
+
+def test_a_pair_of_neighbours_is_another_layer_not_an_alias() -> None:
+    truth = streams(5)
+    pair = truth | {Site("stream", layer=3): truth[Site("stream", layer=4)]}
+    assert relations.aliased(pair, floors(truth)) == {}
+
+
+def test_steps_that_all_hold_one_value_are_aliased_and_one_stale_step_is_not() -> None:
+    truth = streams(3, steps=True)
+    last = truth[Site("x", step=2)]
+    assert len(relations.aliased(dict.fromkeys(truth, last), floors(truth))) == 3
+    assert relations.aliased(truth | {Site("x", step=1): last}, floors(truth)) == {}
+
+
+def test_what_the_truth_holds_equal_is_no_alias() -> None:
+    zeros = dict.fromkeys(streams(4), torch.zeros(2, 8))
+    assert relations.aliased(zeros, floors(zeros)) == {}

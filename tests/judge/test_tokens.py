@@ -1,0 +1,101 @@
+"""Chosen ids against margins."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.judge import tokens
+from conformance.records import Site, Thresholds
+
+LIMITS = Thresholds()
+
+
+def logits(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def members(truth: torch.Tensor, noise: float) -> torch.Tensor:
+    """Four runs whose logit 1 is off by ±noise against the truth."""
+    found = truth.repeat(4, 1)
+    found[:, 1] += torch.tensor([noise, -noise, noise, -noise], dtype=torch.float64)
+    return found
+
+
+def test_the_best_token_is_no_flip() -> None:
+    truth = logits(1.0, 5.0, 3.0)
+    choice = tokens.choice(1, truth, members(truth, 0.1), LIMITS)
+    assert not choice.flipped and choice.benign and choice.best == 1
+
+
+@pytest.mark.parametrize(("margin", "benign"), [(0.39, True), (0.41, False)])
+def test_a_flip_is_benign_within_four_times_the_noise_of_the_pair(
+    margin: float, benign: bool
+) -> None:
+    truth = logits(1.0, 1.0 + margin, -9.0)
+    choice = tokens.choice(0, truth, members(truth, 0.1), LIMITS)
+    assert choice.flipped and choice.benign is benign
+    assert choice.noise == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("margin", "benign"), [(0.24, True), (0.26, False)])
+def test_the_noise_is_at_least_one_bf16_step(margin: float, benign: bool) -> None:
+    """At 8 to 16 a step is 1/16: four of them are a quarter."""
+    truth = logits(10.0, 10.0 + margin, -9.0)
+    choice = tokens.choice(0, truth, members(truth, 0.0), LIMITS)
+    assert choice.noise == 1 / 16 and choice.benign is benign
+
+
+def test_the_threshold_is_the_given_one() -> None:
+    truth = logits(1.0, 1.5, -9.0)
+    assert tokens.choice(0, truth, members(truth, 0.1), Thresholds(margin=6)).benign
+    assert not tokens.choice(0, truth, members(truth, 0.1), LIMITS).benign
+
+
+def test_the_chance_of_a_flip_follows_the_margin() -> None:
+    near, far = logits(1.0, 1.05, -9.0), logits(1.0, 3.0, -9.0)
+    assert tokens.choice(1, near, members(near, 0.1), LIMITS).chance == pytest.approx(
+        0.31, abs=0.01
+    )
+    assert tokens.choice(1, far, members(far, 0.1), LIMITS).chance < 1e-20
+
+
+@given(st.lists(st.floats(0, 1), max_size=6))
+def test_at_least_is_the_poisson_binomial(chances: list[float]) -> None:
+    for count in range(len(chances) + 1):
+        brute = 0.0
+        for outcome in itertools.product((0, 1), repeat=len(chances)):
+            if sum(outcome) >= count:
+                weight = 1.0
+                for hit, chance in zip(outcome, chances, strict=True):
+                    weight *= chance if hit else 1 - chance
+                brute += weight
+        assert tokens.at_least(count, chances) == pytest.approx(brute, abs=1e-9)
+
+
+def flip(margin: float) -> tokens.Choice:
+    truth = logits(1.0, 1.0 + margin, -9.0)
+    return tokens.choice(0, truth, members(truth, 0.1), LIMITS)
+
+
+def test_one_excusable_flip_is_excused_and_many_are_not() -> None:
+    one = tokens.flips([("a", flip(0.35))])
+    assert one is not None and one.holds
+    two = tokens.flips([("a", flip(0.35)), ("b", flip(0.35))])
+    assert two is not None and not two.holds and "first at a" in two.detail
+    likely = tokens.flips([(name, flip(0.02)) for name in "abcd"])
+    assert likely is not None and likely.holds
+    assert tokens.flips([]) is None
+
+
+def test_agreed_steps_end_at_the_first_difference() -> None:
+    def ids(*values: int) -> dict[Site, torch.Tensor]:
+        return {Site("tokens", 0, step): torch.tensor([v]) for step, v in enumerate(values)}
+
+    assert tokens.agreed_steps(ids(4, 5, 6), ids(4, 5, 6)) == {("", 0): 3}
+    assert tokens.agreed_steps(ids(4, 9, 6), ids(4, 5, 6)) == {("", 0): 1}
+    assert tokens.agreed_steps({}, ids(4)) == {("", 0): 0}
