@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from conformance.scenario import PROBE, Scenario
 #: so far by layer) → the new stream.
 Edit = Callable[[Tensor, Mapping[int, Tensor]], Tensor]
 
-#: float32 attention computed in two ways must agree to this, or the truth is rejected.
+#: float32 computed in two ways must agree to this, or the truth is rejected.
 AGREEMENT = 1e-5
 
 
@@ -57,9 +57,9 @@ ENSEMBLE = (
     Member("split", torch.bfloat16, "eager", split=True),
 )
 
-#: transformers' sdpa attention leaves a soft cap of the attention scores out without a
-#: word (Gemma-2), so for such a model it is not an honest way to compute the reference.
-CAPPED_ENSEMBLE = (
+#: For a model without sdpa attention, and for one that caps its attention scores: there
+#: transformers' sdpa leaves the cap out without a word (Gemma-2), and is not honest.
+EAGER_ENSEMBLE = (
     Member("eager", torch.bfloat16, "eager"),
     Member("padded", torch.bfloat16, "eager", pad=5),
     Member("split", torch.bfloat16, "eager", split=True),
@@ -114,6 +114,7 @@ class ReferenceModel:
         self.norms = norms
         self.forced: tuple[tuple[int, ...], ...] = ()
         self.prompts: tuple[str, ...] = ()
+        self._unedited: dict[tuple[str, int, tuple[int, ...]], Run] = {}
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """The vector that `lm.direction` gives on the engines, in this member's dtype."""
@@ -125,15 +126,28 @@ class ReferenceModel:
     def run(
         self, prompt: str, *, edits: Mapping[int, Edit] | None = None, steps: int = 1
     ) -> Run:
-        """Generate greedily from one prompt, changing the stream after the given layers."""
+        """Generate greedily from one prompt, changing the stream after the given layers.
+
+        A run without edits is computed once: many scenarios ask for the same one.
+        """
+        forced = self._forced(prompt)
+        if edits:
+            return self._generate(prompt, edits, steps, forced)
+        key = (prompt, steps, forced)
+        if key not in self._unedited:
+            self._unedited[key] = self._generate(prompt, {}, steps, forced)
+        return self._unedited[key]
+
+    def _generate(
+        self, prompt: str, edits: Mapping[int, Edit], steps: int, forced: tuple[int, ...]
+    ) -> Run:
         ids = torch.tensor([self.tokenizer(prompt).input_ids], device=self.module.device)
         inputs, mask, rows = self._batch(ids)
         run = Run()
         with ExitStack() as stack:
-            stack.enter_context(self._recorded(run, edits or {}, ids.shape[1], rows))
+            stack.enter_context(self._recorded(run, edits, rows))
             if self.member.split:
                 stack.enter_context(split_reductions(self.module))
-            forced = self._forced(prompt)
             output = self.module.generate(
                 input_ids=inputs,
                 attention_mask=mask,
@@ -160,7 +174,7 @@ class ReferenceModel:
 
     @contextmanager
     def _recorded(
-        self, run: Run, edits: Mapping[int, Edit], length: int, padding: int
+        self, run: Run, edits: Mapping[int, Edit], padding: int
     ) -> Iterator[None]:
         """Hooks that edit and keep the stream after every layer, and the logits."""
 
@@ -268,28 +282,43 @@ class ReferenceEngine:
         module = self.modules[torch.float32]
         count = module.config.get_text_config().num_hidden_layers
         self.path = layer_path(module, count)
-        self.ensemble = CAPPED_ENSEMBLE if score_caps(module) else ENSEMBLE
+        sdpa = bool(getattr(module, "_supports_sdpa", False))
+        self.ensemble = ENSEMBLE if sdpa and not score_caps(module) else EAGER_ENSEMBLE
+        self.members: dict[Member, ReferenceModel] = {}
         self.norms: tuple[float, ...] = ()
         self.norms = tuple(
-            float(rows.norm(dim=-1).median()) for rows in self._probe("eager").stream[0].values()
+            float(rows.norm(dim=-1).median()) for rows in self._probe(TRUTH).stream[0].values()
         )
+        other = replace(TRUTH, attention="sdpa") if sdpa else replace(TRUTH, pad=5)
         with uncapped(module):
             self.disagreement = relative(
-                self._probe("sdpa").logits[0], self._probe("eager").logits[0]
+                self._probe(other).logits[0], self._probe(TRUTH).logits[0]
             )
         if not self.disagreement <= AGREEMENT:
             raise TruthRejected(
-                f"float32 with eager and with sdpa attention differ by {self.disagreement:.1e} "
+                f"float32 computed in two ways ({TRUTH}, {other}) differs by {self.disagreement:.1e} "
                 f"(allowed {AGREEMENT:.0e}): the truth of {job.model.id} cannot be trusted"
             )
 
-    def _probe(self, attention: str) -> Run:
-        return self.member(Member("truth", torch.float32, attention)).run(PROBE)
+    def _probe(self, member: Member) -> Run:
+        return ReferenceModel(self._weights(member), self.tokenizer, member, self.path, ()).run(
+            PROBE
+        )
+
+    def _weights(self, member: Member) -> Module:
+        """The shared weights in the member's precision, with its attention switched on."""
+        module = self.modules[member.dtype]
+        if module.config._attn_implementation != member.attention:
+            module.set_attn_implementation(member.attention)
+        return module
 
     def member(self, member: Member) -> ReferenceModel:
-        module = self.modules[member.dtype]
-        module.set_attn_implementation(member.attention)
-        return ReferenceModel(module, self.tokenizer, member, self.path, self.norms)
+        module = self._weights(member)
+        if member not in self.members:
+            self.members[member] = ReferenceModel(
+                module, self.tokenizer, member, self.path, self.norms
+            )
+        return self.members[member]
 
     def group(self) -> Group:
         config = self.modules[torch.float32].config.get_text_config()

@@ -1,0 +1,151 @@
+"""The plan as pytest items, one a cell: `pytest scenarios -m llama -k steering`.
+
+The cells that are selected run together in the same workers as `conformance run` uses;
+an item fails with its cell's verdict and reasoning. Every model, backend and scenario is a
+marker. Runs are kept under reports/ like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conformance import manifest, plan
+from conformance.manifest import Manifest
+from conformance.records import Cell, CellResult
+from conformance.scenario import Scenario, discover
+
+if TYPE_CHECKING:
+    from conformance.runner import Event
+
+ROOT = Path(__file__).parent
+SCENARIOS = ROOT / "scenarios"
+
+
+@cache
+def _known() -> tuple[Manifest, dict[str, Scenario]]:
+    return manifest.load(ROOT / "models.yaml"), discover(SCENARIOS)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("conformance")
+    group.addoption("--tier", default="default", help="models of this tier become items")
+    group.addoption("--jobs", type=int, default=2, help="groups of cells that run at a time")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not _scenarios_asked_for(config):
+        return
+    known, scenarios = _known()
+    names = [*known.models, *known.backends]
+    for marker in [item.id for item in names] + list(scenarios):
+        config.addinivalue_line("markers", f"{marker}: cells of the conformance matrix")
+
+
+def _scenarios_asked_for(config: pytest.Config) -> bool:
+    asked = [Path(arg.split("::")[0]).resolve() for arg in config.args]
+    return any(path == SCENARIOS or SCENARIOS in path.parents for path in asked)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if file_path.parent == SCENARIOS and file_path.stem in _known()[1]:
+        return ScenarioFile.from_parent(parent, path=file_path)
+    return None
+
+
+class ScenarioFile(pytest.File):
+    """One scenario; its cells on every default backend are the items."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        known, scenarios = _known()
+        scenario = scenarios[self.path.stem]
+        models = plan.in_tier(known.models, self.config.getoption("--tier"))
+        backends = [backend for backend in known.backends if backend.default]
+        for cell in plan.cells(models, backends, {scenario.name: scenario}):
+            yield CellItem.from_parent(self, name=cell.id, cell=cell)
+
+
+class WrongVerdict(Exception):
+    """A cell that did not pass."""
+
+
+class CellItem(pytest.Item):
+    def __init__(self, *, cell: Cell, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cell = cell
+        for marker in (cell.model, cell.backend, cell.scenario):
+            self.add_marker(marker)
+
+    def runtest(self) -> None:
+        result = _results(self.session)[self.cell.id]
+        if result.verdict.neutral:
+            pytest.skip(f"{result.verdict}: {result.reason}")
+        if not result.verdict.passes:
+            raise WrongVerdict(_reasoning(result))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
+        if isinstance(excinfo.value, WrongVerdict):
+            return str(excinfo.value)
+        return str(super().repr_failure(excinfo, style))
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        return self.path, None, self.cell.id
+
+
+def _reasoning(result: CellResult) -> str:
+    lines = [f"{result.id}: {result.verdict}", result.reason]
+    if result.worst_ratio is not None:
+        lines.append(f"worst: {result.worst_ratio:.3g} × noise at {result.worst_site}")
+    lines += [f"relation broken: {r.name}: {r.detail}" for r in result.relations if not r.holds]
+    lines += [result.diagnosis, result.detail[-4000:], f"again: {result.command}"]
+    return "\n".join(line for line in lines if line)
+
+
+RESULTS = pytest.StashKey[dict[str, CellResult]]()
+
+
+def _results(session: pytest.Session) -> dict[str, CellResult]:
+    """The verdicts on all selected cells: run once, when the first of them is asked for."""
+    if RESULTS not in session.stash:
+        session.stash[RESULTS] = _run(session)
+    return session.stash[RESULTS]
+
+
+def _run(session: pytest.Session) -> dict[str, CellResult]:
+    from conformance import execution
+    from conformance.checkpoints import cache_folder
+    from conformance.records import Thresholds
+    from conformance.runner import Limits
+
+    known, scenarios = _known()
+    cells = tuple(item.cell for item in session.items if isinstance(item, CellItem))
+    run = execution.begin(
+        ROOT / "reports",
+        known.models,
+        known.backends,
+        cells,
+        scenarios=SCENARIOS,
+        thresholds=Thresholds(),
+        jobs=session.config.getoption("--jobs"),
+    )
+    finished = execution.execute(
+        run,
+        scenarios,
+        cache=cache_folder(),
+        limits=Limits(),
+        jobs=session.config.getoption("--jobs"),
+        on_event=_quiet,
+    )
+    if finished.results is None:
+        raise KeyboardInterrupt
+    return {cell.id: cell for cell in finished.results.cells}
+
+
+def _quiet(event: Event) -> None:
+    """pytest shows its own progress."""
+
+
