@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge import conclude, floor, gain, metrics, relations, structure, tokens, verdict
-from conformance.judge.evidence import Evidence, Reference, read_reference
+from conformance.judge.evidence import Evidence, read_reference
 from conformance.judge.relations import Mismatch, compare_exact
 from conformance.judge.verdict import Judgement
 from conformance.records import Judged, Site, Thresholds, Verdict
@@ -214,14 +214,19 @@ def _token(choice: tokens.Choice) -> tuple[Verdict, str]:
 
 def _compare_edits(evidence: Evidence, thresholds: Thresholds) -> None:
     """The effect of the write at every observation that both runs have."""
-    for after, honest in sorted(evidence.floors.items(), key=lambda item: verdict.order(item[0])):
+    changes: dict[Site, gain.Change] = {}
+    for after in sorted(evidence.floors, key=verdict.order):
         before = replace(after, run="clean")
         if after.run != "edited" or before not in evidence.floors:
             continue
-        pair = (evidence.floors[before], honest)
-        if pair[0].truth.shape != pair[1].truth.shape:
-            continue
-        rows = evidence.rows
-        effect = gain.effect(rows[before], rows[after], pair, thresholds)
-        evidence.effects[after] = effect
-        evidence.judged[after] = replace(evidence.judged[after], gain=effect.gain)
+        pair = (evidence.floors[before], evidence.floors[after])
+        if pair[0].truth.shape == pair[1].truth.shape:
+            rows = evidence.rows
+            changes[after] = gain.change(rows[before], rows[after], pair, thresholds)
+    for name in {site.name for site in changes}:
+        those = {site: change for site, change in changes.items() if site.name == name}
+        uneven = gain.unevenness(list(those.values()))
+        for site, change in those.items():
+            evidence.effects[site] = gain.effect(change, uneven, thresholds)
+    for site, effect in evidence.effects.items():
+        evidence.judged[site] = replace(evidence.judged[site], gain=effect.gain)

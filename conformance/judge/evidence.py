@@ -33,9 +33,9 @@ class Reference:
         if site not in self._floors:
             clean = replace(site, run="clean")
             fallback = None
-            if site.run == "edited" and clean in self.truth:
-                if self.truth[clean].shape == self.truth[site].shape:
-                    fallback = self.floor(clean).scale
+            twin = self.truth.get(clean) if site.run == "edited" else None
+            if twin is not None and twin.shape == self.truth[site].shape:
+                fallback = self.floor(clean).scale
             members = torch.stack([metrics.rows(member) for member in self.honest[site]])
             self._floors[site] = floor.floor(metrics.rows(self.truth[site]), members, fallback)
         return self._floors[site]

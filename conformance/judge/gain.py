@@ -8,7 +8,8 @@ one side cancels, so a write far below the noise of either run is still seen.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import torch
@@ -35,13 +36,37 @@ class Landing(StrEnum):
     UNTOUCHED = "untouched"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """How one observation changed between the clean and the edited run, on both sides.
+
+    `g` and `h` are the candidate's, `own` the scatter of the ensemble's gains around 1,
+    `off_axis` the ensemble's h and `even` what noise of that size gives when spread
+    evenly over the dimensions; the `token_` tensors hold the same for each touched row,
+    whose indices are `touched`. `leak` is the largest change of a row that must not
+    change, in multiples of what noise explains; `leaking` are those rows. `moved` says
+    whether the candidate changed at all where the truth does.
+    """
+
+    rows: int
+    leak: float
+    leaking: tuple[int, ...]
+    moved: bool = False
+    g: float = 0.0
+    h: float = 0.0
+    own: float = 0.0
+    off_axis: float = 0.0
+    even: float = 0.0
+    touched: tuple[int, ...] = ()
+    token_g: Tensor = field(default_factory=lambda: torch.zeros(0))
+    token_own: Tensor = field(default_factory=lambda: torch.zeros(0))
+    token_even: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The gain at one site and what it says.
-
-    `leak` is the largest change of a row that must not change, in multiples of what
-    noise explains; `leaking` are those rows. `moved` says whether the candidate changed
-    at all where the truth does. `without` and `reached` are the tokens with gain 0 and 1.
+    """What a change says about the write: `without` and `reached` are the tokens with
+    gain 0 and gain 1.
     """
 
     gain: Gain | None
@@ -53,10 +78,10 @@ class Effect:
     reached: tuple[int, ...] = ()
 
 
-def effect(
+def change(
     clean: Tensor, edited: Tensor, honest: tuple[Floor, Floor], thresholds: Thresholds
-) -> Effect:
-    """The effect of the write at one site.
+) -> Change:
+    """The change at one site.
 
     `clean` and `edited` are the candidate's rows [T, D], `honest` the floors of the
     same two observations.
@@ -65,40 +90,68 @@ def effect(
     mask = before.bulk
     truth = (after.truth - before.truth) * mask
     members = (after.members - before.members) * mask
-    change = (edited - clean) * mask
+    mine = (edited - clean) * mask
     touched = torch.linalg.vector_norm(truth, dim=-1) > UNTOUCHED * before.scale
-    leak = _leak(change, members, before.noise, ~touched)
+    leak = _leak(mine, members, before.noise, ~touched)
     leaking = tuple(torch.nonzero(leak > thresholds.k_max).flatten().tolist())
-    worst = float(leak.max())
+    rows, worst = truth.shape[0], float(leak.max())
     if not bool(touched.any()):
-        return Effect(None, Landing.UNTOUCHED, worst, leaking, moved=False)
+        return Change(rows, worst, leaking)
+    mine, members, truth = mine[touched], members[:, touched], truth[touched]
     width = mask[touched].sum(dim=-1)
-    site = _project(change[touched].reshape(1, -1), truth[touched].reshape(1, -1))
-    honest_site = _project(members[:, touched].flatten(1), truth[touched].reshape(1, -1))
-    sigma, off_axis = _noise(*honest_site, width.sum().reshape(1))
-    tokens, _ = _project(change[touched], truth[touched])
-    token_sigma, _ = _noise(*_project(members[:, touched], truth[touched]), width)
-    token_sigma = token_sigma.clamp_min(metrics.median(token_sigma))
-    every = torch.full((truth.shape[0],), torch.nan, dtype=truth.dtype)
-    every[touched] = tokens
-    gain = Gain(float(site[0]), float(site[1]), float(sigma), tuple(every.tolist()))
-    index = torch.nonzero(touched).flatten()
-    sure = token_sigma <= thresholds.power
-    room = _tolerance(token_sigma, thresholds)
-    without = tuple(index[sure & (tokens.abs() <= room)].tolist())
-    reached = tuple(index[sure & ((tokens - 1).abs() <= room)].tolist())
-    landing = _landing(gain, float(off_axis), bool(without and reached), thresholds)
-    moved = bool((change[touched] != 0).any())
-    return Effect(gain, landing, worst, leaking, moved, without, reached)
+    site = _project(mine.reshape(1, -1), truth.reshape(1, -1))
+    noise = _noise(*_project(members.flatten(1), truth.reshape(1, -1)), width.sum())
+    token_noise = _noise(*_project(members, truth), width)
+    return Change(
+        rows,
+        worst,
+        leaking,
+        moved=bool((mine != 0).any()),
+        g=float(site[0]),
+        h=float(site[1]),
+        own=float(noise[0]),
+        off_axis=float(noise[1]),
+        even=float(noise[2]),
+        touched=tuple(torch.nonzero(touched).flatten().tolist()),
+        token_g=_project(mine, truth)[0],
+        token_own=token_noise[0],
+        token_even=token_noise[2],
+    )
+
+
+def unevenness(changes: Sequence[Change]) -> float:
+    """How much more than evenly spread noise the gains scatter: over all changes of one kind.
+
+    The gains of four members can agree by luck at one site; at all sites of a cell they
+    do not. On tiny llama and gpt2 models it is 1.7 to 2.3.
+    """
+    ratios = [change.own / change.even for change in changes if change.even > 0]
+    if not ratios:
+        return 1.0
+    return max(1.0, math.sqrt(math.fsum(ratio**2 for ratio in ratios) / len(ratios)))
+
+
+def effect(change: Change, uneven: float, thresholds: Thresholds) -> Effect:
+    """What the change says, given how uneven the noise is (`unevenness`)."""
+    if not change.touched:
+        return Effect(None, Landing.UNTOUCHED, change.leak, change.leaking, moved=False)
+    every = [math.nan] * change.rows
+    for row, g in zip(change.touched, change.token_g.tolist(), strict=True):
+        every[row] = g
+    sigma = max(change.own, uneven * change.even)
+    gain = Gain(change.g, change.h, sigma, tuple(every))
+    sigmas = torch.maximum(change.token_own, uneven * change.token_even)
+    room = (thresholds.gain_sigmas * sigmas).clamp_min(thresholds.gain_tolerance)
+    sure, index = sigmas <= thresholds.power, torch.tensor(change.touched)
+    without = tuple(index[sure & (change.token_g.abs() <= room)].tolist())
+    reached = tuple(index[sure & ((change.token_g - 1).abs() <= room)].tolist())
+    landing = _landing(gain, change.off_axis, bool(without and reached), thresholds)
+    return Effect(gain, landing, change.leak, change.leaking, change.moved, without, reached)
 
 
 def tolerance(sigma: float, thresholds: Thresholds) -> float:
     """How far from 0 or 1 a gain may be and still count as 0 or 1."""
     return max(thresholds.gain_tolerance, thresholds.gain_sigmas * sigma)
-
-
-def _tolerance(sigma: Tensor, thresholds: Thresholds) -> Tensor:
-    return (thresholds.gain_sigmas * sigma).clamp_min(thresholds.gain_tolerance)
 
 
 def _project(change: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,15 +163,10 @@ def _project(change: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     return g, torch.linalg.vector_norm(scaled - g.unsqueeze(-1) * unit, dim=-1)
 
 
-def _noise(g: Tensor, h: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    """σ_g and the ensemble's h, over the members (first dimension).
-
-    σ_g is at least h/√width, what noise of that size spread evenly over the dimensions
-    gives: the gains of a few members can agree by luck.
-    """
+def _noise(g: Tensor, h: Tensor, width: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The scatter of g, the size of h, and h spread evenly, over the members (first dimension)."""
     off_axis = h.square().mean(dim=0).sqrt()
-    sigma = (g - 1).square().mean(dim=0).sqrt()
-    return torch.maximum(sigma, off_axis / width.to(h.dtype).sqrt()), off_axis
+    return (g - 1).square().mean(dim=0).sqrt(), off_axis, off_axis / width.to(h.dtype).sqrt()
 
 
 def _leak(change: Tensor, members: Tensor, noise: Tensor, untouched: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ class Case:
         )
 
     def effect(self, change: Tensor) -> gain.Effect:
-        return gain.effect(self.clean, self.clean + change, self.floors, Thresholds())
+        seen = gain.change(self.clean, self.clean + change, self.floors, Thresholds())
+        return gain.effect(seen, gain.unevenness([seen]), Thresholds())
 
 
 def steering(dose: float = 0.5, rows: slice = slice(None)) -> Tensor:
@@ -129,10 +130,21 @@ def test_members_that_agree_by_luck_do_not_make_the_gain_certain() -> None:
     other -= (other * change).sum() / (change * change).sum() * change
     members = torch.stack([case.clean + change + 0.02 * other] * 4)
     floors = (case.floors[0], floor.floor(case.clean + change, members))
-    found = gain.effect(case.clean, case.clean + change, floors, Thresholds()).gain
-    assert found is not None
-    expected = 0.02 * float(other.norm() / change.norm()) / math.sqrt(T * D)
-    assert found.sigma == pytest.approx(expected, rel=0.05)
+    seen = gain.change(case.clean, case.clean + change, floors, Thresholds())
+    assert seen.own == pytest.approx(0.0, abs=1e-9)
+    even = 0.02 * float(other.norm() / change.norm()) / math.sqrt(T * D)
+    for uneven in (1.0, 2.5):
+        found = gain.effect(seen, uneven, Thresholds()).gain
+        assert found is not None and found.sigma == pytest.approx(uneven * even, rel=0.05)
+
+
+def test_unevenness_is_pooled_over_sites_and_never_below_one() -> None:
+    def seen(own: float, even: float) -> gain.Change:
+        return gain.Change(1, 0.0, (), own=own, even=even, touched=(0,))
+
+    assert gain.unevenness([seen(0.03, 0.01), seen(0.01, 0.01)]) == pytest.approx(math.sqrt(5))
+    assert gain.unevenness([seen(0.001, 0.01)]) == 1.0
+    assert gain.unevenness([seen(0.0, 0.0)]) == 1.0
 
 
 @given(st.floats(0, 4))

@@ -143,7 +143,7 @@ def edited(
 
     held = forced or {}
     keep = read if steps == 1 else lambda site: True
-    both = {}
+    both: Observations = {}
     for run, edits in (("clean", {}), ("edited", write)):
         both |= observe(
             dtype, parts, edits=edits, steps=steps, forced=held.get(run, ()), run=run, only=keep
@@ -198,4 +198,5 @@ def vector(dose: float, seed: int = 1) -> Tensor:
     """A fixed direction, `dose` times as long as the usual stream."""
     drawn = torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed))
     size = metrics.rows(observe(torch.float32, 1)["p1/s0/stream.1"]).norm(dim=-1).median()
-    return drawn / drawn.norm() * dose * float(size)
+    found: Tensor = drawn / drawn.norm() * dose * float(size)
+    return found
