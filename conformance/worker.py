@@ -62,7 +62,7 @@ def main(path: Path) -> int:
     redirect(folder.log)
     try:
         return run(job, folder, Said(folder.events))
-    except Exception:  # noqa: BLE001 - what is not the engine's is caught further in
+    except Exception:
         traceback.print_exc()
         return sessions.HARNESS_FAILED
 
@@ -104,7 +104,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             load_seconds=time.monotonic() - begun,
             peak_mib=peak_mib(),
         )
-    except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
+    except Exception as error:
         return _refuse_all(job, folder, todo, say, _outcome_of(error), begun)
     say("loaded", seconds=group.load_seconds)
     different = differences(job.expect, group.identity)
@@ -178,7 +178,7 @@ def observe(
         observed = engine.run(scenarios[case.scenario], case)
         seconds = time.monotonic() - begun
         prompt_ids = engine.prompt_ids(case)
-    except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
+    except Exception as error:
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     if not observed:
         return Outcome(Status.UNKNOWN, seconds, "nothing was observed"), {}
@@ -190,7 +190,7 @@ def _record(
 ) -> None:
     try:
         folder.write_cell(case.key, outcome, observed)
-    except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
+    except Exception as error:
         # A full disk, or an engine that returned something else than tensors: not a trace's.
         outcome = replace(_outcome_of(error), harness=True, seconds=outcome.seconds)
         folder.write_cell(case.key, outcome, {})

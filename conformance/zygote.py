@@ -109,7 +109,7 @@ class Zygote:
             atexit._run_exitfuncs()
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        except BaseException:  # noqa: BLE001 - nothing may return into the zygote's loop
+        except BaseException:
             traceback.print_exc()
         finally:
             with suppress(Exception):
@@ -163,7 +163,7 @@ def main(descriptor: int, preload: str = "") -> None:
         importlib.import_module("conformance.worker")
         if preload:
             importlib.import_module(preload)
-    except Exception as error:  # noqa: BLE001 - an engine's import can raise anything
+    except Exception as error:
         traceback.print_exc()
         words = f"{type(error).__name__}: {error}"
         runner.sendall(json.dumps({"is": "failed", "words": words}).encode() + b"\n")

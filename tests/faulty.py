@@ -1,11 +1,14 @@
 """Engines that are wrong on purpose, one way each: what a runner must survive.
 
-Opened by name, as `tests.faulty:hang`. Each behaves well but for one case: the one whose
-name is `bad`. A job's `backend.options` may hold paths that a test looks at.
+Opened by name, as `tests.faulty:hangs`. Each behaves well but for the case called `bad`.
+`backend.options` may hold: `folder`, where an engine leaves files that a test looks for;
+`noted`, a file that gets a line for every case that is run; `refuse`, to refuse every
+other case, which needs no torch and so is quick.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,8 +18,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
-
-import torch
 
 from conformance.engines import Refused, Unreadable
 from conformance.records import Case, Group, Job
@@ -45,12 +46,17 @@ class Healthy:
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
         self.note(case)
-        if case.name == "bad":
-            return self.bad(case)
+        return self.bad(case) if case.name == "bad" else self.good(case)
+
+    def good(self, case: Case) -> Mapping[str, Any]:
+        if self.options.get("refuse"):
+            raise Refused("refuses everything")
+        import torch
+
         return {f"p{row}/s0/logits": torch.arange(4.0) for row, _ in enumerate(case.prompts)}
 
     def bad(self, case: Case) -> Mapping[str, Any]:
-        return {"p0/s0/logits": torch.zeros(4)}
+        return self.good(case)
 
     def note(self, case: Case) -> None:
         """Leave a trace of every run of a case, so that a test can count them."""
@@ -144,7 +150,24 @@ def crashes_once(engine: Healthy, case: Case) -> Mapping[str, Any]:
     if not flag.exists():
         flag.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return {"p0/s0/logits": torch.zeros(4)}
+    return engine.good(case)
+
+
+@_with
+def kills_its_zygote(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    os.kill(os.getppid(), signal.SIGKILL)
+    _forever()
+
+
+@_with
+def cannot_be_written(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    """From here on this worker's disk is full."""
+
+    def full(*_: Any, **__: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    Path.write_text = full  # type: ignore[method-assign]
+    return engine.good(case)
 
 
 class EngineWithProcess(Healthy):
@@ -202,14 +225,28 @@ class LeavesChildren(Healthy):
         os.wait()
 
 
-class Slow(Healthy):
-    """Waits in its second case until a test lets it go on."""
+class WaitsInLast(Healthy):
+    """Does not go on from the case called `last` until the file `gate` is there."""
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
-        observed = super().run(scenario, case)
-        gate = Path(self.options["gate"])
-        if case.name == "slow" and not gate.exists():
+        self.note(case)
+        gate = Path(self.options["folder"]) / "gate"
+        if case.name == "last" and not gate.exists():
             _stubborn_child(self.options["folder"])
-            while not gate.exists():
-                time.sleep(0.02)
-        return observed
+            _forever()
+        return self.good(case)
+
+
+class Talks(Healthy):
+    """Prints, as engines do, and says whether it leads its session."""
+
+    def group(self) -> Group:
+        print("an engine prints")
+        subprocess.run(["sh", "-c", "echo so does its child >&2"], check=True)
+        leads = os.getsid(0) == os.getpid()
+        return Group(self.job.model.id, self.job.backend.id, identity={"leads": leads})
+
+
+class LiesAboutItself(Healthy):
+    def group(self) -> Group:
+        return Group(self.job.model.id, self.job.backend.id, identity={"stages": 2})

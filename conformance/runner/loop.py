@@ -14,13 +14,13 @@ from pathlib import Path
 
 from conformance import sessions
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import Status
+from conformance.records import Group, Status
 from conformance.runner import zygotes
 from conformance.runner.events import Event, GroupFinished
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Done, Launch, Limits, Planned, Summary, check
 from conformance.runner.zygotes import Zygote
-from conformance.store import ObservationCache
+from conformance.store import GroupFolder, ObservationCache
 
 #: How long the loop may wait for a message before it looks at the events' files.
 _LOOK_EVERY = 0.05
@@ -117,9 +117,8 @@ class Runner:
         why = self._broken(one)
         try:
             job = one.make()
-        except Exception as error:  # noqa: BLE001 - the caller's code, and one job's concern
-            words = f"{type(error).__name__}: {error}"
-            self._finish(one, Done(ok=False, reason=why or words))
+        except Exception as error:
+            self._unmade(one, why or f"{type(error).__name__}: {error}")
             return
         if job is None:
             self._finish(one, Done(ok=not why, reason=why))
@@ -138,6 +137,12 @@ class Runner:
         else:
             self._running[one.id] = group
             self._zygote(one.launch)
+
+    def _unmade(self, one: Planned, reason: str) -> None:
+        if one.folder is not None:
+            names = one.folder.parent.name, one.folder.name
+            GroupFolder(one.folder).write_group(Group(*names, status=Status.ERROR, reason=reason))
+        self._finish(one, Done(ok=False, reason=reason))
 
     def _broken(self, one: Planned) -> str:
         """What went wrong with the jobs this one cannot do without, "" when nothing did."""
@@ -202,6 +207,7 @@ class Runner:
         for name, group in list(self._running.items()):
             if group.planned.launch == launch and name in self._asked:
                 if group.attempt is not None and group.attempt.pid:
+                    group.attempt.words = zygote.words
                     sessions.kill(group.attempt.pid)
                 self._ended(name, -signal.SIGKILL)
         if served and self._starts[launch] < _ZYGOTE_STARTS:

@@ -31,6 +31,7 @@ class Planned:
     `make` may return None: nothing to do. It is called after every job of `after` and
     `needs` has ended; when one of `needs` failed, the job's cells become errors with that
     one's words. With `cached`, finished observations come from the cache and go there.
+    `folder` is the group's: there it is said when no job could be made.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Planned:
     after: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     cached: bool = False
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)

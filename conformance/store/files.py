@@ -59,7 +59,7 @@ def read_record(kind: type[T], path: Path) -> T | None:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ConformanceError(
-            f"is not a {kind.__name__}: {f'{place}: ' if place else ''}{first['msg']}",
+            f"holds no valid {kind.__name__}: {f'{place}: ' if place else ''}{first['msg']}",
             path=path,
             remedy="the file is damaged or of another version: remove it and run again",
         ) from error

@@ -1,0 +1,100 @@
+"""Plan a run of faulty engines; as a program, run it: a parent that a test can kill.
+
+    python -m tests.faulty_run FOLDER ENGINE …
+
+It prints a JSON object at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance.records import Backend, Case, Job, Model
+from conformance.runner import Launch, Limits, Planned, run
+from conformance.store import GroupFolder
+
+SCENARIOS = Path(__file__).parent / "faulty_scenarios"
+CASES = ("first", "bad", "last")
+
+#: Short, but long enough for a busy machine: a healthy cell takes milliseconds.
+LIMITS = Limits(cell=2.5, load=4.0, close=1.5, imports=60.0)
+
+
+def job(
+    engine: str,
+    folder: Path,
+    *,
+    cases: Sequence[str] = CASES,
+    scenarios: Path = SCENARIOS,
+    options: Mapping[str, Any] | None = None,
+    expect: Mapping[str, Any] | None = None,
+) -> Job:
+    """A job of `tests.faulty` whose group lies in `folder`/<engine>."""
+    return Job(
+        engine=f"tests.faulty:{engine}",
+        model=Model("m", "llama", ()),
+        backend=Backend(
+            engine,
+            engine,
+            options={
+                "folder": str(folder),
+                "noted": str(folder / f"noted-{engine}"),
+                **(options or {}),
+            },
+        ),
+        checkpoint=folder,
+        folder=group(folder, engine).path,
+        scenarios=scenarios,
+        cases=tuple(Case("plain", name, ("a", "b")) for name in cases),
+        expect=expect or {},
+        digest="c0ffee",
+    )
+
+
+def group(folder: Path, engine: str) -> GroupFolder:
+    return GroupFolder(folder / "groups" / "m" / engine)
+
+
+def noted(folder: Path, engine: str) -> list[str]:
+    """The cases that were run, as often as they were."""
+    path = folder / f"noted-{engine}"
+    return (
+        [line.removeprefix("plain.") for line in path.read_text().split()] if path.exists() else []
+    )
+
+
+def planned(
+    engine: str, folder: Path, *, launch: Launch | None = None, cached: bool = False, **more: Any
+) -> Planned:
+    return Planned(
+        engine,
+        lambda: job(engine, folder, **more),
+        launch or Launch(),
+        cached=cached,
+    )
+
+
+def main(folder: Path, engines: Sequence[str]) -> None:
+    summary = run(
+        [planned(engine, folder, options={"refuse": True}) for engine in engines],
+        logs=folder / "logs",
+        jobs=4,
+        limits=Limits(),
+    )
+    print(
+        json.dumps(
+            {
+                "interrupted": summary.interrupted,
+                "finished": summary.finished,
+                "resumed": summary.resumed,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

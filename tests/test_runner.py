@@ -1,0 +1,568 @@
+"""The runner against engines that are wrong on purpose: each is recorded as what it is,
+and nobody else is harmed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conformance.errors import ConformanceError
+from conformance.records import Group, Outcome, Status
+from conformance.runner import (
+    CellFinished,
+    CellStarted,
+    Event,
+    GroupFinished,
+    GroupLoaded,
+    GroupStarted,
+    Launch,
+    Limits,
+    Planned,
+    Summary,
+    WorkerDied,
+    run,
+)
+from conformance.store import GroupFolder, ObservationCache
+from tests.faulty_run import CASES, LIMITS, SCENARIOS, group, job, noted, planned
+
+ROOT = Path(__file__).parent.parent
+
+#: Who is put into one run together, with the expectations given to some.
+WARD = (
+    "healthy",
+    "aborts",
+    "hangs",
+    "hangs_with_children",
+    "exits",
+    "exits_politely",
+    "raises",
+    "refuses",
+    "unreadable",
+    "sees_nothing",
+    "returns_no_tensors",
+    "crashes_once",
+    "cannot_be_written",
+    "EngineWithProcess",
+    "does_not_start",
+    "refuses_to_start",
+    "hangs_in_load",
+    "aborts_in_load",
+    "exits_in_load",
+    "HangsInClose",
+    "LeavesChildren",
+    "LiesAboutItself",
+    "no_such_engine",
+)
+
+
+@dataclass(frozen=True)
+class Ward:
+    folder: Path
+    summary: Summary
+    events: tuple[Event, ...]
+    left: tuple[int, ...]
+
+    def outcome(self, engine: str, case: str) -> Outcome:
+        found = group(self.folder, engine).outcome(f"plain.{case}")
+        assert found is not None, f"{engine}: {case} has no outcome"
+        return found
+
+    def group(self, engine: str) -> Group:
+        found = group(self.folder, engine).group()
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A variable that every process of this test inherits."""
+    value = uuid.uuid4().hex
+    monkeypatch.setenv("CONFORMANCE_TEST_MARK", value)
+    return value
+
+
+def survivors(value: str) -> set[int]:
+    """Living processes that carry the mark, but for this one."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            carries = process.environ().get("CONFORMANCE_TEST_MARK") == value
+            if carries and process.status() != psutil.STATUS_ZOMBIE:
+                found.add(process.pid)
+        except psutil.Error:
+            continue
+    return found - {os.getpid()}
+
+
+@pytest.fixture(scope="module")
+def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
+    """Everyone in one run, so that whoever harms another is found out."""
+    folder = tmp_path_factory.mktemp("ward")
+    value = uuid.uuid4().hex
+    os.environ["CONFORMANCE_TEST_MARK"] = value
+    events: list[Event] = []
+    try:
+        summary = run(
+            [
+                planned(engine, folder, launch=Launch(preload="torch"), expect=expect, cached=True)
+                for engine in WARD
+                for expect in [{"stages": 1} if engine in {"healthy", "LiesAboutItself"} else {}]
+            ],
+            logs=folder / "logs",
+            jobs=6,
+            limits=LIMITS,
+            cache=ObservationCache(folder / "cache"),
+            on_event=events.append,
+        )
+        yield Ward(folder, summary, tuple(events), tuple(survivors(value)))
+    finally:
+        del os.environ["CONFORMANCE_TEST_MARK"]
+
+
+# --- each is recorded as what it is ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("engine", "status", "reason"),
+    [
+        ("healthy", Status.OK, r""),
+        ("crashes_once", Status.OK, r""),
+        ("aborts", Status.CRASH, r"ended by SIGABRT while running plain\.bad"),
+        ("hangs", Status.TIMEOUT, r"no outcome within 2\.5 s"),
+        ("hangs_with_children", Status.TIMEOUT, r"no outcome within 2\.5 s"),
+        ("exits", Status.MISSING, r"exit status 0 while running plain\.bad"),
+        ("exits_politely", Status.MISSING, r"exit status 0 while running plain\.bad"),
+        ("raises", Status.ERROR, r"ValueError: shapes \[3, 8\] and \[4, 8\] do not fit"),
+        ("refuses", Status.UNSUPPORTED, r"does not support pipeline parallelism"),
+        ("unreadable", Status.STRUCTURE, r"dual is off by 0\.7, single by 0\.9"),
+        ("sees_nothing", Status.UNKNOWN, r"nothing was observed"),
+        ("returns_no_tensors", Status.ERROR, r".*str.*"),
+        ("EngineWithProcess", Status.CRASH, r"a process of the engine ended.*core is gone"),
+        ("HangsInClose", Status.OK, r""),
+        ("LeavesChildren", Status.OK, r""),
+    ],
+)
+def test_a_cell_is_recorded_as_what_it_is(
+    ward: Ward, engine: str, status: Status, reason: str
+) -> None:
+    outcome = ward.outcome(engine, "bad")
+    assert outcome.status is status
+    assert re.search(reason, outcome.reason)
+    for other in ("first", "last"):
+        assert ward.outcome(engine, other).status is Status.OK, f"{other} was harmed"
+    assert ward.group(engine).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("engine", "status", "reason"),
+    [
+        ("does_not_start", Status.ERROR, r"RuntimeError: the engine core could not be initiali"),
+        ("refuses_to_start", Status.UNSUPPORTED, r"SupportsPP is not implemented"),
+        ("hangs_in_load", Status.TIMEOUT, r"did not load within 4 s"),
+        ("aborts_in_load", Status.CRASH, r"ended by SIGABRT while loading"),
+        ("exits_in_load", Status.ERROR, r"did not start: .* exit status 3 while loading"),
+        ("LiesAboutItself", Status.UNKNOWN, r"stages is 2, expected 1"),
+        ("no_such_engine", Status.ERROR, r"no attribute 'no_such_engine'"),
+    ],
+)
+def test_an_engine_that_does_not_serve_is_the_reason_of_all_its_cells(
+    ward: Ward, engine: str, status: Status, reason: str
+) -> None:
+    found = ward.group(engine)
+    assert found.status is status
+    assert re.search(reason, found.reason)
+    for case in CASES:
+        outcome = ward.outcome(engine, case)
+        assert outcome.status is status
+        assert re.search(reason, outcome.reason)
+    assert not ward.summary.done[engine].ok
+
+
+def test_the_engines_own_last_words_are_kept(ward: Ward) -> None:
+    assert "no kernel image for this device" in ward.group("does_not_start").log_tail
+    assert "the engine core could not be init" in ward.outcome("does_not_start", "bad").detail
+    assert "the kernel found a bad shape" in ward.outcome("aborts", "bad").detail
+
+
+def test_a_worker_that_hangs_says_where(ward: Ward) -> None:
+    assert "in hangs" in ward.outcome("hangs", "bad").detail
+    assert "in hangs_in_load" in ward.outcome("hangs_in_load", "bad").detail
+
+
+def test_our_own_failures_are_not_the_engines(ward: Ward) -> None:
+    assert ward.outcome("returns_no_tensors", "bad").harness
+    full = ward.outcome("cannot_be_written", "bad")
+    assert full.status is Status.ERROR
+    assert full.harness
+    assert "the worker itself failed while running plain.bad" in full.reason
+    assert "No space left on device" in full.detail
+    assert ward.outcome("cannot_be_written", "last").status is Status.OK
+    for engine in ("raises", "aborts", "hangs", "exits", "does_not_start"):
+        assert not ward.outcome(engine, "bad").harness
+
+
+def test_a_cell_is_tried_twice_and_the_others_once(ward: Ward) -> None:
+    for engine in ("aborts", "hangs", "exits"):
+        assert sorted(noted(ward.folder, engine)) == ["bad", "bad", "first", "last"]
+        assert ward.group(engine).starts == 2
+    assert noted(ward.folder, "healthy") == list(CASES)
+    assert ward.group("healthy").starts == 1
+
+
+def test_no_cell_meets_an_engine_that_has_raised(ward: Ward) -> None:
+    assert noted(ward.folder, "raises") == ["first", "bad", "last"]
+    assert ward.group("raises").starts == 2
+
+
+def test_nobody_is_left_behind(ward: Ward) -> None:
+    assert list(ward.folder.glob("deaf-*")), "no engine left a process: nothing was tried"
+    assert ward.left == ()
+
+
+def test_the_observations_of_a_run_can_be_read(ward: Ward) -> None:
+    observed = group(ward.folder, "healthy").observations("plain.first")
+    assert set(observed) == {"p0/s0/logits", "p1/s0/logits"}
+    outcome = ward.outcome("healthy", "first")
+    assert outcome.prompt_ids == ((1, 2, 0), (1, 2, 1))
+
+
+def test_a_group_says_what_it_was(ward: Ward) -> None:
+    found = ward.group("healthy")
+    assert found.identity == {"stages": 1, "eager": True}
+    assert found.versions["torch"]
+    assert found.peak_mib > 50
+    assert 0 < found.load_seconds < found.seconds
+    assert not found.reused
+
+
+def test_the_display_is_told_the_whole_story(ward: Ward) -> None:
+    def told(engine: str) -> list[Event]:
+        return [event for event in ward.events if event.id == engine]
+
+    kinds = [type(event) for event in told("healthy")]
+    cell = [CellStarted, CellFinished]
+    assert kinds == [GroupStarted, GroupLoaded, *cell, *cell, *cell, GroupFinished]
+    deaths = [event for event in told("aborts") if isinstance(event, WorkerDied)]
+    assert [(death.case, death.status) for death in deaths] == 2 * [("plain.bad", Status.CRASH)]
+    for engine in WARD:
+        done = [event.case for event in told(engine) if isinstance(event, CellFinished)]
+        assert sorted(done) == sorted(f"plain.{case}" for case in CASES)
+
+
+def test_the_summary_counts(ward: Ward) -> None:
+    assert ward.summary.finished == len(WARD) * len(CASES)
+    assert ward.summary.resumed == 0
+    assert not ward.summary.interrupted
+    assert ward.summary.peak_mib > 100
+
+
+# --- what was finished is not run again -------------------------------------------
+
+
+def again(
+    folder: Path, engine: str, *, cache: Path | None = None, **more: object
+) -> tuple[Summary, list[Event]]:
+    events: list[Event] = []
+    summary = run(
+        [planned(engine, folder, cached=cache is not None, **more)],
+        logs=folder / "logs",
+        limits=LIMITS,
+        cache=ObservationCache(cache) if cache is not None else None,
+        on_event=events.append,
+    )
+    return summary, events
+
+
+def test_the_cache_gives_what_another_run_observed(ward: Ward, tmp_path: Path) -> None:
+    options = job("healthy", ward.folder).backend.options
+    summary, events = again(
+        tmp_path,
+        "healthy",
+        cache=ward.folder / "cache",
+        launch=Launch(preload="torch"),
+        options=options,
+        expect={"stages": 1},
+    )
+    assert summary.resumed == len(CASES)
+    assert not any(isinstance(event, GroupStarted) for event in events)
+    found = group(tmp_path, "healthy")
+    assert set(found.observations("plain.last")) == {"p0/s0/logits", "p1/s0/logits"}
+    record = found.group()
+    assert record is not None
+    assert record.reused
+    assert record.identity == {"stages": 1, "eager": True}
+
+
+def test_a_finished_cell_is_run_again_when_its_scenario_has_changed(tmp_path: Path) -> None:
+    scenarios = tmp_path / "changing_scenarios"
+    shutil.copytree(SCENARIOS, scenarios, ignore=shutil.ignore_patterns("__pycache__"))
+    refusing = {"options": {"refuse": True}, "scenarios": scenarios}
+    assert again(tmp_path, "healthy", **refusing)[0].finished == 3
+    assert again(tmp_path, "healthy", **refusing)[0].resumed == 3
+    assert noted(tmp_path, "healthy") == list(CASES)
+    with (scenarios / "plain.py").open("a") as file:
+        file.write("# changed\n")
+    summary, _ = again(tmp_path, "healthy", **refusing)
+    assert (summary.finished, summary.resumed) == (3, 0)
+    assert noted(tmp_path, "healthy") == 2 * list(CASES)
+
+
+def test_a_damaged_outcome_is_made_again(tmp_path: Path) -> None:
+    again(tmp_path, "healthy", options={"refuse": True})
+    folder = group(tmp_path, "healthy")
+    (folder.cell("plain.bad") / "outcome.json").write_text("{")
+    summary, _ = again(tmp_path, "healthy", options={"refuse": True})
+    assert (summary.finished, summary.resumed) == (1, 2)
+    assert noted(tmp_path, "healthy") == [*CASES, "bad"]
+
+
+# --- the order of jobs --------------------------------------------------------------
+
+
+def test_a_job_is_made_when_those_it_waits_for_are_done(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def making(name: str) -> Callable[[], None]:
+        return lambda: made.append(name)
+
+    run(
+        [
+            Planned("third", making("third"), Launch(), after=("second",), needs=("first",)),
+            Planned("second", making("second"), Launch(), after=("first",)),
+            Planned("first", making("first"), Launch()),
+        ],
+        logs=tmp_path,
+    )
+    assert made == ["first", "second", "third"]
+
+
+def test_what_a_job_needs_and_did_not_get_is_the_reason_of_its_cells(tmp_path: Path) -> None:
+    summary = run(
+        [
+            planned("does_not_start", tmp_path, cases=()),
+            dataclasses.replace(
+                planned("healthy", tmp_path, options={"refuse": True}), needs=("does_not_start",)
+            ),
+            dataclasses.replace(
+                planned("refuses", tmp_path, options={"refuse": True}), after=("does_not_start",)
+            ),
+        ],
+        logs=tmp_path / "logs",
+        limits=LIMITS,
+    )
+    assert noted(tmp_path, "healthy") == []
+    words = "does_not_start failed: RuntimeError: the engine core could not be initialised"
+    assert summary.done["healthy"].reason == words
+    outcome = group(tmp_path, "healthy").outcome("plain.first")
+    assert outcome is not None
+    assert (outcome.status, outcome.reason) == (Status.ERROR, words)
+    assert noted(tmp_path, "refuses") == list(CASES)
+
+
+def test_cells_that_never_had_a_worker_are_run_by_a_resumed_run(tmp_path: Path) -> None:
+    blocked = planned("healthy", tmp_path, options={"refuse": True})
+    broken = planned("does_not_start", tmp_path, cases=())
+    run(
+        [broken, dataclasses.replace(blocked, needs=("does_not_start",))],
+        logs=tmp_path / "logs",
+        limits=LIMITS,
+    )
+    summary = run([blocked], logs=tmp_path / "logs", limits=LIMITS)
+    assert (summary.finished, summary.resumed) == (3, 0)
+    assert noted(tmp_path, "healthy") == list(CASES)
+
+
+def test_a_job_that_cannot_be_made_harms_no_other(tmp_path: Path) -> None:
+    def breaks() -> None:
+        raise ConformanceError("the checkpoint is gone")
+
+    summary = run(
+        [
+            Planned("breaks", breaks, Launch(), folder=group(tmp_path, "breaks").path),
+            planned("healthy", tmp_path, options={"refuse": True}),
+        ],
+        logs=tmp_path / "logs",
+        limits=LIMITS,
+    )
+    assert "the checkpoint is gone" in summary.done["breaks"].reason
+    record = GroupFolder(group(tmp_path, "breaks").path).group()
+    assert record is not None
+    assert (record.model, record.backend, record.status) == ("m", "breaks", Status.ERROR)
+    assert noted(tmp_path, "healthy") == list(CASES)
+
+
+@pytest.mark.parametrize("after", [{"a": ("b",), "b": ("a",)}, {"a": ("nobody",)}, {"a": ("a",)}])
+def test_a_graph_that_cannot_be_run_is_refused(
+    tmp_path: Path, after: dict[str, tuple[str, ...]]
+) -> None:
+    jobs = [Planned(name, lambda: None, Launch(), after=names) for name, names in after.items()]
+    with pytest.raises(ConformanceError, match="wait for each other or for none"):
+        run(jobs, logs=tmp_path)
+
+
+# --- zygotes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("raise ImportError('libcudart.so.12 is missing')", "libcudart.so.12 is missing"),
+        ("import os; print('about to abort', flush=True); os.abort()", "about to abort"),
+        ("import time; time.sleep(600)", "took more than 1 s"),
+    ],
+)
+def test_an_engine_that_cannot_be_imported_is_the_reason_of_its_cells_only(
+    tmp_path: Path, source: str, words: str
+) -> None:
+    (tmp_path / "bad_preload.py").write_text(source)
+    launch = Launch(preload="bad_preload", env=(("PYTHONPATH", str(tmp_path)),))
+    run(
+        [
+            planned("refuses", tmp_path, launch=launch),
+            planned("healthy", tmp_path, options={"refuse": True}),
+        ],
+        logs=tmp_path / "logs",
+        jobs=2,
+        limits=dataclasses.replace(LIMITS, imports=1.0),
+    )
+    outcome = group(tmp_path, "refuses").outcome("plain.first")
+    assert outcome is not None
+    assert outcome.status is Status.ERROR
+    assert words in outcome.reason
+    assert noted(tmp_path, "healthy") == list(CASES)
+
+
+def test_an_interpreter_that_cannot_be_started_is_the_reason_of_its_cells(tmp_path: Path) -> None:
+    run(
+        [planned("healthy", tmp_path, launch=Launch(python=tmp_path / "python"))],
+        logs=tmp_path / "logs",
+    )
+    outcome = group(tmp_path, "healthy").outcome("plain.first")
+    assert outcome is not None
+    assert outcome.status is Status.ERROR
+    assert str(tmp_path / "python") in outcome.reason
+
+
+def test_a_zygote_that_is_killed_is_replaced(tmp_path: Path, mark: str) -> None:
+    run(
+        [planned("kills_its_zygote", tmp_path, options={"refuse": True})],
+        logs=tmp_path / "logs",
+        limits=LIMITS,
+    )
+    statuses = {}
+    for case in CASES:
+        outcome = group(tmp_path, "kills_its_zygote").outcome(f"plain.{case}")
+        assert outcome is not None
+        statuses[case] = outcome.status
+    assert statuses == {
+        "first": Status.UNSUPPORTED,
+        "bad": Status.CRASH,
+        "last": Status.UNSUPPORTED,
+    }
+    assert survivors(mark) == set()
+
+
+# --- the parent ends ------------------------------------------------------------------
+
+
+def wait_until(true: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def start_parent(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.faulty_run", str(folder), "WaitsInLast", "healthy"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def to_the_middle(parent: subprocess.Popen[str], folder: Path) -> None:
+    """Until one group is done and the other hangs, with a child that is deaf to SIGTERM."""
+    wait_until(lambda: len(group(folder, "healthy").finished()) == len(CASES), 20)
+    wait_until(lambda: bool(list(folder.glob("deaf-*"))), 20)
+    assert parent.poll() is None
+
+
+def resume(folder: Path) -> dict[str, object]:
+    (folder / "gate").touch()
+    parent = start_parent(folder)
+    output, _ = parent.communicate(timeout=30)
+    found: dict[str, object] = json.loads(output)
+    return found
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_a_killed_parent_leaves_nobody_and_can_be_resumed(
+    tmp_path: Path, mark: str, whole_group: bool
+) -> None:
+    parent = start_parent(tmp_path)
+    to_the_middle(parent, tmp_path)
+    assert len(survivors(mark)) >= 4, "parent, zygote, worker, its child"
+    if whole_group:
+        os.killpg(parent.pid, signal.SIGKILL)
+    else:
+        parent.kill()
+    parent.communicate()
+    wait_until(lambda: not survivors(mark), 10)
+
+    assert resume(tmp_path) == {"interrupted": False, "finished": 1, "resumed": 5}
+    assert noted(tmp_path, "healthy") == list(CASES)
+    assert noted(tmp_path, "WaitsInLast") == [*CASES, "last"]
+    assert survivors(mark) == set()
+
+
+def test_a_parent_killed_during_imports_leaves_nobody(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "slow_preload.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(tmp_path / 'importing')!r}).touch()\n"
+        "time.sleep(600)\n"
+    )
+    code = (
+        "import sys; from pathlib import Path; from conformance.runner import Launch, run\n"
+        "from tests.faulty_run import planned\n"
+        "folder = Path(sys.argv[1])\n"
+        "launch = Launch(preload='slow_preload', env=(('PYTHONPATH', str(folder)),))\n"
+        "run([planned('healthy', folder, launch=launch)], logs=folder)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT)
+    wait_until((tmp_path / "importing").exists, 20)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not survivors(mark), 10)
+
+
+def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(tmp_path: Path, mark: str) -> None:
+    parent = start_parent(tmp_path)
+    to_the_middle(parent, tmp_path)
+    parent.send_signal(signal.SIGINT)
+    output, _ = parent.communicate(timeout=10)
+    assert json.loads(output)["interrupted"]
+    assert parent.returncode == 0
+    assert survivors(mark) == set()
+    assert group(tmp_path, "WaitsInLast").finished() == ("plain.bad", "plain.first")
+
+    assert resume(tmp_path) == {"interrupted": False, "finished": 1, "resumed": 5}
+
+
+def test_limits_are_generous_by_default() -> None:
+    assert (Limits().cell, Limits().load) == (60.0, 300.0)

@@ -1,0 +1,173 @@
+"""Whole sessions end, whoever is in them; memory that is shared counts once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import shared_memory
+from pathlib import Path
+
+import pytest
+
+from conformance import sessions
+
+
+@contextmanager
+def leader(code: str, *arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that leads a session; it says a line when it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def ready(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while sessions.alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not sessions.alive(pid)
+
+
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+print(child, flush=True)
+time.sleep(600)
+"""
+
+#: Each process starts the next and goes: the one that is seen is gone when it is killed.
+CHAIN = """
+import os, time
+print("ready", flush=True)
+while True:
+    if os.fork():
+        time.sleep(0.002)
+        os._exit(0)
+"""
+
+#: The child leads another session, but is still a descendant.
+LEAVER = """
+import os, time
+child = os.fork()
+if child == 0:
+    os.setsid()
+    time.sleep(600)
+while os.getsid(child) != child:
+    time.sleep(0.001)
+print(child, flush=True)
+time.sleep(600)
+"""
+
+#: The child leads another session and its parent is gone: only its mark is left.
+DAEMON = """
+import os, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("code", [STUBBORN, LEAVER])
+def test_descendants_end_with_their_leader(code: str) -> None:
+    with leader(code) as process:
+        child = int(ready(process))
+        assert {process.pid, child} <= sessions.members(process.pid)
+        assert sessions.kill(process.pid) == set()
+        assert gone(child)
+        assert not sessions.alive(process.pid)
+
+
+def test_a_session_that_keeps_starting_processes_ends() -> None:
+    with leader(CHAIN) as process:
+        ready(process)
+        assert sessions.kill(process.pid) == set()
+        assert sessions.members(process.pid) == set()
+
+
+def test_a_daemon_is_found_by_its_mark() -> None:
+    mark = f"test-{os.getpid()}"
+    with leader(DAEMON, **{sessions.MARK: mark}) as process:
+        daemon = int(ready(process))
+        assert sessions.marked(mark) >= {daemon}
+        assert sessions.kill_marked(mark) == set()
+        assert gone(daemon)
+
+
+def test_others_are_left_alone() -> None:
+    with leader(STUBBORN, **{sessions.MARK: "a"}) as one, leader(STUBBORN) as other:
+        ready(one)
+        child = int(ready(other))
+        sessions.kill(one.pid)
+        sessions.kill_marked("a")
+        assert sessions.alive(other.pid)
+        assert sessions.alive(child)
+
+
+def test_shared_memory_of_those_killed_is_unlinked() -> None:
+    """Python's resource tracker is in the session too; it must be left to do its work."""
+    code = (
+        "from multiprocessing.shared_memory import SharedMemory; import time\n"
+        "kept = SharedMemory(create=True, size=4096); print(kept.name, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with leader(code) as process:
+        name = ready(process)
+        assert Path(f"/dev/shm/{name}").exists()
+        assert sessions.kill(process.pid) == set()
+        with pytest.raises(FileNotFoundError):
+            shared_memory.SharedMemory(name)
+
+
+def test_a_child_dies_with_its_parent() -> None:
+    code = (
+        "import os, sys, time; from conformance import sessions\n"
+        "ours, its = os.pipe()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os.setsid(); sessions.die_with_parent(); os.write(its, b'.'); time.sleep(600)\n"
+        "os.read(ours, 1); print(child, flush=True); time.sleep(600)\n"
+    )
+    with leader(code, PYTHONPATH=str(Path(__file__).parent.parent)) as process:
+        child = int(ready(process))
+        assert sessions.alive(child)
+        process.kill()
+        assert gone(child)
+
+
+def test_pages_shared_after_a_fork_count_once() -> None:
+    code = (
+        "import os, time\n"
+        "kept = bytearray(b'x') * (200 << 20)\n"
+        "child = os.fork()\n"
+        "if child == 0: time.sleep(600)\n"
+        "print(child, flush=True); time.sleep(600)\n"
+    )
+    with leader(code) as process:
+        child = int(ready(process))
+        assert 200 <= sessions.memory_mib({process.pid, child}) < 300
+    assert sessions.memory_mib({child}) == 0
