@@ -1,0 +1,70 @@
+// The run, unpacked: cells as objects, and the parts that are read when a cell is opened.
+const run = { cells: [], byId: new Map(), groups: [], models: [], backends: [], scenarios: [], verdicts: [] };
+const parts = new Map();
+
+async function unpack(id) {
+  const text = atob(byId(id).textContent.trim());
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i += 1) bytes[i] = text.charCodeAt(i);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
+  return new Response(stream).json();
+}
+
+/** What only an opened cell needs: fetched from the page once per group. */
+function part(group) {
+  if (!parts.has(group.index)) parts.set(group.index, unpack(`part-${group.index}`));
+  return parts.get(group.index);
+}
+
+async function load() {
+  const index = await unpack('index');
+  run.verdicts = index.verdicts.map(([name, family, symbol, meaning], rank) => ({ name, family, symbol, meaning, rank }));
+  run.byVerdict = new Map(run.verdicts.map((verdict) => [verdict.name, verdict]));
+  for (const key of ['families', 'thresholds', 'environment', 'models', 'backends', 'scenarios']) run[key] = index[key];
+  const columns = index.cells;
+  let next = 0;
+  index.groups.forEach(([model, backend, count, about], position) => {
+    const group = { index: position, model: run.models[model], backend: run.backends[backend], about, cells: [] };
+    run.groups.push(group);
+    for (let i = 0; i < count; i += 1, next += 1) {
+      const scenario = run.scenarios[columns.scenario[next]];
+      const name = index.cases[columns.case[next]];
+      const cell = {
+        group, within: i, scenario, case: name, model: group.model, backend: group.backend,
+        verdict: run.verdicts[columns.verdict[next]], ratio: columns.ratio[next], seconds: columns.seconds[next],
+        expected: (columns.flags[next] & 1) > 0, harness: (columns.flags[next] & 2) > 0, line: columns.line[next],
+        id: columns.id[next] ?? `${scenario.id}[${group.model.id}-${group.backend.id}-${name}]`,
+      };
+      cell.search = `${cell.id} ${group.model.architecture} ${cell.verdict.name} ${cell.line}`.toLowerCase();
+      group.cells.push(cell);
+      run.cells.push(cell);
+      run.byId.set(cell.id, cell);
+    }
+  });
+}
+
+const size = (ratio) => (ratio === null ? -1 : typeof ratio === 'string' ? Infinity : ratio);
+const worse = (a, b) => a.verdict.rank - b.verdict.rank || size(b.ratio) - size(a.ratio);
+
+/** Several cells in a word: the worst of them, and how many gave that verdict. */
+function tally(cells) {
+  if (!cells.length) return null;
+  let first = cells[0];
+  let ratio = null;
+  let seconds = 0;
+  let passed = 0;
+  for (const cell of cells) {
+    if (worse(cell, first) < 0) first = cell;
+    if (size(cell.ratio) > size(ratio)) ratio = cell.ratio;
+    if (typeof cell.seconds === 'number') seconds += cell.seconds;
+    if (cell.verdict.family === 'pass') passed += 1;
+  }
+  const same = cells.filter((cell) => cell.verdict === first.verdict).length;
+  return { cell: first, verdict: first.verdict, ratio, seconds, passed, total: cells.length, same };
+}
+
+/** `3 of 6 dropped`, `6 match`, `5 pass`. */
+function inWords(found) {
+  if (found.passed === found.total) return found.same === found.total ? `${found.total} ${found.verdict.name}` : `${found.total} pass`;
+  return found.same === found.total ? `${found.total} ${found.verdict.name}` : `${found.same} of ${found.total} ${found.verdict.name}`;
+}

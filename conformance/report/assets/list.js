@@ -1,0 +1,38 @@
+// Every cell that is asked for, the worst first: what the matrix sums up, spelled out.
+const PAGE = 50;
+let listed = PAGE;
+
+function showList() {
+  listed = PAGE;
+  drawList();
+}
+
+function drawList() {
+  const sorted = [...shown].sort(worse);
+  byId('cells').replaceChildren(...sorted.slice(0, listed).map((cell) => el('tr', { class: cell.verdict.family },
+    el('td', {}, badge(cell.verdict), cell.expected && el('span', { class: 'tag' }, 'expected'), cell.harness && el('span', { class: 'tag' }, 'harness')),
+    el('th', { scope: 'row' }, el('a', { href: cellLink(cell), class: 'id' }, own(cell.id))),
+    el('td', { class: 'figure' }, times(cell.ratio)),
+    el('td', { class: 'figure' }, duration(cell.seconds)),
+    el('td', { class: 'line' }, own(cell.line)))));
+  const left = sorted.length - listed;
+  byId('more').hidden = left <= 0;
+  byId('more').textContent = `show ${Math.min(left, 10 * PAGE)} more of ${plural(sorted.length, 'cell')}`;
+  byId('list-table').hidden = !sorted.length;
+}
+
+function buildList() {
+  byId('more').addEventListener('click', () => {
+    listed += 10 * PAGE;
+    drawList();
+  });
+}
+
+function buildFindings() {
+  const button = byId('more-findings');
+  if (!button) return;
+  button.addEventListener('click', () => {
+    for (const line of document.querySelectorAll('[data-more]')) line.hidden = false;
+    button.remove();
+  });
+}

@@ -1,0 +1,110 @@
+"""What a run says about itself: its backends as they really were, versions, layouts."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
+
+from conformance.records import Group, Results
+from conformance.report import figures
+from conformance.report.findings import Summary, by_backend, by_group
+from conformance.report.words import number
+
+_SERVED = {
+    "none": "",
+    "native": "values carried by nnsight itself",
+    "relay": "values carried by the stage relay",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One backend: how it went and what its engines proved to be."""
+
+    id: str
+    summary: Summary
+    clean: int
+    models: int
+    engine: str
+
+
+def backends(results: Results) -> list[Column]:
+    pairs = by_group(results)
+    groups: dict[str, list[Group]] = defaultdict(list)
+    for group in results.groups:
+        groups[group.backend].append(group)
+    columns = []
+    for name, total in by_backend(results).items():
+        mine = [summary for (_, backend), summary in pairs.items() if backend == name]
+        clean = sum(summary.passed == summary.total for summary in mine)
+        columns.append(Column(name, total, clean, len(mine), engine(groups[name])))
+    return columns
+
+
+def engine(groups: list[Group]) -> str:
+    """What the engines said they were; every answer that was given, the commonest first."""
+    said = Counter(text for group in groups if (text := _identity(group)))
+    if not said:
+        return "no engine said what it was"
+    return "; ".join(
+        text if count == len(groups) else f"{text} ({count} of {len(groups)} models)"
+        for text, count in said.most_common(3)
+    )
+
+
+def _identity(group: Group) -> str:
+    identity = group.identity
+    parts = [str(identity[key]) for key in ("device", "dtype") if identity.get(key)]
+    size = identity.get("pipeline_size")
+    if size is not None:
+        stages = len(figures.stages(identity)) or size
+        parts.append("1 stage" if stages == 1 else f"{stages} stages")
+    tensor = identity.get("tensor_size")
+    if isinstance(tensor, int) and tensor > 1:
+        parts.append(f"{tensor} tensor ranks")
+    served = _SERVED.get(str(identity.get("served", "")), str(identity.get("served", "")))
+    if served:
+        parts.append(served)
+    if "eager" in identity:
+        parts.append("eager" if identity["eager"] else "not eager")
+    return ", ".join(parts)
+
+
+def run_facts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The run's facts, as titled lists of names and values."""
+    run, environment = results.run, results.environment
+    about = [
+        ("run", run.id),
+        ("command", run.command),
+        ("started", run.started),
+        ("finished", run.finished),
+        ("took", f"{number(run.seconds)} s with {run.jobs} at a time"),
+        ("peak memory", f"{number(run.peak_mib)} MiB" if run.peak_mib else "not measured"),
+    ]
+    if run.resumed:
+        about.append(("taken from before", f"{run.resumed} cells"))
+    machine = [
+        ("device", environment.device),
+        *((f"device {i}", name) for i, name in enumerate(environment.devices)),
+        ("platform", environment.platform),
+        ("Python", environment.python),
+    ]
+    thresholds = [
+        (key, value if isinstance(value, str) else number(value))
+        for key, value in asdict(environment.thresholds).items()
+    ]
+    return [
+        ("Run", about),
+        ("Machine", machine),
+        ("Versions", sorted(environment.versions.items())),
+        ("Thresholds", thresholds),
+    ]
+
+
+def layouts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
+    """For each model, the residual stream's layout on each backend."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for group in results.groups:
+        said = group.layout or group.reason or group.status.value
+        found[group.model].append((group.backend, said))
+    return list(found.items())

@@ -1,0 +1,106 @@
+"""How a verdict looks and what it says: its family, symbol and meaning, in one place.
+
+The symbol and the family's shape carry the verdict without colour. `ORDER` runs from the
+worst to the best: values that are silently wrong are worse than an engine that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from conformance.records import Verdict
+
+
+class Family(StrEnum):
+    """What a reader has to tell apart at a glance. The values are class names of the page."""
+
+    WRONG = "wrong"
+    BROKEN = "broken"
+    DOUBT = "doubt"
+    NEUTRAL = "neutral"
+    PASS = "pass"
+
+
+#: Shape and words of each family, for the legend.
+FAMILIES: Mapping[Family, str] = {
+    Family.WRONG: "the values are wrong",
+    Family.BROKEN: "it did not finish",
+    Family.DOUBT: "not settled",
+    Family.NEUTRAL: "not run, with a reason",
+    Family.PASS: "the values are right",
+}
+
+#: For terminals: rich styles.
+STYLES: Mapping[Family, str] = {
+    Family.WRONG: "bold red",
+    Family.BROKEN: "bold magenta",
+    Family.DOUBT: "yellow",
+    Family.NEUTRAL: "dim",
+    Family.PASS: "green",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One verdict's place in the page."""
+
+    family: Family
+    symbol: str
+    meaning: str
+
+
+LOOKS: Mapping[Verdict, Look] = {
+    Verdict.CONTAMINATED: Look(Family.WRONG, "+", "the write changed rows that it must not touch"),
+    Verdict.WRONG: Look(
+        Family.WRONG, "≠", "the values differ from the float32 truth by more than bf16 explains"
+    ),
+    Verdict.DROPPED: Look(Family.WRONG, "∅", "the write had no effect"),
+    Verdict.PARTIAL: Look(
+        Family.WRONG, "½", "the write reached some tokens or prompts and not others"
+    ),
+    Verdict.MISSCALED: Look(Family.WRONG, "×", "the write landed with the wrong size or direction"),
+    Verdict.ALIASED: Look(
+        Family.WRONG, "&", "a saved value was overwritten later by the engine's own buffer"
+    ),
+    Verdict.NONFINITE: Look(Family.WRONG, "∞", "a value is NaN or infinite"),
+    Verdict.DTYPE: Look(
+        Family.WRONG, "T", "the values have another type or precision than they claim"
+    ),
+    Verdict.STRUCTURE: Look(
+        Family.WRONG, "#", "shapes, token ids or the layout of the residual stream do not agree"
+    ),
+    Verdict.CRASH: Look(Family.BROKEN, "‼", "the engine's process died"),
+    Verdict.TIMEOUT: Look(Family.BROKEN, "t", "the time limit passed without an answer"),
+    Verdict.ERROR: Look(Family.BROKEN, "!", "the trace ended in an error"),
+    Verdict.UNKNOWN: Look(
+        Family.DOUBT, "?", "nothing was decided: an empty result, or another engine than claimed"
+    ),
+    Verdict.MISSING: Look(Family.DOUBT, "…", "an observation that was planned is not there"),
+    Verdict.VACUOUS: Look(
+        Family.DOUBT, "0", "the check has no power here: it would pass whatever the engine did"
+    ),
+    Verdict.DRIFT: Look(
+        Family.DOUBT, "~", "a little further from the truth than honest bf16, everywhere alike"
+    ),
+    Verdict.UNSUPPORTED: Look(
+        Family.NEUTRAL, "–", "the engine or nnsight says that it cannot do this"
+    ),
+    Verdict.SKIPPED: Look(Family.NEUTRAL, "»", "it was not run, for the reason given"),
+    Verdict.MATCH: Look(
+        Family.PASS, "≈", "as close to the float32 truth as honest bf16 computations are"
+    ),
+    Verdict.EXACT: Look(Family.PASS, "=", "bitwise equal"),
+}
+
+ORDER: Mapping[Verdict, int] = {verdict: rank for rank, verdict in enumerate(LOOKS)}
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of these. Of none: unknown, because an empty result is never a pass."""
+    return min(verdicts, key=ORDER.__getitem__, default=Verdict.UNKNOWN)
+
+
+def family(verdict: Verdict) -> Family:
+    return LOOKS[verdict].family

@@ -1,0 +1,195 @@
+"""The page's data: a small index that is read at once, and a part per group for later.
+
+The index is columns of numbers that point into lists of names, so that ten thousand
+cells cost kilobytes. What a cell's own part shows travels with its group and is
+decompressed when that part is opened.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from conformance.records import CellResult, Group, Judged, Results, Verdict
+from conformance.report import figures
+from conformance.report.figures import short
+from conformance.report.findings import headline
+from conformance.report.looks import FAMILIES, LOOKS
+from conformance.report.words import Context, reasoning
+
+#: What of a long text the page holds; its middle is left out, and it says so.
+HEAD, TAIL = 8_000, 56_000
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """`index` and `parts`: gzip, then base64, of UTF-8 JSON."""
+
+    index: str
+    parts: tuple[str, ...]
+
+
+def payload(results: Results) -> Payload:
+    groups = {(group.model, group.backend): group for group in results.groups}
+    same: dict[tuple[str, str, str], list[CellResult]] = defaultdict(list)
+    members: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
+    for cell in results.cells:
+        same[cell.model, cell.scenario, cell.case].append(cell)
+        members[cell.model, cell.backend].append(cell)
+    parts = []
+    for key, cells in members.items():
+        group = groups.get(key)
+        details = [
+            _detail(
+                cell,
+                Context(
+                    results.environment.thresholds,
+                    group,
+                    tuple(same[cell.model, cell.scenario, cell.case]),
+                ),
+            )
+            for cell in cells
+        ]
+        parts.append(packed({"log": clipped(group.log_tail if group else ""), "cells": details}))
+    return Payload(packed(_index(results, members, groups)), tuple(parts))
+
+
+def packed(value: Any) -> str:
+    """gzip + base64 of JSON. Its alphabet can neither close a tag nor begin one."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # A lone surrogate (a log cut in the middle of a character) has no UTF-8.
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 9, mtime=0)).decode()
+
+
+def clipped(text: str) -> str:
+    if len(text) <= HEAD + TAIL:
+        return text
+    left_out = len(text) - HEAD - TAIL
+    return f"{text[:HEAD]}\n\n… {left_out:,} characters left out …\n\n{text[-TAIL:]}"
+
+
+def plain(value: Any) -> Any:
+    """Values of open mappings as JSON can hold them."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return short(value)
+    return value if value is None or isinstance(value, str | int | bool) else str(value)
+
+
+def _index(
+    results: Results,
+    members: Mapping[tuple[str, str], Sequence[CellResult]],
+    groups: Mapping[tuple[str, str], Group],
+) -> dict[str, Any]:
+    cells = [cell for group in members.values() for cell in group]
+    architecture = {model.id: model.architecture for model in results.models}
+    architecture |= {
+        cell.model: cell.architecture for cell in cells if cell.model not in architecture
+    }
+    known = {model.id: asdict(model) for model in results.models}
+    models = _names([*architecture], (cell.model for cell in cells))
+    backends = _names([b.id for b in results.backends], (cell.backend for cell in cells))
+    scenarios = _names([s.id for s in results.scenarios], (cell.scenario for cell in cells))
+    cases = _names([], (cell.case for cell in cells))
+    verdicts = list(LOOKS)
+    looks = {verdict: index for index, verdict in enumerate(verdicts)}
+    meaning = {scenario.id: asdict(scenario) for scenario in results.scenarios}
+    return {
+        "verdicts": [
+            [v.value, LOOKS[v].family.value, LOOKS[v].symbol, LOOKS[v].meaning] for v in verdicts
+        ],
+        "families": {name.value: words for name, words in FAMILIES.items()},
+        "thresholds": plain(asdict(results.environment.thresholds)),
+        "environment": plain(results.environment.versions),
+        "models": [
+            plain(known.get(m, {})) | {"id": m, "architecture": architecture[m]} for m in models
+        ],
+        "backends": [
+            plain(next((asdict(b) for b in results.backends if b.id == name), {})) | {"id": name}
+            for name in backends
+        ],
+        "scenarios": [plain(meaning.get(name, {})) | {"id": name} for name in scenarios],
+        "cases": list(cases),
+        "groups": [
+            [models[m], backends[b], len(cells), _about(groups.get((m, b)))]
+            for (m, b), cells in members.items()
+        ],
+        "cells": {
+            "scenario": [scenarios[cell.scenario] for cell in cells],
+            "case": [cases[cell.case] for cell in cells],
+            "verdict": [looks[cell.verdict] for cell in cells],
+            "ratio": [short(cell.worst_ratio) for cell in cells],
+            "seconds": [short(cell.seconds) for cell in cells],
+            "flags": [bool(cell.expected) + 2 * cell.harness for cell in cells],
+            "line": ["" if cell.verdict.passes else headline(cell) for cell in cells],
+            "id": {i: cell.id for i, cell in enumerate(cells) if cell.id != _plain_id(cell)},
+        },
+    }
+
+
+def _names(first: Sequence[str], then: Iterable[str]) -> dict[str, int]:
+    return {name: index for index, name in enumerate(dict.fromkeys([*first, *then]))}
+
+
+def _plain_id(cell: CellResult) -> str:
+    return f"{cell.scenario}[{cell.model}-{cell.backend}-{cell.case}]"
+
+
+def _about(group: Group | None) -> dict[str, Any]:
+    if group is None:
+        return {}
+    about: dict[str, Any] = plain(
+        {
+            key: value
+            for key, value in asdict(group).items()
+            if key not in ("model", "backend", "log_tail")
+        }
+    )
+    return about | {"boundaries": list(figures.boundaries(group))}
+
+
+def _detail(cell: CellResult, context: Context) -> dict[str, Any]:
+    return {
+        "words": [clipped(text) for text in reasoning(cell, context)],
+        "command": cell.command,
+        "detail": clipped(cell.detail),
+        "layers": plain(cell.layers),
+        "prompts": [list(ids) for ids in cell.prompt_ids],
+        "relations": [[r.name, r.holds, clipped(r.detail)] for r in cell.relations],
+        "observations": [_row(judged) for judged in cell.observations],
+        "series": figures.series(cell),
+        "gains": figures.gains(cell),
+        "worst": cell.worst_site,
+    }
+
+
+def _row(judged: Judged) -> list[Any]:
+    """In the order of the page's table; `extra` last."""
+    gain = judged.gain
+    return [
+        judged.site,
+        judged.verdict.value,
+        *map(short, (judged.q_med, judged.q_max, judged.spread)),
+        *map(short, (judged.error, judged.floor, judged.smallest)),
+        None if gain is None else [short(gain.g), short(gain.h), short(gain.sigma)],
+        list(judged.shape),
+        judged.dtype,
+        clipped(judged.message),
+        plain(judged.extra),
+    ]
+
+
+def counts(cells: Iterable[CellResult]) -> dict[Verdict, int]:
+    """How often each verdict was given, the worst verdict first, none that was not."""
+    found = {verdict: 0 for verdict in LOOKS}
+    for cell in cells:
+        found[cell.verdict] += 1
+    return {verdict: count for verdict, count in found.items() if count}

@@ -1,0 +1,172 @@
+"""The published JSON schema of results.json: the records' own, with every field explained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from conformance import records
+
+#: Record → field → what it holds. A field without a line here fails the tests.
+FIELDS: Mapping[str, Mapping[str, str]] = {
+    "Results": {
+        "schema": "Name and version of this format.",
+        "run": "The run itself: when, how long, which command.",
+        "environment": "The machine that judged, its versions, and the thresholds.",
+        "models": "The models of the run and the checkpoints that were used.",
+        "backends": "The columns of the matrix.",
+        "scenarios": "What was asked, with its meaning and both of its sources.",
+        "groups": "What each worker (one model on one backend) said about itself.",
+        "cells": "One entry for every planned cell.",
+        "footer": "Written last: without it the file is incomplete and refused.",
+    },
+    "RunInfo": {
+        "id": "The run's name: its folder under reports/.",
+        "started": "When it began, ISO 8601.",
+        "finished": "When it ended, ISO 8601.",
+        "seconds": "Wall-clock seconds.",
+        "command": "The command line.",
+        "jobs": "How many workers ran at a time.",
+        "peak_mib": "Most memory of all processes together, MiB; 0 when not measured.",
+        "resumed": "Cells taken over from an interrupted run.",
+    },
+    "Environment": {
+        "python": "Python's version.",
+        "platform": "Operating system and processor.",
+        "device": "`cpu` or `cuda`.",
+        "devices": "The devices' names.",
+        "versions": "Package → version, of the parent process.",
+        "thresholds": "What the judge gated on.",
+    },
+    "Thresholds": {
+        "k_med": "Most the median token may be off, in multiples of the noise floor.",
+        "k_max": "Most the worst token may be off, in multiples of the noise floor.",
+        "drift_max": "Up to this worst token a diffuse error is called drift.",
+        "drift_spread": "Least spread of an error that is called drift (1: all tokens alike).",
+        "gain_tolerance": "How far a gain may be from 0 or 1 in any case.",
+        "gain_sigmas": "The same in standard deviations of the honest runs' gain.",
+        "off_axis": "Most of a write's effect that may point elsewhere, relative.",
+        "power": "Largest standard deviation of the gain with which the check still says anything.",
+        "margin": "A flipped token is benign up to this many times the noise of its logits.",
+        "source": "Where these numbers come from.",
+    },
+    "ModelInfo": {
+        "id": "The model's name in models.yaml.",
+        "architecture": "The transformers `model_type`.",
+        "source": "Where the weights came from.",
+        "digest": "Of the checkpoint.",
+        "layers": "Number of decoder layers.",
+        "width": "Width of the residual stream.",
+    },
+    "Backend": {
+        "id": "The column's name.",
+        "engine": "The engine's name, or `module:function` for one of somebody else's.",
+        "pipeline": "Pipeline stages asked for.",
+        "tensor": "Tensor-parallel ranks asked for.",
+        "transport": "Who carries values between stages: auto, relay or native.",
+        "default": "Whether it runs without being named.",
+        "environment": "Name of the environment it runs in; empty for the parent's.",
+        "options": "Further options of the engine.",
+    },
+    "ScenarioInfo": {
+        "id": "The scenario's name.",
+        "meaning": "What it does, in words.",
+        "cases": "Names of its cases.",
+        "path": "Its file.",
+        "trace_source": "The nnsight trace.",
+        "reference_source": "The same in plain PyTorch: what it means.",
+    },
+    "Group": {
+        "model": "The model's name.",
+        "backend": "The backend's name.",
+        "status": "How the worker's work ended; not a judgement.",
+        "reason": "Why it is not `ok`.",
+        "layout": "The reading of the residual stream that agrees with the truth.",
+        "layout_tried": "Reading → distance from the truth, multiples of noise.",
+        "identity": "What the engine proved to be: stages, eager mode, device and so on.",
+        "versions": "Package → version, in the worker.",
+        "load_seconds": "Seconds until the engine was ready.",
+        "seconds": "Seconds of the whole worker.",
+        "peak_mib": "Most memory of the worker, MiB.",
+        "log_tail": "The end of its log.",
+        "starts": "How many workers it took; more than 1 after a crash or timeout.",
+        "reused": "Whether observations of an earlier run were taken.",
+    },
+    "CellResult": {
+        "id": "`scenario[model-backend-case]`.",
+        "model": "The model's name.",
+        "architecture": "The transformers `model_type`.",
+        "backend": "The backend's name.",
+        "scenario": "The scenario's name.",
+        "case": "The case's name.",
+        "verdict": "The judgement. Only `exact` and `match` pass.",
+        "reason": "Why, in one line.",
+        "seconds": "Seconds the case took in the worker.",
+        "command": "Runs this cell alone.",
+        "observations": "Every judged observation.",
+        "relations": "Rules that need no tolerance, and whether they held.",
+        "worst_site": "The observation that is furthest off.",
+        "worst_ratio": "How far: multiples of the noise floor.",
+        "detail": "Traceback or the engine's own words.",
+        "harness": "The harness failed here: never scored as the product's.",
+        "diagnosis": "What explains a failure, in words.",
+        "attribution": "Which side is at fault.",
+        "expected": "Why this verdict is expected; empty when it is not.",
+        "layers": "The scenario's own names → layer indices.",
+        "prompt_ids": "Token ids of each prompt.",
+    },
+    "Judged": {
+        "site": "`run/pPROMPT/sSTEP/name.LAYER`.",
+        "verdict": "This observation's verdict.",
+        "message": "What is wrong with it.",
+        "q_med": "Median over tokens of the error in multiples of the noise floor.",
+        "q_max": "The same for the worst token.",
+        "spread": "Near 1: every token is off alike; near 1/tokens: one is.",
+        "ratios": "The error of each token (row) in multiples of the noise floor.",
+        "error": "Relative L2 distance from the truth, median over tokens.",
+        "floor": "The same of honest bf16 runs: the noise floor.",
+        "smallest": "Smallest relative error that would have been found.",
+        "gain": "Did the write land; null where nothing was written.",
+        "shape": "Shape of the tensor.",
+        "dtype": "Its type.",
+        "extra": "Further figures that do not gate.",
+    },
+    "Gain": {
+        "g": "Candidate's change along the truth's: 1 landed, 0 dropped, 2 twice, −1 sign.",
+        "h": "What of the candidate's change points elsewhere, relative.",
+        "sigma": "Standard deviation of g among honest runs.",
+        "tokens": "g of each token; NaN where the truth does not change.",
+    },
+    "Relation": {
+        "name": "The rule.",
+        "holds": "Whether it held.",
+        "detail": "Where it did not.",
+    },
+    "Footer": {
+        "planned": "Cells that were planned.",
+        "judged": "Cells with a verdict: equal to `planned` in a complete run.",
+        "verdicts": "Verdict → number of cells.",
+        "exit_code": "What `conformance run` said to the shell.",
+    },
+}
+
+
+def results_schema() -> str:
+    """The schema as JSON text."""
+    return json.dumps(_schema(), indent=2, ensure_ascii=False)
+
+
+def _schema() -> dict[str, Any]:
+    schema = records.adapter(records.Results).json_schema(mode="serialization")
+    definitions = schema["$defs"]
+    for name, part in {**definitions, "Results": schema}.items():
+        for field, words in FIELDS.get(name, {}).items():
+            if field in part["properties"]:
+                part["properties"][field]["description"] = words
+    schema["properties"]["schema"]["const"] = records.SCHEMA
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": records.SCHEMA,
+    }

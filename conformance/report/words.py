@@ -1,0 +1,160 @@
+"""A cell's verdict in plain words: the same sentences on the page and in the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from conformance.records import CellResult, Group, Judged, Thresholds, Verdict
+from conformance.report import figures
+from conformance.report.looks import LOOKS
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a cell is compared with: the worker's own words and the same case elsewhere."""
+
+    thresholds: Thresholds
+    group: Group | None = None
+    siblings: tuple[CellResult, ...] = ()
+
+
+def number(value: float | None) -> str:
+    """Three significant digits without an exponent where people would write none."""
+    if value is None:
+        return "–"
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("∞" if value > 0 else "−∞")
+    if value == 0:
+        return "0"
+    if 0.001 <= abs(value) < 100_000:
+        digits = max(0, 2 - math.floor(math.log10(abs(value))))
+        text = f"{value:.{digits}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{value:.2e}"
+
+
+def times(value: float | None) -> str:
+    """A multiple of the noise floor."""
+    return "–" if value is None else f"{number(value)}×"
+
+
+def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
+    """Why the cell has its verdict, sentence by sentence, the most telling first."""
+    sentences = [f"{cell.verdict.value}: {LOOKS[cell.verdict].meaning}.", _ended(cell.reason)]
+    if cell.diagnosis:
+        sentences.append(f"Diagnosis: {_ended(cell.diagnosis)}")
+    sentences += [
+        *_where(cell, context),
+        *_gain(cell, context.thresholds),
+        *_passed(cell),
+        *_relations(cell),
+        *_elsewhere(cell, context.siblings),
+    ]
+    if cell.attribution:
+        sentences.append(f"At fault: {_ended(cell.attribution)}")
+    if cell.harness:
+        sentences.append("The harness itself failed here: this is not scored as the product's.")
+    if cell.expected:
+        sentences.append(f"This is expected: {_ended(cell.expected)}")
+    return tuple(dict.fromkeys(sentence for sentence in sentences if sentence))
+
+
+def _ended(text: str) -> str:
+    text = text.strip()
+    return text if not text or text[-1] in ".!?…:”\"'" else f"{text}."
+
+
+def first_off(cell: CellResult) -> Judged | None:
+    """The failing observation of the lowest layer, in the earliest step."""
+    failing = [
+        (site.step, site.layer, judged)
+        for judged in cell.observations
+        if judged.verdict.fails
+        and (site := figures.place(judged)) is not None
+        and site.layer is not None
+    ]
+    return min(failing, key=lambda entry: entry[:2], default=(0, 0, None))[2]
+
+
+def _where(cell: CellResult, context: Context) -> Iterable[str]:
+    failing = [judged for judged in cell.observations if judged.verdict.fails]
+    if not failing:
+        return
+    yield f"{len(failing)} of {len(cell.observations)} observations are off."
+    first = first_off(cell)
+    site = figures.place(first) if first is not None else None
+    if first is not None and site is not None:
+        sentence = f"The first layer that is off is {site.layer} ({first.site})"
+        bounds = figures.boundaries(context.group)
+        if site.layer in bounds:
+            sentence += ", the first layer of a pipeline stage"
+        elif bounds:
+            stage = sum(site.layer >= start for start in bounds if site.layer is not None)
+            sentence += f", on pipeline stage {stage + 1} of {len(bounds) + 1}"
+        yield f"{sentence}."
+    if cell.worst_ratio is not None:
+        limit = context.thresholds.k_max
+        yield (
+            f"The worst value is {times(cell.worst_ratio)} the noise floor"
+            f"{f' at {cell.worst_site}' if cell.worst_site else ''}; {times(limit)} is allowed."
+        )
+
+
+def _gain(cell: CellResult, thresholds: Thresholds) -> Iterable[str]:
+    gains = [judged for judged in cell.observations if judged.gain is not None]
+    if not gains:
+        return
+    worst = max(gains, key=lambda judged: _off(judged))
+    gain = worst.gain
+    assert gain is not None
+    room = max(thresholds.gain_tolerance, thresholds.gain_sigmas * gain.sigma)
+    if abs(gain.g - 1) <= room:
+        yield (
+            f"The write landed at all of {len(gains)} places: its gain is within "
+            f"{number(abs(gain.g - 1))} of 1."
+        )
+        return
+    yield (
+        f"The write's gain is furthest from 1 at {worst.site}: "
+        f"{number(gain.g)} ± {number(gain.sigma)} (1: it landed, 0: it had no effect), "
+        f"off-axis {number(gain.h)} (limit {number(thresholds.off_axis)} and the noise)."
+    )
+
+
+def _off(judged: Judged) -> float:
+    if judged.gain is None:
+        return -1.0
+    return math.inf if math.isnan(judged.gain.g) else abs(judged.gain.g - 1)
+
+
+def _passed(cell: CellResult) -> Iterable[str]:
+    if cell.verdict is not Verdict.MATCH:
+        return
+    if cell.worst_ratio is not None:
+        yield f"The worst value is {times(cell.worst_ratio)} the noise floor."
+    smallest = [j.smallest for j in cell.observations if j.smallest is not None]
+    if smallest:
+        yield (
+            "An error would have been found from a relative size of "
+            f"{percent(min(smallest))} (best place) to {percent(max(smallest))} (worst place)."
+        )
+
+
+def percent(value: float) -> str:
+    return f"{number(100 * value)} %"
+
+
+def _relations(cell: CellResult) -> Iterable[str]:
+    for relation in cell.relations:
+        if not relation.holds:
+            detail = f" ({relation.detail})" if relation.detail else ""
+            yield f"A rule that needs no tolerance is broken: {relation.name}{detail}."
+
+
+def _elsewhere(cell: CellResult, siblings: Iterable[CellResult]) -> Iterable[str]:
+    others = [other for other in siblings if other.backend != cell.backend]
+    if others and not cell.verdict.passes:
+        said = ", ".join(f"{other.verdict.value} on {other.backend}" for other in others)
+        yield f"The same case is {said}."
