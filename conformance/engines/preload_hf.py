@@ -1,8 +1,20 @@
-"""What a zygote for transformers imports before it forks."""
+"""What a zygote for the transformers engines imports before it forks workers."""
 
-import nnsight.modeling.transformers
-import torch
-import transformers
+# ruff: noqa: E402, F401 - imported for their effect: they are loaded, after the settings
+from __future__ import annotations
+
+import os
+
+# Read at import: one thread a worker, and no pool that a fork would lose.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import gguf
+import transformers.generation
 
 import conformance.engines.hf
-import conformance.engines.reference  # noqa: F401
+import conformance.engines.reference
+import conformance.engines.weights
+from conformance.engines.forkable import require_forkable
+
+require_forkable("transformers and nnsight")

@@ -1,0 +1,22 @@
+"""A process may fork workers only while nothing runs in it but its one thread."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+
+
+def require_forkable(what: str) -> None:
+    """Raise RuntimeError when the imports started threads or opened a CUDA context.
+
+    A forked child has only the forking thread: a lock that another one held stays locked in
+    it for ever, and a CUDA context cannot be used in it at all.
+    """
+    import torch
+
+    threads = psutil.Process(os.getpid()).num_threads()
+    if threads > 1:
+        raise RuntimeError(f"importing {what} left {threads} threads: a fork could hang")
+    if torch.cuda.is_initialized():
+        raise RuntimeError(f"importing {what} opened a CUDA context: a fork could not use it")
