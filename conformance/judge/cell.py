@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge import conclude, floor, gain, metrics, relations, structure, tokens, verdict
-from conformance.judge.evidence import Evidence, read_reference
+from conformance.judge.evidence import Evidence, Reference, read_reference
 from conformance.judge.relations import Mismatch, compare_exact
 from conformance.judge.verdict import Judgement
 from conformance.records import Judged, Site, Thresholds, Verdict
@@ -98,7 +98,7 @@ def _compare_values(evidence: Evidence, thresholds: Thresholds) -> None:
         if site in evidence.judged:
             continue
         distance = floor.measure(evidence.rows[site], honest, thresholds)
-        exact = _is_honest(evidence.rows[site], honest)
+        exact = _is_honest(evidence.observed[site], evidence.reference, site)
         evidence.judged[site] = _judged(evidence.observed[site], site, distance, exact, thresholds)
 
 
@@ -111,12 +111,18 @@ def _same_integers(mine: Tensor, truth: Tensor) -> tuple[Verdict, str]:
     return Verdict.WRONG, f"{count} of {mine.numel()} integers differ, the first at {first}"
 
 
-def _is_honest(rows: Tensor, honest: floor.Floor) -> bool:
+def _is_honest(mine: Tensor, reference: Reference, site: Site) -> bool:
     """Bitwise one of the honest runs, or the truth itself or rounded to bf16?"""
-    rounded = honest.truth.to(torch.bfloat16).to(torch.float64)
-    if any(torch.equal(rows, known) for known in (honest.truth, rounded)):
-        return True
-    return any(torch.equal(rows, known) for known in honest.members)
+    truth = reference.truth[site]
+    known = (truth, truth.to(torch.bfloat16), *reference.honest[site])
+    return any(_same_values(mine, other) for other in known)
+
+
+def _same_values(left: Tensor, right: Tensor) -> bool:
+    """Equal, also where one of the two is stored in a wider dtype."""
+    if left.dtype != right.dtype:
+        left, right = left.to(torch.float64), right.to(torch.float64)
+    return torch.equal(left, right)
 
 
 def _judged(
@@ -136,6 +142,8 @@ def _judged(
     if distance.massive:
         extra["massive_ulps"] = distance.massive_ulps
         extra["massive_share"] = distance.massive
+    if distance.shift:
+        extra["shift_share"] = distance.shift
     return Judged(
         site=str(site),
         verdict=kind,
@@ -158,6 +166,8 @@ def _wrong(distance: floor.Distance, thresholds: Thresholds) -> str:
         return "not zero where the truth and every honest run are exactly zero"
     if distance.massive > 1 and distance.q_max <= thresholds.k_max:
         return f"a massive activation is {distance.massive_ulps:.0f} bf16 steps off"
+    if distance.shift > 1 and distance.q_max <= thresholds.k_max:
+        return f"shifted as a whole, {distance.shift:.3g} times as far as allowed"
     off = [t for t, ratio in enumerate(distance.ratios) if ratio > thresholds.k_max]
     total = len(distance.ratios)
     if total == 1 or not off:
@@ -223,10 +233,11 @@ def _compare_edits(evidence: Evidence, thresholds: Thresholds) -> None:
         if pair[0].truth.shape == pair[1].truth.shape:
             rows = evidence.rows
             changes[after] = gain.change(rows[before], rows[after], pair, thresholds)
-    for name in {site.name for site in changes}:
-        those = {site: change for site, change in changes.items() if site.name == name}
-        uneven = gain.unevenness(list(those.values()))
-        for site, change in those.items():
-            evidence.effects[site] = gain.effect(change, uneven, thresholds)
-    for site, effect in evidence.effects.items():
+    uneven = {
+        name: gain.unevenness([change for site, change in changes.items() if site.name == name])
+        for name in {site.name for site in changes}
+    }
+    for site, change in changes.items():
+        effect = gain.effect(change, uneven[site.name], thresholds)
+        evidence.effects[site] = effect
         evidence.judged[site] = replace(evidence.judged[site], gain=effect.gain)

@@ -4,6 +4,11 @@ E_t is the ensemble's root mean square error at token t, n_t = √(E_t² + (u₀
 and ρ_t = the candidate's error at t over n_t. Q_med and Q_max are the median and the
 maximum of ρ over the tokens. All of it is kept in absolute size, so that a truth of
 zeros needs no division.
+
+Logits are compared after taking each row's mean away, and the means by themselves: on
+SmolLM2-135M 88 % of the honest error of a row of logits is one common shift, which
+changes no probability and, being a single number, is up to eight times smaller in one
+honest run than in the next; what is left agrees to a few per cent between them.
 """
 
 from __future__ import annotations
@@ -23,9 +28,10 @@ class Floor:
     """What honest runs make of one observation. Tensors are float64.
 
     truth [T, D]; members [M, T, D]; bulk bool [T, D]; scale, noise [T]. `ulps` is the
-    ensemble's error on the massive dimensions in bf16 ulps, [T, D], at least one; None
-    without such dimensions. `zero` marks rows which the truth and every member hold
-    at exactly zero.
+    ensemble's error on each massive element in bf16 ulps, at least one; None without
+    such elements. `shift` is the truth's mean of each row and `shift_noise` the
+    ensemble's error of it, where the rows are compared without their means. `zero` marks
+    rows which the truth and every member hold at exactly zero.
     """
 
     truth: Tensor
@@ -35,6 +41,12 @@ class Floor:
     noise: Tensor
     ulps: Tensor | None
     zero: Tensor
+    shift: Tensor | None = None
+    shift_noise: Tensor | None = None
+
+    def view(self, rows: Tensor) -> Tensor:
+        """Rows as they are compared: without their means where those are judged apart."""
+        return rows if self.shift is None else rows - rows.mean(dim=-1, keepdim=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,8 @@ class Distance:
     `error` and `floor` are relative (median over the tokens); `smallest` is the
     smallest relative error on all tokens that would have been found, `smallest_local`
     on any one of them. `massive` is the worst massive dimension as a share of what is
-    allowed there; `zero` is False when a row that must be zero is not.
+    allowed there, and `shift` the worst common shift; `zero` is False when a row that
+    must be zero is not.
     """
 
     q_med: float
@@ -57,14 +70,30 @@ class Distance:
     smallest_local: float | None
     massive: float
     massive_ulps: float
+    shift: float
     zero: bool
 
+    @property
+    def bounded(self) -> bool:
+        """Is all that is judged by a mere bound within it?"""
+        return self.massive <= 1.0 and self.shift <= 1.0 and self.zero
 
-def floor(truth: Tensor, members: Tensor, fallback: Tensor | None = None) -> Floor:
+
+def floor(
+    truth: Tensor, members: Tensor, fallback: Tensor | None = None, *, centred: bool = False
+) -> Floor:
     """The floor of one observation from its truth [T, D] and its members [M, T, D].
 
     `fallback` [T] is the scale of rows whose truth is zero: the clean run's norm.
+    `centred` compares the rows without their means, and the means apart.
     """
+    empty = (truth == 0).all(dim=-1) & (members == 0).all(dim=-1).all(dim=0)
+    shift = truth.mean(dim=-1) if centred else None
+    shift_noise = None
+    if shift is not None:
+        shift_noise = (members.mean(dim=-1) - shift).square().mean(dim=0).sqrt()
+        truth = truth - shift.unsqueeze(-1)
+        members = members - members.mean(dim=-1, keepdim=True)
     mask = metrics.bulk(truth)
     scale = metrics.norm(truth, mask)
     if fallback is not None:
@@ -72,8 +101,8 @@ def floor(truth: Tensor, members: Tensor, fallback: Tensor | None = None) -> Flo
     off = members - truth
     squared = metrics.norm(off, mask).square().mean(dim=0)
     noise = (squared + (metrics.ROUNDING * scale).square()).sqrt()
-    empty = (truth == 0).all(dim=-1) & (members == 0).all(dim=-1).all(dim=0)
-    return Floor(truth, members, mask, scale, noise, _massive_floor(off, truth, mask), empty)
+    ulps = _massive_floor(off, truth, mask)
+    return Floor(truth, members, mask, scale, noise, ulps, empty, shift, shift_noise)
 
 
 def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor) -> Tensor | None:
@@ -84,17 +113,17 @@ def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor) -> Tensor | None:
     massive = ~mask
     if not bool(massive.any()):
         return None
-    squared = (off / metrics.ulp(truth)).square().mean(dim=0)
-    pooled = squared[massive].mean()
-    return squared.clamp_min(float(pooled)).clamp_min(1.0).sqrt()
+    squared = (off[:, massive] / metrics.ulp(truth[massive])).square().mean(dim=0)
+    return squared.clamp_min(float(squared.mean())).clamp_min(1.0).sqrt()
 
 
 def measure(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> Distance:
     """Compare a finite candidate [T, D] with the truth, against the floor."""
-    distance = metrics.norm(candidate - honest.truth, honest.bulk)
+    rows = honest.view(candidate)
+    distance = metrics.norm(rows - honest.truth, honest.bulk)
     ratios = metrics.ratio(distance, honest.noise)
     q_med, q_max = metrics.median(ratios), float(ratios.max())
-    massive, massive_ulps = _massive(candidate, honest, thresholds)
+    massive, massive_ulps = _massive(rows, honest, thresholds)
     relative = metrics.ratio(honest.noise, honest.scale)
     floor_med = metrics.median(relative)
     return Distance(
@@ -108,6 +137,7 @@ def measure(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> Distanc
         smallest_local=_smallest_local(ratios, relative, thresholds.k_max),
         massive=massive,
         massive_ulps=massive_ulps,
+        shift=_shift(candidate, honest, thresholds),
         zero=not bool((candidate[honest.zero] != 0).any()),
     )
 
@@ -125,9 +155,25 @@ def _massive(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> tuple[
     """
     if honest.ulps is None:
         return 0.0, 0.0
-    off = ((candidate - honest.truth).abs() / metrics.ulp(honest.truth))[~honest.bulk]
-    share = off / (thresholds.drift_max * honest.ulps[~honest.bulk])
+    massive = ~honest.bulk
+    truth = honest.truth[massive]
+    off = (candidate[massive] - truth).abs() / metrics.ulp(truth)
+    share = off / (thresholds.drift_max * honest.ulps)
     return float(share.max()), float(off.max())
+
+
+def _shift(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> float:
+    """The common shift of a row as a share of what is allowed.
+
+    A few members cannot show how large a single number may be, so it is bounded by the
+    noise of the rest of the row as well.
+    """
+    if honest.shift is None or honest.shift_noise is None:
+        return 0.0
+    off = (candidate.mean(dim=-1) - honest.shift).abs()
+    each = honest.noise / math.sqrt(candidate.shape[-1])
+    allowed = thresholds.drift_max * torch.maximum(honest.shift_noise, each)
+    return float(metrics.ratio(off, allowed).max())
 
 
 def _smallest(limit: float, seen: float, noise: float) -> float | None:
@@ -148,8 +194,7 @@ def within(distance: Distance, thresholds: Thresholds) -> bool:
     return (
         distance.q_med <= median_limit(len(distance.ratios), thresholds)
         and distance.q_max <= thresholds.k_max
-        and distance.massive <= 1.0
-        and distance.zero
+        and distance.bounded
     )
 
 
@@ -158,6 +203,5 @@ def drifts(distance: Distance, thresholds: Thresholds) -> bool:
     return (
         distance.q_max <= thresholds.drift_max
         and distance.spread > thresholds.drift_spread
-        and distance.massive <= 1.0
-        and distance.zero
+        and distance.bounded
     )

@@ -90,10 +90,10 @@ def change(
     mask = before.bulk
     truth = (after.truth - before.truth) * mask
     members = (after.members - before.members) * mask
-    mine = (edited - clean) * mask
+    mine = before.view(edited - clean) * mask
     touched = torch.linalg.vector_norm(truth, dim=-1) > UNTOUCHED * before.scale
     leak = _leak(mine, members, before.noise, ~touched)
-    leaking = tuple(torch.nonzero(leak > thresholds.k_max).flatten().tolist())
+    leaking = tuple(torch.nonzero(leak > thresholds.margin).flatten().tolist())
     rows, worst = truth.shape[0], float(leak.max())
     if not bool(touched.any()):
         return Change(rows, worst, leaking)

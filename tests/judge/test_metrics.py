@@ -182,3 +182,39 @@ def test_histogram_counts_every_element() -> None:
 def test_cosine() -> None:
     assert metrics.cosine(torch.ones(3), torch.ones(3)) == pytest.approx(1.0)
     assert metrics.cosine(torch.zeros(3), torch.ones(3)) == 0.0
+
+
+def shifted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """One row of logits whose honest runs differ by a common shift above all."""
+    truth, members = noisy(tokens=1, width=400, seed=seed)
+    shift = torch.tensor([0.1, -0.2, 0.05, 0.3], dtype=torch.float64)
+    return truth, members + shift[:, None, None]
+
+
+def test_a_common_shift_of_logits_is_judged_apart() -> None:
+    truth, members = shifted()
+    honest = floor.floor(truth, members, centred=True)
+    assert floor.measure(members[3], honest, Thresholds()).q_max == pytest.approx(1.0, abs=0.1)
+    far = floor.measure(members[3] + 1.4, honest, Thresholds())
+    assert far.q_max == pytest.approx(1.0, abs=0.1) and floor.within(far, Thresholds())
+    gross = floor.measure(members[3] + 1.7, honest, Thresholds())
+    assert gross.shift > 1 and not floor.within(gross, Thresholds())
+    assert not floor.drifts(gross, Thresholds())
+
+
+def test_without_the_shift_a_smaller_error_of_logits_is_found() -> None:
+    truth, members = shifted()
+    draw = torch.Generator().manual_seed(3)
+    bad = members[0] + 0.04 * torch.randn(1, 400, generator=draw, dtype=torch.float64)
+    assert not floor.within(
+        floor.measure(bad, floor.floor(truth, members, centred=True), Thresholds()), Thresholds()
+    )
+    whole = floor.measure(bad, floor.floor(truth, members), Thresholds())
+    assert whole.q_max < Thresholds().k_max
+
+
+def test_zero_logits_must_be_zero_and_not_only_constant() -> None:
+    truth, members = torch.zeros(1, 8).double(), torch.zeros(4, 1, 8).double()
+    honest = floor.floor(truth, members, torch.ones(1).double(), centred=True)
+    assert floor.within(floor.measure(truth, honest, Thresholds()), Thresholds())
+    assert not floor.within(floor.measure(truth + 1e-9, honest, Thresholds()), Thresholds())
