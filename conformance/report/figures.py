@@ -25,7 +25,8 @@ def short(value: float | None) -> Number:
         return None
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return float(f"{value:.3g}")
+    rounded = float(f"{value:.3g}")
+    return rounded if math.isfinite(rounded) else value
 
 
 def stages(identity: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:

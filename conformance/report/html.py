@@ -66,6 +66,7 @@ def render(results: Results) -> str:
         script=Markup(script),  # noqa: S704 - our own files
         style=Markup(style),  # noqa: S704
         script_digest=_digest(script),
+        style_digest=_digest(style),
         headline=findings.headline_of(results),
         findings=findings.findings(results),
         backends=facts.backends(results),

@@ -152,6 +152,13 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 }
 
 
+#: JSON has no word for these; records write them as strings.
+NUMBER: Mapping[str, Any] = {
+    "description": "A number; what JSON has no number for is one of three strings.",
+    "anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}],
+}
+
+
 def results_schema() -> str:
     """The schema as JSON text."""
     return json.dumps(_schema(), indent=2, ensure_ascii=False)
@@ -165,8 +172,24 @@ def _schema() -> dict[str, Any]:
             if field in part["properties"]:
                 part["properties"][field]["description"] = words
     schema["properties"]["schema"]["const"] = records.SCHEMA
+    definitions["Number"] = NUMBER
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
+        **_with_words_for_numbers(schema),
         "title": records.SCHEMA,
     }
+
+
+def _with_words_for_numbers(part: Any) -> Any:
+    """Every `number` of the schema as a reference to NUMBER."""
+    if part is NUMBER:
+        return part
+    if isinstance(part, dict):
+        found = {key: _with_words_for_numbers(value) for key, value in part.items()}
+        if found.get("type") == "number":
+            del found["type"]
+            found["$ref"] = "#/$defs/Number"
+        return found
+    if isinstance(part, list):
+        return [_with_words_for_numbers(item) for item in part]
+    return part

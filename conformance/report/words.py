@@ -42,7 +42,9 @@ def times(value: float | None) -> str:
 
 def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
     """Why the cell has its verdict, sentence by sentence, the most telling first."""
-    sentences = [f"{cell.verdict.value}: {LOOKS[cell.verdict].meaning}.", _ended(cell.reason)]
+    sentences = [f"{cell.verdict.value}: {LOOKS[cell.verdict].meaning}."]
+    if cell.reason:
+        sentences.append(f"Found: {_ended(cell.reason)}")
     if cell.diagnosis:
         sentences.append(f"Diagnosis: {_ended(cell.diagnosis)}")
     sentences += [

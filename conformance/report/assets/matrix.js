@@ -11,6 +11,7 @@ function buildMatrix() {
     run.backends.map((backend) => el('div', { role: 'columnheader', class: 'block', 'data-backend': backend.id },
       el('span', { class: 'backend' }, own(backend.id)),
       el('span', { class: 'strip', 'aria-hidden': 'true' }, scenarios.map((scenario) => el('span', { class: 'label' }, own(scenario.id))))))));
+  byId('order').append('tiles, in order: ', own(scenarios.map((scenario) => scenario.id).join(', ')));
   const byModel = new Map();
   for (const group of run.groups) byModel.set(group.model, [...(byModel.get(group.model) || []), group]);
   for (const [model, groups] of byModel) {

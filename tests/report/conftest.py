@@ -1,0 +1,55 @@
+"""What the report's tests share: made-up runs, and a real browser for those marked `browser`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from conformance.records import Results
+from tests.report import synthetic
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "browser: opens the page in a real Chromium")
+
+
+@pytest.fixture(scope="session")
+def results() -> Results:
+    return synthetic.results()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The browser's path. Asked for and not there is a failure: a skip would look green."""
+    found = os.environ.get("CONFORMANCE_BROWSER") or shutil.which("chromium")
+    if not found or not Path(found).exists():
+        pytest.fail("no browser: install chromium, or name one in CONFORMANCE_BROWSER")
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
+        yield launched
+        launched.close()

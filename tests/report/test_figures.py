@@ -1,0 +1,88 @@
+"""What the plots show: the worst of every place survives, whatever is merged."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.records import Group, Judged, Results, Verdict
+from conformance.report import figures
+
+
+@given(st.lists(st.floats(min_value=0, max_value=1e6)), st.integers(1, 50))
+def test_merging_keeps_the_worst(ratios: list[float], size: int) -> None:
+    merged = figures.merged(ratios, size)
+    assert len(merged) == math.ceil(len(ratios) / size)
+    if ratios:
+        assert max(merged) == figures.short(max(ratios))  # type: ignore[type-var]
+
+
+@given(st.lists(st.floats(0, 10), min_size=1), st.data())
+def test_merging_never_hides_a_nan(ratios: list[float], data: st.DataObject) -> None:
+    ratios[data.draw(st.integers(0, len(ratios) - 1))] = math.nan
+    assert "NaN" in figures.merged(ratios, len(ratios))
+
+
+@given(st.floats())
+def test_short_numbers_are_json_and_close(value: float) -> None:
+    short = figures.short(value)
+    if math.isfinite(value):
+        assert short == pytest.approx(value, rel=0.005)
+    else:
+        assert isinstance(short, str)
+        assert math.isnan(value) == (short == "NaN")
+
+
+def test_the_stage_boundary_is_the_first_layer_of_every_later_stage() -> None:
+    group = Group("m", "b", identity={"stages": [[0, 3], [3, 5], [5, 6]]})
+    assert figures.boundaries(group) == (3, 5)
+    assert figures.boundaries(Group("m", "b")) == ()
+    assert figures.boundaries(None) == ()
+
+
+@pytest.mark.parametrize("said", ["two", 7, [[0]], [["a", "b"]], None])
+def test_stages_that_make_no_sense_are_none(said: object) -> None:
+    assert figures.stages({"stages": said}) == ()
+
+
+def test_series_are_one_line_for_each_run_prompt_and_step_the_worst_first(results: Results) -> None:
+    cell = next(cell for cell in results.cells if cell.verdict is Verdict.WRONG)
+    lines = figures.series(cell)
+    streams = [line for line in lines if line["layers"]]
+    assert {(line["run"], line["prompt"]) for line in streams} == {
+        ("clean", 0),
+        ("clean", 1),
+        ("edited", 0),
+        ("edited", 1),
+    }
+    assert lines[0]["worst"] == figures.short(cell.worst_ratio)
+    layers = [point[0] for point in lines[0]["layers"]]
+    assert layers == sorted(layers)
+
+
+def test_a_name_that_is_no_site_is_left_out_and_breaks_nothing(results: Results) -> None:
+    cell = replace(results.cells[0], observations=(Judged("<b>", Verdict.WRONG, q_max=3.0),))
+    assert figures.series(cell) == []
+
+
+def test_long_prompts_are_merged_to_what_a_screen_shows(results: Results) -> None:
+    ratios = tuple(float(token == 1234) for token in range(1500))
+    judged = Judged("p0/s0/stream.1", Verdict.MATCH, q_max=1.0, ratios=ratios)
+    line = figures.series(replace(results.cells[0], observations=(judged,)))[0]
+    ((layer, heat),) = line["heat"]
+    assert layer == 1
+    assert len(heat) <= figures.COLUMNS
+    assert heat[1234 // line["bin"]] == 1.0
+    assert sum(heat) == 1.0
+
+
+def test_gains_are_sorted_by_their_distance_from_one(results: Results) -> None:
+    cell = next(cell for cell in results.cells if cell.verdict is Verdict.MISSCALED)
+    gains = figures.gains(cell)
+    distances = [abs(gain["g"] - 1) for gain in gains]
+    assert distances == sorted(distances, reverse=True)
+    assert gains[0]["tokens"][0] == "NaN"

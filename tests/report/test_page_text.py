@@ -1,0 +1,136 @@
+"""The page as text: whole, self-contained, and with nothing in it that a run could close."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.records import Results
+from conformance.report import html
+from tests.report import hostile, synthetic
+
+
+class Reader(HTMLParser):
+    """Tags, what scripts and styles hold, and every attribute that would fetch something."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: dict[str, str] = {}
+        self.text = ""
+        self._script: str | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._script = (dict(attrs).get("id") or "") if tag == "script" else None
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "script":
+            self._script = None
+
+    def handle_data(self, data: str) -> None:
+        if self._script is None:
+            self.text += data
+        else:
+            self.scripts[self._script] = self.scripts.get(self._script, "") + data
+
+
+def unpacked(text: str) -> Any:
+    return json.loads(gzip.decompress(base64.b64decode(text)))
+
+
+def test_writes_index_html_into_the_folder(tmp_path: Path, results: Results) -> None:
+    path = html.write(results, tmp_path / "run")
+    assert path == tmp_path / "run" / "index.html"
+    assert [entry.name for entry in path.parent.iterdir()] == ["index.html"]
+
+
+@pytest.mark.parametrize("make", [synthetic.results, hostile.hostile], ids=["plain", "hostile"])
+def test_has_exactly_the_tags_of_the_frame(make: Any) -> None:
+    """Whatever the run says, the only scripts are ours and nothing is fetched."""
+    results = make()
+    page = Reader(html.render(results))
+    groups = len({(cell.model, cell.backend) for cell in results.cells})
+    assert set(page.scripts) == {"", "index", *(f"part-{i}" for i in range(groups))}
+    assert sum(tag == "script" for tag, _ in page.tags) == groups + 2
+    assert not [tag for tag, _ in page.tags if tag in ("img", "iframe", "object", "embed", "base")]
+    for tag, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
+        for name in ("src", "href", "srcset", "action"):
+            value = attributes.get(name) or ""
+            assert not re.match(r"\s*(https?:|//|javascript:)", value), (tag, value)
+
+
+def test_the_policy_names_the_only_script_by_its_digest(results: Results) -> None:
+    page = Reader(html.render(results))
+    policy = next(
+        attributes["content"] or ""
+        for tag, attributes in page.tags
+        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert f"script-src '{html._digest(page.scripts[''])}'" in policy
+
+
+def test_the_data_says_what_the_run_says(results: Results) -> None:
+    page = Reader(html.render(results))
+    index = unpacked(page.scripts["index"])
+    columns = index["cells"]
+    names = [index["verdicts"][i][0] for i in columns["verdict"]]
+    scenarios = [index["scenarios"][i]["id"] for i in columns["scenario"]]
+    # The index goes by groups, in the order in which they begin.
+    expected = sorted(
+        results.cells,
+        key=lambda cell: [(g[0], g[1]) for g in index["groups"]].index(
+            (
+                [m["id"] for m in index["models"]].index(cell.model),
+                [b["id"] for b in index["backends"]].index(cell.backend),
+            )
+        ),
+    )
+    assert names == [cell.verdict.value for cell in expected]
+    assert scenarios == [cell.scenario for cell in expected]
+    assert sum(group[2] for group in index["groups"]) == len(results.cells)
+    first = unpacked(page.scripts["part-0"])["cells"][0]
+    assert len(first["observations"]) == len(expected[0].observations)
+    assert first["command"] == expected[0].command
+
+
+def test_markup_of_a_run_is_text(results: Results) -> None:
+    page = Reader(html.render(hostile.hostile()))
+    assert hostile.ATTACK in page.text
+    index = unpacked(page.scripts["index"])
+    assert index["models"][0]["id"] == hostile.MODEL
+
+
+def test_a_long_log_is_cut_in_its_middle_and_says_so() -> None:
+    page = Reader(html.render(hostile.hostile()))
+    part = unpacked(page.scripts["part-0"])
+    assert len(part["log"]) < 100_000
+    assert "characters left out" in part["log"]
+    assert "characters left out" in part["cells"][0]["detail"]
+
+
+def test_a_run_of_the_default_size_stays_under_five_megabytes(results: Results) -> None:
+    assert len(html.render(results).encode()) < 5_000_000
+
+
+def test_nothing_but_the_empty_run_says_that_there_is_nothing() -> None:
+    empty = html.render(synthetic.wrapped(()))
+    assert "Nothing was run" in empty
+    assert "Nothing was run" not in html.render(synthetic.one_cell())
+
+
+def test_says_which_transport_ran_and_how_many_stages_there_were(results: Results) -> None:
+    text = Reader(html.render(results)).text
+    assert "2 stages, values carried by the stage relay" in text
+    assert "1 stage" in text

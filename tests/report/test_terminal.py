@@ -1,0 +1,102 @@
+"""The terminal says what the page says, and nothing in a run can drive the terminal."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from conformance.errors import ConformanceError
+from conformance.records import Results, Verdict
+from conformance.report import terminal, words
+from tests.report import hostile, synthetic
+
+
+def console(*, is_terminal: bool = False) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, width=140, force_terminal=is_terminal), out
+
+
+def test_the_summary_shows_every_model_and_the_path(results: Results) -> None:
+    screen, out = console()
+    path = Path("reports") / ("long" * 60) / "index.html"
+    terminal.summary(results, path, screen)
+    text = out.getvalue()
+    for model in results.models:
+        assert model.id in text
+    assert "8 dropped of 23" in text
+    assert "897 cells" in text
+    assert str(path) in text.splitlines()
+
+
+def test_show_says_the_same_sentences_as_the_page(results: Results) -> None:
+    cell = next(cell for cell in results.cells if cell.verdict is Verdict.DROPPED)
+    screen, out = console()
+    terminal.show(results, cell.id, screen)
+    text = " ".join(out.getvalue().split())
+    for sentence in words.reasoning(cell, terminal.context(results, cell)):
+        assert " ".join(sentence.split()) in text
+    assert f"again: {cell.command}" in text
+
+
+def test_show_accepts_a_part_that_only_one_id_has(results: Results) -> None:
+    assert terminal.find(results, "READ_ALL[llama-hf").id == "read_all[llama-hf-all]"
+
+
+def test_an_exact_id_wins_over_ids_that_contain_it(results: Results) -> None:
+    cells = [cell for cell in results.cells if cell.scenario == "clean"][:2]
+    from dataclasses import replace
+
+    some = replace(
+        results, cells=(replace(cells[0], id="clean[a]"), replace(cells[1], id="clean[a]x"))
+    )
+    assert terminal.find(some, "clean[a]") is some.cells[0]
+
+
+def test_an_ambiguous_part_names_candidates(results: Results) -> None:
+    with pytest.raises(ConformanceError, match="cells are like 'steering'") as caught:
+        terminal.find(results, "steering")
+    assert "steering[smollm2-hf-first-small-one]" in caught.value.remedy
+
+
+def test_a_misspelt_id_names_near_ones(results: Results) -> None:
+    with pytest.raises(ConformanceError, match="has no cell") as caught:
+        terminal.find(results, "clean[lama-hf-all]")
+    assert "clean[llama-hf-all]" in caught.value.remedy
+
+
+def test_nothing_in_a_run_reaches_the_terminal_as_a_command() -> None:
+    run = hostile.hostile()
+    screen, out = console()
+    terminal.summary(run, Path("x"), screen)
+    for cell in run.cells:
+        terminal.show(run, cell.id, screen)
+    text = out.getvalue()
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert hostile.ATTACK.split()[0] in text
+
+
+def test_markup_of_rich_in_a_run_is_text(results: Results) -> None:
+    from dataclasses import replace
+
+    cell = replace(results.cells[0], reason="[bold red]oops[/]", command="run -k '[/nope]'")
+    screen, out = console()
+    terminal.show(replace(results, cells=(cell,)), cell.id, screen)
+    assert "[bold red]oops[/]" in out.getvalue()
+    assert "[/nope]" in out.getvalue()
+
+
+def test_the_end_of_the_log_is_shown_for_a_crash(results: Results) -> None:
+    crash = next(cell for cell in results.cells if cell.verdict is Verdict.CRASH)
+    screen, out = console()
+    terminal.show(results, crash.id, screen)
+    assert "WARNING prefix cache is off" in out.getvalue()
+
+
+def test_an_empty_run_is_not_called_clean() -> None:
+    screen, out = console()
+    terminal.summary(synthetic.wrapped(()), Path("x"), screen)
+    assert "Nothing was run" in out.getvalue()

@@ -1,0 +1,93 @@
+"""A verdict in words: what is said about each kind of failure, and what is not said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.records import CellResult, Relation, Results, Verdict
+from conformance.report import terminal, words
+
+
+def said(results: Results, cell: CellResult) -> str:
+    return "\n".join(words.reasoning(cell, terminal.context(results, cell)))
+
+
+def first(results: Results, verdict: Verdict) -> CellResult:
+    return next(cell for cell in results.cells if cell.verdict is verdict)
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_every_verdict_is_explained_with_its_own_reason(results: Results, verdict: Verdict) -> None:
+    cell = first(results, verdict)
+    text = said(results, cell)
+    assert text.startswith(f"{verdict.value}: ")
+    assert cell.reason in text
+
+
+def test_a_wrong_cell_says_from_which_layer_and_how_far(results: Results) -> None:
+    text = said(results, first(results, Verdict.WRONG))
+    assert "The first layer that is off is 2 (edited/p0/s0/stream.2)" in text
+    assert "on pipeline stage 1 of 2" in text
+    assert "2× is allowed" in text
+    assert "match on hf, match on vllm-pp1" in text
+
+
+def test_a_failure_that_begins_at_a_stage_says_so(results: Results) -> None:
+    text = said(results, first(results, Verdict.DROPPED))
+    assert "The first layer that is off is 2" in text
+    assert "the first layer of a pipeline stage" in text
+    assert "At fault: pipeline." in text
+
+
+def test_a_write_that_landed_is_not_blamed(results: Results) -> None:
+    assert "The write landed" in said(results, first(results, Verdict.WRONG))
+    assert "had no effect)" in said(results, first(results, Verdict.DROPPED))
+    assert "The write landed" not in said(results, first(results, Verdict.DROPPED))
+
+
+def test_a_pass_says_what_would_have_been_found(results: Results) -> None:
+    text = said(results, first(results, Verdict.MATCH))
+    assert "would have been found from a relative size of" in text
+    assert "off" not in text.split()
+
+
+def test_a_broken_relation_is_said_and_one_that_holds_is_not(results: Results) -> None:
+    cell = replace(
+        results.cells[0],
+        relations=(Relation("rows = prompt length", holds=True), Relation("a ≡ b", holds=False)),
+    )
+    text = said(results, cell)
+    assert "broken: a ≡ b" in text
+    assert "rows = prompt length" not in text
+
+
+def test_the_harness_owns_its_failures(results: Results) -> None:
+    cell = replace(first(results, Verdict.UNKNOWN), harness=True)
+    assert "not scored as the product's" in said(results, cell)
+
+
+def test_nan_is_the_worst_gain_and_breaks_nothing(results: Results) -> None:
+    cell = first(results, Verdict.DROPPED)
+    odd = tuple(
+        replace(j, gain=replace(j.gain, g=math.nan)) if j.gain else j for j in cell.observations
+    )
+    assert "NaN ±" in said(results, replace(cell, observations=odd))
+
+
+@given(st.floats(-1e300, 1e300))
+def test_numbers_are_read_back_to_three_digits(value: float) -> None:
+    assert float(words.number(value)) == pytest.approx(value, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (1.0, "1"), (100.0, "100"), (38.04, "38"), (0.00123, "0.00123"), (7312.0, "7312"),
+     (math.nan, "NaN"), (math.inf, "∞"), (None, "–"), (1e-9, "1.00e-09")],
+)  # fmt: skip
+def test_numbers_as_people_write_them(value: float | None, text: str) -> None:
+    assert words.number(value) == text
