@@ -12,6 +12,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -30,6 +32,8 @@ _GONE_WITHIN = 5.0
 
 #: How long Python's resource tracker may take to unlink the shared memory of those killed.
 _TIDY_WITHIN = 1.0
+
+_SHARED = "/dev/shm/"  # noqa: S108 - where the system puts it
 
 
 def die_with_parent(*, enabled: bool = True) -> None:
@@ -131,6 +135,28 @@ def _tracks_resources(pid: int) -> bool:
     except psutil.Error:
         return False
     return any("multiprocessing.resource_tracker" in word for word in command)
+
+
+def shared_files(pids: Iterable[int]) -> set[str]:
+    """The names in shared memory that these processes have open.
+
+    vLLM's CPU kernels never unlink theirs, and no resource tracker knows of them.
+    """
+    found: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):
+            # Not through psutil, which measures every mapping as well: too slow for an engine.
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                _, slash, name = line.partition(_SHARED)
+                found.add(slash + name)
+    return {path for path in found if path and Path(path).is_file()}
+
+
+def unlink_shared(paths: Iterable[str]) -> None:
+    """Give back shared memory whose processes have ended."""
+    for path in paths:
+        if path.startswith(_SHARED):
+            Path(path).unlink(missing_ok=True)
 
 
 def memory_mib(pids: Iterable[int]) -> float:

@@ -26,6 +26,7 @@ from typing import Any
 from conformance import sessions
 from conformance.engines import Engine, Refused, Unreadable
 from conformance.errors import ConformanceError
+from conformance.last_words import cause, points_elsewhere
 from conformance.records import Case, Group, Job, Outcome, Status
 from conformance.scenario import PROBING, Scenario, discover
 from conformance.store import GroupFolder, installed
@@ -90,7 +91,7 @@ def redirect(log: Path) -> None:
 
 def run(job: Job, folder: GroupFolder, say: Said) -> int:
     """Load the engine and run every case that has no outcome yet."""
-    begun = time.monotonic()
+    begun, log_start = time.monotonic(), folder.log_size()
     say("loading")
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
@@ -105,14 +106,16 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             peak_mib=peak_mib(),
         )
     except Exception as error:
-        return _refuse_all(job, folder, todo, say, _outcome_of(error), begun)
-    say("loaded", seconds=group.load_seconds)
+        outcome = _outcome_of(error)
+        return _refuse_all(job, folder, todo, say, outcome, begun=begun, log_start=log_start)
+    processes = sessions.members(os.getpid())
+    shared = sorted(sessions.shared_files(processes))
+    say("loaded", seconds=group.load_seconds, shared=shared)
     different = differences(job.expect, group.identity)
     if different:
         words = f"the engine is not what the column says: {'; '.join(different)}"
         group = replace(group, status=Status.UNKNOWN, reason=words)
     folder.write_group(group)
-    processes = sessions.members(os.getpid())
     for case in todo:
         if different:
             _record(folder, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, say)
@@ -141,13 +144,25 @@ def _open(job: Job) -> Engine:
 
 
 def _refuse_all(
-    job: Job, folder: GroupFolder, todo: list[Case], say: Said, outcome: Outcome, begun: float
+    job: Job,
+    folder: GroupFolder,
+    todo: list[Case],
+    say: Said,
+    outcome: Outcome,
+    *,
+    begun: float,
+    log_start: int,
 ) -> int:
     """The engine did not start: its words stand for the group and for each of its cells."""
+    if points_elsewhere(outcome.reason):
+        found, context = cause(folder.log_text(log_start), outcome.reason)
+        if found:
+            reason = f"{found} (raised as: {outcome.reason})"
+            outcome = replace(outcome, reason=reason, detail=f"{outcome.detail}\n{context}\n")
     sys.stderr.write(f"{outcome.detail}\n")
     sys.stderr.flush()
     seconds = time.monotonic() - begun
-    tail = folder.log_tail()
+    tail = folder.log_tail(log_start)
     for case in todo:
         _record(folder, case, replace(outcome, detail=outcome.detail or tail), {}, say)
     folder.write_group(

@@ -9,6 +9,7 @@ other case, which needs no torch and so is quick.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import signal
 import subprocess
@@ -235,6 +236,21 @@ class WaitsInLast(Healthy):
             _stubborn_child(self.options["folder"])
             _forever()
         return self.good(case)
+
+
+class LeavesSharedMemory(Healthy):
+    """Maps a file in shared memory that nobody tracks, as vLLM's CPU kernels do."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        path = Path(self.options["folder"])
+        self.file = Path("/dev/shm") / f"conformance-{path.name}-{os.getpid()}"
+        self.file.write_bytes(bytes(4096))
+        with self.file.open("r+b") as file:
+            self.map = mmap.mmap(file.fileno(), 4096)
+
+    def bad(self, case: Case) -> Mapping[str, Any]:
+        os.abort()
 
 
 class Talks(Healthy):

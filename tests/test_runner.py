@@ -65,6 +65,7 @@ WARD = (
     "exits_in_load",
     "HangsInClose",
     "LeavesChildren",
+    "LeavesSharedMemory",
     "LiesAboutItself",
     "no_such_engine",
 )
@@ -124,7 +125,7 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
                 for expect in [{"stages": 1} if engine in {"healthy", "LiesAboutItself"} else {}]
             ],
             logs=folder / "logs",
-            jobs=6,
+            jobs=12,
             limits=LIMITS,
             cache=ObservationCache(folder / "cache"),
             on_event=events.append,
@@ -232,6 +233,14 @@ def test_no_cell_meets_an_engine_that_has_raised(ward: Ward) -> None:
 def test_nobody_is_left_behind(ward: Ward) -> None:
     assert list(ward.folder.glob("deaf-*")), "no engine left a process: nothing was tried"
     assert ward.left == ()
+
+
+def test_no_shared_memory_is_left_behind(ward: Ward) -> None:
+    events = group(ward.folder, "LeavesSharedMemory").events.read_text().splitlines()
+    names = [name for line in events for name in json.loads(line).get("shared", ())]
+    mine = [name for name in names if "conformance-" in name]
+    assert len(mine) == 2, "one for each worker"
+    assert not any(Path(name).exists() for name in mine)
 
 
 def test_the_observations_of_a_run_can_be_read(ward: Ward) -> None:

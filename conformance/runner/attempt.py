@@ -20,7 +20,10 @@ _STACKS_WITHIN = 0.5
 
 @dataclass
 class Attempt:
-    """`case` is the cell being run, "" otherwise; `since` when the present phase began."""
+    """`case` is the cell being run, "" otherwise; `since` when the present phase began.
+
+    `shared` names what the engine had in shared memory once it was loaded.
+    """
 
     folder: GroupFolder
     number: int
@@ -31,6 +34,7 @@ class Attempt:
     loaded: bool = False
     finished: list[str] = field(default_factory=list)
     words: str = ""
+    shared: tuple[str, ...] = ()
     overdue: str = ""
     log_start: int = 0
     _read: int = 0
@@ -68,6 +72,7 @@ class Attempt:
         match event["event"]:
             case "loaded":
                 self.loaded, self.phase = True, "between"
+                self.shared = tuple(event["shared"])
             case "started":
                 self.case, self.phase = event["case"], "cell"
             case "finished":
@@ -101,8 +106,6 @@ class Attempt:
 
     def _ask_for_stacks(self) -> None:
         """Have the worker write where it hangs: the log is all that is left of it."""
-        if not self.loaded and self.phase == "load" and not self._read:
-            return  # it may not have its handler yet, and the signal would end it unsaid
         before = self.folder.log_size()
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)

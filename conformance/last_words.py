@@ -1,0 +1,38 @@
+"""What an engine said when it ended: the cause is often in its log, not in its exception.
+
+An engine of several processes raises "see the stack trace above for the root cause" in the
+one that is asked, and writes the cause from another one, each line with a prefix.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: The last line of a traceback, whatever a logger has put before it.
+_RAISED = re.compile(
+    r"(?:^|.*?[\]:] )(?P<kind>(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Failure|Exit)): (?P<words>\S.*)$"
+)
+
+#: How many lines before the cause are shown with it.
+_CONTEXT = 12
+
+
+def points_elsewhere(words: str) -> bool:
+    """Whether this message only says where to look."""
+    return "root cause" in words.lower()
+
+
+def cause(log: str, words: str) -> tuple[str, str]:
+    """The last exception in the log that is not the one with these `words`.
+
+    Returns "Kind: words" and the lines that led to it, both empty when there is none.
+    """
+    lines = log.splitlines()
+    for number in range(len(lines) - 1, -1, -1):
+        match = _RAISED.match(lines[number])
+        if match is None or match["words"] in words or points_elsewhere(match["words"]):
+            continue
+        kind = match["kind"].rpartition(".")[2]
+        context = lines[max(0, number - _CONTEXT) : number + 1]
+        return f"{kind}: {match['words']}", "\n".join(context)
+    return "", ""
