@@ -16,6 +16,7 @@ from conformance import plan
 from conformance.checkpoints import Checkpoint, locate
 from conformance.continuations import differing
 from conformance.engines import ENGINES, PRELOAD
+from conformance.engines.environment import ENVIRONMENT
 from conformance.errors import ConformanceError
 from conformance.records import Backend, Case, Cell, Job, Model
 from conformance.runner import Launch, Planned
@@ -199,8 +200,6 @@ class _Maker:
 
 def launch(backend: Backend) -> Launch:
     """Where a backend's worker runs. One zygote serves all that have the same launch."""
-    from conformance.engines.cpu import ENVIRONMENT
-
     return Launch(
         python=Path(backend.environment or sys.executable),
         preload=PRELOAD.get(backend.engine, ""),

@@ -8,32 +8,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import MutableMapping
 from typing import Any
+
+from conformance.engines.environment import set_environment
 
 #: The worker class to name as ``VLLM._WORKER_CLS`` when stages need no relay.
 WORKER = "conformance.engines.cpu_worker.CPUTraceWorker"
 
 #: Plenty for tiny models. Without an explicit size vLLM takes 92 % of the memory.
 KV_CACHE_BYTES = 64 * 1024 * 1024
-
-#: Read by vLLM when it is imported or when its processes start.
-ENVIRONMENT = {
-    # The default binding refuses two stages on one memory node of two cores.
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    # The client and the worker build the same model; only the V1 runner is instrumented.
-    "VLLM_USE_V2_MODEL_RUNNER": "0",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_NO_USAGE_STATS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-
-
-def set_environment(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set what is not set yet; a value chosen by the caller stays."""
-    for name, value in ENVIRONMENT.items():
-        environment.setdefault(name, value)
 
 
 def silence_empty_cache() -> None:

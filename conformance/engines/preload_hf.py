@@ -3,11 +3,9 @@
 # ruff: noqa: E402, F401 - imported for their effect: they are loaded, after the settings
 from __future__ import annotations
 
-import os
+from conformance.engines.environment import set_environment
 
-# Read at import: one thread a worker, and no pool that a fork would lose.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+set_environment()
 
 import gguf
 import transformers.generation

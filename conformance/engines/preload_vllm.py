@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from conformance.engines import cpu
+from conformance.engines.environment import set_environment
 
 # Before vLLM, which reads its environment when it is imported.
-cpu.set_environment()
+set_environment()
 cpu.import_everything()
 
 from vllm.model_executor.models import registry
