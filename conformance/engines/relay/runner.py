@@ -96,6 +96,10 @@ class RelayRunner:
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
         """Sample, then tell the earlier stages what they missed."""
+        if self.relay.failed:
+            # vLLM takes None to mean that the forward failed, and raises its error. Anything
+            # else it would read as the output of a step that never was.
+            return None
         try:
             output = super().sample_tokens(*args, **kwargs)  # type: ignore[misc]
         except BaseException as error:

@@ -66,7 +66,7 @@ class Relay:
     ended: dict[str, float] = field(default_factory=dict)
     outgoing: dict[int, Names] = field(default_factory=dict)
     incoming: dict[int, Names] = field(default_factory=dict)
-    steps_relayed: int = 0
+    failed: bool = False
 
     @property
     def stage(self) -> int:
@@ -89,7 +89,7 @@ class Relay:
         Runs before vLLM receives activations, so that a stage which could not run the step
         says so here instead of leaving this one waiting for them.
         """
-        self.step = None
+        self.step, self.failed = None, False
         self._track(scheduled.scheduled_new_reqs)
         traced = [i for i in scheduled.num_scheduled_tokens if i in self.tracked]
         finished = [i for i in scheduled.finished_req_ids if i in self.tracked]
@@ -105,7 +105,6 @@ class Relay:
         if not traced:
             return
         self.number += 1
-        self.steps_relayed += 1
         for request_id in traced:
             self.tracked[request_id].last = self.number
         self.step = _Step(self.number)
@@ -189,7 +188,7 @@ class Relay:
     def fail(self, reason: str) -> None:
         """This stage cannot finish the step: let no other stage wait for it."""
         step = self.step
-        self.interleaver.log = None
+        self.failed, self.interleaver.log = True, None
         if step is None or step.told:
             return
         step.told = True
@@ -265,7 +264,7 @@ class Relay:
             "records": len(self.batches),
             "errors": len(self.errors),
             "mediators": len(self.interleaver.mediators),
-            "steps": self.steps_relayed,
+            "steps": self.number,
             "bytes": self.column.bytes_sent,
         }
 
