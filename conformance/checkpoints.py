@@ -8,6 +8,7 @@ worker builds (`obtain`), because building needs transformers.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -230,19 +231,15 @@ def _publish(folder: Path, final: Path, whole: Callable[[], bool]) -> None:
     What stands there and is whole was put there just now by another builder and may be in
     use: it stays. What is damaged is moved out of the way, as a rename replaces no full folder.
     """
-    damaged = folder.with_name(f"{folder.name}-damaged")
-    while True:
-        try:
-            folder.rename(final)
-            return
-        except OSError:
-            if not final.is_dir():
-                raise
+    with (final.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if whole():
             return
-        with suppress(FileNotFoundError):
+        if final.exists():
+            damaged = folder.with_name(f"{folder.name}-damaged")
             final.rename(damaged)
-        shutil.rmtree(damaged, ignore_errors=True)
+            shutil.rmtree(damaged)
+        folder.rename(final)
 
 
 def _sweep(folder: Path) -> None:

