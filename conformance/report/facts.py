@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 
 from conformance.records import Group, Results
 from conformance.report import figures
@@ -70,14 +71,24 @@ def _identity(group: Group) -> str:
     return ", ".join(parts)
 
 
+def when(text: str) -> str:
+    """An ISO time as people write it; anything else as it is."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    zone = " UTC" if time.utcoffset() == timedelta(0) else ""
+    return f"{time:%Y-%m-%d %H:%M}{zone}"
+
+
 def run_facts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
     """The run's facts, as titled lists of names and values."""
     run, environment = results.run, results.environment
     about = [
         ("run", run.id),
         ("command", run.command),
-        ("started", run.started),
-        ("finished", run.finished),
+        ("started", when(run.started)),
+        ("finished", when(run.finished)),
         ("took", f"{number(run.seconds)} s with {run.jobs} at a time"),
         ("peak memory", f"{number(run.peak_mib)} MiB" if run.peak_mib else "not measured"),
     ]
@@ -103,8 +114,11 @@ def run_facts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
 
 def layouts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
     """For each model, the residual stream's layout on each backend."""
+    columns = {cell.backend for cell in results.cells}
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for group in results.groups:
+        if group.backend not in columns:
+            continue
         said = group.layout or group.reason or group.status.value
         found[group.model].append((group.backend, said))
     return list(found.items())

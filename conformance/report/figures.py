@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conformance.records import CellResult, Gain, Group, Judged, Site
+from conformance.report.looks import worst
 
 #: More columns than this no screen can tell apart: neighbours are merged, worst first.
 COLUMNS = 160
@@ -54,55 +55,86 @@ def place(judged: Judged) -> Site | None:
 
 
 def series(cell: CellResult) -> list[dict[str, Any]]:
-    """One plot line and one heat map for each run, prompt and step of the cell.
+    """One plot line and one heat map for each run and prompt of the cell, the worst first.
 
-    `layers` holds [layer, error, floor, q_med, q_max, verdict] per layer, `heat` one row
-    of token ratios per observation with values per token, `bin` how many tokens a column
-    of it merges. The line with the worst ratio comes first.
+    `layers` holds [layer, error, floor, q_med, q_max, verdict] per layer, of the worst step.
+    `heat` holds a row per layer (or name) with a ratio per token: those of the prompt, then
+    those that were generated, a step each. `prompt` is how many belong to the prompt, `bin`
+    how many tokens a column merges.
     """
-    found: dict[tuple[str, str, int, int], list[tuple[Site, Judged]]] = {}
+    found: dict[tuple[str, int], list[tuple[Site, Judged]]] = {}
     for judged in cell.observations:
         site = place(judged)
         if site is not None and (judged.ratios or judged.q_max is not None):
-            name = site.name if site.layer is not None else ""
-            found.setdefault((name, site.run, site.prompt, site.step), []).append((site, judged))
+            found.setdefault((site.run, site.prompt), []).append((site, judged))
     lines = [_line(key, members) for key, members in found.items()]
     return sorted(lines, key=lambda line: -magnitude(line["worst"]))
 
 
-def _line(key: tuple[str, str, int, int], members: list[tuple[Site, Judged]]) -> dict[str, Any]:
-    name, run, prompt, step = key
-    members.sort(key=lambda pair: (pair[0].layer is None, pair[0].layer or 0, pair[0].name))
-    width = max((len(judged.ratios) for _, judged in members), default=0)
-    merge = max(1, math.ceil(width / COLUMNS))
+def _line(key: tuple[str, int], members: list[tuple[Site, Judged]]) -> dict[str, Any]:
+    steps = sorted({site.step for site, _ in members})
+    lengths = {
+        step: max(len(judged.ratios) for site, judged in members if site.step == step)
+        for step in steps
+    }
+    rows: dict[tuple[bool, int, str], list[tuple[Site, Judged]]] = {}
+    for site, judged in members:
+        rows.setdefault((site.layer is None, site.layer or 0, site.name), []).append((site, judged))
+    ordered = [rows[place] for place in sorted(rows)]
+    total = sum(lengths.values())
+    merge = max(1, math.ceil(total / COLUMNS))
+    largest = max((_rank(j.q_max) for _, j in members if j.q_max is not None), default=None)
     return {
-        "name": name,
-        "run": run,
-        "prompt": prompt,
-        "step": step,
-        "worst": short(max((j.q_max for _, j in members if j.q_max is not None), default=None)),
-        "layers": [
-            [site.layer, *map(short, (j.error, j.floor, j.q_med, j.q_max)), j.verdict.value]
-            for site, j in members
-            if site.layer is not None
-        ],
+        "run": key[0],
+        "prompt": key[1],
+        "worst": short(largest),
+        "layers": [_worst_step(row) for row in ordered if row[0][0].layer is not None],
+        "length": lengths[steps[0]] if len(steps) > 1 else total,
         "bin": merge,
         "heat": [
-            [site.name if site.layer is None else site.layer, merged(judged.ratios, merge)]
-            for site, judged in members
-            if len(judged.ratios) > 1 or (judged.ratios and site.layer is not None)
+            [_row_name(row[0][0], ordered), merged(_along(row, lengths), merge)]
+            for row in ordered
+            if any(judged.ratios for _, judged in row)
         ],
     }
 
 
-def merged(ratios: Sequence[float], size: int) -> list[Number]:
-    """The worst of every `size` neighbours; NaN is worse than any number."""
+def _row_name(site: Site, rows: Sequence[Sequence[tuple[Site, Judged]]]) -> str | int:
+    """The layer's number alone, unless two kinds of observations share it."""
+    if site.layer is None:
+        return site.name
+    kinds = {other.name for row in rows if (other := row[0][0]).layer is not None}
+    return site.layer if len(kinds) == 1 else f"{site.name}.{site.layer}"
+
+
+def _worst_step(row: Sequence[tuple[Site, Judged]]) -> list[Any]:
+    """The step with the largest q_max stands for the layer; its verdict is the row's worst."""
+    site, judged = max(row, key=lambda pair: magnitude(short(pair[1].q_max)))
+    verdict = worst(other.verdict for _, other in row)
+    figures = map(short, (judged.error, judged.floor, judged.q_med, judged.q_max))
+    return [site.layer, *figures, verdict.value]
+
+
+def _along(row: Sequence[tuple[Site, Judged]], lengths: Mapping[int, int]) -> list[float | None]:
+    """The ratios of all steps along the tokens; a step with fewer has its last ones."""
+    by_step = {site.step: judged.ratios for site, judged in row}
+    along: list[float | None] = []
+    for step, length in lengths.items():
+        ratios = by_step.get(step, ())
+        along += [None] * (length - len(ratios)) + list(ratios)
+    return along
+
+
+def merged(ratios: Sequence[float | None], size: int) -> list[Number]:
+    """The worst of every `size` neighbours; NaN is worse than any number, None than none."""
     return [
         short(max(ratios[start : start + size], key=_rank)) for start in range(0, len(ratios), size)
     ]
 
 
-def _rank(value: float) -> float:
+def _rank(value: float | None) -> float:
+    if value is None:
+        return -math.inf
     return math.inf if math.isnan(value) else value
 
 

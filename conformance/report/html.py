@@ -72,6 +72,7 @@ def render(results: Results) -> str:
         backends=facts.backends(results),
         facts=facts.run_facts(results),
         layouts=facts.layouts(results),
+        started=facts.when(results.run.started),
         counts=counts(results.cells),
         looks=LOOKS,
         families=FAMILIES,

@@ -122,6 +122,11 @@ def _index(
             [models[m], backends[b], len(cells), _about(groups.get((m, b)))]
             for (m, b), cells in members.items()
         ],
+        "others": [
+            [models[group.model], group.backend, _about(group)]
+            for key, group in groups.items()
+            if key not in members and group.model in models
+        ],
         "cells": {
             "scenario": [scenarios[cell.scenario] for cell in cells],
             "case": [cases[cell.case] for cell in cells],

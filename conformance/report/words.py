@@ -134,7 +134,7 @@ def _off(judged: Judged) -> float:
 def _passed(cell: CellResult) -> Iterable[str]:
     if cell.verdict is not Verdict.MATCH:
         return
-    if cell.worst_ratio is not None:
+    if cell.worst_ratio is not None and "noise" not in cell.reason:
         yield f"The worst value is {times(cell.worst_ratio)} the noise floor."
     smallest = [j.smallest for j in cell.observations if j.smallest is not None]
     if smallest:

@@ -49,19 +49,50 @@ def test_stages_that_make_no_sense_are_none(said: object) -> None:
     assert figures.stages({"stages": said}) == ()
 
 
-def test_series_are_one_line_for_each_run_prompt_and_step_the_worst_first(results: Results) -> None:
+def test_series_are_one_line_for_each_run_and_prompt_the_worst_first(results: Results) -> None:
     cell = next(cell for cell in results.cells if cell.verdict is Verdict.WRONG)
     lines = figures.series(cell)
-    streams = [line for line in lines if line["layers"]]
-    assert {(line["run"], line["prompt"]) for line in streams} == {
+    assert sorted((line["run"], line["prompt"]) for line in lines) == [
         ("clean", 0),
         ("clean", 1),
         ("edited", 0),
         ("edited", 1),
-    }
+    ]
     assert lines[0]["worst"] == figures.short(cell.worst_ratio)
     layers = [point[0] for point in lines[0]["layers"]]
     assert layers == sorted(layers)
+
+
+def test_steps_follow_each_other_along_the_tokens(results: Results) -> None:
+    """Three tokens of the prompt, then one a step; logits are of the last token of each."""
+
+    def seen(name: str, *ratios: float, verdict: Verdict = Verdict.MATCH) -> Judged:
+        return Judged(name, verdict, q_max=max(ratios), ratios=ratios)
+
+    observations = (
+        seen("p0/s0/stream.1", 0.1, 0.2, 0.3),
+        seen("p0/s1/stream.1", 0.4),
+        seen("p0/s2/stream.1", 5.0, verdict=Verdict.WRONG),
+        seen("p0/s0/logits", 0.6),
+        seen("p0/s2/logits", 0.7),
+    )
+    (line,) = figures.series(replace(results.cells[0], observations=observations))
+    assert line["length"] == 3
+    assert line["heat"] == [
+        [1, [0.1, 0.2, 0.3, 0.4, 5.0]],
+        ["logits", [None, None, 0.6, None, 0.7]],
+    ]
+    assert line["layers"] == [[1, None, None, None, 5.0, "wrong"]]
+    assert line["worst"] == 5.0
+
+
+def test_two_kinds_of_observations_of_one_layer_are_told_apart(results: Results) -> None:
+    observations = tuple(
+        Judged(f"p0/s0/{name}.2", Verdict.MATCH, q_max=1.0, ratios=(1.0,))
+        for name in ("stream", "mlp")
+    )
+    (line,) = figures.series(replace(results.cells[0], observations=observations))
+    assert [name for name, _ in line["heat"]] == ["mlp.2", "stream.2"]
 
 
 def test_a_name_that_is_no_site_is_left_out_and_breaks_nothing(results: Results) -> None:

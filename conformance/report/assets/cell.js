@@ -20,13 +20,12 @@ async function showCell(cell) {
 }
 
 function cellHead(cell) {
-  const order = [...shown].sort(worse).filter((each) => each.verdict.family !== 'pass' || each === cell);
-  const at = order.indexOf(cell);
-  const step = (to, words) => (order[to] ? el('a', { href: cellLink(order[to]), class: 'step' }, words) : null);
+  const { next, worse: before } = neighbours(cell);
+  const step = (to, words) => to && el('a', { href: cellLink(to), class: 'step' }, words);
   return el('header', {},
     el('nav', { class: 'crumbs', 'aria-label': 'where you are' },
       el('a', { href: filterLink() }, 'matrix'), ' / ', el('a', { href: modelLink(cell.model) }, own(cell.model.id)), ' / ', own(cell.backend.id),
-      el('span', { class: 'steps' }, at >= 0 && step(at - 1, '‹ worse'), at >= 0 && step(at + 1, 'next problem ›'))),
+      el('span', { class: 'steps' }, step(before, '‹ worse'), step(next, 'next problem ›'))),
     el('h2', { tabindex: '-1', class: 'id' }, own(cell.id)));
 }
 
@@ -54,7 +53,7 @@ function failurePart(cell, detail, log) {
     log && el('details', { open: !detail.detail && cell.verdict.family === 'broken' }, el('summary', {}, 'end of the log'), block(log, 'end of the log')));
 }
 
-const lineName = (line) => [line.name || 'other observations', line.run && `${line.run} run`, `prompt ${line.prompt}`, `step ${line.step}`].filter(Boolean).join(', ');
+const lineName = (line) => [line.run && `${line.run} run`, `prompt ${line.prompt}`].filter(Boolean).join(', ');
 
 function plotPart(cell, detail) {
   const boundaries = cell.group.about.boundaries || [];
@@ -70,7 +69,8 @@ function plotPart(cell, detail) {
 
 function gainPart(gains) {
   if (!gains.length) return null;
-  const few = 24;
+  const off = gains.filter((gain) => !['pass', 'neutral'].includes(run.byVerdict.get(gain.verdict).family)).length;
+  const few = Math.min(24, Math.max(6, off + 3));
   const host = el('div', {}, gainPlot(gains.slice(0, few)));
   if (gains.length <= few) return host;
   const button = el('button', { type: 'button', onclick: () => { host.replaceChildren(gainPlot(gains)); } }, `all ${gains.length} sites`);
@@ -97,7 +97,7 @@ function tokenPart(detail) {
 }
 
 const tokenDiffers = (extra) => extra.best !== undefined && extra.chosen !== undefined && String(extra.best) !== String(extra.chosen);
-const tokenWords = (step) => (step.extra.chosen === undefined ? `step ${step.step}` : tokenDiffers(step.extra) ? `${step.extra.chosen} (truth ${step.extra.best})` : String(step.extra.chosen));
+const tokenWords = (step) => (step.extra.chosen === undefined ? `${step.verdict.symbol} ${step.step}` : tokenDiffers(step.extra) ? `${step.extra.chosen} (truth ${step.extra.best})` : String(step.extra.chosen));
 
 function relationPart(detail) {
   if (!detail.relations.length) return null;
@@ -114,7 +114,7 @@ function tablePart(detail) {
   const button = all.length > some && el('button', { type: 'button', onclick: (event) => { body.append(...sorted.slice(some).map(observation)); event.target.remove(); } }, `show all ${all.length} observations`);
   return el('section', {}, el('h3', {}, 'Observations, the worst first'),
     el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'observations' }, el('table', { class: 'observations' },
-      el('thead', {}, el('tr', {}, COLUMNS.map((name) => el('th', { scope: 'col', title: HINTS[name] }, name)))), body)), button);
+      el('thead', {}, el('tr', {}, COLUMNS.map((name, i) => el('th', { scope: 'col', class: i > 1 && i < 9 ? 'figure' : null, title: HINTS[name] }, name)))), body)), button);
 }
 
 function observation([site, verdict, median, largest, spread, error, floor, smallest, gain, shape, type, message]) {

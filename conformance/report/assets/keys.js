@@ -25,10 +25,7 @@ function buildKeys() {
 
 /** From a cell to the next problem; from elsewhere to the worst one. */
 function stepTo(which) {
-  const view = readRoute();
-  const order = [...shown].sort(worse).filter((cell) => cell.verdict.family !== 'pass' || cell.id === view.cell);
-  const at = order.findIndex((cell) => cell.id === view.cell);
-  const next = order[at < 0 ? 0 : at + (which === 'next' ? 1 : -1)];
+  const next = neighbours(run.byId.get(readRoute().cell))[which];
   if (next) location.hash = cellLink(next);
 }
 

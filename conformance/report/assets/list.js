@@ -28,6 +28,13 @@ function buildList() {
   });
 }
 
+/** The problems before and after a cell, the worst first; from what is no problem, to the worst. */
+function neighbours(cell) {
+  const problems = [...shown].sort(worse).filter((each) => !['pass', 'neutral'].includes(each.verdict.family));
+  const at = problems.indexOf(cell);
+  return { next: problems[at + 1], worse: problems[at - 1] };
+}
+
 function buildFindings() {
   const button = byId('more-findings');
   if (!button) return;

@@ -3,7 +3,8 @@ function showModel(model) {
   const groups = run.groups.filter((group) => group.model === model);
   const host = byId('model');
   const scenarios = run.scenarios.filter((scenario) => groups.some((group) => group.cells.some((cell) => cell.scenario === scenario)));
-  host.replaceChildren(
+  const others = run.others.filter((group) => group.model === model);
+  host.replaceChildren(...[
     el('nav', { class: 'crumbs', 'aria-label': 'where you are' }, el('a', { href: filterLink() }, 'matrix'), ' / ', own(model.id)),
     el('h2', { tabindex: '-1' }, own(model.id)),
     el('p', { class: 'lead' }, modelWords(model)),
@@ -13,7 +14,8 @@ function showModel(model) {
         el('th', { scope: 'row' }, own(scenario.id), el('span', { class: 'kind' }, own(firstSentence(scenario.meaning)))),
         groups.map((group) => el('td', {}, caseBlock(group.cells.filter((cell) => cell.scenario === scenario))))))))),
     el('h3', {}, 'What the engines said about themselves'),
-    el('div', { class: 'cards' }, groups.map(groupCard)));
+    el('div', { class: 'cards' }, groups.map(groupCard)),
+    others.length > 0 && [el('h3', {}, 'What they were compared with'), el('div', { class: 'cards' }, others.map(groupCard))]].flat().filter(Boolean));
 }
 
 const firstSentence = (text) => (text || '').split(/\n\s*\n/)[0].split(/(?<=[.!?])\s/)[0];
@@ -51,7 +53,7 @@ function groupCard(group) {
   if (about.starts > 1) facts.push(['starts', about.starts]);
   if (about.reused) facts.push(['reused', 'observations of an earlier run']);
   return el('section', { class: 'card' }, el('h4', {}, own(group.backend.id)), factList(facts),
-    logPart(group), versionPart(about.versions));
+    group.cells && logPart(group), versionPart(about.versions));
 }
 
 function factList(facts) {

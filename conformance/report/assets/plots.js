@@ -30,7 +30,9 @@ function layerPlot(line, boundaries) {
     if (Math.log10(tick) < low || Math.log10(tick) > high) continue;
     drawn.append(svg('line', { class: 'grid', x1: LEFT, x2: right, y1: y(tick), y2: y(tick) }), label(LEFT - 8, y(tick) + 4, `${number(tick)}×`, { 'text-anchor': 'end' }));
   }
-  for (const [limit, kind] of [[kMed, 'limit median'], [kMax, 'limit']]) drawn.append(svg('line', { class: kind, x1: LEFT, x2: right, y1: y(limit), y2: y(limit) }));
+  for (const [limit, kind, words] of [[kMed, 'limit median', 'median'], [kMax, 'limit', 'worst']]) {
+    drawn.append(svg('line', { class: kind, x1: LEFT, x2: right, y1: y(limit), y2: y(limit) }), label(right - 6, y(limit) - 4, `${number(limit)}× for the ${words} token`, { 'text-anchor': 'end' }));
+  }
   for (const bound of boundaries) {
     if (bound <= first || bound > last) continue;
     const at = (x(bound - 1) + x(bound)) / 2;
@@ -47,7 +49,7 @@ function layerPlot(line, boundaries) {
   points.forEach((point, i) => { if (i % every === 0) drawn.append(label(x(point.layer), bottom + 16, point.layer, { 'text-anchor': 'middle' })); });
   drawn.append(label((LEFT + WIDTH) / 2, height - 4, 'layer', { 'text-anchor': 'middle' }));
   return figure(drawn, [
-    ['key error', 'worst token'], ['key error median', 'median token'], ['key limit', `limits: ${number(kMax)}× worst, ${number(kMed)}× median`], ['key off', 'judged to be off'],
+    ['key error', 'worst token'], ['key error median', 'median token'], ['key limit', 'limits'], ['key off', 'judged to be off'],
   ], 'Error per layer, in multiples of the noise floor');
 }
 
@@ -59,7 +61,7 @@ function layerWords(points) {
 }
 
 function figure(drawn, keys, title, ...more) {
-  return el('figure', {}, el('figcaption', {}, title), el('div', { class: 'wide' }, drawn), ...more,
+  return el('figure', {}, el('figcaption', {}, title), el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': title }, drawn), ...more,
     el('ul', { class: 'keys' }, keys.map(([kind, words]) => el('li', {}, el('span', { class: kind, 'aria-hidden': 'true' }), words))));
 }
 
@@ -96,9 +98,14 @@ function heatMap(line, boundaries, ids) {
       drawn.append(svg('line', { class: 'bound', x1: LEFT - 30, x2: WIDTH - 8, y1: row * tall + 3.5, y2: row * tall + 3.5 }));
     }
   });
+  const generated = line.length / line.bin;
+  if (generated < columns) {
+    const at = LEFT + Math.round(generated) * wide - 0.5;
+    drawn.append(svg('line', { class: 'bound', x1: at, x2: at, y1: 2, y2: height - 36 }), label(at + 4, height - 6, 'generated', { class: 'strong' }));
+  }
   const every = Math.ceil(columns / 20);
   for (let i = 0; i < columns; i += every) drawn.append(label(LEFT + (i + 0.5) * wide, height - 26, i * line.bin, { 'text-anchor': 'middle' }));
-  drawn.append(label((LEFT + WIDTH) / 2, height - 6, line.bin > 1 ? `token (${line.bin} to a column, the worst is shown)` : 'token', { 'text-anchor': 'middle' }),
+  drawn.append(label((LEFT + WIDTH) / 2 - 60, height - 6, line.bin > 1 ? `token (${line.bin} to a column, the worst is shown)` : 'token', { 'text-anchor': 'middle' }),
     label(4, 12, 'layer', {}));
   const readout = el('p', { class: 'readout', 'aria-hidden': 'true' }, 'point at a square to read its value');
   drawn.addEventListener('mousemove', (event) => {
@@ -108,11 +115,12 @@ function heatMap(line, boundaries, ids) {
     const row = Math.floor(((event.clientY - box.top) * scale - 4) / tall);
     const found = lines[row];
     if (!found || !(column in found[1])) return;
-    const id = line.bin === 1 && line.step === 0 && ids && column in ids ? ` (id ${ids[column]})` : '';
-    readout.textContent = `layer ${found[0]}, token ${column * line.bin}${id}: ${times(found[1][column])} the noise floor`;
+    const token = column * line.bin;
+    const id = line.bin > 1 ? '' : token >= line.length ? ' (generated)' : ids && token in ids ? ` (id ${ids[token]})` : '';
+    readout.textContent = `${typeof found[0] === 'number' ? `layer ${found[0]}` : found[0]}, token ${token}${id}: ${times(found[1][column])} the noise floor`;
   });
   const limit = number(run.thresholds.k_max);
-  return figure(drawn, [['key h0', 'at most the noise floor'], ['key h1', `within the limit of ${limit}×`], ['key h2', 'to 5×'], ['key h3', 'to 10×'], ['key h4', 'to 100×'], ['key h5', 'beyond, or not finite']], 'Affected tokens', readout);
+  return figure(drawn, [['key h0', 'at most the noise floor'], ['key h1', `within the limit of ${limit}×`], ['key h2', 'to 5×'], ['key h3', 'to 10×'], ['key h4', 'to 100×'], ['key h5', 'beyond, or not finite']], 'By token and layer, in multiples of the noise floor', readout);
 }
 
 function heatWords(lines) {
