@@ -94,13 +94,14 @@ class Tree:
 
     ``canonical`` gives each path's first spelling, under which a shared module is served;
     ``here`` the modules of this stage by that spelling; ``spanning`` the paths of modules
-    that hold both modules of this stage and missing ones.
+    that hold both modules of this stage and missing ones; ``absent`` the missing ones.
     """
 
     canonical: dict[str, str]
     here: dict[str, torch.nn.Module]
     whole: dict[str, torch.nn.Module]
     spanning: frozenset[str]
+    absent: frozenset[str] = frozenset()
 
 
 def _first_paths(whole: dict[str, torch.nn.Module]) -> dict[str, str]:
@@ -122,17 +123,25 @@ def tree(local: torch.nn.Module, whole: torch.nn.Module) -> Tree:
         while "." in path:
             path = path.rpartition(".")[0]
             spanning.add(canonical.get(path, path))
-    return Tree(canonical, here, everything, frozenset(spanning))
+    missing = frozenset(canonical.get(path, path) for path in absent) - here.keys()
+    return Tree(canonical, here, everything, frozenset(spanning), missing)
 
 
-def elsewhere(spanning: frozenset[str], *, first: bool, last: bool) -> frozenset[str]:
-    """Locations of modules that run on every stage, which this stage does not serve.
+def elsewhere(
+    spanning: frozenset[str], absent: frozenset[str], *, first: bool, last: bool
+) -> frozenset[str]:
+    """Locations that this stage must not serve though its forward passes them.
 
-    Their input is the one of the first stage, their output that of the last.
+    Modules that run on every stage: their input is the one of the first stage, their
+    output that of the last. Missing modules: vLLM's Transformers backend calls them all
+    the same, and they hand through what belongs to another layer.
     """
     sides = [] if first else ["input", "skip"]
     sides += [] if last else ["output"]
-    return frozenset(f"{path}.{side}" for path in spanning for side in sides)
+    passed = frozenset(
+        f"{path}.{side}" for path in absent for side in ("input", "skip", "output")
+    )
+    return passed | frozenset(f"{path}.{side}" for path in spanning for side in sides)
 
 
 Fetch = Callable[[str, str], torch.Tensor]

@@ -59,7 +59,7 @@ class RelayRunner:
         owners = weights.Owners(column, tree)
         spanning = frozenset().union(*owners.spanning)
         first, last = column.stage == 0, column.stage == stages - 1
-        adopt(interleaver, placeholders.elsewhere(spanning, first=first, last=last))
+        adopt(interleaver, placeholders.elsewhere(spanning, tree.absent, first=first, last=last))
         for path, module in tree.here.items():
             state = module.__dict__.get(STATE)
             if state is not None:
