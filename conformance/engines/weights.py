@@ -32,7 +32,9 @@ from conformance.errors import ConformanceError
 from conformance.records import Case, Group, Job, Source
 from conformance.scenario import Scenario
 
-PAD = "<|pad|>"
+#: The one special token: pads, and stands for every other that a family's tokenizer class
+#: wants and would else add beyond the vocabulary. Never generated: its logit is zero.
+END = "<|end|>"
 
 #: What the tiny tokenizer learns its merges from: enough to fill 512 ids.
 CORPUS = (
@@ -134,6 +136,8 @@ def _tiny(source: Source, architecture: str, folder: Path) -> None:
         if config.tie_word_embeddings:
             _stop_echo(_final_norm(model))
         _roughen(model)
+        # Engines end a generation at the tokenizer's end of text, whatever the config says.
+        model.get_output_embeddings().weight[tokenizer.pad_token_id] = 0
     _save(model.to(torch.bfloat16), tokenizer, folder)
 
 
@@ -198,7 +202,7 @@ def _train_tokenizer(size: int) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=[PAD],
+        special_tokens=[END],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -209,7 +213,8 @@ def _train_tokenizer(size: int) -> PreTrainedTokenizerFast:
             f"the tiny tokenizer has {tokenizer.get_vocab_size()} ids, the model {size}",
             remedy=f"use vocab_size {tokenizer.get_vocab_size()} or fewer",
         )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD)
+    special = dict.fromkeys(("pad_token", "eos_token", "unk_token"), END)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 def _convert(source: Source, folder: Path, wheel: Path) -> None:
