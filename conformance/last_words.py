@@ -10,7 +10,8 @@ import re
 
 #: The last line of a traceback, whatever a logger has put before it.
 _RAISED = re.compile(
-    r"(?:^|.*?[\]:] )(?P<kind>(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Failure|Exit)): (?P<words>\S.*)$"
+    r"(?:^|.*?[\]:] )"
+    r"(?P<kind>(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Failure|Exit)): (?P<words>\S.*)$"
 )
 
 #: How many lines before the cause are shown with it.

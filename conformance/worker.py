@@ -63,7 +63,7 @@ def main(path: Path) -> int:
     redirect(folder.log)
     try:
         return run(job, folder, Said(folder.events))
-    except Exception:
+    except Exception:  # noqa: BLE001 - the engine's own are caught further in
         traceback.print_exc()
         return sessions.HARNESS_FAILED
 
@@ -105,7 +105,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             load_seconds=time.monotonic() - begun,
             peak_mib=peak_mib(),
         )
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
         outcome = _outcome_of(error)
         return _refuse_all(job, folder, todo, say, outcome, begun=begun, log_start=log_start)
     processes = sessions.members(os.getpid())
@@ -188,16 +188,20 @@ def observe(
     """Run one case; every way in which it can end becomes an outcome."""
     begun = time.monotonic()
     try:
-        if case.scenario not in scenarios:
-            raise ConformanceError(f"there is no scenario {case.scenario!r}")
-        observed = engine.run(scenarios[case.scenario], case)
+        observed = engine.run(_scenario(scenarios, case.scenario), case)
         seconds = time.monotonic() - begun
         prompt_ids = engine.prompt_ids(case)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     if not observed:
         return Outcome(Status.UNKNOWN, seconds, "nothing was observed"), {}
     return Outcome(Status.OK, seconds, prompt_ids=prompt_ids), observed
+
+
+def _scenario(scenarios: Mapping[str, Scenario], name: str) -> Scenario:
+    if name not in scenarios:
+        raise ConformanceError(f"there is no scenario {name!r}")
+    return scenarios[name]
 
 
 def _record(
@@ -205,7 +209,7 @@ def _record(
 ) -> None:
     try:
         folder.write_cell(case.key, outcome, observed)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
         # A full disk, or an engine that returned something else than tensors: not a trace's.
         outcome = replace(_outcome_of(error), harness=True, seconds=outcome.seconds)
         folder.write_cell(case.key, outcome, {})

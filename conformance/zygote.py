@@ -4,7 +4,7 @@
 
 FD is one end of a stream socket; both sides write JSON objects, one a line:
 
-    ← {"is": "ready", "seconds": …, "threads": …}   or {"is": "failed", "words": …}
+    ← {"is": "ready", "seconds": …}   or {"is": "failed", "words": …}
     → {"id": …, "job": PATH}
     ← {"is": "started", "id": …, "pid": …}
     ← {"is": "exited", "id": …, "status": …, "left": […]}
@@ -106,10 +106,10 @@ class Zygote:
             from conformance import worker
 
             code = worker.main(job)
-            atexit._run_exitfuncs()
+            atexit._run_exitfuncs()  # noqa: SLF001 - what multiprocessing does in its children
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - nothing may return into the zygote's loop
             traceback.print_exc()
         finally:
             with suppress(Exception):
@@ -163,7 +163,7 @@ def main(descriptor: int, preload: str = "") -> None:
         importlib.import_module("conformance.worker")
         if preload:
             importlib.import_module(preload)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - an engine's import can raise anything
         traceback.print_exc()
         words = f"{type(error).__name__}: {error}"
         runner.sendall(json.dumps({"is": "failed", "words": words}).encode() + b"\n")
@@ -171,15 +171,12 @@ def main(descriptor: int, preload: str = "") -> None:
     # Pages that the collector does not touch stay shared with every worker.
     gc.collect()
     gc.freeze()
+    if (threads := psutil.Process().num_threads()) > 1:
+        # A fork copies only the thread that forks: a lock that another one holds stays held.
+        sys.stderr.write(f"{preload} has left {threads} threads: a worker may hang\n")
     sessions.die_with_parent(enabled=False)
     zygote = Zygote(runner)
-    zygote.say(
-        {
-            "is": "ready",
-            "seconds": time.monotonic() - begun,
-            "threads": psutil.Process().num_threads(),
-        }
-    )
+    zygote.say({"is": "ready", "seconds": time.monotonic() - begun})
     try:
         zygote.serve()
     finally:

@@ -13,11 +13,12 @@ WRAPPER = (
 )
 
 #: As vLLM 0.32 writes it with two stages.
+PREFIX = "(Worker_PP1 pid=28674) ERROR 11-21 04:47:56 [multiproc_executor.py:953] "
 LOG = f"""\
 INFO 11-21 04:47:50 [api.py:1] Error handling is on
-(Worker_PP1 pid=28674) ERROR 11-21 04:47:56 [multiproc_executor.py:953] Traceback (most recent call last):
-(Worker_PP1 pid=28674) ERROR 11-21 04:47:56 [multiproc_executor.py:953]     with safe_open(file) as f:
-(Worker_PP1 pid=28674) ERROR 11-21 04:47:56 [multiproc_executor.py:953] safetensors._rust.SafetensorError: incomplete metadata: cut
+{PREFIX}Traceback (most recent call last):
+{PREFIX}    with safe_open(file) as f:
+{PREFIX}safetensors._rust.SafetensorError: incomplete metadata: cut
 Traceback (most recent call last):
   File "multiproc_executor.py", line 815, in wait_for_ready
     raise e from None

@@ -227,6 +227,13 @@ def test_the_engines_own_last_words_are_kept(ward: Ward) -> None:
     assert "the kernel found a bad shape" in ward.outcome("aborts", "bad").detail
 
 
+def test_a_shutdown_that_hangs_is_told_and_harms_no_cell(ward: Ward) -> None:
+    found = ward.group("HangsInClose")
+    assert found.status is Status.OK
+    assert found.reason == "after its last cell: the engine did not shut down within 1.5 s"
+    assert "in close" in found.log_tail
+
+
 def test_a_worker_that_hangs_says_where(ward: Ward) -> None:
     assert "in hangs" in ward.outcome("hangs", "bad").detail
     assert "in hangs_in_load" in ward.outcome("hangs_in_load", "bad").detail
@@ -606,6 +613,17 @@ def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(tmp_path: Path, mar
     assert group(tmp_path, "WaitsInLast").finished() == ("plain.bad", "plain.first")
 
     assert resume(tmp_path) == {"interrupted": False, "finished": 1, "resumed": 5}
+
+
+def test_two_runners_do_not_work_on_one_run(tmp_path: Path, mark: str) -> None:
+    parent = start_parent(tmp_path)
+    to_the_middle(parent, tmp_path)
+    with pytest.raises(ConformanceError, match="another process is working on this run"):
+        run([planned("healthy", tmp_path)], logs=tmp_path / "logs")
+    parent.kill()
+    parent.communicate()
+    wait_until(lambda: not survivors(mark), 10)
+    run([], logs=tmp_path / "logs")
 
 
 def test_limits_are_generous_by_default() -> None:

@@ -8,9 +8,12 @@ It needs none of the engines installed. What was observed is in the jobs' folder
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import fcntl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from conformance.errors import ConformanceError
 from conformance.runner.events import (
     CellFinished,
     CellStarted,
@@ -60,9 +63,10 @@ def run(
     Every case of every job has an outcome afterwards, unless `Summary.interrupted`. No
     process of the run is left. Cells with an outcome in their folder are not run again.
     `device` names the hardware in the keys of the cache. Raises ConformanceError for a
-    graph that cannot be run and for processes that cannot be ended.
+    graph that cannot be run, for a run that another process is working on, and for
+    processes that cannot be ended.
     """
-    return Runner(
+    runner = Runner(
         planned,
         logs=logs,
         jobs=jobs,
@@ -70,4 +74,22 @@ def run(
         device=device,
         cache=cache,
         on_event=on_event,
-    ).run()
+    )
+    with _alone(logs):
+        return runner.run()
+
+
+@contextmanager
+def _alone(logs: Path) -> Iterator[None]:
+    """Two runners in one folder would take each other's workers for their own."""
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConformanceError(
+                "another process is working on this run",
+                path=logs.parent,
+                remedy="wait for it, or end it; then use --resume",
+            ) from error
+        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import time
@@ -22,7 +23,8 @@ _STACKS_WITHIN = 0.5
 class Attempt:
     """`case` is the cell being run, "" otherwise; `since` when the present phase began.
 
-    `shared` names what the engine had in shared memory once it was loaded.
+    `shared` names what the engine had in shared memory once it was loaded, `killed` is
+    when it was killed for being `overdue`.
     """
 
     folder: GroupFolder
@@ -36,6 +38,7 @@ class Attempt:
     words: str = ""
     shared: tuple[str, ...] = ()
     overdue: str = ""
+    killed: float = math.inf
     log_start: int = 0
     _read: int = 0
     _buffer: bytes = b""
@@ -86,7 +89,7 @@ class Attempt:
     def limit(self, limits: Limits) -> tuple[float, str]:
         """How long the present phase may last in seconds, and what to say when it does."""
         match self.phase:
-            case "load":
+            case "load" | "waiting":
                 return limits.load, f"the engine did not load within {limits.load:g} s"
             case "cell":
                 return limits.cell, f"no outcome within {limits.cell:g} s"
@@ -94,15 +97,17 @@ class Attempt:
                 return limits.close, f"the engine did not shut down within {limits.close:g} s"
             case "between":
                 return limits.cell, f"nothing was begun within {limits.cell:g} s"
-        return float("inf"), ""
+        raise ValueError(self.phase)
 
     def kill_when_overdue(self, limits: Limits, now: float) -> None:
         limit, words = self.limit(limits)
-        if self.overdue or not self.pid or now - self.since <= limit:
+        if self.overdue or now - self.since <= limit:
             return
         self.overdue = words
-        self._ask_for_stacks()
-        sessions.kill(self.pid)
+        if self.pid:
+            self._ask_for_stacks()
+            sessions.kill(self.pid)
+        self.killed = time.monotonic()
 
     def _ask_for_stacks(self) -> None:
         """Have the worker write where it hangs: the log is all that is left of it."""

@@ -39,31 +39,34 @@ def explain(status: int, *, case: str, loaded: bool, overdue: str, words: str) -
     worker itself said before it gave up on a dead engine.
     """
     while_ = f"while running {case}" if case else "between cells" if loaded else "while loading"
-    if overdue:
-        return Death(Status.TIMEOUT, f"{overdue}; all its processes were killed", case, not loaded)
-    if words:
-        return Death(Status.CRASH, f"a process of the engine ended {while_}: {words}", case)
-    if status == sessions.HARNESS_FAILED:
-        return Death(Status.ERROR, f"the worker itself failed {while_}", case, harness=True)
-    if status < 0:
-        memory = " (out of memory?)" if -status == signal.SIGKILL else ""
-        return Death(
-            Status.CRASH, f"the worker was ended by {_signal(-status)}{memory} {while_}", case
-        )
-    if not loaded:
-        return Death(
-            Status.ERROR,
-            f"the engine did not start: the worker ended with exit status {status} {while_}",
-            case,
-        )
-    if status == 0:
-        return Death(
-            Status.MISSING, f"the worker ended with exit status 0 {while_}, without an error", case
-        )
-    return Death(Status.CRASH, f"the worker ended with exit status {status} {while_}", case)
+    ended = f"the worker ended with exit status {status} {while_}"
+    match status:
+        case _ if overdue:
+            kind, reason = Status.TIMEOUT, f"{overdue}; all its processes were killed"
+        case _ if words:
+            kind, reason = Status.CRASH, f"a process of the engine ended {while_}: {words}"
+        case sessions.HARNESS_FAILED:
+            kind, reason = Status.ERROR, f"the worker itself failed {while_}"
+        case _ if status < 0:
+            kind, reason = Status.CRASH, f"the worker was ended by {_signal(-status)} {while_}"
+        case _ if not loaded:
+            kind, reason = Status.ERROR, f"the engine did not start: {ended}"
+        case 0:
+            kind, reason = Status.MISSING, f"{ended}, without an error"
+        case _:
+            kind, reason = Status.CRASH, ended
+    return Death(
+        kind,
+        reason,
+        case,
+        final=bool(overdue) and not loaded,
+        harness=status == sessions.HARNESS_FAILED and not overdue,
+    )
 
 
 def _signal(number: int) -> str:
+    if number == signal.SIGKILL:
+        return "SIGKILL (out of memory?)"
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -50,6 +50,7 @@ class GroupRun:
         self._failure: Death | None = None
         self._starts = 0
         self._tail = ""
+        self._reason = ""
 
     @property
     def nothing_left(self) -> bool:
@@ -132,6 +133,8 @@ class GroupRun:
         if attempt.phase == "close" and (attempt.finished or not self._trials.left):
             # It has done what it meant to do; how its shutdown went harms no cell.
             if attempt.overdue or status:
+                ended = attempt.overdue or f"the worker ended with status {status}"
+                self._reason = f"after its last cell: {ended}"
                 self._tail = self.folder.log_tail(attempt.log_start)
             return bool(self._trials.left)
         death = explain(
@@ -179,6 +182,8 @@ class GroupRun:
             group = replace(group, starts=self._starts, seconds=seconds, reused=False)
         if self._failure is not None:
             group = replace(group, status=self._failure.status, reason=self._failure.reason)
+        if self._reason and not group.reason:
+            group = replace(group, reason=self._reason)
         if self._tail:
             group = replace(group, log_tail=self._tail)
         group = replace(group, model=model, backend=backend)

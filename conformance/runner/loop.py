@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import threading
 import time
@@ -15,20 +14,22 @@ from pathlib import Path
 from conformance import sessions
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Group, Status
-from conformance.runner import zygotes
 from conformance.runner.events import Event, GroupFinished
 from conformance.runner.group import GroupRun
-from conformance.runner.planned import Done, Launch, Limits, Planned, Summary, check
-from conformance.runner.zygotes import Zygote
+from conformance.runner.planned import Done, Limits, Planned, Summary, check
+from conformance.runner.pool import Pool
 from conformance.store import GroupFolder, ObservationCache
 
 #: How long the loop may wait for a message before it looks at the events' files.
 _LOOK_EVERY = 0.05
 
-_WEIGH_EVERY = 1.0
+#: Memory is measured this often, in seconds, and less often where that costs more than
+#: this share of the time: an engine's pages are many.
+_WEIGH_EVERY = (1.0, 5.0)
+_WEIGH_SHARE = 0.02
 
-#: A zygote that served and then ended is started anew, this often.
-_ZYGOTE_STARTS = 3
+#: How long a zygote may take to report the end of a worker that was killed, in seconds.
+_REPORTED_WITHIN = 15.0
 
 
 class Runner:
@@ -47,7 +48,6 @@ class Runner:
     ) -> None:
         check(planned)
         self._waiting = list(planned)
-        self._logs = logs
         self._jobs = max(1, jobs)
         self._limits = limits
         self._device = device
@@ -56,12 +56,9 @@ class Runner:
         self._mark = uuid.uuid4().hex
         self._running: dict[str, GroupRun] = {}
         self._done: dict[str, Done] = {}
-        self._zygotes: dict[Launch, Zygote] = {}
-        self._starts: dict[Launch, int] = {}
-        self._unusable: dict[Launch, str] = {}
-        self._asked: set[str] = set()
+        self._pool = Pool(logs, mark=self._mark, imports=limits.imports)
         self._peak = 0.0
-        self._weighed = 0.0
+        self._weigh_at = 0.0
         self._finished = 0
         self._resumed = 0
 
@@ -71,8 +68,9 @@ class Runner:
         try:
             while self._waiting or self._running:
                 self._begin_ready()
-                self._serve_zygotes()
+                self._ask_for_workers()
                 self._hear()
+                self._replace_lost()
                 for group in list(self._running.values()):
                     group.watch(self._limits)
                 self._weigh()
@@ -103,21 +101,15 @@ class Runner:
             if all(name in self._done for name in (*one.after, *one.needs)):
                 self._waiting.remove(one)
                 self._begin(one)
-        self._warm()
-
-    def _warm(self) -> None:
-        """Import ahead what is wanted next: a worker's slot should not wait for imports."""
+        # Import ahead what is wanted next: a worker's slot should not wait for imports.
         for one in self._waiting:
-            if len(self._zygotes) >= max(2, self._jobs):
-                return
-            if self._starts.get(one.launch, 0) == 0:
-                self._zygote(one.launch)
+            self._pool.warm(one.launch, most=max(2, self._jobs))
 
     def _begin(self, one: Planned) -> None:
         why = self._broken(one)
         try:
             job = one.make()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the caller's code, and one job's concern
             self._unmade(one, why or f"{type(error).__name__}: {error}")
             return
         if job is None:
@@ -136,7 +128,6 @@ class Runner:
             self._close(group)
         else:
             self._running[one.id] = group
-            self._zygote(one.launch)
 
     def _unmade(self, one: Planned, reason: str) -> None:
         if one.folder is not None:
@@ -155,7 +146,6 @@ class Runner:
     def _close(self, group: GroupRun) -> None:
         one = group.planned
         self._running.pop(one.id, None)
-        self._asked.discard(one.id)
         record = group.close()
         self._finished += group.finished_here
         if self._cache is not None and one.cached and record.status is Status.OK:
@@ -168,81 +158,49 @@ class Runner:
         self._tell(GroupFinished(one.id, done.ok, done.reason, reused))
         wanted = {other.launch for other in self._waiting}
         wanted |= {group.planned.launch for group in self._running.values()}
-        for launch in set(self._zygotes) - wanted:
-            self._zygotes.pop(launch).end()
+        self._pool.keep_only(wanted)
 
-    # --- zygotes and workers ------------------------------------------------
+    # --- workers --------------------------------------------------------------
 
-    def _zygote(self, launch: Launch) -> None:
-        if launch in self._zygotes:
-            return
-        if launch in self._unusable:
-            self._refuse_all(launch, self._unusable[launch])
-            return
-        self._starts[launch] = self._starts.get(launch, 0) + 1
-        number = len(self._starts)
-        log = self._logs / f"zygote-{number}-{launch.preload or 'plain'}.txt"
-        try:
-            self._zygotes[launch] = zygotes.start(launch, log=log, mark=self._mark)
-        except OSError as error:
-            self._refuse_all(launch, f"{launch.python} cannot be started: {error}")
-
-    def _serve_zygotes(self) -> None:
-        for launch, zygote in list(self._zygotes.items()):
-            if zygote.overdue(self._limits.imports):
-                zygote.words = f"{launch.preload} took more than {self._limits.imports:g} s"
-            if zygote.words:
-                self._lost(launch, zygote)
+    def _ask_for_workers(self) -> None:
         for name, group in list(self._running.items()):
-            asked = self._zygotes.get(group.planned.launch)
-            if name not in self._asked and asked is not None and asked.ready:
-                self._asked.add(name)
-                asked.ask(name, group.next_job())
-
-    def _lost(self, launch: Launch, zygote: Zygote) -> None:
-        """A zygote is gone: its workers with it. Those who had one get another."""
-        served = zygote.ready
-        del self._zygotes[launch]
-        zygote.end()
-        for name, group in list(self._running.items()):
-            if group.planned.launch == launch and name in self._asked:
-                if group.attempt is not None and group.attempt.pid:
-                    group.attempt.words = zygote.words
-                    sessions.kill(group.attempt.pid)
-                self._ended(name, -signal.SIGKILL)
-        if served and self._starts[launch] < _ZYGOTE_STARTS:
-            if any(group.planned.launch == launch for group in self._running.values()):
-                self._zygote(launch)
-        else:
-            self._refuse_all(launch, f"the engine cannot be imported: {zygote.words}")
-
-    def _refuse_all(self, launch: Launch, reason: str) -> None:
-        self._unusable[launch] = reason
-        for group in list(self._running.values()):
-            if group.planned.launch == launch:
-                group.refuse(reason)
+            launch = group.planned.launch
+            if launch in self._pool.unusable:
+                group.refuse(self._pool.unusable[launch])
                 self._close(group)
+            elif group.attempt is None and self._pool.ready(launch):
+                self._pool.ask(launch, name, group.next_job())
+            else:
+                self._pool.start(launch)
 
     def _hear(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            if not self._zygotes:
-                return
-            for launch, one in self._zygotes.items():
-                selector.register(one.socket, selectors.EVENT_READ, launch)
-            for key, _ in selector.select(_LOOK_EVERY):
-                zygote = self._zygotes.get(key.data)
-                for message in zygote.hear() if zygote is not None else ():
-                    group = self._running.get(message["id"])
-                    if message["is"] == "started" and group is not None and group.attempt:
-                        group.attempt.started(message["pid"])
-                    elif message["is"] == "exited":
-                        self._ended(message["id"], message["status"])
+        for message in self._pool.hear(_LOOK_EVERY):
+            group = self._running.get(message["id"])
+            if group is None or group.attempt is None:
+                continue
+            if message["is"] == "started":
+                group.attempt.started(message["pid"])
+            else:
+                self._ended(group, message["status"])
 
-    def _ended(self, name: str, status: int) -> None:
-        group = self._running.get(name)
-        if group is None:
-            return
-        self._asked.discard(name)
+    def _replace_lost(self) -> None:
+        """The workers of a zygote that is gone go with it; their groups get others."""
+        since = time.monotonic() - _REPORTED_WITHIN
+        running = [group for group in self._running.values() if group.attempt is not None]
+        deaf = {
+            group.planned.launch
+            for group in running
+            if group.attempt is not None and group.attempt.killed < since
+        }
+        lost = self._pool.take_lost(deaf)
+        for group in running:
+            if group.attempt is not None and group.planned.launch in lost:
+                group.attempt.words = lost[group.planned.launch]
+                if group.attempt.pid:
+                    sessions.kill(group.attempt.pid)
+                self._ended(group, -signal.SIGKILL)
+
+    def _ended(self, group: GroupRun, status: int) -> None:
         if not group.ended(status, self._limits):
             self._close(group)
 
@@ -250,17 +208,21 @@ class Runner:
 
     def _weigh(self) -> None:
         now = time.monotonic()
-        if now - self._weighed >= _WEIGH_EVERY:
-            self._weighed = now
-            everyone = sessions.descendants(os.getpid()) | {os.getpid()}
-            self._peak = max(self._peak, sessions.memory_mib(everyone))
+        if now < self._weigh_at:
+            return
+        everyone = sessions.descendants(os.getpid()) | {os.getpid()}
+        self._peak = max(self._peak, sessions.memory_mib(everyone))
+        soonest, latest = _WEIGH_EVERY
+        cost = time.monotonic() - now
+        self._weigh_at = now + min(latest, max(soonest, cost / _WEIGH_SHARE))
 
     def _end(self) -> set[int]:
         for group in self._running.values():
+            self._finished += group.finished_here
             if group.attempt is not None and group.attempt.pid:
                 sessions.kill(group.attempt.pid)
-        for zygote in self._zygotes.values():
-            zygote.end()
+                sessions.unlink_shared(group.attempt.shared)
+        self._pool.end()
         return sessions.kill_marked(self._mark)
 
 

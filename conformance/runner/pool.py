@@ -1,0 +1,90 @@
+"""One zygote for each launch that is wanted: started, replaced, given up, ended."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from conformance.runner import zygotes
+from conformance.runner.planned import Launch
+from conformance.runner.zygotes import Zygote
+
+#: A zygote that served and then ended is started anew; after so many ends it is given up.
+ZYGOTE_STARTS = 3
+
+
+class Pool:
+    """`unusable` says why no worker can be had of a launch any more."""
+
+    def __init__(self, logs: Path, *, mark: str, imports: float) -> None:
+        self.unusable: dict[Launch, str] = {}
+        self._logs = logs
+        self._mark = mark
+        self._imports = imports
+        self._zygotes: dict[Launch, Zygote] = {}
+        self._starts: dict[Launch, int] = {}
+
+    def start(self, launch: Launch) -> None:
+        """Have a zygote for this launch, unless it is unusable."""
+        if launch in self._zygotes or launch in self.unusable:
+            return
+        self._starts[launch] = self._starts.get(launch, 0) + 1
+        number = list(self._starts).index(launch) + 1
+        log = self._logs / f"zygote-{number}-{launch.preload or 'plain'}.txt"
+        try:
+            self._zygotes[launch] = zygotes.start(launch, log=log, mark=self._mark)
+        except OSError as error:
+            self.unusable[launch] = f"{launch.python} cannot be started: {error}"
+
+    def warm(self, launch: Launch, *, most: int) -> None:
+        """Start a zygote ahead of its use, if it never had one and there are fewer."""
+        if len(self._zygotes) < most and launch not in self._starts:
+            self.start(launch)
+
+    def ask(self, launch: Launch, identifier: str, job: Path) -> None:
+        self._zygotes[launch].ask(identifier, job)
+
+    def ready(self, launch: Launch) -> bool:
+        return launch in self._zygotes and self._zygotes[launch].ready
+
+    def hear(self, seconds: float) -> list[dict[str, Any]]:
+        """What zygotes have said about workers, waited for at most so long."""
+        if not self._zygotes:
+            return []
+        with selectors.DefaultSelector() as selector:
+            for zygote in self._zygotes.values():
+                selector.register(zygote.socket, selectors.EVENT_READ, zygote)
+            ready = [key.data for key, _ in selector.select(seconds)]
+        return [message for zygote in ready for message in zygote.hear()]
+
+    def take_lost(self, deaf: Collection[Launch]) -> dict[Launch, str]:
+        """End and forget the zygotes that serve no more, each with why.
+
+        `deaf` are those that no longer answer. What cannot be tried again is `unusable`.
+        """
+        lost: dict[Launch, str] = {}
+        for launch, zygote in list(self._zygotes.items()):
+            if zygote.overdue(self._imports):
+                zygote.words = f"{launch.preload} took more than {self._imports:g} s"
+            if launch in deaf:
+                zygote.words = zygote.words or "its zygote no longer answers"
+            if not zygote.words:
+                continue
+            lost[launch] = zygote.words
+            zygote.end()
+            del self._zygotes[launch]
+            if not zygote.ready:
+                self.unusable[launch] = f"the engine cannot be imported: {zygote.words}"
+            elif self._starts[launch] >= ZYGOTE_STARTS:
+                self.unusable[launch] = f"{ZYGOTE_STARTS} zygotes have ended: {zygote.words}"
+        return lost
+
+    def keep_only(self, wanted: Collection[Launch]) -> None:
+        """End the zygotes that nobody will ask any more."""
+        for launch in set(self._zygotes) - set(wanted):
+            self._zygotes.pop(launch).end()
+
+    def end(self) -> None:
+        self.keep_only(())
