@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import shared_memory
 from pathlib import Path
 
+import psutil
 import pytest
 
 from conformance import sessions
@@ -20,19 +21,23 @@ from conformance import sessions
 @contextmanager
 def leader(code: str, *arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """A process that leads a session; it says a line when it is ready."""
+    own = uuid.uuid4().hex
     process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env={**os.environ, **environment},
+        env={**os.environ, **environment, "CONFORMANCE_TEST_MARK": own},
     )
     try:
         yield process
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        # Not by what is tested here: whoever holds the pipe would keep the test waiting.
+        for other in psutil.process_iter():
+            with suppress(psutil.Error):
+                if other.environ().get("CONFORMANCE_TEST_MARK") == own:
+                    other.kill()
         process.communicate()
 
 
