@@ -38,8 +38,9 @@ from conformance import sessions
 class Zygote:
     """The loop between the runner's requests and the ends of children."""
 
-    def __init__(self, runner: socket.socket) -> None:
+    def __init__(self, runner: socket.socket, parent: int) -> None:
         self._runner = runner
+        self._parent = parent
         self._workers: dict[int, str] = {}
         self._buffer = b""
         #: Processes that the imports started, such as Python's resource tracker.
@@ -70,8 +71,9 @@ class Zygote:
             sessions.kill(pid)
         for pid in sessions.descendants(os.getpid()):
             sessions.kill(pid)
-        if mark := os.environ.get(sessions.MARK):
-            # The runner has ended too: whatever still carries its mark is an orphan.
+        mark = os.environ.get(sessions.MARK)
+        if mark and os.getppid() != self._parent:
+            # The runner has ended: whatever still carries its mark is an orphan.
             sessions.kill_marked(mark)
 
     def _obey(self) -> bool:
@@ -153,6 +155,7 @@ class Zygote:
 
 
 def main(descriptor: int, preload: str = "") -> None:
+    parent = os.getppid()
     # Imports take seconds in which no socket is read.
     sessions.die_with_parent()
     sessions.adopt_orphans()
@@ -175,7 +178,7 @@ def main(descriptor: int, preload: str = "") -> None:
         # A fork copies only the thread that forks: a lock that another one holds stays held.
         sys.stderr.write(f"{preload} has left {threads} threads: a worker may hang\n")
     sessions.die_with_parent(enabled=False)
-    zygote = Zygote(runner)
+    zygote = Zygote(runner, parent)
     zygote.say({"is": "ready", "seconds": time.monotonic() - begun})
     try:
         zygote.serve()

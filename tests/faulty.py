@@ -161,6 +161,12 @@ def kills_its_zygote(engine: Healthy, case: Case) -> Mapping[str, Any]:
 
 
 @_with
+def stops_its_zygote(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    _forever()
+
+
+@_with
 def cannot_be_written(engine: Healthy, case: Case) -> Mapping[str, Any]:
     """From here on this worker's disk is full."""
 

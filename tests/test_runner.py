@@ -35,7 +35,9 @@ from conformance.runner import (
     Planned,
     Summary,
     WorkerDied,
+    loop,
     run,
+    zygotes,
 )
 from conformance.store import GroupFolder, ObservationCache
 from tests.faulty_run import CASES, LIMITS, SCENARIOS, group, job, noted, planned
@@ -525,6 +527,42 @@ def test_a_zygote_that_is_killed_is_replaced(tmp_path: Path, mark: str) -> None:
         "bad": Status.CRASH,
         "last": Status.UNSUPPORTED,
     }
+    assert survivors(mark) == set()
+
+
+def test_a_zygote_that_no_longer_answers_is_replaced(
+    tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_REPORTED_WITHIN", 0.2)
+    run(
+        [planned("stops_its_zygote", tmp_path, options={"refuse": True})],
+        logs=tmp_path / "logs",
+        limits=dataclasses.replace(LIMITS, cell=1.0),
+    )
+    statuses = [
+        outcome.status
+        for case in CASES
+        if (outcome := group(tmp_path, "stops_its_zygote").outcome(f"plain.{case}")) is not None
+    ]
+    assert statuses == [Status.UNSUPPORTED, Status.TIMEOUT, Status.UNSUPPORTED]
+    assert survivors(mark) == set()
+
+
+def test_a_zygote_whose_socket_closes_ends_and_spares_the_rest_of_the_run(
+    tmp_path: Path, mark: str
+) -> None:
+    one, other = (
+        zygotes.start(Launch(), log=tmp_path / name, mark=mark) for name in ("one", "other")
+    )
+    try:
+        for zygote in (one, other):
+            wait_until(lambda zygote=zygote: zygote.hear() == [] and zygote.ready, 20)
+        one.socket.close()
+        assert one.process.wait(timeout=10) == 0
+        assert other.process.poll() is None
+    finally:
+        one.end()
+        other.end()
     assert survivors(mark) == set()
 
 

@@ -63,10 +63,11 @@ class Zygote:
         return not self.ready and not self.words and time.monotonic() - self.begun > limit
 
     def end(self) -> None:
-        """Close the socket and kill it; its workers die with it."""
-        self.socket.close()
+        """Kill it; its workers die with it."""
+        # Killed before the socket closes: it would take that for the end of the whole run.
         sessions.kill(self.process.pid)
         self.process.wait()
+        self.socket.close()
 
     def _last_words(self) -> str:
         with suppress(subprocess.TimeoutExpired):
