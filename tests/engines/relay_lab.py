@@ -117,10 +117,11 @@ class Lab:
             self.engines[spec] = Engine(connection, pid)
         return self.engines[spec]
 
-    def drop(self, spec: Spec) -> None:
-        """Close one engine, for a test that leaves it broken or needs it alone."""
+    def drop(self, spec: Spec, *, broken: bool = False) -> None:
+        """End one engine; one that is broken is not asked to shut down in good order."""
         if spec in self.engines:
-            self.engines.pop(spec).close()
+            engine = self.engines.pop(spec)
+            engine.kill() if broken else engine.close()
 
     def close(self) -> None:
         """Close everything."""
@@ -159,6 +160,8 @@ def build(name: str, folder: str) -> str:
     from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
     path = Path(folder) / name
+    if Path(name).is_dir():
+        return name
     if path.exists():
         return str(path)
     family, layers = name.split("-")
@@ -187,6 +190,7 @@ def build(name: str, folder: str) -> str:
 
 def _serve_engine(spec: Spec, folder: str, address: str) -> None:
     os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     connection = Client(address, family="AF_UNIX")
     try:
         from nnsight.modeling.vllm import VLLM
@@ -194,7 +198,8 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
         from conformance.engines import cpu
 
         cpu.prepare(fork=True)
-        VLLM._WORKER_CLS = cpu.worker_class(spec.pipeline)
+        asked = dict(spec.settings)
+        VLLM._WORKER_CLS = cpu.worker_class(spec.pipeline, relay=asked.pop("relay", True))
         settings: dict[str, Any] = {
             "dtype": "bfloat16",
             "kv_cache_memory_bytes": cpu.KV_CACHE_BYTES,
@@ -202,7 +207,7 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
             "max_num_seqs": 8,
             "async_scheduling": False,
             "seed": 0,
-            **dict(spec.settings),
+            **asked,
         }
         model = VLLM(
             build(spec.model, folder),
@@ -243,7 +248,8 @@ def main(address: str) -> None:
     cpu.import_everything()
     connection = Client(address, family="AF_UNIX")
     fork = multiprocessing.get_context("fork")
-    children = []
+    # Nobody waits for the engines here; the system shall not keep them as zombies.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         try:
             request = connection.recv()
@@ -253,11 +259,8 @@ def main(address: str) -> None:
             break
         spec, folder = request
         build(spec.model, folder)
-        child = fork.Process(target=_serve_engine, args=(spec, folder, address))
-        child.start()
-        children.append(child)
-    for child in children:
-        child.join(10)
+        fork.Process(target=_serve_engine, args=(spec, folder, address)).start()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ vLLM's, which return (change, residual).
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, NamedTuple
 
 import nnsight
@@ -343,7 +344,10 @@ def cached(model: Any, steps: int = 3, everything: bool = False) -> Any:
         cache = tracer.cache(modules=modules).save()
         change, residual = layers[2].output
         layers[2].output = (change * 2, residual)
-    return {path: cache[path].output for path in cache.keys() if "." in path}
+    # A cache keeps views on the CPU, and the rotary embedding overwrites its projection in
+    # place: there one stage returns what was written later, and the relay what was read.
+    paths = [p for p in cache.keys() if "." in p and not p.endswith("qkv_proj")]
+    return {path: cache[path].output for path in paths}
 
 
 def stopped(model: Any) -> Any:
@@ -413,18 +417,34 @@ def two_traces(model: Any) -> Any:
 def preempted(model: Any) -> Any:
     """More tokens than the cache holds, so that requests are set aside and computed anew."""
     layers = model.model.layers
+    scheduler = model.vllm_entrypoint.llm_engine.engine_core.engine_core.scheduler
+    original, aside = scheduler._preempt_request, []
+
+    def preempt(request: Any, *args: Any, **kwargs: Any) -> Any:
+        aside.append(request.request_id)
+        return original(request, *args, **kwargs)
+
+    scheduler._preempt_request = preempt
     prompts = [[30 + i + j for j in range(24)] for i in range(4)]
-    with model.trace(temperature=0.0) as tracer:
-        got = [None] * 4
-        got = nnsight.save(got)
-        for i, prompt in enumerate(prompts):
-            with tracer.invoke(prompt, max_tokens=40):
-                mine = []
-                for _ in tracer.iter[:40]:
-                    early = layers[0].output[0][-1].clone()
-                    late = layers[3].output[0][-1].clone()
-                    mine.append((early, late, model.logits.clone()))
-                got[i] = mine
+    try:
+        with model.trace(temperature=0.0, ignore_eos=True) as tracer:
+            got = [None] * 4
+            got = nnsight.save(got)
+            for i, prompt in enumerate(prompts):
+                with tracer.invoke(prompt, max_tokens=30):
+                    mine, carried = [], None
+                    for _ in tracer.iter[:30]:
+                        early = layers[0].output[0][-1].clone()
+                        if carried is not None:
+                            change, residual = layers[1].output
+                            layers[1].output = (change + carried, residual)
+                        late = layers[3].output[0][-1].clone()
+                        carried = late * 0.125
+                        mine.append((early, late, model.logits.clone()))
+                    got[i] = mine
+    finally:
+        del scheduler._preempt_request
+    assert aside, "nothing was preempted"
     return got
 
 
@@ -578,12 +598,16 @@ def reads_on_one_stage_only(model: Any) -> Any:
 
 
 def forward_raises(model: Any, layer: int) -> Any:
-    """The model's own forward raises on the stage of the layer."""
+    """A skip that one of two prompts asks for makes the forward itself raise there."""
     layers = model.model.layers
-    with model.trace(A, **ONE):
-        layers[layer].mlp.gate_up_proj.input = torch.zeros(5, 3, dtype=torch.bfloat16)
-        logits = model.logits.clone().save()
-    return logits
+    with model.trace(**ONE) as tracer:
+        with tracer.invoke(A):
+            early = layers[layer - 1].output
+            layers[layer].skip((early[0].clone(), early[1].clone()))
+            logits = model.logits.clone().save()
+        with tracer.invoke(B):
+            other = layers[3].output[0].clone().save()
+    return logits, other
 
 
 def aborted(model: Any) -> Any:
@@ -646,3 +670,96 @@ def random_program(model: Any, invokes: list[tuple[list[int], int, list[Any]]]) 
                             layers[layer].output[stream][:] *= value
                 got[i] = mine
     return got
+
+
+def saved_before_error(model: Any) -> Any:
+    layers = model.model.layers
+    early = late = None
+    try:
+        with model.trace(A, **ONE):
+            early = layers[0].output[0].clone().save()
+            late = layers[3].output[0].clone().save()
+            raise ValueError("after both")
+    except RuntimeError:
+        pass
+    return early, late
+
+
+def sampled(model: Any, draw: bool = False) -> Any:
+    """Sampling at a temperature, with or without a block that draws random numbers."""
+    torch.manual_seed(0)
+    with model.trace(A, temperature=1.0, seed=11, max_tokens=6) as tracer:
+        ids = list().save()
+        for _ in tracer.iter[:6]:
+            model.model.layers[0].output[0].clone()
+            if draw:
+                torch.randn(100)
+            ids.append(model.samples.clone())
+    return ids
+
+
+# -- what is timed: each returns its own seconds ---------------------------------------------
+
+PROMPT = [7, 11, 13, 17, 19, 23, 29, 31]
+
+
+def bench_untraced(model: Any) -> float:
+    started = time.perf_counter()
+    model.generate(
+        [{"prompt_token_ids": PROMPT}], temperature=0.0, max_tokens=16, ignore_eos=True
+    )
+    return time.perf_counter() - started
+
+
+def bench_nothing(model: Any) -> float:
+    started = time.perf_counter()
+    with model.trace(PROMPT, temperature=0.0, max_tokens=16, ignore_eos=True) as tracer:
+        ids = nnsight.save(tracer.result.outputs[0].token_ids)
+    assert len(ids) == 16
+    return time.perf_counter() - started
+
+
+def bench_read_all(model: Any) -> float:
+    started = time.perf_counter()
+    layers = model.model.layers
+    with model.trace(PROMPT, temperature=0.0, max_tokens=16, ignore_eos=True) as tracer:
+        got = list().save()
+        for _ in tracer.iter[:16]:
+            for layer in layers:
+                got.append(layer.output[0].clone())
+    assert len(got) == 16 * len(layers)
+    return time.perf_counter() - started
+
+
+def bench_cross_write(model: Any) -> float:
+    started = time.perf_counter()
+    layers = model.model.layers
+    with model.trace(PROMPT, temperature=0.0, max_tokens=16, ignore_eos=True) as tracer:
+        logits = list().save()
+        for _ in tracer.iter[:16]:
+            early = layers[0].output[0].clone()
+            change, residual = layers[-1].output
+            layers[-1].output = (change + early, residual)
+            logits.append(model.logits.clone())
+    assert len(logits) == 16
+    return time.perf_counter() - started
+
+
+def bench_writes_two_prompts(model: Any) -> float:
+    started = time.perf_counter()
+    layers = model.model.layers
+    with model.trace(temperature=0.0, max_tokens=8, ignore_eos=True) as tracer:
+        got = [None] * 2
+        got = nnsight.save(got)
+        for i in range(2):
+            with tracer.invoke(PROMPT[: 8 - i]):
+                carried, mine = None, []
+                for _ in tracer.iter[:8]:
+                    change, residual = layers[0].output
+                    if carried is not None:
+                        layers[0].output = (change + carried, residual)
+                    carried = layers[-1].output[0][-1:] * 0.5
+                    mine.append(model.logits.clone())
+                got[i] = mine
+    assert [len(mine) for mine in got] == [8, 8]
+    return time.perf_counter() - started

@@ -1,0 +1,100 @@
+"""Messages between stages survive the way, whatever is in them."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from nnsight.intervention.source import NO_SKIP
+
+from conformance.engines.relay.record import (
+    Message,
+    Names,
+    Reader,
+    Served,
+    Unsendable,
+    Visits,
+    decode,
+    digest,
+    encode,
+    pack,
+    same,
+    snapshot,
+    unpack,
+)
+from conformance.engines.relay.transport import columns
+
+DTYPES = [torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64, torch.bool]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), max_size=5
+    )
+)
+def test_tensors_come_back_bit_by_bit(descriptions):
+    values = [(torch.randn(shape) * 3).to(dtype) for dtype, shape in descriptions]
+    back = decode(encode(values))
+    assert [(v.dtype, v.shape) for v in back] == [(v.dtype, v.shape) for v in values]
+    assert all(torch.equal(a, b) for a, b in zip(values, back, strict=True))
+
+
+def test_a_transposed_tensor_keeps_its_order():
+    value = torch.arange(6).reshape(2, 3).t()
+    assert torch.equal(decode(encode(value)), value)
+
+
+def test_the_skip_mark_stays_itself():
+    assert decode(encode((NO_SKIP, 1)))[0] is NO_SKIP
+
+
+def test_modules_travel_by_path():
+    here, there = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    data = encode({"m": here}, {id(here): "Module:a.b"})
+    assert decode(data, {"Module:a.b": there})["m"] is there
+
+
+def message(*locations: str, **served) -> Message:
+    visits = Visits(0, list(locations), len(locations) - 1)
+    visits.served.update({int(k[1:]): v for k, v in served.items()})
+    return Message(3, (visits,), {"r": {"message": "no"}})
+
+
+def test_locations_are_sent_once():
+    names, theirs = Names(), Names()
+    locations = [f"layers.{i}.output" for i in range(50)]
+    sent = message(*locations, _1=Served(torch.ones(2), (Reader(0, None),)))
+    first, second = pack(sent, names, {}), pack(sent, names, {})
+    assert second.numel() < first.numel() / 3
+    for data in (first, second):
+        got = unpack(data, theirs, {})
+        assert got.visits[0].locations == locations
+        assert got.visits[0].boundary == 49
+        assert torch.equal(got.visits[0].served[1].value, torch.ones(2))
+        assert got.errors == {"r": {"message": "no"}}
+
+
+def test_a_value_that_cannot_be_pickled_is_named_and_the_rest_arrives():
+    served = {"_0": Served(lambda: 0, (Reader(0, None),)), "_1": Served(torch.ones(1), ())}
+    got = unpack(pack(message("a", "b", "c", **served), Names(), {}), Names(), {})
+    assert got.visits[0].served[0].value == Unsendable("function")
+    assert torch.equal(got.visits[0].served[1].value, torch.ones(1))
+
+
+@pytest.mark.parametrize("edit", [lambda t: t.add_(1), lambda t: t.view(-1)[0].neg_()])
+def test_an_edit_in_place_is_seen(edit):
+    value = (torch.randn(2, 3), {"k": torch.ones(3)})
+    before = snapshot(value)
+    assert same(before, value)
+    edit(value[0])
+    assert not same(before, value)
+    assert digest(before) != digest(value)
+
+
+def test_digests_are_of_bits():
+    assert digest(torch.tensor([float("nan")])) == digest(torch.tensor([float("nan")]))
+    assert digest(torch.zeros(2)) != digest(torch.zeros(2, dtype=torch.float64)[:1])
+    assert digest(torch.tensor([0.0])) != digest(torch.tensor([-0.0]))
+
+
+def test_columns_hold_one_rank_of_each_stage():
+    assert columns(3, 2) == [[0, 2, 4], [1, 3, 5]]
