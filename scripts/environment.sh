@@ -85,7 +85,7 @@ choose_uv() {
 
 mode=${1:-build}
 stamp=.venv/made-from
-if [ "$mode" = build ] && [ -f "$stamp" ] && [ "$(made_from)" = "$(cat "$stamp")" ]; then
+if [ "$mode" = build ] && [ -x .venv/bin/python ] && [ -f "$stamp" ] && [ "$(made_from)" = "$(cat "$stamp")" ]; then
     exit 0
 fi
 

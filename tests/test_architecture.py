@@ -46,7 +46,9 @@ def backend_words():
 
 def backends_named(source, words):
     """(line, word) of each backend named in a scenario: in names, strings and comments alike."""
-    pattern = re.compile("|".join(re.escape(word) for word in sorted(words, key=len)[::-1]), re.I)
+    pattern = re.compile(
+        "|".join(re.escape(word) for word in sorted(words, key=len)[::-1]), re.IGNORECASE
+    )
     found = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in (tokenize.NAME, tokenize.STRING, tokenize.COMMENT):

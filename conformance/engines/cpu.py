@@ -71,9 +71,9 @@ def fork_workers() -> None:
 def import_everything() -> None:
     """Import what an engine needs, once, in a process that will fork engines or workers."""
     import nnsight.modeling.vllm
-    import nnsight.modeling.vllm.model_runners.GPUModelRunner
-    import transformers
-    import vllm.v1.executor.multiproc_executor
+    import nnsight.modeling.vllm.model_runners.GPUModelRunner  # noqa: F401
+    import transformers  # noqa: F401
+    import vllm.v1.executor.multiproc_executor  # noqa: F401
 
     import conformance.engines.cpu_worker  # noqa: F401
 

@@ -18,5 +18,5 @@ def require_forkable(what: str) -> None:
     threads = psutil.Process(os.getpid()).num_threads()
     if threads > 1:
         raise RuntimeError(f"importing {what} left {threads} threads: a fork could hang")
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise RuntimeError(f"importing {what} opened a CUDA context: a fork could not use it")

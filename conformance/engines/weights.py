@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -52,8 +52,6 @@ CORPUS = (
 
 #: Spread of what is added to norm weights and biases.
 ROUGHNESS = 0.1
-
-_NOTHING = torch.zeros(())
 
 
 def open_engine(job: Job) -> BuiltCheckpoint:
@@ -134,7 +132,7 @@ def _tiny(source: Source, architecture: str, folder: Path) -> None:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         if config.tie_word_embeddings:
-            _stop_echo(_final_norm(model))
+            _stop_echo(_final_norm_weight(model))
         _roughen(model)
         # Engines end a generation at the tokenizer's end of text, whatever the config says.
         model.get_output_embeddings().weight[tokenizer.pad_token_id] = 0
@@ -165,28 +163,29 @@ def _config(
     return kind(**wanted, **special)
 
 
-def _final_norm(model: PreTrainedModel) -> nn.Module:
-    """The norm before the head: the last one to run, whatever a family calls it."""
-    ran: list[nn.Module] = []
-    norms = [
-        module for module in model.modules() if getattr(module, "weight", _NOTHING).ndim == 1
+def _final_norm_weight(model: PreTrainedModel) -> Tensor:
+    """The scales of the norm before the head: the last one to run, whatever it is called."""
+    ran: list[Tensor] = []
+    hooks = [
+        module.register_forward_hook(lambda *_, weight=weight: ran.append(weight))
+        for module in model.modules()
+        if (weight := getattr(module, "weight", None)) is not None and weight.ndim == 1
     ]
-    hooks = [norm.register_forward_hook(lambda norm, *_: ran.append(norm)) for norm in norms]
     model(torch.tensor([[1, 2, 3]]))
     for hook in hooks:
         hook.remove()
     return ran[-1]
 
 
-def _stop_echo(norm: nn.Module) -> None:
+def _stop_echo(final_norm: Tensor) -> None:
     """Give half of the final norm's scales the other sign.
 
     With tied embeddings a random model repeats its last token for ever, as each token is
     most like itself, and no prompt, write or step would show in what it generates. A fresh
     norm scales by one, be its weight stored as 1 or as an offset 0 from it.
     """
-    signs = torch.randint_like(norm.weight, 2) * 2 - 1
-    norm.weight += signs - 1
+    signs = torch.randint_like(final_norm, 2) * 2 - 1
+    final_norm += signs - 1
 
 
 def _roughen(model: PreTrainedModel) -> None:
