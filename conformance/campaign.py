@@ -14,7 +14,7 @@ from typing import Any
 
 from conformance import plan
 from conformance.checkpoints import Checkpoint, locate
-from conformance.continuations import differing
+from conformance.continuations import Continuation, continuation, differing, truth_of
 from conformance.engines import ENGINES, PRELOAD
 from conformance.engines.environment import ENVIRONMENT
 from conformance.errors import ConformanceError
@@ -191,11 +191,16 @@ class _Maker:
         found: dict[str, Case] = {}
         for backend, cells in columns:
             for case in self._cases((cell.scenario, cell.case) for cell in cells):
-                forced = differing(self.run, self.model.id, backend.id, REFERENCE.id, case)
-                if forced:
-                    along = replace(case, forced=forced)
+                along = replace(case, forced=self._differing(backend, case))
+                if along.forced:
                     found[along.key] = along
         return self._job(FORCED, tuple(found.values())) if found else None
+
+    def _differing(self, backend: Backend, case: Case) -> Continuation:
+        mine = self.run.observations(self.model.id, backend.id, case.key)
+        truth = self.run.observations(self.model.id, REFERENCE.id, case.key)
+        prompts = len(case.prompts)
+        return differing(continuation(mine, prompts), continuation(truth_of(truth), prompts))
 
 
 def launch(backend: Backend) -> Launch:

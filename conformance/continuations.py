@@ -6,14 +6,13 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from conformance.records import Case, Site
-from conformance.store import RunFolder
+from conformance.records import Site
 
 #: Token ids by run ("", "clean", "edited"), one tuple a prompt.
-Continuation = Mapping[str, tuple[tuple[int, ...], ...]]
+Continuation = dict[str, tuple[tuple[int, ...], ...]]
 
 
-def continuation(values: Mapping[str, Tensor], prompts: int) -> dict[str, tuple[tuple[int, ...], ...]]:
+def continuation(values: Mapping[str, Tensor], prompts: int) -> Continuation:
     """The generated ids among observations by site; {} when a scenario keeps none."""
     found: dict[str, dict[int, dict[int, int]]] = {}
     for text, value in values.items():
@@ -36,19 +35,13 @@ def truth_of(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def differing(
-    run: RunFolder, model: str, backend: str, reference: str, case: Case
-) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """What a backend generated, when it is not what the truth generated; else {}.
+def differing(mine: Continuation, truth: Continuation) -> Continuation:
+    """Those runs of mine that are not the truth's; a run the truth does not have is left out.
 
-    Only a difference before the last step matters: the last token is nobody's context.
+    The last token is nobody's context, so a difference there does not matter.
     """
-    prompts = len(case.prompts)
-    mine = continuation(run.observations(model, backend, case.key), prompts)
-    truth = continuation(truth_of(run.observations(model, reference, case.key)), prompts)
-    same = all(
-        ids[:-1] == known[:-1]
-        for key in mine.keys() & truth.keys()
-        for ids, known in zip(mine[key], truth[key], strict=True)
-    )
-    return {} if same else mine
+    return {
+        run: ids
+        for run, ids in mine.items()
+        if run in truth and [one[:-1] for one in ids] != [one[:-1] for one in truth[run]]
+    }

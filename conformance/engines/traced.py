@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +93,24 @@ def observe(lm: Any, scenario: Scenario, case: Case) -> dict[str, Tensor]:
     return flatten_runs(scenario, case, lambda twin: scenario.run(lm, twin))
 
 
-def flatten_runs(scenario: Scenario, case: Case, run: Any) -> dict[str, Tensor]:
-    """Both twins of an intervention, or the one run of any other scenario, by site."""
-    if not scenario.twin(case):
-        return flatten(run(case), "")
-    clean = flatten(run(dataclasses.replace(case, active=False)), "clean")
-    return clean | flatten(run(dataclasses.replace(case, active=True)), "edited")
+def flatten_runs(
+    scenario: Scenario, case: Case, run: Callable[[Case], Any], only: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """Both twins of an intervention, or the one run of any other scenario, by site.
+
+    `only` leaves out the twins it does not name.
+    """
+    twins = {"": case}
+    if scenario.twin(case):
+        twins = {
+            "clean": dataclasses.replace(case, active=False),
+            "edited": dataclasses.replace(case, active=True),
+        }
+    found: dict[str, Tensor] = {}
+    for name, twin in twins.items():
+        if not only or name in only:
+            found |= flatten(run(twin), name)
+    return found
 
 
 def flatten(prompts: Sequence[Mapping[str, Any]], run: str) -> dict[str, Tensor]:
