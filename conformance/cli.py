@@ -20,6 +20,7 @@ app = typer.Typer(
     name="conformance",
     help="Find out where an nnsight intervention differs between transformers and vLLM.",
     no_args_is_help=True,
+    pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -52,7 +53,9 @@ def run(
     backend: Backends = [],  # noqa: B006
     expression: Expression = "",
     tier: Tier = "default",
-    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Groups at a time.")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
+    ] = None,
     resume: Annotated[
         str, typer.Option(help="Go on with this run (`latest`): finished cells are kept.")
     ] = "",
@@ -226,13 +229,10 @@ def _open(reports: Path, name: str):  # type: ignore[no-untyped-def]
 def main() -> None:
     """Run a verb. The one place that turns errors into words and exit codes."""
     try:
-        app(standalone_mode=False)
+        app()
     except ConformanceError as error:
-        err.print(f"error: {error}", markup=False, highlight=False)
+        err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.code)
-    except KeyboardInterrupt:
-        err.print("interrupted")
-        sys.exit(ExitCode.INTERRUPTED)
 
 
 if __name__ == "__main__":

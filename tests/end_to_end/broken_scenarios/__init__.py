@@ -1,0 +1,1 @@
+"""Scenarios whose trace does something else than their reference: each must be found out."""

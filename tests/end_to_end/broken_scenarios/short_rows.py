@@ -1,0 +1,22 @@
+"""The first token's row is missing."""
+
+from conformance import scenario
+
+from ._parts import read, streams
+
+
+def block(lm):
+    return {"stream": {i: v[1:] for i, v in streams(lm).items()}, "logits": lm.logits}
+
+
+@scenario()
+def short_rows(lm, case):
+    with lm.trace() as tracer:
+        with tracer.invoke(case.prompts[0]):
+            first = block(lm).save()
+        with tracer.invoke(case.prompts[1]):
+            second = block(lm).save()
+    return [first, second]
+
+
+short_rows.reference(read)

@@ -1,0 +1,107 @@
+"""`conformance run` on real engines, from the shell."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from conformance.records import Verdict
+from tests.end_to_end.conftest import ROOT, Ran, conformance
+
+pytestmark = pytest.mark.engine
+
+
+def test_every_cell_of_a_tiny_llama_passes_on_every_backend(llama: Ran) -> None:
+    failed = {cell.id: cell.reason for cell in llama.results.cells if not cell.verdict.passes}
+    assert failed == {}
+    assert llama.code == 0, llama.output
+
+
+def test_all_seven_scenarios_and_three_backends_are_there(llama: Ran) -> None:
+    cells = llama.results.cells
+    assert {cell.backend for cell in cells} == {"hf", "vllm-pp1", "vllm-pp2"}
+    assert {cell.scenario for cell in cells} == {
+        path.stem for path in (ROOT / "scenarios").glob("[a-z]*.py")
+    }
+
+
+def test_engines_prove_what_they_are(llama: Ran) -> None:
+    groups = {group.backend: group for group in llama.results.groups}
+    assert groups["vllm-pp1"].identity["pipeline_size"] == 1
+    assert groups["vllm-pp2"].identity["stages"] == [[0, 2], [2, 4]]
+    assert groups["vllm-pp2"].identity["served"] in {"relay", "native"}
+    assert groups["hf"].layout == "batched"
+    assert groups["vllm-pp1"].layout == "dual"
+
+
+def test_two_stages_give_the_bits_of_one(llama: Ran) -> None:
+    relations = [
+        relation
+        for cell in llama.results.cells
+        if cell.backend == "vllm-pp2"
+        for relation in cell.relations
+        if relation.name == "bitwise equal to vllm-pp1"
+    ]
+    assert len(relations) == sum(cell.backend == "vllm-pp2" for cell in llama.results.cells)
+    assert all(relation.holds for relation in relations)
+
+
+def test_judging_again_gives_the_same_verdicts_and_other_thresholds_others(
+    llama: Ran, tmp_path: Path
+) -> None:
+    copy = tmp_path / "reports"
+    shutil.copytree(llama.reports, copy, symlinks=True)
+    same = conformance(copy, "judge", "latest")
+    assert same.code == 0, same.output
+    assert [c.verdict for c in same.results.cells] == [c.verdict for c in llama.results.cells]
+    strict = conformance(copy, "judge", "latest", "--k-med", "0.2", "--k-max", "0.3")
+    assert strict.code == 1
+    assert Verdict.DRIFT in {cell.verdict for cell in strict.results.cells}
+
+
+def test_resuming_runs_only_what_is_missing(llama: Ran, tmp_path: Path) -> None:
+    copy = tmp_path / "reports"
+    shutil.copytree(llama.reports, copy, symlinks=True)
+    group = Ran(0, "", copy).folder.group_folder("llama", "vllm-pp1")
+    lost = group.cell("steering.middle-large-all")
+    kept = group.cell("clean.alone") / "outcome.json"
+    before = kept.stat().st_mtime_ns
+    shutil.rmtree(lost)
+    again = conformance(copy, "run", "--resume", "latest")
+    assert again.code == 0, again.output
+    assert (lost / "outcome.json").is_file()
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_a_results_file_without_its_footer_is_refused(llama: Ran, tmp_path: Path) -> None:
+    copy = tmp_path / "reports"
+    shutil.copytree(llama.reports, copy, symlinks=True)
+    path = Ran(0, "", copy).folder.path / "results.json"
+    whole = json.loads(path.read_text())
+    del whole["footer"]
+    path.write_text(json.dumps(whole))
+    shown = conformance(copy, "show", "clean[llama-hf-alone]")
+    assert shown.code == 2
+    assert "footer" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "-m", "lama"], "there is no model 'lama'"),
+        (["run", "-b", "vllm"], "there is no backend 'vllm'"),
+        (["run", "-k", "and"], "cannot read the expression"),
+        (["run", "-k", "nosuchcell"], "no cell matches"),
+        (["show", "clean", "--run", "never"], "there is no run 'never'"),
+    ],
+)
+def test_bad_input_is_refused_with_exit_2_and_starts_nothing(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    ran = conformance(tmp_path / "reports", *arguments)
+    assert ran.code == 2
+    assert words in ran.output
+    assert not (tmp_path / "reports").exists()
