@@ -12,7 +12,7 @@ from nnsight.modeling.vllm.model_runners import GPUModelRunner as nnsight_runner
 
 from conformance.engines.relay import placeholders, weights
 from conformance.engines.relay.replay import adopt
-from conformance.engines.relay.stage import Relay, RelayRequests
+from conformance.engines.relay.stage import RECORD, Relay, RelayRequests
 from conformance.engines.relay.transport import Column
 
 
@@ -44,7 +44,7 @@ class RelayRunner:
         column = Column(
             stages.rank_in_group, tensor.rank_in_group, stages.world_size, tensor.world_size
         )
-        self._start_relay(column, stages.world_size, tensor.rank_in_group)
+        self._start_relay(column, stages.world_size, tensor)
 
     def _check_configuration(self) -> None:
         config = self.vllm_config  # type: ignore[attr-defined]
@@ -53,7 +53,7 @@ class RelayRunner:
         if not config.model_config.enforce_eager:
             raise ValueError("interventions across stages need an eager engine (no taps)")
 
-    def _start_relay(self, column: Column, stages: int, tensor_rank: int) -> None:
+    def _start_relay(self, column: Column, stages: int, tensor: Any) -> None:
         model, interleaver = self.nnsight_model, self.nnsight_model.interleaver  # type: ignore[attr-defined]
         tree = placeholders.tree(model._module, placeholders.whole_model(self.vllm_config))  # type: ignore[attr-defined]
         owners = weights.Owners(column, tree)
@@ -81,7 +81,8 @@ class RelayRunner:
             requests=requests,
             device=self.device,  # type: ignore[attr-defined]
             stages=stages,
-            tensor_rank=tensor_rank,
+            tensor_rank=tensor.rank_in_group,
+            tensor_size=tensor.world_size,
             modules=modules,
             paths={id(value): key for key, value in modules.items()},
         )
@@ -89,9 +90,13 @@ class RelayRunner:
 
     def execute_model(self, scheduler_output: Any, intermediate_tensors: Any = None) -> Any:
         """Run the step's forward and tell the next stage what was seen."""
+        if intermediate_tensors is not None:
+            self.relay.accept(intermediate_tensors.tensors)
         output = super().execute_model(scheduler_output, intermediate_tensors)  # type: ignore[misc]
         if scheduler_output.total_num_scheduled_tokens:
-            self.relay.forwarded()
+            record = self.relay.forwarded()
+            if record is not None:
+                output.tensors[RECORD] = record
         return output
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:

@@ -22,6 +22,9 @@ from conformance.engines.relay.record import Message, Names, Visits, pack, unpac
 from conformance.engines.relay.replay import Batch, Member, RelayInterleaver, placed, replay
 from conformance.engines.relay.transport import Column
 
+#: The name under which visits travel beside the activations.
+RECORD = "conformance.relay"
+
 #: Seconds for which a request that ended without a collect is kept: an asynchronous client
 #: collects after the scheduler has forgotten the request, a synchronous one before.
 GRACE = 5.0
@@ -55,6 +58,7 @@ class Relay:
     device: torch.device
     stages: int
     tensor_rank: int
+    tensor_size: int
     modules: dict[str, Any]
     paths: dict[int, str]
     number: int = 0
@@ -67,6 +71,7 @@ class Relay:
     outgoing: dict[int, Names] = field(default_factory=dict)
     incoming: dict[int, Names] = field(default_factory=dict)
     failed: bool = False
+    bytes_sent: int = 0
 
     @property
     def stage(self) -> int:
@@ -84,10 +89,9 @@ class Relay:
     # -- before the forward ------------------------------------------------------------
 
     def begin(self, scheduled: Any) -> None:
-        """Start a step: replay what is due, and take the earlier stages' visits.
+        """Start a step: replay what is due.
 
-        Runs before vLLM receives activations, so that a stage which could not run the step
-        says so here instead of leaving this one waiting for them.
+        What the earlier stages saw comes with their activations (see :meth:`accept`).
         """
         self.step, self.failed = None, False
         self._track(scheduled.scheduled_new_reqs)
@@ -108,13 +112,24 @@ class Relay:
         for request_id in traced:
             self.tracked[request_id].last = self.number
         self.step = _Step(self.number)
-        if self.stage > 0:
-            message = self._receive(self.stage - 1, self.number)
-            self.errors.update(message.errors)
-            if message.poison is not None:
-                self.fail(message.poison)
-                raise StageFailedError(message.poison)
-            self.step.received = message.visits
+
+    def accept(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Take the earlier stages' visits out of the activations they sent.
+
+        A stage that could not run the step sends its error in the place of activations, so
+        that this one raises instead of waiting for them.
+        """
+        data = tensors.pop(RECORD, None)
+        if data is None or self.step is None:
+            return
+        # What vLLM's shared memory hands out may begin anywhere.
+        message = self._unpack(data if data.storage_offset() == 0 else data.clone(), self.stage - 1)
+        self._expect(message, self.step.number, self.stage - 1)
+        self.errors.update(message.errors)
+        if message.poison is not None:
+            self.fail(message.poison)
+            raise StageFailedError(message.poison)
+        self.step.received = message.visits
 
     def _track(self, new: Iterable[Any]) -> None:
         for data in new:
@@ -153,21 +168,21 @@ class Relay:
 
     # -- after it ----------------------------------------------------------------------
 
-    def forwarded(self) -> None:
-        """The forward ran. Every stage but the last tells the next one what was seen so far."""
+    def forwarded(self) -> torch.Tensor | None:
+        """The forward ran. What every stage but the last has to send with its activations."""
         step, log = self.step, self.interleaver.log
         if log is not None:
             log.end_tokens()
         if self.last or log is None:
-            return
+            return None
         self.interleaver.log = None
         self._credit(log, step)
         if step is None or step.batch is None:
-            return
+            return None
         self.batches[step.number] = step.batch
         message = Message(step.number, (*step.received, log), self._errors(step.batch))
-        self._send(self.stage + 1, message)
         step.told = True
+        return self._packed(self.stage + 1, message)
 
     def sampled(self) -> None:
         """The step is over on the last stage, which tells the earlier ones what they missed."""
@@ -197,15 +212,19 @@ class Relay:
             for stage in range(self.stage):
                 self._send(stage, poison)
         else:
-            self._send(self.stage + 1, poison)
+            from vllm.distributed.parallel_state import get_pp_group
+
+            # Whoever drops vLLM's handles may: it keeps what it is sending.
+            get_pp_group().isend_tensor_dict({RECORD: self._packed(self.stage + 1, poison)})
 
     # -- later -------------------------------------------------------------------------
 
     def catch_up(self, bound: int) -> None:
         """Replay the later stages' visits of the steps up to ``bound``, and settle our sends."""
         while not self.last and self.replayed < bound:
-            message = self._receive(self.stages - 1, self.replayed + 1)
+            message = self._unpack(self.column.receive(self.stages - 1), self.stages - 1)
             self.replayed += 1
+            self._expect(message, self.replayed, self.stages - 1)
             self.errors.update(message.errors)
             batch = self.batches.pop(message.step, None)
             if batch is None or message.poison is not None:
@@ -265,24 +284,31 @@ class Relay:
             "errors": len(self.errors),
             "mediators": len(self.interleaver.mediators),
             "steps": self.number,
-            "bytes": self.column.bytes_sent,
+            "bytes": self.bytes_sent,
         }
 
     # -- parts -------------------------------------------------------------------------
 
-    def _receive(self, stage: int, expected: int) -> Message:
-        names = self.incoming.setdefault(stage, Names())
-        message = unpack(self.column.receive(stage), names, self.modules)
-        if message.step != expected:
+    def _unpack(self, data: torch.Tensor, stage: int) -> Message:
+        return unpack(data, self.incoming.setdefault(stage, Names()), self.modules)
+
+    def _expect(self, message: Message, step: int, stage: int) -> None:
+        if message.step != step:
             raise RuntimeError(
-                f"stage {self.stage} expected step {expected} from stage {stage}, "
-                f"got step {message.step}"
+                f"stage {self.stage} expected step {step} from stage {stage}, got {message.step}"
             )
-        return message
+
+    def _packed(self, stage: int, message: Message) -> torch.Tensor:
+        data = pack(message, self.outgoing.setdefault(stage, Names()), self.paths)
+        if self.tensor_size > 1 and data.numel() % self.tensor_size == 0:
+            # vLLM cuts what divides evenly among the tensor-parallel ranks, and each of them
+            # sends a part; this one has a message of its own.
+            data = torch.cat([data, data.new_zeros(1)])
+        self.bytes_sent += data.numel()
+        return data
 
     def _send(self, stage: int, message: Message) -> None:
-        names = self.outgoing.setdefault(stage, Names())
-        self.column.send(stage, message.step, pack(message, names, self.paths))
+        self.column.send(stage, message.step, self._packed(stage, message))
 
     def _replay(self, visits: Visits, batch: Batch) -> None:
         for row, error in replay(self.interleaver, visits, batch, self.device).items():

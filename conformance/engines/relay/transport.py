@@ -55,7 +55,6 @@ class Column:
             if ranks[0] == column:
                 self.ranks, self.group = ranks, group
         self._sent: deque[_Sent] = deque()
-        self.bytes_sent = 0
 
     @property
     def unsent(self) -> int:
@@ -73,7 +72,6 @@ class Column:
         peer = self.ranks[stage]
         works = [dist.isend(part, peer, group=self.group) for part in parts]
         self._sent.append(_Sent(step, [work for work in works if work is not None], parts))
-        self.bytes_sent += sum(part.numel() for part in parts)
 
     def receive(self, stage: int) -> torch.Tensor:
         """The next message from ``stage``; blocks until it is there."""

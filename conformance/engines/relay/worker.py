@@ -31,8 +31,8 @@ class RelayWorker:
         if not getattr(_local, "depth", 0):
             inc()  # replaying runs blocks, whose `.save()` needs a trace open on this thread
         relay = self._relay
-        relay.begin(scheduler_output)
         try:
+            relay.begin(scheduler_output)
             return super().execute_model(scheduler_output)  # type: ignore[misc]
         except BaseException as error:
             relay.fail(f"stage {relay.stage}: {type(error).__name__}: {error}")
