@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from conformance import plan
 from conformance.campaign import FORCED, REFERENCE
-from conformance.continuations import continuation, truth_of
+from conformance.continuations import continuation, differing, truth_of
 from conformance.errors import ConformanceError, ExitCode
 from conformance.judge.cell import compare_exact, judge_cell
 from conformance.records import (
@@ -28,6 +28,7 @@ from conformance.records import (
     Relation,
     Results,
     RunInfo,
+    Site,
     Status,
     Thresholds,
     Verdict,
@@ -211,17 +212,22 @@ class _Group:
         return self._same_as_one_stage(result, case, observed, backends)
 
     def _truth(self, case: Case, observed: Mapping[str, Tensor]) -> Truth | str:
-        """The reference along this candidate's own tokens, or why there is none."""
+        """The reference along this candidate's own tokens, or why there is none.
+
+        A run in which the candidate chose other tokens is taken from the reference that was
+        held to them. Where that is absent the plain one stays, and the judge says so.
+        """
         plain = self._reference(REFERENCE.id, case)
         if isinstance(plain, str):
             return plain
         prompts = len(case.prompts)
-        mine = continuation(observed, prompts)
-        known = continuation(plain.members["truth"], prompts)
-        if all(mine.get(run) == ids for run, ids in known.items()):
+        other = differing(
+            continuation(observed, prompts), continuation(plain.members["truth"], prompts)
+        )
+        if not other:
             return plain
-        forced = self._reference(FORCED.id, replace(case, forced=mine))
-        return plain if isinstance(forced, str) else forced
+        forced = self._reference(FORCED.id, replace(case, forced=other))
+        return plain if isinstance(forced, str) else merged(plain, forced, set(other))
 
     def _reference(self, backend: str, case: Case) -> Truth | str:
         outcome = self.run.outcome(self.model.id, backend, case.key)
@@ -265,6 +271,16 @@ class _Group:
             reason=f"differs from {twin.id}, which on a CPU must be bitwise equal: {relation.detail}",
             attribution="pipeline",
         )
+
+
+def merged(plain: Truth, forced: Truth, runs: Collection[str]) -> Truth:
+    """The plain reference with some of its runs taken from a forced one."""
+    members = {
+        name: {site: value for site, value in values.items() if Site.parse(site).run not in runs}
+        | forced.members.get(name, {})
+        for name, values in plain.members.items()
+    }
+    return Truth(members, plain.prompt_ids)
 
 
 def one_stage(backend: Backend, backends: Sequence[Backend]) -> Backend | None:
