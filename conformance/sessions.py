@@ -30,6 +30,9 @@ HARNESS_FAILED = 73
 #: that cannot be interrupted.
 _GONE_WITHIN = 5.0
 
+#: So many looks in a row must find nobody.
+_EMPTY_LOOKS = 2
+
 #: How long Python's resource tracker may take to unlink the shared memory of those killed.
 _TIDY_WITHIN = 1.0
 
@@ -98,11 +101,33 @@ def marked(mark: str) -> set[int]:
 
 def kill(leader: int) -> set[int]:
     """End a whole session; returns who is still there afterwards (nobody, as a rule)."""
+    # Stopped first, all at once: a look at the process table takes time, in which one that
+    # is seen could start another one, end, and so never be found.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGSTOP)
 
     def who() -> set[int]:
         return members(leader) | ({leader} if alive(leader) else set())
 
     return _kill_until_none(who)
+
+
+def ask_for_stacks(leader: int) -> None:
+    """Send SIGUSR1 to the members of a session that handle it: workers, and stages forked
+    from one, write the stacks of their threads to the log.
+    """
+    for pid in members(leader):
+        with suppress(OSError):
+            if _handles(pid, signal.SIGUSR1):
+                os.kill(pid, signal.SIGUSR1)
+
+
+def _handles(pid: int, number: signal.Signals) -> bool:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "SigCgt":
+            return bool(int(value, 16) >> (number - 1) & 1)
+    return False
 
 
 def kill_marked(mark: str) -> set[int]:
@@ -114,16 +139,17 @@ def _kill_until_none(who: Callable[[], set[int]]) -> set[int]:
     """SIGKILL until a look finds nobody: one who is killed may just have started another."""
     begun = time.monotonic()
     pause = 0.001
-    while remaining := who():
+    empty = 0
+    while empty < _EMPTY_LOOKS:
+        remaining = who()
+        empty = 0 if remaining else empty + 1
         passed = time.monotonic() - begun
-        if passed > _GONE_WITHIN:
+        if remaining and passed > _GONE_WITHIN:
             return remaining
-        tidying = {pid for pid in remaining if passed < _TIDY_WITHIN and _tracks_resources(pid)}
-        for pid in remaining - tidying:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
+        for pid in remaining:
+            tidies = passed < _TIDY_WITHIN and _tracks_resources(pid)
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGCONT if tidies else signal.SIGKILL)
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
     return set()

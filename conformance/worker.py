@@ -74,6 +74,8 @@ def lead_session() -> None:
         os.setsid()
     sessions.die_with_parent()
     sessions.adopt_orphans()
+    # A crash is expected now and then; the memory of an engine is not wanted on the disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def redirect(log: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -105,6 +106,20 @@ def hangs(engine: Healthy, case: Case) -> Mapping[str, Any]:
 
 
 @_with
+def hangs_in_a_stage(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    """The process that is asked waits for one that was forked from it, and that hangs."""
+    stage = os.fork()
+    if stage == 0:
+        _the_stage_hangs_here()
+    os.waitpid(stage, 0)
+    _forever()
+
+
+def _the_stage_hangs_here() -> NoReturn:
+    _forever()
+
+
+@_with
 def hangs_with_children(engine: Healthy, case: Case) -> Mapping[str, Any]:
     _stubborn_child(engine.options["folder"])
     _forever()
@@ -158,6 +173,9 @@ def crashes_once(engine: Healthy, case: Case) -> Mapping[str, Any]:
 def kills_its_zygote(engine: Healthy, case: Case) -> Mapping[str, Any]:
     os.kill(os.getppid(), signal.SIGKILL)
     _forever()
+
+
+kills_its_zygote_too = kills_its_zygote
 
 
 @_with
@@ -260,13 +278,16 @@ class LeavesSharedMemory(Healthy):
 
 
 class Talks(Healthy):
-    """Prints, as engines do, and says whether it leads its session."""
+    """Prints, as engines do, and says what its process is like."""
 
     def group(self) -> Group:
         print("an engine prints")
         subprocess.run(["sh", "-c", "echo so does its child >&2"], check=True)
-        leads = os.getsid(0) == os.getpid()
-        return Group(self.job.model.id, self.job.backend.id, identity={"leads": leads})
+        identity = {
+            "leads": os.getsid(0) == os.getpid(),
+            "core": resource.getrlimit(resource.RLIMIT_CORE)[0],
+        }
+        return Group(self.job.model.id, self.job.backend.id, identity=identity)
 
 
 class LiesAboutItself(Healthy):

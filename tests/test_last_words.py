@@ -33,6 +33,11 @@ def test_the_cause_of_another_process_is_found() -> None:
     assert WRAPPER not in context
 
 
+def test_another_message_that_points_elsewhere_is_no_cause() -> None:
+    log = "OSError: no space\nRuntimeError: Engine core failed. See root cause above.\n"
+    assert cause(log, WRAPPER)[0] == "OSError: no space"
+
+
 def test_without_another_exception_there_is_no_cause() -> None:
     assert cause(f"all is well\nExit code 3\n{WRAPPER}\n", WRAPPER) == ("", "")
     assert cause("", WRAPPER) == ("", "")

@@ -50,6 +50,7 @@ WARD = (
     "aborts",
     "hangs",
     "hangs_with_children",
+    "hangs_in_a_stage",
     "exits",
     "exits_politely",
     "raises",
@@ -175,6 +176,7 @@ def ward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ward]:
         ("aborts", Status.CRASH, r"ended by SIGABRT while running plain\.bad"),
         ("hangs", Status.TIMEOUT, r"no outcome within 2\.5 s"),
         ("hangs_with_children", Status.TIMEOUT, r"no outcome within 2\.5 s"),
+        ("hangs_in_a_stage", Status.TIMEOUT, r"no outcome within 2\.5 s"),
         ("exits", Status.MISSING, r"exit status 0 while running plain\.bad"),
         ("exits_politely", Status.MISSING, r"exit status 0 while running plain\.bad"),
         ("raises", Status.ERROR, r"ValueError: shapes \[3, 8\] and \[4, 8\] do not fit"),
@@ -239,6 +241,9 @@ def test_a_shutdown_that_hangs_is_told_and_harms_no_cell(ward: Ward) -> None:
 def test_a_worker_that_hangs_says_where(ward: Ward) -> None:
     assert "in hangs" in ward.outcome("hangs", "bad").detail
     assert "in hangs_in_load" in ward.outcome("hangs_in_load", "bad").detail
+    stage = ward.outcome("hangs_in_a_stage", "bad").detail
+    assert "in hangs_in_a_stage" in stage
+    assert "in _the_stage_hangs_here" in stage
 
 
 def test_our_own_failures_are_not_the_engines(ward: Ward) -> None:
@@ -513,7 +518,10 @@ def test_an_interpreter_that_cannot_be_started_is_the_reason_of_its_cells(tmp_pa
 
 def test_a_zygote_that_is_killed_is_replaced(tmp_path: Path, mark: str) -> None:
     run(
-        [planned("kills_its_zygote", tmp_path, options={"refuse": True})],
+        [
+            planned("kills_its_zygote", tmp_path, options={"refuse": True}),
+            planned("kills_its_zygote_too", tmp_path, options={"refuse": True}),
+        ],
         logs=tmp_path / "logs",
         limits=LIMITS,
     )
@@ -527,6 +535,11 @@ def test_a_zygote_that_is_killed_is_replaced(tmp_path: Path, mark: str) -> None:
         "bad": Status.CRASH,
         "last": Status.UNSUPPORTED,
     }
+    # Two have ended under the first group; the third is the last.
+    outcome = group(tmp_path, "kills_its_zygote_too").outcome("plain.last")
+    assert outcome is not None
+    assert outcome.status is Status.ERROR
+    assert outcome.reason.startswith("3 zygotes have ended: its zygote ended with status -9")
     assert survivors(mark) == set()
 
 
@@ -651,6 +664,13 @@ def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(tmp_path: Path, mar
     assert group(tmp_path, "WaitsInLast").finished() == ("plain.bad", "plain.first")
 
     assert resume(tmp_path) == {"interrupted": False, "finished": 1, "resumed": 5}
+
+
+def test_a_second_interrupt_waits_until_nobody_is_left() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    with loop._uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_two_runners_do_not_work_on_one_run(tmp_path: Path, mark: str) -> None:

@@ -188,7 +188,7 @@ def test_it_runs_alone_leads_its_session_and_writes_only_to_its_log(tmp_path: Pa
     assert "an engine prints" in folder.log_tail()
     record = folder.group()
     assert record is not None
-    assert record.identity == {"leads": True}
+    assert record.identity == {"leads": True, "core": 0}
     assert record.versions["python"].count(".") == 2
     assert record.peak_mib > 10
 

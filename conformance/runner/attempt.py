@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -112,8 +110,7 @@ class Attempt:
     def _ask_for_stacks(self) -> None:
         """Have the worker write where it hangs: the log is all that is left of it."""
         before = self.folder.log_size()
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGUSR1)
+        sessions.ask_for_stacks(self.pid)
         deadline = time.monotonic() + _STACKS_WITHIN
         size = before
         while time.monotonic() < deadline:
