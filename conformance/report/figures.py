@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from conformance.records import CellResult, Gain, Group, Judged, Site
@@ -20,14 +21,19 @@ _GAINS = 120
 Number = float | str | None
 
 
-def short(value: float | None) -> Number:
-    """Three significant digits; what JSON has no word for as the strings records use."""
+def short(value: float | None, digits: int = 3) -> Number:
+    """So many significant digits; what JSON has no word for as the strings records use."""
     if value is None:
         return None
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    rounded = float(f"{value:.3g}")
+    rounded = float(f"{value:.{digits}g}")
     return rounded if math.isfinite(rounded) else value
+
+
+def ratio(value: float | None) -> Number:
+    """Precise enough to be told from the limit that it was held against."""
+    return short(value, digits=5)
 
 
 def stages(identity: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
@@ -54,70 +60,78 @@ def place(judged: Judged) -> Site | None:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """An observation, where it was made, and its place among the cell's observations."""
+
+    site: Site
+    judged: Judged
+    index: int
+
+
 def series(cell: CellResult) -> list[dict[str, Any]]:
     """One plot line and one heat map for each run and prompt of the cell, the worst first.
 
-    `layers` holds [layer, error, floor, q_med, q_max, verdict] per layer, of the worst step.
-    `heat` holds a row per layer (or name) with a ratio per token: those of the prompt, then
-    those that were generated, a step each. `prompt` is how many belong to the prompt, `bin`
-    how many tokens a column merges.
+    `layers` holds [layer, observation, verdict] per layer: the observation is that of the
+    worst step, as its index in the cell. `heat` holds a row per layer (or name) with a ratio
+    per token: those of the prompt, then those that were generated, a step each. `length` is
+    how many belong to the prompt, `bin` how many tokens a column merges.
     """
-    found: dict[tuple[str, int], list[tuple[Site, Judged]]] = {}
-    for judged in cell.observations:
+    found: dict[tuple[str, int], list[_Seen]] = {}
+    for index, judged in enumerate(cell.observations):
         site = place(judged)
         if site is not None and (judged.ratios or judged.q_max is not None):
-            found.setdefault((site.run, site.prompt), []).append((site, judged))
+            found.setdefault((site.run, site.prompt), []).append(_Seen(site, judged, index))
     lines = [_line(key, members) for key, members in found.items()]
     return sorted(lines, key=lambda line: -magnitude(line["worst"]))
 
 
-def _line(key: tuple[str, int], members: list[tuple[Site, Judged]]) -> dict[str, Any]:
-    steps = sorted({site.step for site, _ in members})
+def _line(key: tuple[str, int], members: list[_Seen]) -> dict[str, Any]:
+    steps = sorted({seen.site.step for seen in members})
     lengths = {
-        step: max(len(judged.ratios) for site, judged in members if site.step == step)
+        step: max(len(seen.judged.ratios) for seen in members if seen.site.step == step)
         for step in steps
     }
-    rows: dict[tuple[bool, int, str], list[tuple[Site, Judged]]] = {}
-    for site, judged in members:
-        rows.setdefault((site.layer is None, site.layer or 0, site.name), []).append((site, judged))
+    rows: dict[tuple[bool, int, str], list[_Seen]] = {}
+    for seen in members:
+        site = seen.site
+        rows.setdefault((site.layer is None, site.layer or 0, site.name), []).append(seen)
     ordered = [rows[place] for place in sorted(rows)]
     total = sum(lengths.values())
     merge = max(1, math.ceil(total / COLUMNS))
-    largest = max((_rank(j.q_max) for _, j in members if j.q_max is not None), default=None)
+    sizes = [_rank(seen.judged.q_max) for seen in members if seen.judged.q_max is not None]
     return {
         "run": key[0],
         "prompt": key[1],
-        "worst": short(largest),
-        "layers": [_worst_step(row) for row in ordered if row[0][0].layer is not None],
+        "worst": ratio(max(sizes, default=None)),
+        "layers": [_worst_step(row) for row in ordered if row[0].site.layer is not None],
         "length": lengths[steps[0]] if len(steps) > 1 else total,
         "bin": merge,
         "heat": [
-            [_row_name(row[0][0], ordered), merged(_along(row, lengths), merge)]
+            [_row_name(row[0].site, ordered), merged(_along(row, lengths), merge)]
             for row in ordered
-            if any(judged.ratios for _, judged in row)
+            if any(seen.judged.ratios for seen in row)
         ],
     }
 
 
-def _row_name(site: Site, rows: Sequence[Sequence[tuple[Site, Judged]]]) -> str | int:
+def _row_name(site: Site, rows: Sequence[Sequence[_Seen]]) -> str | int:
     """The layer's number alone, unless two kinds of observations share it."""
     if site.layer is None:
         return site.name
-    kinds = {other.name for row in rows if (other := row[0][0]).layer is not None}
+    kinds = {row[0].site.name for row in rows if row[0].site.layer is not None}
     return site.layer if len(kinds) == 1 else f"{site.name}.{site.layer}"
 
 
-def _worst_step(row: Sequence[tuple[Site, Judged]]) -> list[Any]:
+def _worst_step(row: Sequence[_Seen]) -> list[Any]:
     """The step with the largest q_max stands for the layer; its verdict is the row's worst."""
-    site, judged = max(row, key=lambda pair: magnitude(short(pair[1].q_max)))
-    verdict = worst(other.verdict for _, other in row)
-    figures = map(short, (judged.error, judged.floor, judged.q_med, judged.q_max))
-    return [site.layer, *figures, verdict.value]
+    seen = max(row, key=lambda one: magnitude(short(one.judged.q_max)))
+    return [seen.site.layer, seen.index, worst(one.judged.verdict for one in row).value]
 
 
-def _along(row: Sequence[tuple[Site, Judged]], lengths: Mapping[int, int]) -> list[float | None]:
+def _along(row: Sequence[_Seen], lengths: Mapping[int, int]) -> list[float | None]:
     """The ratios of all steps along the tokens; a step with fewer has its last ones."""
-    by_step = {site.step: judged.ratios for site, judged in row}
+    by_step = {seen.site.step: seen.judged.ratios for seen in row}
     along: list[float | None] = []
     for step, length in lengths.items():
         ratios = by_step.get(step, ())
@@ -128,7 +142,8 @@ def _along(row: Sequence[tuple[Site, Judged]], lengths: Mapping[int, int]) -> li
 def merged(ratios: Sequence[float | None], size: int) -> list[Number]:
     """The worst of every `size` neighbours; NaN is worse than any number, None than none."""
     return [
-        short(max(ratios[start : start + size], key=_rank)) for start in range(0, len(ratios), size)
+        short(max(ratios[start : start + size], key=_rank), digits=2)
+        for start in range(0, len(ratios), size)
     ]
 
 
@@ -145,23 +160,19 @@ def magnitude(value: Number) -> float:
     return value if isinstance(value, float) and math.isfinite(value) else math.inf
 
 
-def gains(cell: CellResult) -> list[dict[str, Any]]:
-    """Every gain of the cell's observations, worst first, its tokens merged to columns."""
+def gains(cell: CellResult) -> list[list[Any]]:
+    """[observation, gain of each token] of every gain, the furthest from 1 first."""
     found = [
-        {
-            "site": judged.site,
-            "g": short(gain.g),
-            "h": short(gain.h),
-            "sigma": short(gain.sigma),
-            "tokens": [short(value) for value in gain.tokens[:COLUMNS]],
-            "verdict": judged.verdict.value,
-        }
-        for judged in cell.observations
-        if (gain := judged.gain) is not None
+        (index, judged.gain)
+        for index, judged in enumerate(cell.observations)
+        if judged.gain is not None
     ]
-    order = {j.site: _off(j.gain) for j in cell.observations if j.gain is not None}
-    return sorted(found, key=lambda entry: -order[str(entry["site"])])[:_GAINS]
+    found.sort(key=lambda pair: -off(pair[1]))
+    return [
+        [index, [short(value) for value in gain.tokens[:COLUMNS]]] for index, gain in found[:_GAINS]
+    ]
 
 
-def _off(gain: Gain) -> float:
+def off(gain: Gain) -> float:
+    """How far the gain is from 1; NaN is further than anything."""
     return math.inf if math.isnan(gain.g) else abs(gain.g - 1)

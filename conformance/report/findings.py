@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conformance.records import CellResult, Results, Verdict
 from conformance.report.looks import ORDER, worst
@@ -24,7 +24,7 @@ class Finding:
     """One line of the findings. `cells` and `of` count cells of the models concerned."""
 
     verdict: Verdict
-    backend: str
+    backends: tuple[str, ...]
     models: tuple[str, ...]
     scenarios: tuple[tuple[str, int, int], ...]
     text: str
@@ -59,33 +59,54 @@ def findings(results: Results) -> tuple[Finding, ...]:
     for cell in results.cells:
         if not cell.verdict.passes:
             said = cell.diagnosis or (cell.reason if cell.verdict.neutral else "")
-            key = (cell.verdict, cell.backend, _VARIABLE.sub("#", said), bool(cell.expected))
+            key = (cell.verdict, cell.backend, _alike(said), bool(cell.expected))
             groups[key].append(cell)
     totals = Counter((cell.model, cell.backend, cell.scenario) for cell in results.cells)
-    found = [_finding(key[0], key[1], cells, totals) for key, cells in groups.items()]
-    return tuple(sorted(found, key=lambda f: (f.expected, ORDER[f.verdict], -f.cells, f.backend)))
+    found = _merged(_finding(cells, totals) for cells in groups.values())
+    return tuple(sorted(found, key=lambda f: (f.expected, ORDER[f.verdict], -f.cells, f.backends)))
 
 
-def _finding(
-    verdict: Verdict,
-    backend: str,
-    cells: list[CellResult],
-    totals: Mapping[tuple[str, str, str], int],
-) -> Finding:
+def _alike(text: str) -> str:
+    """The text without what differs between models: numbers and addresses."""
+    return _VARIABLE.sub("#", text)
+
+
+def _merged(found: Iterable[Finding]) -> list[Finding]:
+    """The same trouble in the same cells of two backends is one finding."""
+    same: dict[object, Finding] = {}
+    for one in found:
+        key = (one.verdict, one.models, one.scenarios, _alike(one.text), one.expected)
+        known = same.get(key)
+        same[key] = one if known is None else _together(known, one)
+    return list(same.values())
+
+
+def _together(known: Finding, other: Finding) -> Finding:
+    return replace(
+        known,
+        backends=known.backends + other.backends,
+        cells=known.cells + other.cells,
+        of=known.of + other.of,
+    )
+
+
+def _finding(cells: list[CellResult], totals: Mapping[tuple[str, str, str], int]) -> Finding:
     models = tuple(dict.fromkeys(cell.model for cell in cells))
     concerned = set(models)
     counts = Counter(cell.scenario for cell in cells)
     of = Counter[str]()
-    for (model, where, scenario), total in totals.items():
-        if where == backend and model in concerned:
-            of[scenario] += total
     example = max(cells, key=lambda cell: cell.worst_ratio or 0.0)
+    for (model, where, scenario), total in totals.items():
+        if where == example.backend and model in concerned:
+            of[scenario] += total
+    one_reason = len({_alike(cell.diagnosis or cell.reason) for cell in cells}) == 1
+    text = headline(example)
     return Finding(
-        verdict,
-        backend,
+        example.verdict,
+        (example.backend,),
         models,
         tuple((name, count, of[name]) for name, count in counts.items()),
-        headline(example),
+        text if one_reason or len(models) == 1 else f"{example.model}: {text}",
         example,
         len(cells),
         of.total(),

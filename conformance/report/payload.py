@@ -60,7 +60,7 @@ def payload(results: Results) -> Payload:
 
 
 def packed(value: Any) -> str:
-    """gzip + base64 of JSON. Its alphabet can neither close a tag nor begin one."""
+    """JSON as gzip in base64. Its alphabet can neither close a tag nor begin one."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     # A lone surrogate (a log cut in the middle of a character) has no UTF-8.
     return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 9, mtime=0)).decode()
@@ -131,7 +131,7 @@ def _index(
             "scenario": [scenarios[cell.scenario] for cell in cells],
             "case": [cases[cell.case] for cell in cells],
             "verdict": [looks[cell.verdict] for cell in cells],
-            "ratio": [short(cell.worst_ratio) for cell in cells],
+            "ratio": [figures.ratio(cell.worst_ratio) for cell in cells],
             "seconds": [short(cell.seconds) for cell in cells],
             "flags": [bool(cell.expected) + 2 * cell.harness for cell in cells],
             "line": ["" if cell.verdict.passes else headline(cell) for cell in cells],
@@ -182,8 +182,9 @@ def _row(judged: Judged) -> list[Any]:
     return [
         judged.site,
         judged.verdict.value,
-        *map(short, (judged.q_med, judged.q_max, judged.spread)),
-        *map(short, (judged.error, judged.floor, judged.smallest)),
+        figures.ratio(judged.q_med),
+        figures.ratio(judged.q_max),
+        *map(short, (judged.spread, judged.error, judged.floor, judged.smallest)),
         None if gain is None else [short(gain.g), short(gain.h), short(gain.sigma)],
         list(judged.shape),
         judged.dtype,
@@ -194,7 +195,7 @@ def _row(judged: Judged) -> list[Any]:
 
 def counts(cells: Iterable[CellResult]) -> dict[Verdict, int]:
     """How often each verdict was given, the worst verdict first, none that was not."""
-    found = {verdict: 0 for verdict in LOOKS}
+    found = dict.fromkeys(LOOKS, 0)
     for cell in cells:
         found[cell.verdict] += 1
     return {verdict: count for verdict, count in found.items() if count}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -134,7 +135,7 @@ class Progress:
             else None
         )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
         return self

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.errors import ConformanceError
-from conformance.records import CellResult, Judged, Results, Verdict
+from conformance.records import CellResult, Judged, Results, Thresholds, Verdict
 from conformance.report import figures
 from conformance.report.findings import Summary, by_group, findings, headline_of
 from conformance.report.looks import LOOKS, ORDER, STYLES, family
@@ -43,10 +43,12 @@ def summary(results: Results, report_path: Path, console: Console) -> None:
     found = findings(results)
     for finding in found[:_FINDINGS]:
         models = ", ".join(finding.models[:4])
-        if len(finding.models) > 4:  # noqa: PLR2004 - more do not fit a line
+        if len(finding.models) > 4:
             models += f" and {len(finding.models) - 4} more"
         line = marked(finding.verdict)
-        line.append(shown(f"  {finding.backend} · {models} · {finding.where}"), style="default")
+        line.append(
+            shown(f"  {', '.join(finding.backends)} · {models} · {finding.where}"), style="default"
+        )
         if finding.expected:
             line.append(" (expected)", style="dim")
         console.print(line)
@@ -135,7 +137,7 @@ def show(results: Results, cell_id: str, console: Console) -> None:
     _meaning(results, cell, console)
     if cell.observations:
         console.print()
-        console.print(_observations(cell.observations))
+        console.print(_observations(cell.observations, about.thresholds))
     for relation in cell.relations:
         word = marked(
             Verdict.EXACT if relation.holds else Verdict.WRONG,
@@ -165,7 +167,7 @@ def _meaning(results: Results, cell: CellResult, console: Console) -> None:
         console.print(Text(f"\n{shown(paragraph)}", style="dim"))
 
 
-def _observations(observations: Sequence[Judged]) -> Table:
+def _observations(observations: Sequence[Judged], thresholds: Thresholds) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in (
         "observation",
@@ -184,8 +186,8 @@ def _observations(observations: Sequence[Judged]) -> Table:
         table.add_row(
             Text(shown(judged.site)),
             marked(judged.verdict),
-            times(judged.q_med),
-            times(judged.q_max),
+            times(judged.q_med, thresholds.k_med),
+            times(judged.q_max, thresholds.k_max),
             number(judged.error),
             number(judged.floor),
             "–" if judged.smallest is None else percent(judged.smallest),

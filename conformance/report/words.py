@@ -35,9 +35,14 @@ def number(value: float | None) -> str:
     return f"{value:.2e}"
 
 
-def times(value: float | None) -> str:
-    """A multiple of the noise floor."""
-    return "–" if value is None else f"{number(value)}×"
+def times(value: float | None, *limits: float) -> str:
+    """A multiple of the noise floor; never looks equal to a limit that it is not equal to."""
+    if value is None:
+        return "–"
+    text = number(value)
+    if math.isfinite(value) and any(text == number(limit) != str(value) for limit in limits):
+        text = f"{value:.5g}"
+    return f"{text}×"
 
 
 def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
@@ -99,18 +104,16 @@ def _where(cell: CellResult, context: Context) -> Iterable[str]:
     if cell.worst_ratio is not None:
         limit = context.thresholds.k_max
         yield (
-            f"The worst value is {times(cell.worst_ratio)} the noise floor"
+            f"The worst value is {times(cell.worst_ratio, limit)} the noise floor"
             f"{f' at {cell.worst_site}' if cell.worst_site else ''}; {times(limit)} is allowed."
         )
 
 
 def _gain(cell: CellResult, thresholds: Thresholds) -> Iterable[str]:
-    gains = [judged for judged in cell.observations if judged.gain is not None]
+    gains = [(judged.site, judged.gain) for judged in cell.observations if judged.gain is not None]
     if not gains:
         return
-    worst = max(gains, key=lambda judged: _off(judged))
-    gain = worst.gain
-    assert gain is not None
+    site, gain = max(gains, key=lambda pair: figures.off(pair[1]))
     room = max(thresholds.gain_tolerance, thresholds.gain_sigmas * gain.sigma)
     if abs(gain.g - 1) <= room:
         yield (
@@ -119,16 +122,10 @@ def _gain(cell: CellResult, thresholds: Thresholds) -> Iterable[str]:
         )
         return
     yield (
-        f"The write's gain is furthest from 1 at {worst.site}: "
+        f"The write's gain is furthest from 1 at {site}: "
         f"{number(gain.g)} ± {number(gain.sigma)} (1: it landed, 0: it had no effect), "
         f"off-axis {number(gain.h)} (limit {number(thresholds.off_axis)} and the noise)."
     )
-
-
-def _off(judged: Judged) -> float:
-    if judged.gain is None:
-        return -1.0
-    return math.inf if math.isnan(judged.gain.g) else abs(judged.gain.g - 1)
 
 
 def _passed(cell: CellResult) -> Iterable[str]:

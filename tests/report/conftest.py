@@ -27,8 +27,18 @@ FLAGS = (
 )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "browser: opens the page in a real Chromium")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a browser its tests are left out, unless they were asked for: then they fail."""
+    if "browser" in (config.getoption("-m") or "") or _chromium():
+        return
+    wanting = [item for item in items if item.get_closest_marker("browser")]
+    if wanting:
+        config.hook.pytest_deselected(items=wanting)
+        items[:] = [item for item in items if item not in wanting]
+
+
+def _chromium() -> str | None:
+    return os.environ.get("CONFORMANCE_BROWSER") or shutil.which("chromium")
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +49,7 @@ def results() -> Results:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The browser's path. Asked for and not there is a failure: a skip would look green."""
-    found = os.environ.get("CONFORMANCE_BROWSER") or shutil.which("chromium")
+    found = _chromium()
     if not found or not Path(found).exists():
         pytest.fail("no browser: install chromium, or name one in CONFORMANCE_BROWSER")
     return found

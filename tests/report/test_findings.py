@@ -56,6 +56,22 @@ def test_different_reasons_are_different_findings(results: Results) -> None:
     assert len(findings.findings(replace(results, cells=cells))) == 2
 
 
+def test_the_same_trouble_on_two_backends_is_one_finding(results: Results) -> None:
+    cells = tuple(c for c in results.cells if c.model == "gpt_neox" and c.backend != "hf")
+    (finding,) = findings.findings(replace(results, cells=cells))
+    assert finding.backends == ("vllm-pp1", "vllm-pp2")
+    assert finding.cells == 2
+    assert finding.of == len(cells)
+
+
+def test_an_example_of_several_reasons_says_whose_it_is(results: Results) -> None:
+    some = [c for c in results.cells if c.verdict is Verdict.MATCH and c.backend == "hf"]
+    first = replace(some[0], verdict=Verdict.WRONG, reason="this", model="a", worst_ratio=9.0)
+    second = replace(some[1], verdict=Verdict.WRONG, reason="that", model="b", worst_ratio=3.0)
+    (finding,) = findings.findings(replace(results, cells=(first, second)))
+    assert finding.text.startswith("a: this")
+
+
 def test_worst_first_and_expected_last(results: Results) -> None:
     cells = tuple(
         replace(cell, expected="known" if cell.verdict is Verdict.CONTAMINATED else "")

@@ -103,11 +103,18 @@ def test_a_worker_is_listed_while_it_runs_and_not_after() -> None:
     assert not state.running
 
 
+GROUPS = st.sampled_from([HF, PP1, REFERENCE])
 EVENTS = st.one_of(
-    st.builds(GroupStarted, st.sampled_from([HF, PP1, REFERENCE]), st.just("m"), st.just("b"), st.just(1), st.just(1)),
-    st.builds(CellFinished, st.sampled_from([HF, PP1, REFERENCE]), st.sampled_from(["clean.all", "steering.first", "x~1"]), st.sampled_from(Status), st.just(0.0)),
-    st.builds(GroupFinished, st.sampled_from([HF, PP1, REFERENCE]), st.booleans(), st.just(""), st.booleans()),
-)  # fmt: skip
+    st.builds(GroupStarted, GROUPS, st.just("m"), st.just("b"), st.just(1), st.just(1)),
+    st.builds(
+        CellFinished,
+        GROUPS,
+        st.sampled_from(["clean.all", "steering.first", "x~1"]),
+        st.sampled_from(Status),
+        st.just(0.0),
+    ),
+    st.builds(GroupFinished, GROUPS, st.booleans(), st.just(""), st.booleans()),
+)
 
 
 @given(st.lists(EVENTS))

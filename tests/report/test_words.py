@@ -91,3 +91,10 @@ def test_numbers_are_read_back_to_three_digits(value: float) -> None:
 )  # fmt: skip
 def test_numbers_as_people_write_them(value: float | None, text: str) -> None:
     assert words.number(value) == text
+
+
+def test_a_ratio_just_over_its_limit_does_not_look_equal_to_it() -> None:
+    assert words.times(2.0031, 2.0) == "2.0031×"
+    assert words.times(1.9999, 2.0) == "1.9999×"
+    assert words.times(2.5, 2.0) == "2.5×"
+    assert words.times(2.0031) == "2×"

@@ -60,11 +60,14 @@ function plotPart(cell, detail) {
   const lines = detail.series.filter((line) => line.layers.length || line.heat.length);
   if (!lines.length && !detail.gains.length) return null;
   const host = el('div', { class: 'figures' });
-  const draw = (line) => host.replaceChildren(...[layerPlot(line, boundaries), heatMap(line, boundaries, detail.prompts[line.prompt])].filter(Boolean));
+  const draw = (line) => host.replaceChildren(...[layerPlot(line, boundaries, detail.observations), heatMap(line, boundaries, detail.prompts[line.prompt])].filter(Boolean));
   const choice = lines.length > 1 && el('p', {}, el('label', {}, 'shown: ', el('select', { onchange: (event) => draw(lines[event.target.value]) },
     lines.map((line, i) => el('option', { value: i }, `${lineName(line)}${line.worst === null ? '' : ` — worst ${times(line.worst)}`}`)))));
   if (lines.length) draw(lines[0]);
-  return el('section', {}, el('h3', {}, 'Evidence'), choice, host, gainPart(detail.gains));
+  return el('section', {}, el('h3', {}, 'Evidence'), choice, host, gainPart(detail.gains.map(([index, tokens]) => {
+    const [site, verdict, , , , , , , [g, h, sigma]] = detail.observations[index];
+    return { site, verdict, g, h, sigma, tokens };
+  })));
 }
 
 function gainPart(gains) {

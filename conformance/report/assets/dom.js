@@ -29,7 +29,14 @@ function number(value) {
   return value.toExponential(1);
 }
 
-const times = (value) => (value === null || value === undefined ? '' : `${number(value)}×`);
+/** A multiple of the noise floor; never looks equal to a limit that it is not equal to. */
+function times(value) {
+  if (value === null || value === undefined) return '';
+  const limits = [run.thresholds.k_med, run.thresholds.k_max];
+  const text = number(value);
+  return `${limits.some((limit) => text === number(limit) && value !== limit) ? Number(value.toPrecision(5)) : text}×`;
+}
+
 const duration = (value) => (value === null || value === undefined ? '' : `${number(value)} s`);
 const plural = (count, word) => `${count.toLocaleString('en')} ${word}${count === 1 ? '' : 's'}`;
 

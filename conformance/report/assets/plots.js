@@ -6,9 +6,10 @@ const finite = (value) => typeof value === 'number' && Number.isFinite(value);
 const label = (x, y, words, attributes) => svg('text', { x, y, ...attributes }, words);
 
 /** Error per layer in multiples of the noise floor, on a logarithmic axis: median and worst token. */
-function layerPlot(line, boundaries) {
-  const points = line.layers.filter(([, , , median, largest]) => median !== null || largest !== null)
-    .map(([layer, error, floor, median, largest, verdict]) => ({ layer, error, floor, median, largest, off: !['pass', 'neutral'].includes(run.byVerdict.get(verdict).family), verdict }));
+function layerPlot(line, boundaries, observations) {
+  const points = line.layers.map(([layer, index, verdict]) => [layer, observations[index], verdict])
+    .filter(([, row]) => row[2] !== null || row[3] !== null)
+    .map(([layer, [, , median, largest, , error, floor], verdict]) => ({ layer, error, floor, median, largest, off: !['pass', 'neutral'].includes(run.byVerdict.get(verdict).family), verdict }));
   if (!points.length) return null;
   const { k_med: kMed, k_max: kMax } = run.thresholds;
   const values = points.flatMap((point) => [point.median, point.largest]).filter((value) => finite(value) && value > 0);
