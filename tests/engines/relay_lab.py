@@ -199,6 +199,11 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
 
         cpu.prepare(fork=True)
         asked = dict(spec.settings)
+        fault = asked.pop("fault", None)
+        if fault is not None:
+            from relay_faults import FAULTS
+
+            FAULTS[fault]()
         VLLM._WORKER_CLS = cpu.worker_class(spec.pipeline, relay=asked.pop("relay", True))
         settings: dict[str, Any] = {
             "dtype": "bfloat16",
@@ -246,6 +251,8 @@ def main(address: str) -> None:
     cpu.set_environment()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     cpu.import_everything()
+    import conformance.engines.relay.cpu
+
     connection = Client(address, family="AF_UNIX")
     fork = multiprocessing.get_context("fork")
     # Nobody waits for the engines here; the system shall not keep them as zombies.

@@ -763,3 +763,19 @@ def bench_writes_two_prompts(model: Any) -> float:
                 got[i] = mine
     assert [len(mine) for mine in got] == [8, 8]
     return time.perf_counter() - started
+
+
+def abort_noticed(model: Any) -> list[int]:
+    """How many requests are tracked some time after one was abandoned."""
+    aborted(model)
+    clean(model)
+    time.sleep(5.5)
+    clean(model)
+    return tracked(model)
+
+
+def bytes_of_untraced(model: Any) -> int:
+    """How much a request without a block makes the stages send."""
+    before = sum(rank["bytes"] for rank in state(model))
+    untraced(model)
+    return sum(rank["bytes"] for rank in state(model)) - before

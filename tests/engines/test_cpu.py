@@ -1,0 +1,57 @@
+"""vLLM and nnsight on a machine without a GPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from relay_lab import Lab, Spec
+
+from conformance.engines import cpu
+from conformance.engines.relay import native_support, relay_needed
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_callers_environment_stays():
+    environment = {"OMP_NUM_THREADS": "3"}
+    cpu.set_environment(environment)
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+
+
+def test_importing_it_imports_no_engine():
+    code = "import sys, conformance.engines.cpu as c; print('vllm' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert said.stdout.strip() == "False"
+
+
+def test_stages_need_the_relay_where_nnsight_has_nothing():
+    assert not relay_needed(1)
+    assert relay_needed(2) is not native_support()
+
+
+def test_the_worker_class_follows_the_stages():
+    assert cpu.worker_class(1).endswith("CPUTraceWorker")
+    assert cpu.worker_class(2, relay=False).endswith("CPUTraceWorker")
+    assert cpu.worker_class(2).endswith("RelayCPUWorker")
+
+
+@pytest.mark.engine
+def test_an_engine_traces_and_says_what_it_is(lab: Lab):
+    engine = lab.engine(Spec("llama-4", 1))
+    (rank,) = engine.run("identity")
+    assert rank["device"] == "cpu"
+    assert rank["eager"]
+    assert not rank["prefix_caching"] and not rank["chunked_prefill"]
+    assert rank["layers"] == [0, 4]
+    assert rank["runner"].endswith("CPUTraceRunner")
+    assert len(engine.run("read_all")[2]) == 4
