@@ -49,6 +49,7 @@ class GroupRun:
         self._made_by: Group | None = None
         self._failure: Death | None = None
         self._starts = 0
+        self._loaded = False
         self._tail = ""
         self._reason = ""
 
@@ -105,9 +106,12 @@ class GroupRun:
 
     def watch(self, limits: Limits) -> None:
         """Pass on what the worker said; kill it when it has been silent for too long."""
-        if self.attempt is None:
-            return
-        for event in self.attempt.hear():
+        if self.attempt is not None:
+            self._pass_on(self.attempt)
+            self.attempt.kill_when_overdue(limits, time.monotonic())
+
+    def _pass_on(self, attempt: Attempt) -> None:
+        for event in attempt.hear():
             match event["event"]:
                 case "loaded":
                     self._tell(GroupLoaded(self.planned.id, event["seconds"]))
@@ -119,15 +123,15 @@ class GroupRun:
                     self._tell(
                         CellFinished(self.planned.id, event["case"], status, event["seconds"])
                     )
-        self.attempt.kill_when_overdue(limits, time.monotonic())
 
-    def ended(self, status: int, limits: Limits) -> bool:
+    def ended(self, status: int) -> bool:
         """Account for a worker that has ended; True when another one is needed."""
         attempt = self.attempt
         if attempt is None:
             return False
-        self.watch(limits)
+        self._pass_on(attempt)
         self.attempt = None
+        self._loaded = self._loaded or attempt.loaded
         sessions.unlink_shared(attempt.shared)
         self._trials.finished(self.folder.finished())
         if attempt.phase == "close" and (attempt.finished or not self._trials.left):
@@ -148,8 +152,8 @@ class GroupRun:
         self._tell(WorkerDied(self.planned.id, death.case, death.status, death.reason))
         self._tail = tail
         given_up = self._trials.died(death, progressed=bool(attempt.finished))
-        self._record(given_up, tail)
-        if not attempt.loaded and (not self.job.cases or not self._trials.left):
+        self._record(given_up, tail, lasted=time.monotonic() - attempt.since)
+        if not self._loaded and not self._trials.left:
             self._failure = death
         return bool(self._trials.left)
 
@@ -159,14 +163,15 @@ class GroupRun:
         self._record({case.key: self._failure for case in self._trials.left}, detail)
         self._trials.left = []
 
-    def _record(self, given_up: Mapping[str, Death], detail: str) -> None:
+    def _record(self, given_up: Mapping[str, Death], detail: str, *, lasted: float = 0.0) -> None:
         for key, death in given_up.items():
+            seconds = lasted if death.case == key else 0.0
             outcome = Outcome(
-                death.status, reason=death.reason, detail=detail, harness=death.harness
+                death.status, seconds, death.reason, detail=detail, harness=death.harness
             )
             self.folder.write_cell(key, outcome, {})
             self.finished_here += 1
-            self._tell(CellFinished(self.planned.id, key, death.status, 0.0))
+            self._tell(CellFinished(self.planned.id, key, death.status, seconds))
 
     def close(self) -> Group:
         """The group's own record, complete: how often it was started, and what went wrong."""

@@ -201,7 +201,7 @@ class Runner:
                 self._ended(group, -signal.SIGKILL)
 
     def _ended(self, group: GroupRun, status: int) -> None:
-        if not group.ended(status, self._limits):
+        if not group.ended(status):
             self._close(group)
 
     # --- the whole ----------------------------------------------------------
