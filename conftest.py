@@ -147,5 +147,3 @@ def _run(session: pytest.Session) -> dict[str, CellResult]:
 
 def _quiet(event: Event) -> None:
     """pytest shows its own progress."""
-
-

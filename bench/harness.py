@@ -55,11 +55,13 @@ def main(
         _share_checkpoints(cache)
         harness = _timed(lambda: _conformance(model, folder, cache))
         jobs = _jobs(model, folder, cache)
-        alternative = sum(_timed(lambda job=job: _worker(job, folder)) for job in _apart(jobs))
-        floor = sum(_timed(lambda job=job: _bare(job, folder)) for job in jobs)
+        alternative = sum(_timed(lambda job=job: _worker(job)) for job in _apart(jobs))
+        floor = sum(_timed(lambda job=job: _bare(job)) for job in jobs)
     print(f"{model}: {sum(len(job.cases) for job in jobs)} cells, {len(jobs)} backends")
     print(f"harness      {harness:7.1f} s")
-    print(f"alternative  {alternative:7.1f} s   alternative / harness = {alternative / harness:.2f}")
+    print(
+        f"alternative  {alternative:7.1f} s   alternative / harness = {alternative / harness:.2f}"
+    )
     print(f"floor        {floor:7.1f} s   harness / floor       = {harness / floor:.2f}")
 
 
@@ -76,7 +78,7 @@ def _share_checkpoints(cache: Path) -> None:
 
 
 def _environment(cache: Path) -> dict[str, str]:
-    return {**os.environ, "CONFORMANCE_CACHE": str(cache), "PYTHONPATH": os.getcwd()}
+    return {**os.environ, "CONFORMANCE_CACHE": str(cache), "PYTHONPATH": str(Path.cwd())}
 
 
 def _conformance(model: str, folder: Path, cache: Path) -> None:
@@ -128,16 +130,16 @@ def _write(job: Job) -> Path:
     return path
 
 
-def _worker(job: Job, folder: Path) -> None:
+def _worker(job: Job) -> None:
     _run([sys.executable, "-m", "conformance.worker", str(_write(job))], job)
 
 
-def _bare(job: Job, folder: Path) -> None:
+def _bare(job: Job) -> None:
     _run([sys.executable, "-c", BARE, str(_write(job))], job)
 
 
 def _run(command: list[str], job: Job) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.getcwd(), **dict(launch(job.backend).env)}
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **dict(launch(job.backend).env)}
     log = (job.folder / "bare.txt").open("w")
     subprocess.run(command, check=True, env=environment, stdout=log, stderr=log)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from conformance import plan
 from conformance.checkpoints import Checkpoint, locate
-from conformance.continuations import Continuation, continuation, differing, truth_of
+from conformance.continuations import Continuation, by_member, continuation, differing
 from conformance.engines import ENGINES, PRELOAD
 from conformance.engines.environment import ENVIRONMENT
 from conformance.errors import ConformanceError
@@ -198,9 +198,10 @@ class _Maker:
 
     def _differing(self, backend: Backend, case: Case) -> Continuation:
         mine = self.run.observations(self.model.id, backend.id, case.key)
-        truth = self.run.observations(self.model.id, REFERENCE.id, case.key)
+        values = self.run.observations(self.model.id, REFERENCE.id, case.key)
+        truth = by_member(values).get("truth", {})
         prompts = len(case.prompts)
-        return differing(continuation(mine, prompts), continuation(truth_of(truth), prompts))
+        return differing(continuation(mine, prompts), continuation(truth, prompts))
 
 
 def launch(backend: Backend) -> Launch:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from conformance import plan
 from conformance.errors import ConformanceError, ExitCode
+from conformance.records import Backend, Cell, Model, Thresholds
+
+if TYPE_CHECKING:
+    from conformance.store import RunFolder
 
 app = typer.Typer(
     name="conformance",
@@ -27,10 +30,14 @@ app = typer.Typer(
 out = Console()
 err = Console(stderr=True)
 
-Models = Annotated[list[str], typer.Option("-m", "--model", help="A model of models.yaml; again for more.")]
+Models = Annotated[
+    list[str], typer.Option("-m", "--model", help="A model of models.yaml; again for more.")
+]
 Backends = Annotated[
     list[str],
-    typer.Option("-b", "--backend", help="A column; again for more. Default: those marked default."),
+    typer.Option(
+        "-b", "--backend", help="A column; again for more. Default: those marked default."
+    ),
 ]
 Expression = Annotated[
     str,
@@ -45,6 +52,7 @@ Run = Annotated[str, typer.Argument(help="A run's name under reports/, or `lates
 MANIFEST = Path("models.yaml")
 SCENARIOS = Path("scenarios")
 REPORTS = Path("reports")
+CALIBRATION = Path("calibration.json")
 
 
 @app.command()
@@ -167,6 +175,37 @@ def judge(
 
 
 @app.command()
+def calibrate(
+    name: Run = "latest",
+    path: Annotated[Path, typer.Option("--write", help="Where the thresholds go.")] = CALIBRATION,
+    scenarios: Folder = SCENARIOS,
+    reports: Reports = REPORTS,
+) -> None:
+    """Set the thresholds from a stored run: every honest bf16 run held out in turn.
+
+    A model that would need more than the caps is named, and not accommodated.
+    """
+    from conformance import calibration
+    from conformance.scenario import discover
+
+    folder = _open(reports, name)
+    with out.status("calibrating") as status:
+        scores = tuple(
+            calibration.clean_scores(
+                folder,
+                discover(scenarios),
+                lambda model, case: status.update(f"calibrating: {model} {case}"),
+            )
+        )
+    found = calibration.calibrate(scores, datetime.now(UTC).date().isoformat())
+    calibration.write(path, found)
+    out.print(f"k_med {found.k_med}, k_max {found.k_max} from {found.cases} clean cases → {path}")
+    out.print(f"{found.alarms} of them are beyond these thresholds")
+    for model in found.beyond:
+        out.print(f"{model} needs more than the caps: {found.reached[model]}")
+
+
+@app.command()
 def report(name: Run = "latest", reports: Reports = REPORTS) -> None:
     """Write the page of a judged run anew and print its path."""
     from conformance.report import html
@@ -198,7 +237,14 @@ def schema() -> None:
     typer.echo(results_schema())
 
 
-def _chosen(manifest, scenarios, model, backend, expression, tier):  # type: ignore[no-untyped-def]
+def _chosen(
+    manifest: Path,
+    scenarios: Path,
+    model: list[str],
+    backend: list[str],
+    expression: str,
+    tier: str,
+) -> tuple[tuple[Model, ...], tuple[Backend, ...], tuple[Cell, ...]]:
     """Models, backends and cells that the options ask for."""
     from conformance import manifest as manifests
     from conformance.scenario import discover
@@ -214,13 +260,13 @@ def _chosen(manifest, scenarios, model, backend, expression, tier):  # type: ign
     return models, backends, cells
 
 
-def _thresholds():  # type: ignore[no-untyped-def]
-    from conformance.records import Thresholds
+def _thresholds() -> Thresholds:
+    from conformance import calibration
 
-    return Thresholds()
+    return calibration.read(CALIBRATION)
 
 
-def _open(reports: Path, name: str):  # type: ignore[no-untyped-def]
+def _open(reports: Path, name: str) -> RunFolder:
     from conformance.store import open_run
 
     return open_run(reports, name)

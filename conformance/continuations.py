@@ -28,11 +28,13 @@ def continuation(values: Mapping[str, Tensor], prompts: int) -> Continuation:
     }
 
 
-def truth_of(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The truth's observations among those of every member."""
-    return {
-        key.partition("|")[2]: value for key, value in values.items() if key.startswith("truth|")
-    }
+def by_member(values: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The reference's observations, `member|site`, by member and site."""
+    members: dict[str, dict[str, Tensor]] = {}
+    for key, value in values.items():
+        member, _, site = key.partition("|")
+        members.setdefault(member, {})[site] = value
+    return members
 
 
 def differing(mine: Continuation, truth: Continuation) -> Continuation:

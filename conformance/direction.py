@@ -17,4 +17,5 @@ def direction(width: int, norm: float, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     vector = torch.randn(width, generator=generator)
     length = 2.0 ** round(math.log2(norm)) if norm > 0 else 1.0
-    return (vector / vector.norm() * length).bfloat16().float()
+    scaled: Tensor = vector / vector.norm() * length
+    return scaled.bfloat16().float()

@@ -180,5 +180,3 @@ def environment(thresholds: Thresholds) -> Environment:
         versions=installed(),
         thresholds=thresholds,
     )
-
-

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
-from conformance import plan
-from conformance.campaign import FORCED, REFERENCE
-from conformance.continuations import continuation, differing, truth_of
-from conformance.errors import ConformanceError, ExitCode
+from conformance.campaign import BUILD, REFERENCE
+from conformance.errors import ExitCode
 from conformance.judge.cell import compare_exact, judge_cell
 from conformance.records import (
     SCHEMA,
@@ -28,13 +26,13 @@ from conformance.records import (
     Relation,
     Results,
     RunInfo,
-    Site,
     Status,
     Thresholds,
     Verdict,
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder
+from conformance.truths import Truths
 
 #: How gathering ended → the verdict where nothing is left to judge.
 UNJUDGED: Mapping[Status, Verdict] = {
@@ -49,14 +47,6 @@ UNJUDGED: Mapping[Status, Verdict] = {
 }
 
 
-@dataclass(frozen=True)
-class Truth:
-    """The reference's observations of one case: by member and site, and the prompts' ids."""
-
-    members: Mapping[str, Mapping[str, Tensor]]
-    prompt_ids: tuple[tuple[int, ...], ...]
-
-
 def judge_run(
     run: RunFolder,
     scenarios: Mapping[str, Scenario],
@@ -64,40 +54,32 @@ def judge_run(
     *,
     info: RunInfo,
     environment: Environment,
-    on_group: Callable[[str, str], None] = lambda model, backend: None,
 ) -> Results:
     """The verdict on every planned cell of a stored run.
 
     Raises ConformanceError for a run without a plan or with damaged observations.
     """
     planned = run.plan()
-    models = {model.id: model for model in planned.models}
-    backends = {backend.id: backend for backend in planned.backends}
-    results: list[CellResult] = []
-    for (model_id, backend_id), cells in plan.groups(planned.cells).items():
-        judged = _Group(run, models[model_id], backends[backend_id], scenarios, thresholds)
-        results += [judged.cell(cell, planned.backends) for cell in cells]
-        on_group(model_id, backend_id)
-    verdicts = Counter(str(cell.verdict) for cell in results)
-    exit_code = exit_code_of(results)
+    judged: dict[str, CellResult] = {}
+    for model in planned.models:
+        cells = [cell for cell in planned.cells if cell.model == model.id]
+        judged |= judge_model(run, model, planned.backends, cells, scenarios, thresholds)
+    cells_in_order = tuple(judged[cell.id] for cell in planned.cells)
+    names = {cell.scenario for cell in planned.cells}
     return Results(
         schema=SCHEMA,
         run=info,
         environment=replace(environment, thresholds=thresholds),
         models=tuple(_model_info(run, model) for model in planned.models),
         backends=planned.backends,
-        scenarios=tuple(
-            scenario.info()
-            for scenario in scenarios.values()
-            if any(cell.scenario == scenario.name for cell in planned.cells)
-        ),
+        scenarios=tuple(one.info() for one in scenarios.values() if one.name in names),
         groups=_groups(run),
-        cells=tuple(results),
+        cells=cells_in_order,
         footer=Footer(
             planned=len(planned.cells),
-            judged=len(results),
-            verdicts=dict(sorted(verdicts.items())),
-            exit_code=exit_code,
+            judged=len(cells_in_order),
+            verdicts=dict(sorted(Counter(str(c.verdict) for c in cells_in_order).items())),
+            exit_code=exit_code_of(cells_in_order),
         ),
     )
 
@@ -110,57 +92,53 @@ def exit_code_of(cells: Sequence[CellResult]) -> ExitCode:
     return ExitCode.UNEXPECTED if failed else ExitCode.OK
 
 
-class _Group:
-    """The cells of one model and backend, and what they are compared with."""
+def judge_model(
+    run: RunFolder,
+    model: Model,
+    backends: Sequence[Backend],
+    cells: Iterable[Cell],
+    scenarios: Mapping[str, Scenario],
+    thresholds: Thresholds,
+) -> dict[str, CellResult]:
+    """The verdicts on one model's cells by id: case by case, the columns side by side."""
+    by_case: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        by_case.setdefault((cell.scenario, cell.case), []).append(cell)
+    layers = _model_info(run, model).layers
+    found: dict[str, CellResult] = {}
+    for (name, case_name), columns in by_case.items():
+        scenario = scenarios.get(name)
+        cases = scenario.expand(layers) if scenario and layers else ()
+        case = next((case for case in cases if case.name == case_name), None)
+        judge = _Columns(run, model, backends, scenario, case, thresholds)
+        found |= {cell.id: judge.cell(cell) for cell in columns}
+    return found
+
+
+class _Columns:
+    """One case of one model: its cells on all backends."""
 
     def __init__(
         self,
         run: RunFolder,
         model: Model,
-        backend: Backend,
-        scenarios: Mapping[str, Scenario],
+        backends: Sequence[Backend],
+        scenario: Scenario | None,
+        case: Case | None,
         thresholds: Thresholds,
     ) -> None:
         self.run = run
         self.model = model
-        self.backend = backend
-        self.scenarios = scenarios
+        self.backends = {backend.id: backend for backend in backends}
+        self.scenario = scenario
+        self.case = case
         self.thresholds = thresholds
-        reference = run.group(model.id, REFERENCE.id)
-        self.layers = int(reference.identity.get("layers", 0)) if reference else 0
+        self.truths = Truths(run, model.id, case) if case else None
+        self._observed: dict[str, dict[str, Tensor]] = {}
 
-    def cell(self, cell: Cell, backends: Sequence[Backend]) -> CellResult:
+    def cell(self, cell: Cell) -> CellResult:
         outcome = self.run.outcome(cell.model, cell.backend, cell.key)
-        result = self._blank(cell)
-        if outcome is None:
-            return replace(
-                result, verdict=Verdict.MISSING, reason="the run ended before this cell", harness=True
-            )
-        result = replace(result, seconds=outcome.seconds, prompt_ids=outcome.prompt_ids)
-        if outcome.status is not Status.OK:
-            return replace(
-                result,
-                verdict=UNJUDGED[outcome.status],
-                reason=outcome.reason,
-                detail=outcome.detail,
-                harness=outcome.harness,
-            )
-        if not self.layers:
-            words = "the reference did not load, so there is nothing to compare with"
-            return replace(result, reason=words, harness=True)
-        scenario = self.scenarios.get(cell.scenario)
-        case = self._case(scenario, cell.case)
-        if scenario is None or case is None:
-            return replace(
-                result,
-                reason=f"the scenario file has no case {cell.case!r} any more: run it again",
-                harness=True,
-            )
-        result = replace(result, layers=case.layers)
-        return self._judged(result, scenario, case, outcome, backends)
-
-    def _blank(self, cell: Cell) -> CellResult:
-        return CellResult(
+        blank = CellResult(
             id=cell.id,
             model=cell.model,
             architecture=self.model.architecture,
@@ -169,37 +147,44 @@ class _Group:
             case=cell.case,
             verdict=Verdict.UNKNOWN,
             reason="",
-            seconds=0.0,
+            seconds=outcome.seconds if outcome else 0.0,
             command=f"conformance run -m {cell.model} -b {cell.backend} -k '{cell.id}'",
+            layers=self.case.layers if self.case else {},
         )
+        if outcome is None:
+            return replace(
+                blank, verdict=Verdict.MISSING, reason="the run ended before it", harness=True
+            )
+        blank = replace(blank, prompt_ids=outcome.prompt_ids)
+        if outcome.status is not Status.OK:
+            return replace(
+                blank,
+                verdict=UNJUDGED[outcome.status],
+                reason=outcome.reason,
+                detail=outcome.detail,
+                harness=outcome.harness,
+            )
+        return self._judged(blank, outcome)
 
-    def _case(self, scenario: Scenario | None, name: str) -> Case | None:
-        cases = scenario.expand(self.layers) if scenario and self.layers else ()
-        return next((case for case in cases if case.name == name), None)
-
-    def _judged(
-        self,
-        result: CellResult,
-        scenario: Scenario,
-        case: Case,
-        outcome: Outcome,
-        backends: Sequence[Backend],
-    ) -> CellResult:
-        observed = self.run.observations(self.model.id, self.backend.id, case.key)
-        truth = self._truth(case, observed)
+    def _judged(self, blank: CellResult, outcome: Outcome) -> CellResult:
+        if self.scenario is None or self.case is None or self.truths is None:
+            words = "no reference, or the scenario file has no such case any more: run again"
+            return replace(blank, reason=words, harness=True)
+        observed = self.observed(blank.backend)
+        truth = self.truths.along(observed)
         if isinstance(truth, str):
-            return replace(result, reason=truth, harness=True)
+            return replace(blank, reason=truth, harness=True)
         judgement = judge_cell(
             observed,
             truth.members,
-            twin=scenario.twin(case),
-            equal=scenario.equal,
+            twin=self.scenario.twin(self.case),
+            equal=self.scenario.equal,
             prompt_ids=outcome.prompt_ids,
             truth_ids=truth.prompt_ids,
             thresholds=self.thresholds,
         )
         result = replace(
-            result,
+            blank,
             verdict=judgement.verdict,
             reason=judgement.reason,
             observations=judgement.observations,
@@ -209,91 +194,44 @@ class _Group:
             harness=judgement.harness,
             diagnosis=judgement.diagnosis,
         )
-        return self._same_as_one_stage(result, case, observed, backends)
+        return self._against_one_stage(result, observed)
 
-    def _truth(self, case: Case, observed: Mapping[str, Tensor]) -> Truth | str:
-        """The reference along this candidate's own tokens, or why there is none.
+    def observed(self, backend: str) -> dict[str, Tensor]:
+        if backend not in self._observed:
+            key = self.case.key if self.case else ""
+            self._observed[backend] = self.run.observations(self.model.id, backend, key)
+        return self._observed[backend]
 
-        A run in which the candidate chose other tokens is taken from the reference that was
-        held to them. Where that is absent the plain one stays, and the judge says so.
-        """
-        plain = self._reference(REFERENCE.id, case)
-        if isinstance(plain, str):
-            return plain
-        prompts = len(case.prompts)
-        other = differing(
-            continuation(observed, prompts), continuation(plain.members["truth"], prompts)
-        )
-        if not other:
-            return plain
-        forced = self._reference(FORCED.id, replace(case, forced=other))
-        return plain if isinstance(forced, str) else merged(plain, forced, set(other))
-
-    def _reference(self, backend: str, case: Case) -> Truth | str:
-        outcome = self.run.outcome(self.model.id, backend, case.key)
-        if outcome is None or outcome.status is not Status.OK:
-            words = outcome.reason if outcome else "it did not run"
-            return f"nothing to compare with: the reference failed: {words}"
-        values = self.run.observations(self.model.id, backend, case.key)
-        members: dict[str, dict[str, Tensor]] = {"truth": truth_of(values)}
-        for key, value in values.items():
-            member, _, site = key.partition("|")
-            members.setdefault(member, {})[site] = value
-        return Truth(members, outcome.prompt_ids)
-
-    def _same_as_one_stage(
-        self,
-        result: CellResult,
-        case: Case,
-        observed: Mapping[str, Tensor],
-        backends: Sequence[Backend],
-    ) -> CellResult:
+    def _against_one_stage(self, result: CellResult, observed: Mapping[str, Tensor]) -> CellResult:
         """On a CPU, several pipeline stages give the very bits that one stage gives."""
-        group = self.run.group(self.model.id, self.backend.id)
-        twin = one_stage(self.backend, backends)
+        twin = one_stage(self.backends[result.backend], tuple(self.backends.values()))
+        group = self.run.group(self.model.id, result.backend)
         if twin is None or group is None or group.identity.get("device") != "cpu":
             return result
-        theirs = self.run.observations(self.model.id, twin.id, case.key)
+        theirs = self.observed(twin.id)
         if not theirs:
             return result
         mismatches = compare_exact(observed, theirs)
-        relation = Relation(
-            f"bitwise equal to {twin.id}",
-            not mismatches,
-            "; ".join(f"{one.site}: {one.message}" for one in mismatches[:5]),
-        )
+        said = "; ".join(f"{one.site}: {one.message}" for one in mismatches[:5])
+        relation = Relation(f"bitwise equal to {twin.id}", not mismatches, said)
         result = replace(result, relations=(*result.relations, relation))
         if relation.holds or not result.verdict.passes:
             return result
-        return replace(
-            result,
-            verdict=Verdict.WRONG,
-            reason=f"differs from {twin.id}, which on a CPU must be bitwise equal: {relation.detail}",
-            attribution="pipeline",
-        )
-
-
-def merged(plain: Truth, forced: Truth, runs: Collection[str]) -> Truth:
-    """The plain reference with some of its runs taken from a forced one."""
-    members = {
-        name: {site: value for site, value in values.items() if Site.parse(site).run not in runs}
-        | forced.members.get(name, {})
-        for name, values in plain.members.items()
-    }
-    return Truth(members, plain.prompt_ids)
+        reason = f"differs from {twin.id}, which on a CPU must be bitwise equal: {said}"
+        return replace(result, verdict=Verdict.WRONG, reason=reason, attribution="pipeline")
 
 
 def one_stage(backend: Backend, backends: Sequence[Backend]) -> Backend | None:
     """The column that differs from this one in the number of stages only, which is one."""
     if backend.pipeline == 1:
         return None
+    same = (backend.engine, backend.tensor, backend.options, backend.environment)
     return next(
         (
             other
             for other in backends
             if other.pipeline == 1
-            and (other.engine, other.tensor, other.options, other.environment)
-            == (backend.engine, backend.tensor, backend.options, backend.environment)
+            and (other.engine, other.tensor, other.options, other.environment) == same
         ),
         None,
     )
@@ -313,12 +251,6 @@ def _model_info(run: RunFolder, model: Model) -> ModelInfo:
 
 
 def _groups(run: RunFolder) -> tuple[Group, ...]:
-    found: list[Group] = []
-    for model, backend in run.groups():
-        group = run.group(model, backend)
-        if group is None:
-            raise ConformanceError(
-                f"{model} on {backend} has no group.json", path=run.path, remedy="run --resume"
-            )
-        found.append(group)
-    return tuple(found)
+    """Every worker's own account. One that never got so far as to write it has none."""
+    found = (run.group(model, backend) for model, backend in run.groups() if backend != BUILD.id)
+    return tuple(group for group in found if group is not None)

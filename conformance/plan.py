@@ -97,5 +97,7 @@ def in_tier(models: Sequence[Model], tier: str) -> tuple[Model, ...]:
     found = tuple(model for model in models if tier in model.tiers)
     if not found:
         tiers = sorted({name for model in models for name in model.tiers})
-        raise ConformanceError(f"no model is in tier {tier!r}", remedy=f"one of: {', '.join(tiers)}")
+        raise ConformanceError(
+            f"no model is in tier {tier!r}", remedy=f"one of: {', '.join(tiers)}"
+        )
     return found

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, dataclass_transform
 
@@ -458,10 +457,14 @@ class Job:
     digest: str = ""
 
 
-@cache
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
 def adapter(kind: type[T]) -> TypeAdapter[T]:
-    """The reader, writer and schema of one record."""
-    return TypeAdapter(kind)
+    """The reader, writer and schema of one record; made once."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def to_json(record: Any, *, indent: int | None = None) -> str:

@@ -241,4 +241,3 @@ PROBING = Scenario(
     equal=(),
     _reference=[_probe_reference],
 )
-

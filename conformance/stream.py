@@ -63,14 +63,14 @@ LAYOUTS: Mapping[str, Layout] = {
             "one tensor [tokens, width]",
             lambda output: _is_tensor(output, 2),
             lambda output: output,
-            lambda output, value: value,
+            lambda _, value: value,
         ),
         Layout(
             "batched",
             "one tensor [1, tokens, width]",
             lambda output: _is_tensor(output, 3) and output.shape[0] == 1,
             lambda output: output[0],
-            lambda output, value: value[None],
+            lambda _, value: value[None],
         ),
         Layout(
             "dual",
@@ -163,9 +163,13 @@ def settle(
     if not holds:
         return Settled("", tried, f"no reading of a layer output {shapes} is the stream: {tried}")
     readings = [[LAYOUTS[name].read(output) for output in outputs] for name in holds]
-    if all(torch.equal(a, b) for other in readings[1:] for a, b in zip(readings[0], other, strict=True)):
+    if all(
+        torch.equal(a, b) for other in readings[1:] for a, b in zip(readings[0], other, strict=True)
+    ):
         return Settled(holds[0], tried)
-    return Settled("", tried, f"several readings of {shapes} agree with the truth and differ: {tried}")
+    return Settled(
+        "", tried, f"several readings of {shapes} agree with the truth and differ: {tried}"
+    )
 
 
 def describe(output: Any) -> str:

@@ -28,6 +28,6 @@ def ablation(lm, case):
 @ablation.reference
 def _(model, case):
     at = case.layers["at"]
-    edits = {at: lambda stream, earlier: stream * 0} if case.active else {}
+    edits = {at: lambda stream, _: stream * 0} if case.active else {}
     runs = [model.run(prompt, edits=edits) for prompt in case.prompts]
     return [{"stream": run.after(at), "logits": run.logits} for run in runs]

@@ -45,7 +45,7 @@ def cross_write(lm, case):
 @cross_write.reference
 def _(model, case):
     early = case.layers["early"]
-    edits = {index: lambda stream, earlier: earlier[early] for index in targets(case)}
+    edits = {index: lambda _, earlier: earlier[early] for index in targets(case)}
     observed = []
     for prompt in case.prompts:
         run = model.run(prompt, edits=edits if case.active else {})

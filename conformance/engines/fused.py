@@ -46,14 +46,15 @@ def is_rms_norm(module: Module) -> bool:
     return name.endswith("RMSNorm") and not name.startswith("Gemma") and hasattr(module, "weight")
 
 
-def rms_norm(module: Module) -> Callable[[Tensor], Tensor]:
+def rms_norm(module: Any) -> Callable[[Tensor], Tensor]:
     """x / √(mean x² + ε) · w, rounded once (Zhang and Sennrich 2019)."""
-    epsilon = getattr(module, "variance_epsilon", None) or getattr(module, "eps", 1e-6)
+    epsilon: float = getattr(module, "variance_epsilon", None) or getattr(module, "eps", 1e-6)
 
     def forward(value: Tensor) -> Tensor:
         wide = value.float()
         normed = wide * (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt()
-        return (normed * module.weight.float()).to(value.dtype)
+        weighted: Tensor = normed * module.weight.float()
+        return weighted.to(value.dtype)
 
     return forward
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from nnsight import save
 from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
@@ -110,12 +111,14 @@ class HFModel:
     @property
     def logits(self) -> Tensor:
         """[vocabulary]: the last token's, this step."""
-        return self.model.output.logits[0, -1].clone()
+        logits: Tensor = self.model.output.logits[0, -1].clone()
+        return logits
 
     @property
     def token(self) -> Tensor:
         """int64 [1]: the id generated in this step."""
-        return self.model.generator.streamer.output.reshape(1).clone()
+        ids: Tensor = self.model.generator.streamer.output.reshape(1).clone()
+        return ids
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
@@ -152,9 +155,11 @@ class HFEngine:
     def _outputs(self, count: int) -> list[Any]:
         """The raw outputs of every layer on the probe prompt."""
         layers = Layers(self.model, self.path, count, "", Layer)
+        outputs: Any
         with self.model.trace(PROBE):
-            outputs = [layers[index].envoy.output for index in range(count)].save()
-        return outputs
+            outputs = [layers[index].envoy.output for index in range(count)]
+            outputs = save(outputs)
+        return list(outputs)
 
     def group(self) -> Group:
         device = next(self.model._module.parameters()).device.type

@@ -25,20 +25,20 @@ class Layers(Sequence[Layer]):
     def __init__(self, model: Any, path: str, count: int, layout: str, kind: type[Layer]) -> None:
         self.model = model
         self.path = path
-        self.count = count
+        self.size = count
         self.layout = layout
         self.kind = kind
 
     def __len__(self) -> int:
-        return self.count
+        return self.size
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[i] for i in range(self.count)[index]]
-        return self.kind(follow(self.model, self.path)[range(self.count)[index]], self.layout)
+            return [self[i] for i in range(self.size)[index]]
+        return self.kind(follow(self.model, self.path)[range(self.size)[index]], self.layout)
 
     def __iter__(self) -> Iterator[Layer]:
-        return (self[index] for index in range(self.count))
+        return (self[index] for index in range(self.size))
 
 
 @dataclasses.dataclass(frozen=True)

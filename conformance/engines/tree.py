@@ -29,7 +29,7 @@ def layer_path(module: Module, layers: int) -> str:
             if isinstance(child, ModuleList)
         }
         raise Unreadable(f"no single list of {layers} layers; the lists are {lists}")
-    return nearest[0]
+    return str(nearest[0])
 
 
 def follow(root: Any, path: str) -> Any:

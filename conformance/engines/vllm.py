@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from nnsight import save
 from torch import Tensor
 
 from conformance.engines import Refused, Unreadable, cpu
@@ -50,12 +51,14 @@ class VLLMModel:
     @property
     def logits(self) -> Tensor:
         """[vocabulary]: the last token's, this step."""
-        return self.model.logits[-1].clone()
+        logits: Tensor = self.model.logits[-1].clone()
+        return logits
 
     @property
     def token(self) -> Tensor:
         """int64 [1]: the id sampled in this step."""
-        return self.model.samples.reshape(1).to(torch.int64, copy=True)
+        ids: Tensor = self.model.samples.reshape(1).to(torch.int64, copy=True)
+        return ids
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
@@ -69,9 +72,7 @@ def native_support() -> bool:
 
 def worker_class(backend: Backend) -> str:
     """The qualified name of the worker that vLLM builds in each of its processes."""
-    relay = backend.transport == "relay" or (
-        backend.transport == "auto" and not native_support()
-    )
+    relay = backend.transport == "relay" or (backend.transport == "auto" and not native_support())
     if not torch.cuda.is_available():
         return cpu.worker_class(backend.pipeline, relay=relay)
     if backend.pipeline > 1 and relay:
@@ -123,7 +124,11 @@ class VLLMEngine:
         self.layout, self.tried, self.reason = "", {}, ""
         try:
             settled = settle_layout(self._outputs(count), self.probe, job.model.layout)
-            self.layout, self.tried, self.reason = settled.layout, dict(settled.tried), settled.reason
+            self.layout, self.tried, self.reason = (
+                settled.layout,
+                dict(settled.tried),
+                settled.reason,
+            )
         except Exception as error:
             self.refusal = refused(error)
             if self.refusal is None:
@@ -134,9 +139,11 @@ class VLLMEngine:
     def _outputs(self, count: int) -> list[Any]:
         """The raw outputs of every layer on the probe prompt."""
         layers = Layers(self.model, self.path, count, "", Layer)
+        outputs: Any
         with self.model.trace(PROBE, temperature=0.0, max_tokens=1):
-            outputs = [copied(layers[index].envoy.output) for index in range(count)].save()
-        return outputs
+            outputs = [copied(layers[index].envoy.output) for index in range(count)]
+            outputs = save(outputs)
+        return list(outputs)
 
     def group(self) -> Group:
         # Equal on every rank, or the engine is not what it says: keep what differs.

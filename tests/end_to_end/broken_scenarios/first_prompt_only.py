@@ -8,9 +8,8 @@ from ._parts import after, write
 def block(lm, case, first):
     layer = lm.layers[case.layers["at"]]
     vector = 0.5 * lm.direction(case.layers["at"])
-    if case.active:
-        if first:
-            layer.stream = layer.stream + vector
+    if case.active and first:
+        layer.stream = layer.stream + vector
     return {"stream": after(lm, case.layers["at"]), "logits": lm.logits}
 
 

@@ -9,6 +9,7 @@ def coarse(value):
     scale = value.abs().max() / 31
     return (value / scale).round() * scale
 
+
 def block(lm):
     return {"stream": {i: coarse(v) for i, v in streams(lm).items()}, "logits": lm.logits}
 

@@ -8,6 +8,7 @@ from ._parts import read, streams
 def off(values):
     return {index: values[max(index - 1, 0)] for index in values}
 
+
 def block(lm):
     return {"stream": off(streams(lm)), "logits": lm.logits}
 

@@ -9,6 +9,7 @@ def broken(values):
     values[1][0, 0] = float("nan")
     return values
 
+
 def block(lm):
     return {"stream": broken(streams(lm)), "logits": lm.logits}
 

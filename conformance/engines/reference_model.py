@@ -1,0 +1,166 @@
+"""`model` of a scenario's reference: a transformers model with plain forward hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from conformance.direction import direction
+from conformance.engines.ensemble import Member, split_reductions
+from conformance.engines.fused import fused
+from conformance.engines.tree import follow
+
+#: Changes the stream after one layer: (stream [tokens, width], the streams of this step
+#: so far by layer) → the new stream.
+Edit = Callable[[Tensor, Mapping[int, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one prompt gave: a list entry per step. `stream[s][layer]` is [tokens, width],
+    `logits[s]` is [vocabulary], `tokens[s]` is int64 [1].
+    """
+
+    stream: list[dict[int, Tensor]] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+    tokens: list[Tensor] = field(default_factory=list)
+
+    def after(self, layer: int) -> list[dict[int, Tensor]]:
+        """The streams after this layer and all later ones, per step."""
+        return [
+            {index: value for index, value in streams.items() if index >= layer}
+            for streams in self.stream
+        ]
+
+
+class Forced(LogitsProcessor):  # type: ignore[misc]
+    """Hold a generation to given tokens; it goes on freely after the last of them."""
+
+    def __init__(self, tokens: tuple[int, ...], prompt: int) -> None:
+        self.tokens = tokens
+        self.prompt = prompt
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        step = input_ids.shape[1] - self.prompt
+        if step >= len(self.tokens):
+            return scores
+        forced = torch.full_like(scores, float("-inf"))
+        forced[:, self.tokens[step]] = 0
+        return forced
+
+
+class ReferenceModel:
+    """`model` of a scenario's reference: one member of the ensemble."""
+
+    def __init__(
+        self, module: Any, tokenizer: Any, member: Member, layers: str, norms: tuple[float, ...]
+    ) -> None:
+        self.module = module
+        self.tokenizer = tokenizer
+        self.member = member
+        self.modules = list(follow(module, layers))
+        self.norms = norms
+        self.forced: tuple[tuple[int, ...], ...] = ()
+        self.prompts: tuple[str, ...] = ()
+        self._unedited: dict[tuple[str, int, tuple[int, ...]], Run] = {}
+
+    def direction(self, layer: int, seed: int = 0) -> Tensor:
+        """The vector that `lm.direction` gives on the engines, in this member's dtype."""
+        width: int = self.module.config.get_text_config().hidden_size
+        vector = direction(width, self.norms[layer], seed)
+        return vector.to(self.member.dtype).to(self.module.device)
+
+    @torch.inference_mode()
+    def run(self, prompt: str, *, edits: Mapping[int, Edit] | None = None, steps: int = 1) -> Run:
+        """Generate greedily from one prompt, changing the stream after the given layers.
+
+        A run without edits is computed once: many scenarios ask for the same one.
+        """
+        forced = self._forced(prompt)
+        if edits:
+            return self._generate(prompt, edits, steps, forced)
+        key = (prompt, steps, forced)
+        if key not in self._unedited:
+            self._unedited[key] = self._generate(prompt, {}, steps, forced)
+        return self._unedited[key]
+
+    def _generate(
+        self, prompt: str, edits: Mapping[int, Edit], steps: int, forced: tuple[int, ...]
+    ) -> Run:
+        ids = torch.tensor([self.tokenizer(prompt).input_ids], device=self.module.device)
+        inputs, mask, rows = self._batch(ids)
+        run = Run()
+        with ExitStack() as stack:
+            stack.enter_context(self._recorded(run, edits, rows))
+            if self.member.split:
+                stack.enter_context(split_reductions(self.module))
+            if self.member.fused:
+                stack.enter_context(fused(self.module))
+            output = self.module.generate(
+                input_ids=inputs,
+                attention_mask=mask,
+                max_new_tokens=steps,
+                do_sample=False,
+                logits_processor=[Forced(forced, inputs.shape[1])] if forced else [],
+            )
+        run.tokens.extend(output[0, inputs.shape[1] :].split(1))
+        return run
+
+    def _forced(self, prompt: str) -> tuple[int, ...]:
+        return self.forced[self.prompts.index(prompt)] if self.forced else ()
+
+    def _batch(self, ids: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Inputs, mask and how many rows precede the prompt's own."""
+        if not self.member.pad:
+            return ids, torch.ones_like(ids), 0
+        other = ids[:, torch.arange(ids.shape[1] + self.member.pad) % ids.shape[1]].flip(1)
+        padding = torch.full_like(ids[:, :1], self.module.generation_config.pad_token_id)
+        padding = padding.expand(1, self.member.pad)
+        mask = torch.cat([torch.zeros_like(padding), torch.ones_like(ids)], dim=1)
+        inputs = torch.cat([torch.cat([padding, ids], dim=1), other])
+        return inputs, torch.cat([mask, torch.ones_like(other)]), self.member.pad
+
+    @contextmanager
+    def _recorded(self, run: Run, edits: Mapping[int, Edit], padding: int) -> Iterator[None]:
+        """Hooks that edit and keep the stream after every layer, and the logits."""
+
+        def begin(module: Any, args: Any, kwargs: Any) -> None:
+            run.stream.append({})
+
+        def layer_hook(index: int) -> Callable[..., Any]:
+            def hook(module: Any, args: Any, output: Any) -> Any:
+                whole = output[0] if isinstance(output, tuple) else output
+                first = padding if whole.shape[1] > 1 else 0
+                stream = whole[0, first:]
+                if index in edits:
+                    stream = edits[index](stream, run.stream[-1])
+                    rows = torch.cat([whole[0, :first], stream.to(whole.dtype)])
+                    whole = torch.cat([rows[None], whole[1:]])
+                    output = (whole, *output[1:]) if isinstance(output, tuple) else whole
+                run.stream[-1][index] = stream.clone()
+                return output
+
+            return hook
+
+        def end(module: Any, args: Any, output: Any) -> None:
+            run.logits.append(output.logits[0, -1].clone())
+
+        handles = [
+            self.module.register_forward_pre_hook(begin, with_kwargs=True),
+            self.module.register_forward_hook(end),
+            *(
+                layer.register_forward_hook(layer_hook(index))
+                for index, layer in enumerate(self.modules)
+            ),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
