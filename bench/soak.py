@@ -1,6 +1,6 @@
 """Many traces on one engine: does anything hang or grow?
 
-    python bench/soak.py [--stages 2] [--traces 500]
+python bench/soak.py [--stages 2] [--traces 500]
 """
 
 from __future__ import annotations

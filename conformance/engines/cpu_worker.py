@@ -20,6 +20,8 @@ from conformance.engines.identity import IdentityRPC
 class CPUTraceRunner(NNsightGPUModelRunner, CPUModelRunner):  # type: ignore[misc]
     """nnsight's runner over vLLM's CPU runner."""
 
+    intermediate_tensors: Any
+
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         super().load_model(*args, **kwargs)
         self._allocate_intermediate_tensors()
@@ -38,7 +40,7 @@ class CPUTraceRunner(NNsightGPUModelRunner, CPUModelRunner):  # type: ignore[mis
         )
 
 
-class CPUTraceWorker(IdentityRPC, CPUWorker):
+class CPUTraceWorker(IdentityRPC, CPUWorker):  # type: ignore[misc]
     """vLLM's CPU worker with nnsight's runner and its RPC methods."""
 
     runner_class: type = CPUTraceRunner

@@ -7,5 +7,5 @@ from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 from conformance.engines.identity import IdentityRPC
 
 
-class GPUTraceWorker(IdentityRPC, NNsightGPUWorker):
+class GPUTraceWorker(IdentityRPC, NNsightGPUWorker):  # type: ignore[misc]
     """As released, plus ``conformance_identity``."""

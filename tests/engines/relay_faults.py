@@ -26,7 +26,8 @@ def counts_of_served_visits_only() -> None:
         boundary = sum(index < visits.boundary for index in kept)
         served = {new: visits.served[old] for new, old in enumerate(kept)}
         locations = [visits.locations[old] for old in kept]
-        return original(interleaver, Visits(visits.stage, locations, boundary, served), batch, device)
+        fewer = Visits(visits.stage, locations, boundary, served)
+        return original(interleaver, fewer, batch, device)
 
     stage.replay = replay
 

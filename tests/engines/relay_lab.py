@@ -6,6 +6,7 @@ It runs in the engine's own process; what it returns, or what it died of, comes 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -64,10 +65,8 @@ class Engine:
 
     def kill(self) -> None:
         """End the engine's whole process group."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
     def close(self) -> None:
         """Ask the engine to shut down and wait until its process is gone."""
@@ -237,7 +236,7 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
         program, args, kwargs = request
         try:
             result = ("value", getattr(relay_programs, program)(model, *args, **kwargs))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test is told
             result = ("error", (type(error).__name__, str(error), traceback.format_exc()))
         connection.send_bytes(pickle.dumps(result))
     cpu.close(model)
@@ -251,7 +250,7 @@ def main(address: str) -> None:
     cpu.set_environment()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     cpu.import_everything()
-    import conformance.engines.relay.cpu
+    import conformance.engines.relay.cpu  # noqa: F401 - for the engines to be forked
 
     connection = Client(address, family="AF_UNIX")
     fork = multiprocessing.get_context("fork")

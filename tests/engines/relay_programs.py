@@ -1,3 +1,4 @@
+# ruff: noqa: F841, RET504, RUF059, SIM118 - blocks name what they save; a cache is no dict
 """What the relay's tests run: functions of the traced model, the same at any stage count.
 
 Each returns plain values and tensors, to be compared bit by bit between engines. Layers are
@@ -35,7 +36,7 @@ def identity(model: Any) -> list[dict[str, Any]]:
 
 def clean(model: Any, steps: int = 4) -> Any:
     with model.trace(A, temperature=0.0, max_tokens=steps) as tracer:
-        logits = list().save()
+        logits = [].save()
         for _ in tracer.iter[:steps]:
             logits.append(model.logits.clone())
     return logits
@@ -50,7 +51,7 @@ def read_all(model: Any) -> Any:
     layers = model.model.layers
     with model.trace(A, **ONE):
         embedded = model.model.embed_tokens.output.clone().save()
-        inputs, outputs = list().save(), list().save()
+        inputs, outputs = [].save(), [].save()
         for layer in layers:
             inputs.append(layer.input.clone())
             change, residual = layer.output
@@ -89,7 +90,7 @@ def sub_modules(model: Any) -> Any:
     layers = model.model.layers
     with model.trace(A, **ONE):
         root_in = model.model.input.clone().save()
-        got = list().save()
+        got = [].save()
         for layer in layers:
             got.append(layer.input_layernorm.output[0].clone())
             got.append(layer.self_attn.qkv_proj.output[0].clone())
@@ -104,7 +105,7 @@ def rotary(model: Any, occurrences: int = 1) -> Any:
     """One module shared by all layers, of which the client knows the first path only."""
     module = model.model.layers[3].self_attn.rotary_emb
     with model.trace(A, **ONE) as tracer:
-        got = list().save()
+        got = [].save()
         for _ in tracer.iter[:occurrences]:
             got.append(module.output[0].clone())
     return got
@@ -185,7 +186,7 @@ def steering(model: Any, layer: int) -> Any:
     layers = model.model.layers
     vector = torch.linspace(-2, 2, 64, dtype=torch.bfloat16)
     with model.trace(A, temperature=0.0, max_tokens=3) as tracer:
-        logits = list().save()
+        logits = [].save()
         for _ in tracer.iter[:3]:
             change, residual = layers[layer].output
             layers[layer].output = (change + vector, residual)
@@ -205,7 +206,7 @@ def skip(model: Any, layer: int) -> Any:
 def forward_per_step(model: Any, steps: int = 5) -> Any:
     layers = model.model.layers
     with model.trace(A, temperature=0.0, max_tokens=steps) as tracer:
-        late, logits = list().save(), list().save()
+        late, logits = [].save(), [].save()
         for _ in tracer.iter[:steps]:
             early = layers[0].output[0].clone()
             change, residual = layers[3].output
@@ -220,7 +221,7 @@ def backward_between_steps(model: Any, steps: int = 5) -> Any:
     layers = model.model.layers
     with model.trace(A, temperature=0.0, max_tokens=steps) as tracer:
         carried = None
-        early, logits = list().save(), list().save()
+        early, logits = [].save(), [].save()
         for _ in tracer.iter[:steps]:
             change, residual = layers[0].output
             if carried is not None:
@@ -236,7 +237,7 @@ def backward_between_steps(model: Any, steps: int = 5) -> Any:
 def samples_forced(model: Any, steps: int = 5) -> Any:
     layers = model.model.layers
     with model.trace(A, temperature=0.0, max_tokens=steps) as tracer:
-        early, ids = list().save(), list().save()
+        early, ids = [].save(), [].save()
         for step in tracer.iter[:steps]:
             early.append(layers[0].output[0].clone())
             model.samples = torch.full_like(model.samples, 20 + step)
@@ -251,7 +252,7 @@ def samples_read_then_written(model: Any, steps: int = 4) -> Any:
     layers = model.model.layers
     with model.trace(A, temperature=0.0, max_tokens=steps) as tracer:
         last = 0
-        got = list().save()
+        got = [].save()
         for _ in tracer.iter[:steps]:
             change, residual = layers[1].output
             layers[1].output = (change + (last % 7) * 0.25, residual)
@@ -264,7 +265,7 @@ def relaxed_steps(model: Any) -> Any:
     """Accesses after the first of a step follow the model instead of a step number."""
     layers = model.model.layers
     with model.trace(A, temperature=0.0, max_tokens=6) as tracer:
-        got = list().save()
+        got = [].save()
         for _ in tracer.iter[2:5]:
             got.append(layers[0].output[0].clone())
             got.append(layers[3].output[0].clone())
@@ -275,7 +276,7 @@ def relaxed_steps(model: Any) -> Any:
 def some_steps(model: Any) -> Any:
     layers = model.model.layers
     with model.trace(A, temperature=0.0, max_tokens=6) as tracer:
-        got = list().save()
+        got = [].save()
         for step in tracer.iter[[0, 2, 5]]:
             got.append((step, layers[3].output[0].clone(), layers[3].output[1].clone()))
     return got
@@ -284,7 +285,7 @@ def some_steps(model: Any) -> Any:
 def open_loop(model: Any, steps: int = 4) -> Any:
     layers = model.model.layers
     with model.trace(A, temperature=0.0, max_tokens=steps) as tracer:
-        got = list().save()
+        got = [].save()
         for _ in tracer.iter[:]:
             got.append(layers[0].output[0].clone())
             got.append(layers[3].output[0].clone())
@@ -295,7 +296,7 @@ def invokes(model: Any) -> Any:
     """Prompts of different lengths that end at different steps."""
     layers = model.model.layers
     with model.trace(temperature=0.0) as tracer:
-        one, two, three = list().save(), list().save(), list().save()
+        one, two, three = [].save(), [].save(), [].save()
         with tracer.invoke(A, max_tokens=2):
             for _ in tracer.iter[:2]:
                 one.append(layers[0].output[0].clone())
@@ -353,7 +354,7 @@ def cached(model: Any, steps: int = 3, everything: bool = False) -> Any:
 def stopped(model: Any) -> Any:
     layers = model.model.layers
     with model.trace(A, temperature=0.0, max_tokens=8) as tracer:
-        got = list().save()
+        got = [].save()
         for step in tracer.iter[:8]:
             got.append(layers[0].output[0].clone())
             got.append(layers[3].output[0].clone())
@@ -371,7 +372,7 @@ def result(model: Any) -> Any:
 
 def several_samples(model: Any) -> Any:
     with model.trace(A, temperature=1.0, seed=3, max_tokens=3, n=2) as tracer:
-        got = list().save()
+        got = [].save()
         for _ in tracer.iter[:3]:
             early = model.model.layers[0].output[0].clone()
             got.append((early, model.model.layers[3].output[0] + early, model.logits.clone()))
@@ -503,7 +504,7 @@ def noisy(model: Any, layer: int) -> Any:
 def gpt_read_write(model: Any) -> Any:
     layers = model.transformer.h
     with model.trace(A, temperature=0.0, max_tokens=3) as tracer:
-        got, carried = list().save(), None
+        got, carried = [].save(), None
         for _ in tracer.iter[:3]:
             hidden = layers[0].output
             if carried is not None:
@@ -626,7 +627,7 @@ def aborted(model: Any) -> Any:
     engine.step = step
     try:
         with model.trace(A, temperature=0.0, max_tokens=12) as tracer:
-            got = list().save()
+            got = [].save()
             for _ in tracer.iter[:12]:
                 got.append(model.model.layers[3].output[0].clone())
     finally:
@@ -689,7 +690,7 @@ def sampled(model: Any, draw: bool = False) -> Any:
     """Sampling at a temperature, with or without a block that draws random numbers."""
     torch.manual_seed(0)
     with model.trace(A, temperature=1.0, seed=11, max_tokens=6) as tracer:
-        ids = list().save()
+        ids = [].save()
         for _ in tracer.iter[:6]:
             model.model.layers[0].output[0].clone()
             if draw:
@@ -705,9 +706,7 @@ PROMPT = [7, 11, 13, 17, 19, 23, 29, 31]
 
 def bench_untraced(model: Any) -> float:
     started = time.perf_counter()
-    model.generate(
-        [{"prompt_token_ids": PROMPT}], temperature=0.0, max_tokens=16, ignore_eos=True
-    )
+    model.generate([{"prompt_token_ids": PROMPT}], temperature=0.0, max_tokens=16, ignore_eos=True)
     return time.perf_counter() - started
 
 
@@ -723,7 +722,7 @@ def bench_read_all(model: Any) -> float:
     started = time.perf_counter()
     layers = model.model.layers
     with model.trace(PROMPT, temperature=0.0, max_tokens=16, ignore_eos=True) as tracer:
-        got = list().save()
+        got = [].save()
         for _ in tracer.iter[:16]:
             for layer in layers:
                 got.append(layer.output[0].clone())
@@ -735,7 +734,7 @@ def bench_cross_write(model: Any) -> float:
     started = time.perf_counter()
     layers = model.model.layers
     with model.trace(PROMPT, temperature=0.0, max_tokens=16, ignore_eos=True) as tracer:
-        logits = list().save()
+        logits = [].save()
         for _ in tracer.iter[:16]:
             early = layers[0].output[0].clone()
             change, residual = layers[-1].output

@@ -27,7 +27,7 @@ def first_line(text: str) -> str:
         ("wrong_shape",),
         ("unknown_module",),
     ],
-    ids=lambda p: "-".join(p),
+    ids="-".join,
 )
 def test_the_same_error_and_the_next_trace_is_right(lab: Lab, program):
     one, two = lab.engine(ONE), lab.engine(TWO)

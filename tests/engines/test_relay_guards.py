@@ -62,7 +62,8 @@ def noticed(sound, faulty, programs) -> str:
         if found := differences(expected, got):
             return f"{program}: {found[0]}"
         left = [
-            {k: v for k, v in rank.items() if v and k not in GROWING} for rank in faulty.run("state")
+            {k: v for k, v in rank.items() if v and k not in GROWING}
+            for rank in faulty.run("state")
         ]
         if any(left):
             return f"{program}: left {left}"

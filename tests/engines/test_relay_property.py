@@ -23,8 +23,9 @@ def step(draw):
     operations = []
     for layer in range(LAYERS):
         kinds = st.lists(st.sampled_from(["read", "add", "put", "scale"]), max_size=2)
-        for kind in draw(kinds):
-            operations.append((kind, layer, draw(st.integers(0, 1)), draw(FACTORS)))
+        operations += [
+            (kind, layer, draw(st.integers(0, 1)), draw(FACTORS)) for kind in draw(kinds)
+        ]
     if draw(st.booleans()):
         operations.append(("logits", 0, 0, 0.0))
     if draw(st.integers(0, 3)) == 0:

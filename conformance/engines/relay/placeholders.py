@@ -70,7 +70,8 @@ def whole_model(vllm_config: Any) -> torch.nn.Module:
         set_default_torch_dtype(config.model_config.dtype),
         torch.device("meta"),
     ):
-        return initialize_model(vllm_config=config)
+        model: torch.nn.Module = initialize_model(vllm_config=config)
+        return model
 
 
 def paths_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
@@ -120,9 +121,10 @@ def tree(local: torch.nn.Module, whole: torch.nn.Module) -> Tree:
             here.setdefault(canonical.get(path, path), module)
     spanning = set()
     for path in absent:
-        while "." in path:
-            path = path.rpartition(".")[0]
-            spanning.add(canonical.get(path, path))
+        parts = path.split(".")
+        for length in range(1, len(parts)):
+            above = ".".join(parts[:length])
+            spanning.add(canonical.get(above, above))
     missing = frozenset(canonical.get(path, path) for path in absent) - here.keys()
     return Tree(canonical, here, everything, frozenset(spanning), missing)
 
@@ -138,9 +140,7 @@ def elsewhere(
     """
     sides = [] if first else ["input", "skip"]
     sides += [] if last else ["output"]
-    passed = frozenset(
-        f"{path}.{side}" for path in absent for side in ("input", "skip", "output")
-    )
+    passed = frozenset(f"{path}.{side}" for path in absent for side in ("input", "skip", "output"))
     return passed | frozenset(f"{path}.{side}" for path in spanning for side in sides)
 
 

@@ -26,10 +26,9 @@ class _States:
 
     def __init__(self, seed: int, cuda: bool) -> None:
         self.host = torch.Generator().manual_seed(seed).get_state()
-        self.python = random.Random(seed).getstate()
-        self.device = (
-            torch.Generator(device="cuda").manual_seed(seed).get_state() if cuda else None
-        )
+        # Noise for an experiment, no secret.
+        self.python = random.Random(seed).getstate()  # noqa: S311
+        self.device = torch.Generator(device="cuda").manual_seed(seed).get_state() if cuda else None
 
     def exchange(self) -> None:
         """Put these states in place and keep those that were there."""
@@ -43,7 +42,7 @@ class _States:
             self.device = device
 
 
-class SeededMediator(Mediator):
+class SeededMediator(Mediator):  # type: ignore[misc]
     """A worker whose block runs with random states of its own."""
 
     states: _States
@@ -60,4 +59,4 @@ class SeededMediator(Mediator):
 def adopt(mediator: Mediator, request_id: str, worker: str, device: torch.device) -> None:
     """Give a worker that has not started its own random states."""
     mediator.__class__ = SeededMediator
-    mediator.states = _States(seed_of(request_id, worker), device.type == "cuda")  # type: ignore[attr-defined]
+    mediator.states = _States(seed_of(request_id, worker), device.type == "cuda")

@@ -56,7 +56,7 @@ class _Whole:
         return getattr(self._fragments, name)
 
 
-class RelayInterleaver(VLLMInterleaver):
+class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
     """nnsight's interleaver, which notes what it serves when ``log`` is set.
 
     The class of a loaded engine's interleaver is exchanged for this one, so there is no
@@ -68,6 +68,7 @@ class RelayInterleaver(VLLMInterleaver):
     #: Locations of modules that run on several stages, where this stage is not the one that
     #: serves them.
     elsewhere: frozenset[str]
+    fragments: Any
 
     def handle(self, provider: str, value: Any) -> Any:
         """Serve a visit as nnsight does, and note it."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any, NamedTuple
 
 import torch
 from nnsight.intervention.source import STATE
+from nnsight.modeling.vllm import model_runners
 from nnsight.modeling.vllm.collect import dumps_compact
-from nnsight.modeling.vllm.model_runners import GPUModelRunner as nnsight_runner
+from nnsight.modeling.vllm.model_runners import GPUModelRunner as _  # noqa: F401 - the module
 
 from conformance.engines.relay import placeholders, weights
 from conformance.engines.relay.replay import adopt
-from conformance.engines.relay.stage import RECORD, Relay, RelayRequests
+from conformance.engines.relay.requests import RelayRequests
+from conformance.engines.relay.stage import RECORD, Relay
 from conformance.engines.relay.transport import Column
 
 
@@ -26,7 +27,7 @@ def _report_from(reports: bool) -> None:
     nnsight asks whether the pipeline group's global rank is 0. That is the first stage,
     whose copies have not seen the others' values when a request ends.
     """
-    nnsight_runner.get_pp_group = lambda: _Rank(0 if reports else 1)
+    model_runners.GPUModelRunner.get_pp_group = lambda: _Rank(0 if reports else 1)
 
 
 class RelayRunner:
@@ -68,8 +69,9 @@ class RelayRunner:
                 state.register(interleaver, path)
         objects = self.nnsight_persistent_objects  # type: ignore[attr-defined]
         for path, canonical in tree.canonical.items():
-            module = tree.here.get(canonical)
-            if module is None:
+            if canonical in tree.here:
+                module = tree.here[canonical]
+            else:
                 module = placeholders.remote(tree.whole[canonical], canonical, owners.fetch)
             objects[f"Module:{path}"] = module
         requests = self.nnsight_requests  # type: ignore[attr-defined]
@@ -127,12 +129,16 @@ class RelayRunner:
             relay.collecting(finished)
             if relay.reports:
                 relay.accept_errors(wanted)
-                payload = super().collect_nnsight(request_ids, finished_request_ids, outputs)  # type: ignore[misc]
+                payload: bytes | None = self._collect(request_ids, finished_request_ids, outputs)
             else:
                 failures = relay.failures(wanted)
-                super().collect_nnsight(request_ids, finished_request_ids, outputs)  # type: ignore[misc]
+                self._collect(request_ids, finished_request_ids, outputs)
                 payload = _errors_only(failures)
             relay.collected()
+        return payload
+
+    def _collect(self, *args: Any) -> bytes | None:
+        payload: bytes | None = super().collect_nnsight(*args)  # type: ignore[misc]
         return payload
 
 
@@ -140,4 +146,5 @@ def _errors_only(failures: dict[str, Any]) -> bytes | None:
     if not failures:
         return None
     empty: dict[str, Any] = {"saves": {}, "registered": {}, "sequences": {}}
-    return dumps_compact({i: {**empty, "error": error} for i, error in failures.items()})
+    payload: bytes = dumps_compact({i: {**empty, "error": e} for i, e in failures.items()})
+    return payload

@@ -16,7 +16,6 @@ from nnsight.intervention.errors import capture_exception
 from nnsight.intervention.interleaver import EarlyStopException
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Request, Requests
 
-from conformance.engines.relay import randomness
 from conformance.engines.relay.errors import StageFailedError
 from conformance.engines.relay.record import Message, Names, Visits, pack, unpack
 from conformance.engines.relay.replay import Batch, Member, RelayInterleaver, placed, replay
@@ -158,8 +157,7 @@ class Relay:
         interleaver, step = self.interleaver, self.step
         if step is not None:
             members = tuple(
-                Member(m, m.batch_group[0], m.batch_group[1], m.row)
-                for m in interleaver.mediators
+                Member(m, m.batch_group[0], m.batch_group[1], m.row) for m in interleaver.mediators
             )
             step.batch = Batch(members, interleaver.batcher.total, tuple(i for i, _ in spans))
             for visits in step.received:
@@ -355,33 +353,3 @@ class Relay:
             if error is not None:
                 found[request_id] = error
         return found
-
-
-class RelayRequests(Requests):
-    """nnsight's request table, which tells the relay what it settled.
-
-    The class of a loaded runner's table is exchanged for this one; ``relay`` and ``device``
-    are set then.
-    """
-
-    relay: Relay
-
-    def add(self, new_requests: list[Any], persistent_objects: dict[str, Any]) -> None:
-        """Take new requests, and give their workers random states of their own."""
-        super().add(new_requests, persistent_objects)
-        for data in new_requests:
-            request = self.requests[data.req_id]
-            workers = [*request.copies.items(), ("trace", request.mediator)]
-            for index, (name, mediator) in enumerate(workers):
-                if mediator is not None and mediator.worker is None:
-                    worker = "trace" if name == "trace" else str(index)
-                    randomness.adopt(mediator, data.req_id, worker, self.relay.device)
-
-    def scope(self, model: Any, spans: list[tuple[str, int]]) -> None:
-        """Point the workers at their rows, then let the relay replay what came before."""
-        # nnsight notes here which workers sit a step out, from counts that the relay moves
-        # at other times; `Relay._credit` does that for every visit instead.
-        self.out = set()
-        super().scope(model, spans)
-        self.out = set()
-        self.relay.scoped(spans)

@@ -77,6 +77,6 @@ class Owners:
             connection.send((path, name))
             data = connection.recv_bytes()
         if not data:
-            raise RemoteWeightError(f"{path}.{name} lives on stage {stage}, which has no such weight")
+            raise RemoteWeightError(f"{path}.{name} lives on stage {stage}, which lacks it")
         value: torch.Tensor = decode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         return value

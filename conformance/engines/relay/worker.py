@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,15 +16,16 @@ class RelayWorker:
     """Exchanges the runner's class and stands around each step."""
 
     relay_runner_class: type
+    model_runner: Any
 
     def init_device(self) -> None:
         """Let vLLM and nnsight build the runner, then give it the relay's class."""
         super().init_device()  # type: ignore[misc]
-        self.model_runner.__class__ = self.relay_runner_class  # type: ignore[has-type]
+        self.model_runner.__class__ = self.relay_runner_class
 
     @property
     def _relay(self) -> Relay:
-        relay: Relay = self.model_runner.relay  # type: ignore[attr-defined]
+        relay: Relay = self.model_runner.relay
         return relay
 
     @torch.inference_mode()
@@ -40,8 +43,6 @@ class RelayWorker:
 
     def conformance_relay_state(self) -> dict[str, Any]:
         """The relay's counters on this rank (see :meth:`Relay.state`)."""
-        import resource
-
-        with open("/proc/self/statm") as statm:
-            resident = int(statm.read().split()[1]) * resource.getpagesize()
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        resident = pages * resource.getpagesize()
         return {**self._relay.state(), "resident": resident}
