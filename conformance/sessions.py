@@ -34,7 +34,7 @@ _GONE_WITHIN = 5.0
 _EMPTY_LOOKS = 2
 
 #: How long Python's resource tracker may take to unlink the shared memory of those killed.
-_TIDY_WITHIN = 1.0
+_TIDY_WITHIN = 3.0
 
 _SHARED = "/dev/shm/"  # noqa: S108 - where the system puts it
 
@@ -100,7 +100,10 @@ def marked(mark: str) -> set[int]:
 
 
 def kill(leader: int) -> set[int]:
-    """End a whole session; returns who is still there afterwards (nobody, as a rule)."""
+    """End a whole session and give its shared memory back.
+
+    Returns who is still there afterwards: nobody, as a rule.
+    """
     # Stopped first, all at once: a look at the process table takes time, in which one that
     # is seen could start another one, end, and so never be found.
     with suppress(ProcessLookupError, PermissionError):
@@ -109,7 +112,10 @@ def kill(leader: int) -> set[int]:
     def who() -> set[int]:
         return members(leader) | ({leader} if alive(leader) else set())
 
-    return _kill_until_none(who)
+    shared = shared_files(who())
+    left = _kill_until_none(who)
+    unlink_shared(shared)
+    return left
 
 
 def ask_for_stacks(leader: int) -> None:

@@ -90,6 +90,14 @@ def _stubborn_child(folder: str) -> None:
         time.sleep(0.01)
 
 
+def _map_shared(name: str) -> mmap.mmap:
+    """Map a file in shared memory that nobody tracks, as vLLM's CPU kernels do."""
+    path = Path("/dev/shm") / f"conformance-{name}-{os.getpid()}"
+    path.write_bytes(bytes(4096))
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), 4096)
+
+
 healthy = Healthy
 
 
@@ -257,21 +265,18 @@ class WaitsInLast(Healthy):
         self.note(case)
         gate = Path(self.options["folder"]) / "gate"
         if case.name == "last" and not gate.exists():
+            self.shared = _map_shared(Path(self.options["folder"]).name)
             _stubborn_child(self.options["folder"])
             _forever()
         return self.good(case)
 
 
 class LeavesSharedMemory(Healthy):
-    """Maps a file in shared memory that nobody tracks, as vLLM's CPU kernels do."""
+    """Aborts with shared memory that nobody but the runner could give back."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        path = Path(self.options["folder"])
-        self.file = Path("/dev/shm") / f"conformance-{path.name}-{os.getpid()}"
-        self.file.write_bytes(bytes(4096))
-        with self.file.open("r+b") as file:
-            self.map = mmap.mmap(file.fileno(), 4096)
+        self.shared = _map_shared(Path(self.options["folder"]).name)
 
     def bad(self, case: Case) -> Mapping[str, Any]:
         os.abort()

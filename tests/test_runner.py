@@ -602,6 +602,11 @@ def wait_until(true: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.02)
 
 
+def shared_of(folder: Path) -> list[Path]:
+    """What the engines of a run have in shared memory."""
+    return list(Path("/dev/shm").glob(f"conformance-{folder.name}-*"))
+
+
 def start_parent(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.faulty_run", str(folder), "WaitsInLast", "healthy"],
@@ -634,12 +639,13 @@ def test_a_killed_parent_leaves_nobody_and_can_be_resumed(
     parent = start_parent(tmp_path)
     to_the_middle(parent, tmp_path)
     assert len(survivors(mark)) >= 4, "parent, zygote, worker, its child"
+    assert shared_of(tmp_path)
     if whole_group:
         os.killpg(parent.pid, signal.SIGKILL)
     else:
         parent.kill()
     parent.communicate()
-    wait_until(lambda: not survivors(mark), 10)
+    wait_until(lambda: not survivors(mark) and not shared_of(tmp_path), 10)
 
     assert resume(tmp_path) == {"interrupted": False, "finished": 1, "resumed": 5}
     assert noted(tmp_path, "healthy") == list(CASES)
@@ -674,6 +680,7 @@ def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(tmp_path: Path, mar
     assert json.loads(output)["interrupted"]
     assert parent.returncode == 0
     assert survivors(mark) == set()
+    assert shared_of(tmp_path) == []
     assert group(tmp_path, "WaitsInLast").finished() == ("plain.bad", "plain.first")
 
     assert resume(tmp_path) == {"interrupted": False, "finished": 1, "resumed": 5}

@@ -221,7 +221,6 @@ class Runner:
             self._finished += group.finished_here
             if group.attempt is not None and group.attempt.pid:
                 sessions.kill(group.attempt.pid)
-                sessions.unlink_shared(group.attempt.shared)
         self._pool.end()
         return sessions.kill_marked(self._mark)
 

@@ -52,7 +52,7 @@ class Limits:
     cell: float = 60.0
     load: float = 300.0
     close: float = 20.0
-    imports: float = 180.0
+    imports: float = 300.0
 
 
 @dataclass(frozen=True)
