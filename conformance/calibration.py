@@ -48,7 +48,7 @@ class Calibration:
     digest: str
 
     def thresholds(self) -> Thresholds:
-        """Raises nothing; a file that says more than the caps is held to them."""
+        """For the judge. A file that says more than the caps is held to them."""
         return Thresholds(
             k_med=min(self.k_med, CAP_MED),
             k_max=min(self.k_max, CAP_MAX),

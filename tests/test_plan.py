@@ -1,0 +1,76 @@
+"""The plan: which cells an expression, a tier and a list of names choose."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance import plan
+from conformance.errors import ConformanceError
+from conformance.records import Backend, Model, Source
+from conformance.scenario import discover
+
+ROOT = Path(__file__).parent.parent
+TINY = (Source("tiny"),)
+MODELS = (Model("llama", "llama", TINY), Model("gpt2", "gpt2", TINY, tiers=("full",)))
+BACKENDS = (Backend("hf", "hf"), Backend("vllm-pp2", "vllm", pipeline=2))
+WORDS = st.sampled_from(["llama", "gpt2", "hf", "vllm-pp2", "steering", "last"])
+
+
+@pytest.fixture(scope="module")
+def scenarios():
+    return discover(ROOT / "scenarios")
+
+
+def test_every_model_backend_scenario_and_case_is_one_cell(scenarios):
+    cells = plan.cells(MODELS, BACKENDS, scenarios)
+    cases = sum(len(scenario.cases) for scenario in scenarios.values())
+    assert len(cells) == len({cell.id for cell in cells}) == 2 * 2 * cases
+    assert [len(members) for members in plan.groups(cells).values()] == [cases] * 4
+
+
+@pytest.mark.parametrize(
+    ("expression", "matches"),
+    [
+        ("", True),
+        ("steering", True),
+        ("STEERING", True),
+        ("steering and hf", True),
+        ("steering and not hf", False),
+        ("ablation or (vllm-pp1 or hf) and last", True),
+        ("not (steering or ablation)", False),
+    ],
+)
+def test_expressions_choose_by_the_words_of_an_id(expression, matches):
+    assert plan.matcher(expression)("steering[llama-hf-last-small-one]") is matches
+
+
+@given(WORDS, WORDS, st.text("abcdefghijklmnop-[]", max_size=30))
+def test_an_expression_is_what_its_operators_say(left, right, text):
+    a, b = plan.matcher(left)(text), plan.matcher(right)(text)
+    assert plan.matcher(f"{left} and not {right}")(text) == (a and not b)
+    assert plan.matcher(f"({left} or {right})")(text) == (a or b)
+
+
+@pytest.mark.parametrize("expression", ["and", "steering and", "(steering", "not", "a b"])
+def test_an_expression_that_cannot_be_read_is_refused(expression):
+    with pytest.raises(ConformanceError, match="cannot read the expression"):
+        plan.matcher(expression)
+
+
+def test_no_cell_at_all_is_refused(scenarios):
+    with pytest.raises(ConformanceError, match="no cell matches"):
+        plan.cells(MODELS, BACKENDS, scenarios, "nosuch")
+
+
+def test_names_are_chosen_in_the_manifests_order_and_unknown_ones_refused():
+    assert plan.choose(MODELS, ["gpt2", "llama"], "model") == MODELS
+    with pytest.raises(ConformanceError, match="no model 'lama'"):
+        plan.choose(MODELS, ["lama"], "model")
+
+
+def test_a_tier_holds_the_models_that_name_it():
+    assert [model.id for model in plan.in_tier(MODELS, "full")] == ["gpt2"]
+    with pytest.raises(ConformanceError, match="no model is in tier 'none'"):
+        plan.in_tier(MODELS, "none")

@@ -1,0 +1,86 @@
+"""Scenario files: cases from choices, positions of layers, and what is refused."""
+
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.errors import ConformanceError
+from conformance.scenario import PROBE, discover, position
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    made = tmp_path / f"kind_{abs(hash(tmp_path))}"
+    made.mkdir()
+    (made / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return made
+
+
+def write(folder, name, source):
+    (folder / f"{name}.py").write_text(textwrap.dedent(source))
+
+
+GOOD = '''
+    """Good: a scenario as it should be."""
+    from conformance import scenario
+
+    @scenario(layers={"at": ("first", "last")}, options={"dose": ("small", "large"), "x": (1,)})
+    def good(lm, case): ...
+
+    @good.reference
+    def _(model, case): ...
+'''
+
+
+def test_every_combination_of_what_varies_is_a_case(folder):
+    write(folder, "good", GOOD)
+    good = discover(folder)["good"]
+    assert list(good.cases) == ["first-small", "first-large", "last-small", "last-large"]
+    case = good.expand(5)[2]
+    assert (case.layers, case.options) == ({"at": 4}, {"dose": "small", "x": 1})
+    assert good.meaning == "Good: a scenario as it should be."
+    assert case.key == "good.last-small"
+
+
+def test_the_probes_prompt_is_nobody_elses(folder):
+    write(folder, "good", GOOD)
+    assert PROBE not in discover(folder)["good"].prompts
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("x = 1", "declares no scenario called 'bad'"),
+        ("import nothing_of_that_name", "cannot be imported"),
+        (
+            "from conformance import scenario\n@scenario()\ndef bad(lm, case): ...\n",
+            "no meaning",
+        ),
+    ],
+)
+def test_a_bad_file_is_named_with_its_remedy(folder, source, words):
+    write(folder, "bad", source)
+    with pytest.raises(ConformanceError, match=words) as refused:
+        discover(folder)
+    assert refused.value.path == folder / "bad.py"
+    assert refused.value.remedy
+
+
+def test_a_scenario_without_a_reference_says_so(folder):
+    write(folder, "good", GOOD.split("@good.reference", maxsplit=1)[0])
+    with pytest.raises(ConformanceError, match="no reference"):
+        _ = discover(folder)["good"].specification
+
+
+@given(st.integers(min_value=2, max_value=200))
+def test_early_and_late_lie_on_both_sides_of_the_middle(layers):
+    assert 0 == position("first", layers) <= position("early", layers) < layers / 2
+    assert layers / 2 <= position("late", layers) + 1 <= position("last", layers) + 1 == layers
+
+
+def test_an_unknown_position_is_refused():
+    with pytest.raises(ConformanceError, match="unknown layer position 'end'"):
+        position("end", 4)
