@@ -13,8 +13,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from conformance.judge import conclude, floor, gain, metrics, relations, structure, tokens, verdict
-from conformance.judge.evidence import Evidence, Reference, read_reference
+from conformance.judge import (
+    conclude,
+    diagnosis,
+    extent,
+    floor,
+    gain,
+    metrics,
+    relations,
+    structure,
+    tokens,
+    verdict,
+)
+from conformance.judge.evidence import Evidence, Reference, batches, read_reference
 from conformance.judge.relations import Mismatch, compare_exact
 from conformance.judge.verdict import Judgement
 from conformance.records import Judged, Site, Thresholds, Verdict
@@ -53,6 +64,7 @@ def judge_cell(
         _compare_tokens(evidence, thresholds)
         if twin:
             _compare_edits(evidence, thresholds)
+        _explain_drift(evidence, thresholds)
         evidence.relations += [relations.equal_within(observed, read.truth, pair) for pair in equal]
     return conclude.conclude(evidence, thresholds)
 
@@ -91,15 +103,18 @@ def _compare_values(evidence: Evidence, thresholds: Thresholds) -> None:
             evidence.settle(site, *_same_integers(evidence.observed[site], truth))
             continue
         evidence.rows[site] = metrics.rows(evidence.observed[site])
-        evidence.floors[site] = evidence.reference.floor(site)
+    evidence.reference.prepare(evidence.rows)
+    evidence.floors.update((site, evidence.reference.floor(site)) for site in evidence.rows)
     for site, said in relations.aliased(evidence.observed, evidence.floors).items():
         evidence.settle(site, Verdict.ALIASED, said)
-    for site, honest in evidence.floors.items():
-        if site in evidence.judged:
-            continue
-        distance = floor.measure(evidence.rows[site], honest, thresholds)
-        exact = _is_honest(evidence.observed[site], evidence.reference, site)
-        evidence.judged[site] = _judged(evidence.observed[site], site, distance, exact, thresholds)
+    left = [site for site in evidence.floors if site not in evidence.judged]
+    for batch in batches(left, lambda site: metrics.shape_of_rows(evidence.observed[site])):
+        rows = [evidence.rows[site] for site in batch]
+        honest = [evidence.floors[site] for site in batch]
+        for site, distance in zip(batch, floor.measures(rows, honest, thresholds), strict=True):
+            mine = evidence.observed[site]
+            exact = _is_honest(mine, evidence.reference, site)
+            evidence.judged[site] = _judged(mine, site, distance, exact, thresholds)
 
 
 def _same_integers(mine: Tensor, truth: Tensor) -> tuple[Verdict, str]:
@@ -172,19 +187,8 @@ def _wrong(distance: floor.Distance, thresholds: Thresholds) -> str:
     total = len(distance.ratios)
     if total == 1 or not off:
         return f"{distance.q_med:.3g} × noise"
-    which = "every token" if len(off) == total else f"tokens {_ranges(off)} of {total}"
+    which = "every token" if len(off) == total else f"tokens {extent.ranges(off)} of {total}"
     return f"{which} off, by up to {distance.q_max:.3g} × noise"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """1, 2, 3, 7 → "1-3, 7"."""
-    said: list[list[int]] = []
-    for number in numbers:
-        if said and said[-1][-1] == number - 1:
-            said[-1][1:] = [number]
-        else:
-            said.append([number])
-    return ", ".join("-".join(map(str, run)) for run in said)
 
 
 def _compare_tokens(evidence: Evidence, thresholds: Thresholds) -> None:
@@ -206,7 +210,14 @@ def _compare_tokens(evidence: Evidence, thresholds: Thresholds) -> None:
             int(mine), honest.truth.flatten(), honest.members.flatten(1), thresholds
         )
         chosen.append((str(site), choice))
-        evidence.settle(site, *_token(choice), margin=choice.margin, noise=choice.noise)
+        evidence.settle(
+            site,
+            *_token(choice),
+            chosen=choice.chosen,
+            best=choice.best,
+            margin=choice.margin,
+            noise=choice.noise,
+        )
     together = tokens.flips(chosen)
     if together is not None:
         evidence.relations.append(together)
@@ -222,17 +233,31 @@ def _token(choice: tokens.Choice) -> tuple[Verdict, str]:
     return (Verdict.MATCH if choice.benign else Verdict.WRONG), said
 
 
+def _explain_drift(evidence: Evidence, thresholds: Thresholds) -> None:
+    """What a known fault explains is no drift, however small it is."""
+    for site, item in evidence.judged.items():
+        if item.verdict is Verdict.DRIFT:
+            found = diagnosis.explain_value(evidence, site, thresholds)
+            if found:
+                said = f"holds {found[0].words}"
+                evidence.judged[site] = replace(item, verdict=Verdict.WRONG, message=said)
+
+
 def _compare_edits(evidence: Evidence, thresholds: Thresholds) -> None:
     """The effect of the write at every observation that both runs have."""
-    changes: dict[Site, gain.Change] = {}
+    twins: dict[Site, gain.Twin] = {}
     for after in sorted(evidence.floors, key=verdict.order):
-        before = replace(after, run="clean")
-        if after.run != "edited" or before not in evidence.floors:
-            continue
-        pair = (evidence.floors[before], evidence.floors[after])
-        if pair[0].truth.shape == pair[1].truth.shape:
-            rows = evidence.rows
-            changes[after] = gain.change(rows[before], rows[after], pair, thresholds)
+        clean = replace(after, run="clean")
+        if after.run == "edited" and clean in evidence.floors:
+            pair = (evidence.floors[clean], evidence.floors[after])
+            if pair[0].truth.shape == pair[1].truth.shape:
+                twins[after] = gain.Twin(evidence.rows[clean], evidence.rows[after], *pair)
+    found: dict[Site, gain.Change] = {}
+    for batch in batches(twins, lambda site: metrics.shape_of_rows(evidence.observed[site])):
+        found.update(
+            zip(batch, gain.changes([twins[site] for site in batch], thresholds), strict=True)
+        )
+    changes = {site: found[site] for site in twins}
     uneven = {
         name: gain.unevenness([change for site, change in changes.items() if site.name == name])
         for name in {site.name for site in changes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conformance.judge import verdict
+from conformance.judge import diagnosis, extent, verdict
 from conformance.judge.evidence import Evidence
 from conformance.judge.gain import Effect, Landing
 from conformance.judge.structure import PROMPT_IDS
@@ -22,6 +22,7 @@ def conclude(evidence: Evidence, thresholds: Thresholds) -> Judgement:
     decided = verdict.first([kind for kind, _ in claims])
     reason = next((said for kind, said in claims if kind is decided), "nothing was observed")
     worst = verdict.worst(judged)
+    diagnosed = diagnosis.diagnose(evidence, decided, thresholds)
     return Judgement(
         verdict=decided,
         reason=reason,
@@ -30,6 +31,8 @@ def conclude(evidence: Evidence, thresholds: Thresholds) -> Judgement:
         worst_site=worst.site if worst else "",
         worst_ratio=worst.q_max if worst else None,
         harness=decided is Verdict.UNKNOWN,
+        diagnosis=diagnosed.sentence,
+        explanations=diagnosed.kinds,
     )
 
 
@@ -108,8 +111,8 @@ def _landed(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
         found.append((Verdict.PARTIAL, f"{said} ({_gain(effects, dropped[0])}), elsewhere it had"))
     for site in by.get(Landing.PARTIAL, [])[:1]:
         effect = effects[site]
-        where = f"tokens {_list(effect.without)} of {verdict.place(site)}"
-        said = f"the write had no effect on {where}, but on tokens {_list(effect.reached)}"
+        where = f"tokens {extent.ranges(effect.without)} of {verdict.place(site)}"
+        said = f"the write had no effect on {where}, but on tokens {extent.ranges(effect.reached)}"
         found.append((Verdict.PARTIAL, said))
     for site in (by.get(Landing.MISSCALED, []) + by.get(Landing.MISDIRECTED, []))[:1]:
         said = f"{_how(effects[site])}: {_gain(effects, site)}"
@@ -122,7 +125,7 @@ def _leaks(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
     if not leaking:
         return []
     effect = effects[leaking[0]]
-    where = f"tokens {_list(effect.leaking)} of {verdict.place(leaking[0])}"
+    where = f"tokens {extent.ranges(effect.leaking)} of {verdict.place(leaking[0])}"
     said = f"the write changed what it must not: {where}, by {effect.leak:.3g} × noise"
     return [(Verdict.CONTAMINATED, said)]
 
@@ -153,8 +156,3 @@ def _powerless(effects: Sequence[Effect]) -> str:
         return "the write changes nothing that was observed, so nothing was tested"
     best = f"the best gain is uncertain by {min(sigmas):.2f}"
     return f"the write is too small to be seen above the noise: {best}"
-
-
-def _list(numbers: Sequence[int]) -> str:
-    shown = ", ".join(str(number) for number in numbers[:8])
-    return shown if len(numbers) <= 8 else f"{shown} and {len(numbers) - 8} more"

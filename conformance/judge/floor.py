@@ -14,6 +14,7 @@ honest run than in the next; what is left agrees to a few per cent between them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -87,22 +88,43 @@ def floor(
     `fallback` [T] is the scale of rows whose truth is zero: the clean run's norm.
     `centred` compares the rows without their means, and the means apart.
     """
-    empty = (truth == 0).all(dim=-1) & (members == 0).all(dim=-1).all(dim=0)
+    return floors([truth], [members], [fallback], centred=centred)[0]
+
+
+def floors(
+    truths: Sequence[Tensor],
+    members: Sequence[Tensor],
+    fallbacks: Sequence[Tensor | None],
+    *,
+    centred: bool = False,
+) -> list[Floor]:
+    """The floors of many observations of one width, computed on all their rows at once."""
+    truth, runs = torch.cat(list(truths)), torch.cat(list(members), dim=1)
+    empty = ~truth.any(dim=-1) & ~runs.any(dim=-1).any(dim=0)
     shift = truth.mean(dim=-1) if centred else None
     shift_noise = None
     if shift is not None:
-        shift_noise = (members.mean(dim=-1) - shift).square().mean(dim=0).sqrt()
+        shift_noise = (runs.mean(dim=-1) - shift).square().mean(dim=0).sqrt()
         truth = truth - shift.unsqueeze(-1)
-        members = members - members.mean(dim=-1, keepdim=True)
+        runs = runs - runs.mean(dim=-1, keepdim=True)
     mask = metrics.bulk(truth)
     scale = metrics.norm(truth, mask)
-    if fallback is not None:
-        scale = torch.where(scale == 0, fallback, scale)
-    off = members - truth
+    instead = [
+        torch.zeros(len(rows), dtype=rows.dtype) if known is None else known
+        for rows, known in zip(truths, fallbacks, strict=True)
+    ]
+    scale = torch.where(scale == 0, torch.cat(instead), scale)
+    off = runs - truth
     squared = metrics.norm(off, mask).square().mean(dim=0)
     noise = (squared + (metrics.ROUNDING * scale).square()).sqrt()
-    ulps = _massive_floor(off, truth, mask)
-    return Floor(truth, members, mask, scale, noise, ulps, empty, shift, shift_noise)
+    found, end = [], 0
+    for rows in truths:
+        at = slice(end, end := end + len(rows))
+        ulps = _massive_floor(off[:, at], truth[at], mask[at])
+        parts = (truth[at], runs[:, at], mask[at], scale[at], noise[at], ulps, empty[at])
+        shifts = () if shift is None or shift_noise is None else (shift[at], shift_noise[at])
+        found.append(Floor(*parts, *shifts))
+    return found
 
 
 def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor) -> Tensor | None:
@@ -110,35 +132,66 @@ def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor) -> Tensor | None:
 
     four members are too few to trust a small error of a single number.
     """
-    massive = ~mask
-    if not bool(massive.any()):
+    if bool(mask.all()):
         return None
+    massive = ~mask
     squared = (off[:, massive] / metrics.ulp(truth[massive])).square().mean(dim=0)
     return squared.clamp_min(float(squared.mean())).clamp_min(1.0).sqrt()
 
 
 def measure(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> Distance:
     """Compare a finite candidate [T, D] with the truth, against the floor."""
-    rows = honest.view(candidate)
-    distance = metrics.norm(rows - honest.truth, honest.bulk)
-    ratios = metrics.ratio(distance, honest.noise)
-    q_med, q_max = metrics.median(ratios), float(ratios.max())
+    return measures([candidate], [honest], thresholds)[0]
+
+
+def measures(
+    candidates: Sequence[Tensor], honest: Sequence[Floor], thresholds: Thresholds
+) -> list[Distance]:
+    """The distances of many observations of one width, computed on all their rows at once."""
+    rows = [known.view(candidate) for candidate, known in zip(candidates, honest, strict=True)]
+    truth, mask = torch.cat([f.truth for f in honest]), torch.cat([f.bulk for f in honest])
+    distance = metrics.norm(torch.cat(rows) - truth, mask)
+    noise, scale = torch.cat([f.noise for f in honest]), torch.cat([f.scale for f in honest])
+    ratios = metrics.ratio(distance, noise).tolist()
+    relative = metrics.ratio(noise, scale).tolist()
+    errors = metrics.ratio(distance, scale).tolist()
+    found, end = [], 0
+    for candidate, seen, known in zip(candidates, rows, honest, strict=True):
+        at = slice(end, end := end + len(seen))
+        tokens = _Tokens(ratios[at], relative[at], errors[at])
+        found.append(_distance(tokens, candidate, seen, known, thresholds))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """Per token: ρ, the relative noise, the relative error."""
+
+    ratios: list[float]
+    noise: list[float]
+    errors: list[float]
+
+
+def _distance(
+    tokens: _Tokens, candidate: Tensor, rows: Tensor, honest: Floor, thresholds: Thresholds
+) -> Distance:
+    q_med, q_max = metrics.median(tokens.ratios), max(tokens.ratios)
+    noise = metrics.median(tokens.noise)
     massive, massive_ulps = _massive(rows, honest, thresholds)
-    relative = metrics.ratio(honest.noise, honest.scale)
-    floor_med = metrics.median(relative)
+    limit = median_limit(len(tokens.ratios), thresholds)
     return Distance(
         q_med=q_med,
         q_max=q_max,
-        spread=metrics.spread(ratios),
-        ratios=tuple(ratios.tolist()),
-        error=metrics.median(metrics.ratio(distance, honest.scale)),
-        floor=floor_med,
-        smallest=_smallest(median_limit(ratios.numel(), thresholds), q_med, floor_med),
-        smallest_local=_smallest_local(ratios, relative, thresholds.k_max),
+        spread=metrics.spread(tokens.ratios),
+        ratios=tuple(tokens.ratios),
+        error=metrics.median(tokens.errors),
+        floor=noise,
+        smallest=_smallest(limit, q_med, noise),
+        smallest_local=_smallest_local(tokens, thresholds.k_max),
         massive=massive,
         massive_ulps=massive_ulps,
         shift=_shift(candidate, honest, thresholds),
-        zero=not bool((candidate[honest.zero] != 0).any()),
+        zero=not (bool(honest.zero.any()) and bool(candidate[honest.zero].any())),
     )
 
 
@@ -183,10 +236,14 @@ def _smallest(limit: float, seen: float, noise: float) -> float | None:
     return math.sqrt(limit**2 - seen**2) * noise
 
 
-def _smallest_local(ratios: Tensor, noise: Tensor, limit: float) -> float | None:
-    room = (limit**2 - ratios.square()).clamp_min(0).sqrt() * noise
-    largest = float(room.max())
-    return largest if math.isfinite(largest) and float(ratios.max()) <= limit else None
+def _smallest_local(tokens: _Tokens, limit: float) -> float | None:
+    """The largest of what would have passed at any one token."""
+    found = [
+        _smallest(limit, ratio, noise)
+        for ratio, noise in zip(tokens.ratios, tokens.noise, strict=True)
+    ]
+    known = [size for size in found if size is not None]
+    return max(known) if len(known) == len(found) else None
 
 
 def within(distance: Distance, thresholds: Thresholds) -> bool:

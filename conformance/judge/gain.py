@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from conformance.judge import metrics
 from conformance.judge.floor import Floor
 from conformance.records import Gain, Thresholds
+
+Array = npt.NDArray[np.float64]
 
 #: A row of the truth that changes by less than this share of itself was not written to:
 #: float32 itself is no more certain.
@@ -42,7 +45,7 @@ class Change:
 
     `g` and `h` are the candidate's, `own` the scatter of the ensemble's gains around 1,
     `off_axis` the ensemble's h and `even` what noise of that size gives when spread
-    evenly over the dimensions; the `token_` tensors hold the same for each touched row,
+    evenly over the dimensions; the `token_` arrays hold the same for each touched row,
     whose indices are `touched`. `leak` is the largest change of a row that must not
     change, in multiples of what noise explains; `leaking` are those rows. `moved` says
     whether the candidate changed at all where the truth does.
@@ -58,9 +61,9 @@ class Change:
     off_axis: float = 0.0
     even: float = 0.0
     touched: tuple[int, ...] = ()
-    token_g: Tensor = field(default_factory=lambda: torch.zeros(0))
-    token_own: Tensor = field(default_factory=lambda: torch.zeros(0))
-    token_even: Tensor = field(default_factory=lambda: torch.zeros(0))
+    token_g: Array = field(default_factory=lambda: np.zeros(0))
+    token_own: Array = field(default_factory=lambda: np.zeros(0))
+    token_even: Array = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,45 +80,100 @@ class Effect:
     without: tuple[int, ...] = ()
     reached: tuple[int, ...] = ()
 
+    @property
+    def failed(self) -> bool:
+        """Did the write go wrong here, as far as this observation can tell?"""
+        return bool(self.leaking) or self.landing not in {
+            Landing.LANDED,
+            Landing.POWERLESS,
+            Landing.UNTOUCHED,
+        }
 
-def change(
-    clean: Tensor, edited: Tensor, honest: tuple[Floor, Floor], thresholds: Thresholds
-) -> Change:
-    """The change at one site.
 
-    `clean` and `edited` are the candidate's rows [T, D], `honest` the floors of the
-    same two observations.
+@dataclass(frozen=True, slots=True, eq=False)
+class Twin:
+    """The candidate's rows [T, D] of a clean and an edited run, and the floors of both."""
+
+    clean: Tensor
+    edited: Tensor
+    before: Floor
+    after: Floor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sums:
+    """Scalar products of each row: T and R stand for the truth's and the runs' change,
+    C for the candidate's. [T] or, for the members, [M, T].
     """
-    before, after = honest
-    mask = before.bulk
-    truth = (after.truth - before.truth) * mask
-    members = (after.members - before.members) * mask
-    mine = before.view(edited - clean) * mask
-    touched = torch.linalg.vector_norm(truth, dim=-1) > UNTOUCHED * before.scale
-    leak = _leak(mine, members, before.noise, ~touched)
-    leaking = tuple(torch.nonzero(leak > thresholds.margin).flatten().tolist())
-    rows, worst = truth.shape[0], float(leak.max())
-    if not bool(touched.any()):
+
+    tt: Array
+    ct: Array
+    cc: Array
+    rt: Array
+    rr: Array
+    width: Array
+    scale: Array
+    noise: Array
+
+    def at(self, rows: slice | npt.NDArray[np.bool_]) -> _Sums:
+        fields = (self.tt, self.ct, self.cc, self.rt, self.rr, self.width, self.scale, self.noise)
+        return _Sums(*(field[..., rows] for field in fields))
+
+
+def change(twin: Twin, thresholds: Thresholds) -> Change:
+    """The change at one site."""
+    return changes([twin], thresholds)[0]
+
+
+def changes(twins: Sequence[Twin], thresholds: Thresholds) -> list[Change]:
+    """The changes at many sites of one width, computed on all their rows at once."""
+    mask = torch.cat([twin.before.bulk for twin in twins])
+    truth = torch.cat([twin.after.truth - twin.before.truth for twin in twins]) * mask
+    runs = torch.cat([twin.after.members - twin.before.members for twin in twins], dim=1) * mask
+    mine = torch.cat([twin.before.view(twin.edited - twin.clean) for twin in twins]) * mask
+    sums = _Sums(
+        tt=torch.linalg.vecdot(truth, truth).numpy(),
+        ct=torch.linalg.vecdot(mine, truth).numpy(),
+        cc=torch.linalg.vecdot(mine, mine).numpy(),
+        rt=torch.linalg.vecdot(runs, truth).numpy(),
+        rr=torch.linalg.vecdot(runs, runs).numpy(),
+        width=mask.sum(dim=-1).numpy(),
+        scale=torch.cat([twin.before.scale for twin in twins]).numpy(),
+        noise=torch.cat([twin.before.noise for twin in twins]).numpy(),
+    )
+    found, end = [], 0
+    for twin in twins:
+        rows = slice(end, end := end + len(twin.clean))
+        found.append(_change(sums.at(rows), thresholds))
+    return found
+
+
+def _change(sums: _Sums, thresholds: Thresholds) -> Change:
+    touched = np.sqrt(sums.tt) > UNTOUCHED * sums.scale
+    leak = np.where(touched, 0.0, _leak(sums))
+    leaking = tuple(np.nonzero(leak > thresholds.margin)[0].tolist())
+    rows, worst = len(touched), float(leak.max())
+    if not touched.any():
         return Change(rows, worst, leaking)
-    mine, members, truth = mine[touched], members[:, touched], truth[touched]
-    width = mask[touched].sum(dim=-1)
-    site = _project(mine.reshape(1, -1), truth.reshape(1, -1))
-    noise = _noise(*_project(members.flatten(1), truth.reshape(1, -1)), width.sum())
-    token_noise = _noise(*_project(members, truth), width)
+    sums = sums.at(touched)
+    whole = sums.tt.sum()
+    g, h = _project(sums.ct.sum(), sums.cc.sum(), whole)
+    site = _noise(*_project(sums.rt.sum(axis=-1), sums.rr.sum(axis=-1), whole), sums.width.sum())
+    token = _noise(*_project(sums.rt, sums.rr, sums.tt), sums.width)
     return Change(
         rows,
         worst,
         leaking,
-        moved=bool((mine != 0).any()),
-        g=float(site[0]),
-        h=float(site[1]),
-        own=float(noise[0]),
-        off_axis=float(noise[1]),
-        even=float(noise[2]),
-        touched=tuple(torch.nonzero(touched).flatten().tolist()),
-        token_g=_project(mine, truth)[0],
-        token_own=token_noise[0],
-        token_even=token_noise[2],
+        moved=bool((sums.cc > 0).any()),
+        g=float(g),
+        h=float(h),
+        own=float(site[0]),
+        off_axis=float(site[1]),
+        even=float(site[2]),
+        touched=tuple(np.nonzero(touched)[0].tolist()),
+        token_g=sums.ct / sums.tt,
+        token_own=token[0],
+        token_even=token[2],
     )
 
 
@@ -138,13 +196,12 @@ def effect(change: Change, uneven: float, thresholds: Thresholds) -> Effect:
     every = [math.nan] * change.rows
     for row, g in zip(change.touched, change.token_g.tolist(), strict=True):
         every[row] = g
-    sigma = max(change.own, uneven * change.even)
-    gain = Gain(change.g, change.h, sigma, tuple(every))
-    sigmas = torch.maximum(change.token_own, uneven * change.token_even)
-    room = (thresholds.gain_sigmas * sigmas).clamp_min(thresholds.gain_tolerance)
-    sure, index = sigmas <= thresholds.power, torch.tensor(change.touched)
-    without = tuple(index[sure & (change.token_g.abs() <= room)].tolist())
-    reached = tuple(index[sure & ((change.token_g - 1).abs() <= room)].tolist())
+    gain = Gain(change.g, change.h, max(change.own, uneven * change.even), tuple(every))
+    sigmas = np.maximum(change.token_own, uneven * change.token_even)
+    room = np.maximum(thresholds.gain_sigmas * sigmas, thresholds.gain_tolerance)
+    sure, index = sigmas <= thresholds.power, np.array(change.touched)
+    without = tuple(index[sure & (np.abs(change.token_g) <= room)].tolist())
+    reached = tuple(index[sure & (np.abs(change.token_g - 1) <= room)].tolist())
     landing = _landing(gain, change.off_axis, bool(without and reached), thresholds)
     return Effect(gain, landing, change.leak, change.leaking, change.moved, without, reached)
 
@@ -154,27 +211,24 @@ def tolerance(sigma: float, thresholds: Thresholds) -> float:
     return max(thresholds.gain_tolerance, thresholds.gain_sigmas * sigma)
 
 
-def _project(change: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """g and h of each row. Rows of the truth are not zero."""
-    size = torch.linalg.vector_norm(truth, dim=-1)
-    unit = truth / size.unsqueeze(-1)
-    scaled = change / size.unsqueeze(-1)
-    g = (scaled * unit).sum(dim=-1)
-    return g, torch.linalg.vector_norm(scaled - g.unsqueeze(-1) * unit, dim=-1)
+def _project(along: Array, size: Array, truth: Array) -> tuple[Array, Array]:
+    """g and h from ⟨Δ, Δr⟩, ⟨Δ, Δ⟩ and ⟨Δr, Δr⟩, which is not zero."""
+    g = along / truth
+    return g, np.sqrt(np.maximum(size / truth - g * g, 0.0))
 
 
-def _noise(g: Tensor, h: Tensor, width: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _noise(g: Array, h: Array, width: Array) -> tuple[Array, Array, Array]:
     """The scatter of g, the size of h, and h spread evenly, over the members (first dimension)."""
-    off_axis = h.square().mean(dim=0).sqrt()
-    return (g - 1).square().mean(dim=0).sqrt(), off_axis, off_axis / width.to(h.dtype).sqrt()
+    off_axis = np.sqrt((h * h).mean(axis=0))
+    return np.sqrt(((g - 1) ** 2).mean(axis=0)), off_axis, off_axis / np.sqrt(width)
 
 
-def _leak(change: Tensor, members: Tensor, noise: Tensor, untouched: Tensor) -> Tensor:
-    """‖Δc‖ of each row that must not change, in multiples of what two runs may differ by."""
-    honest = torch.linalg.vector_norm(members, dim=-1).amax(dim=0)
-    allowed = torch.maximum(honest, math.sqrt(2) * noise)
-    size = torch.linalg.vector_norm(change, dim=-1) * untouched
-    return metrics.ratio(size, allowed)
+def _leak(sums: _Sums) -> Array:
+    """‖Δc‖ of each row, in multiples of what two runs may differ by where nothing is written."""
+    allowed = np.maximum(np.sqrt(sums.rr.max(axis=0)), math.sqrt(2) * sums.noise)
+    size = np.sqrt(sums.cc)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(size > 0, size / allowed, 0.0)
 
 
 def _landing(gain: Gain, off_axis: float, split: bool, thresholds: Thresholds) -> Landing:

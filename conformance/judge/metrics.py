@@ -6,6 +6,9 @@ classifier's chapter on metrics in docs/numerics.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -22,6 +25,12 @@ def rows(tensor: Tensor) -> Tensor:
     """The tensor as float64 [tokens, width]; a vector or a number is one row."""
     wide = tensor.detach().to(torch.float64)
     return wide.reshape(1, -1) if wide.ndim < 2 else wide.reshape(-1, wide.shape[-1])
+
+
+def shape_of_rows(tensor: Tensor) -> tuple[int, int]:
+    """The shape that `rows` gives."""
+    width = tensor.shape[-1] if tensor.ndim > 1 else tensor.numel()
+    return (tensor.numel() // width if width else 0), width
 
 
 def bulk(truth: Tensor) -> Tensor:
@@ -58,21 +67,21 @@ def ratio(distance: Tensor, noise: Tensor) -> Tensor:
     return torch.where(distance == 0, torch.zeros_like(quotient), quotient)
 
 
-def median(values: Tensor) -> float:
+def median(values: Sequence[float]) -> float:
     """The median, the mean of the middle two where there are two; infinities allowed."""
-    ordered, count = values.sort().values, values.numel()
-    return float((ordered[(count - 1) // 2] + ordered[count // 2]) / 2)
+    ordered, count = sorted(values), len(values)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
-def spread(ratios: Tensor) -> float:
+def spread(ratios: Sequence[float]) -> float:
     """P = (Σρ²)² / (T·Σρ⁴): near 1 every token is off alike, near 1/T a single one is."""
-    largest = ratios.max()
+    largest = max(ratios)
     if largest == 0:
         return 1.0
-    if torch.isinf(largest):
-        return float(torch.isinf(ratios).double().mean())
-    squares = (ratios / largest).square()
-    return float(squares.sum().square() / (ratios.numel() * squares.square().sum()))
+    if math.isinf(largest):
+        return sum(map(math.isinf, ratios)) / len(ratios)
+    squares = [(ratio / largest) ** 2 for ratio in ratios]
+    return sum(squares) ** 2 / (len(squares) * sum(square**2 for square in squares))
 
 
 def cosine(left: Tensor, right: Tensor) -> float:

@@ -33,7 +33,7 @@ class Judgement:
 
     `worst_ratio` is the largest error in multiples of the noise floor, at `worst_site`.
     `harness` marks an `unknown` that is ours to mend. `diagnosis` is empty, or says in
-    words what explains a failure.
+    words what explains a failure; `explanations` names it for programs (several: they tie).
     """
 
     verdict: Verdict
@@ -44,6 +44,7 @@ class Judgement:
     worst_ratio: float | None = None
     harness: bool = False
     diagnosis: str = ""
+    explanations: tuple[str, ...] = ()
 
 
 def unknown(reason: str, relations: Sequence[Relation] = ()) -> Judgement:

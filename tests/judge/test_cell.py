@@ -206,7 +206,7 @@ def test_another_vector_is_misdirected() -> None:
 def test_a_write_on_some_tokens_only_is_partial() -> None:
     run = steering(toy.add(toy.vector(0.5), slice(2, None)))
     found = toy.judge(run, steered(0.5), twin=True)
-    assert found.verdict is Verdict.PARTIAL and "tokens 0, 1 of" in found.reason
+    assert found.verdict is Verdict.PARTIAL and "tokens 0-1 of" in found.reason
 
 
 def test_a_write_on_one_prompt_only_is_partial() -> None:

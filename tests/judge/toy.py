@@ -118,6 +118,25 @@ def observe(
     return found
 
 
+def auxiliary(prompts: Sequence[Sequence[int]] = IDS, run: str = "") -> Observations:
+    """What each branch of each layer of the truth adds, and the stream after the next norm."""
+    w = weights()
+    found: Observations = {}
+    for prompt, ids in enumerate(prompts):
+        stream = w.embedding[list(ids)]
+        found[str(Site("embedding", prompt, run=run))] = stream
+        for layer, after in enumerate(forward(ids, torch.float32, 1, {})[0]):
+            normed = after * after.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+            before = stream * stream.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+            count = torch.arange(1, len(ids) + 1).unsqueeze(-1)
+            past = (before @ w.mix[layer]).cumsum(0) / count
+            for name, value in (("attention", past), ("mlp", after - stream - past)):
+                found[str(Site(name, prompt, 0, layer, run))] = value
+            found[str(Site("normed", prompt, 0, layer, run))] = normed
+            stream = after
+    return found
+
+
 def tokens_of(observed: Mapping[str, Tensor], run: str = "") -> tuple[tuple[int, ...], ...]:
     """The generated ids by prompt."""
     found: dict[int, list[int]] = {}

@@ -1,0 +1,93 @@
+"""Which observations are off, in words: names, layers, prompts, steps, tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from conformance.records import Judged, Site, Thresholds
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """1, 2, 3, 7 → "1-3, 7"."""
+    said: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if said and said[-1][-1] == number - 1:
+            said[-1][1:] = [number]
+        else:
+            said.append([number])
+    return ", ".join("-".join(map(str, run)) for run in said)
+
+
+def describe(sites: Sequence[Site], among: Sequence[Site]) -> str:
+    """What the sites have in common, leaving out what they share with all the others.
+
+    "stream after layers 7-29 of prompt 1": layers of a name, then the prompts, steps and
+    runs where not all of them are concerned.
+    """
+    parts = []
+    for name in dict.fromkeys(site.name for site in sites):
+        layers = {site.layer for site in sites if site.name == name and site.layer is not None}
+        plural = "s" if len(layers) > 1 else ""
+        parts.append(f"{name} after layer{plural} {ranges(layers)}" if layers else name)
+    said = ", ".join(parts)
+    for word, of, all_of in (
+        ("prompt", {s.prompt for s in sites}, {s.prompt for s in among}),
+        ("step", {s.step for s in sites}, {s.step for s in among}),
+    ):
+        if of != all_of:
+            said += f" of {word}{'s' if len(of) > 1 else ''} {ranges(of)}"
+    runs = {s.run for s in sites}
+    if len(runs) == 1 and "" not in runs:
+        said += f" in the {runs.pop()} run"
+    return said
+
+
+def tokens_off(judged: Sequence[Judged], thresholds: Thresholds) -> str:
+    """Which tokens are off where not all of them are: "tokens 4, 7-9 only"."""
+    off: set[int] = set()
+    right: set[int] = set()
+    for item in judged:
+        for token, ratio in enumerate(item.ratios):
+            (off if ratio > thresholds.k_max else right).add(token)
+    if not off or not right - off:
+        return ""
+    only = off - right if off - right else off
+    return f"token{'s' if len(only) > 1 else ''} {ranges(only)} only"
+
+
+def goes_on(off: Sequence[Site], judged: Sequence[Judged]) -> str:
+    """Is what comes after the first layer that is off right again, or off as well?
+
+    A later layer within noise proves that the computation itself was right there, so
+    the value was only read wrongly.
+    """
+    layered = [site for site in off if site.layer is not None]
+    if not layered:
+        return ""
+    first = min(layered, key=lambda site: (site.step, site.layer or 0))
+    by_site = {Site.parse(item.site): item for item in judged}
+    later = {
+        site: item
+        for site, item in by_site.items()
+        if (site.run, site.prompt, site.step) == (first.run, first.prompt, first.step)
+        and item.q_max is not None
+        and _depth(site) > _depth(first)
+    }
+    if not later:
+        return ""
+    right = [site for site, item in later.items() if item.verdict.passes]
+    begins = f"first off after layer {first.layer}"
+    if not right:
+        return f"{begins}, and so is everything after it"
+    if any(_depth(site) == math.inf for site in right):
+        return (
+            f"{begins}; the logits are right, so the value was read wrongly, not computed wrongly"
+        )
+    return f"{begins}; later layers are right again, so the value was read wrongly"
+
+
+def _depth(site: Site) -> float:
+    if site.layer is not None:
+        return site.layer
+    return math.inf if site.name == "logits" else -1.0

@@ -1,0 +1,279 @@
+"""Faults of known kinds are named; what fits two kinds is said to; what fits none is not named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from conformance.judge.verdict import Judgement
+from conformance.records import Site, Thresholds, Verdict
+from tests.judge import toy
+
+BF16 = torch.bfloat16
+Fault = Callable[[toy.Observations], toy.Observations]
+
+
+@cache
+def reference() -> dict[str, toy.Observations]:
+    return toy.reference(toy.observe) | {"aux": toy.auxiliary()}
+
+
+@cache
+def engine() -> toy.Observations:
+    return toy.observe(BF16, toy.CANDIDATE)
+
+
+@cache
+def branches() -> toy.Observations:
+    return {site: value.bfloat16() for site, value in toy.auxiliary().items()}
+
+
+def each(change: Callable[[Site, Tensor], Tensor], name: str = "stream") -> Fault:
+    """A fault in every observation of a name."""
+
+    def fault(run: toy.Observations) -> toy.Observations:
+        return {
+            site: change(Site.parse(site), value) if Site.parse(site).name == name else value
+            for site, value in run.items()
+        }
+
+    return fault
+
+
+def of(site: Site, **fields: object) -> str:
+    merged = {name: getattr(site, name) for name in ("name", "prompt", "step", "layer", "run")}
+    return str(Site(**(merged | fields)))
+
+
+def layer_off(by: int) -> Fault:
+    def change(site: Site, value: Tensor) -> Tensor:
+        return engine().get(of(site, layer=(site.layer or 0) + by), value)
+
+    return each(change)
+
+
+def branch(name: str, sign: float = 0.0) -> Fault:
+    """The branch alone (0), the stream without it (-1), the stream with it twice (1)."""
+
+    def change(site: Site, value: Tensor) -> Tensor:
+        part = branches()[of(site, name=name)]
+        return part if sign == 0 else value + sign * part
+
+    return each(change)
+
+
+def swap_prompts(site: Site, value: Tensor) -> Tensor:
+    other = engine()[of(site, prompt=1 - site.prompt)]
+    return torch.cat([other, value[len(other) :]])[: len(value)]
+
+
+def flat_span(shift: int) -> Fault:
+    def change(site: Site, value: Tensor) -> Tensor:
+        batch = torch.cat([engine()[of(site, prompt=prompt)] for prompt in (0, 1)])
+        return batch.roll(-shift, 0)[: len(value)] if site.prompt == 0 else value
+
+    return each(change)
+
+
+def shuffled(site: Site, value: Tensor) -> Tensor:
+    return value[torch.randperm(len(value), generator=torch.Generator().manual_seed(4))]
+
+
+def one_token(site: Site, value: Tensor) -> Tensor:
+    if site.layer != 3:
+        return value
+    value = value.clone()
+    value[2] = value[3]
+    return value
+
+
+NAMED: list[tuple[str, Fault, str, str]] = [
+    ("layer above", layer_off(1), "layer+1", "holds the next layer's value"),
+    ("layer below", layer_off(-1), "layer-1", "holds the previous layer's value"),
+    ("half stream", branch("mlp"), "mlp-only", "holds the MLP output without the residual"),
+    ("residual", branch("mlp", -1), "mlp-missing", "the residual without the MLP output"),
+    ("mlp twice", branch("mlp", 1), "mlp-twice", "MLP output counted twice"),
+    ("attention", branch("attention"), "attention-only", "the attention output without"),
+    ("normed", branch("normed"), "norm-applied", "the stream after the next norm"),
+    ("zeros", each(lambda _, v: v * 0), "zero", "holds zero"),
+    ("twice", each(lambda _, v: v * 2), "doubled", "twice the right value"),
+    ("half", each(lambda _, v: v * 0.5), "halved", "half the right value"),
+    ("scale", each(lambda _, v: v * 8), "embedding-scale", "embedding's scale once more"),
+    ("unscaled", each(lambda _, v: v / 8), "embedding-scale", "without the embedding's scale"),
+    ("factor", each(lambda _, v: v * 3), "scaled", "3 times the right value"),
+    ("sign", each(lambda _, v: -v), "sign", "opposite sign"),
+    ("token later", each(lambda _, v: v.roll(-1, 0)), "token+1", "the row of the next token"),
+    ("token before", each(lambda _, v: torch.cat([v[:1], v[:-1]])), "token-1",
+     "the row of the previous token"),
+    ("span", flat_span(3), "span+3", "rows of the batch 3 further on"),
+    ("other prompt", each(swap_prompts), "other-prompt", "rows"),
+    ("order", each(shuffled), "permuted", "rows in another order"),
+    ("flat rows", each(lambda _, v: v[:1].expand_as(v)), "first-row", "token 0's row at every"),
+    ("last row", each(lambda _, v: v[-1:].expand_as(v)), "last-row", "row at every token"),
+    ("one token", each(one_token), "token+1", "token 2 only"),
+    ("positions", each(lambda _, v: torch.arange(len(v)).bfloat16()[:, None].expand_as(v)),
+     "positions", "token positions instead of activations"),
+    ("columns", each(lambda _, v: torch.cat(v.chunk(2, 1)[::-1], 1)), "columns", "halves"),
+    ("logit scale", each(lambda _, v: v * 0.25, "logits"), "scaled", "logits holds 0.25 times"),
+    ("soft cap", each(lambda _, v: 15 * torch.tanh(v.float() * 1 / 15), "logits"), "softcap",
+     "a soft cap of 15 once more"),
+]  # fmt: skip
+
+
+NAMES = [row[0] for row in NAMED]
+
+
+@pytest.mark.parametrize(("fault", "kind", "words"), [row[1:] for row in NAMED], ids=NAMES)
+def test_a_known_fault_is_named(fault: Fault, kind: str, words: str) -> None:
+    found = toy.judge(fault(engine()), reference())
+    assert found.verdict.fails
+    assert kind in found.explanations, found.diagnosis
+    assert words in found.diagnosis
+    assert len(found.explanations) <= 2, found.explanations
+
+
+def test_most_known_faults_are_named_without_a_tie() -> None:
+    tied = [
+        name
+        for name, fault, *_ in NAMED
+        if len(toy.judge(fault(engine()), reference()).explanations) > 1
+    ]
+    assert len(tied) <= 1, tied
+
+
+def test_an_unknown_fault_is_not_named() -> None:
+    def noise(site: Site, value: Tensor) -> Tensor:
+        draw = torch.Generator().manual_seed(site.layer or 0)
+        return (torch.randn(value.shape, generator=draw) * value.std()).bfloat16()
+
+    found = toy.judge(each(noise)(engine()), reference())
+    assert found.explanations == () and "no known fault explains stream" in found.diagnosis
+
+
+def test_what_two_faults_explain_is_a_tie() -> None:
+    """Two branches that differ by no more than the noise of what was read."""
+
+    def roughly(site: Site, value: Tensor) -> Tensor:
+        draw = torch.Generator().manual_seed(site.layer or 0)
+        noise = torch.randn(value.shape, generator=draw) * value.float().median().abs()
+        size = 0.006 * value.float()[1:].norm(dim=-1).mean() / noise.norm(dim=-1, keepdim=True)
+        found: Tensor = branches()[of(site, name="mlp")].float() + noise * size
+        return found.bfloat16()
+
+    run = each(roughly)(engine())
+    aux = toy.auxiliary()
+    double = {site.replace("mlp", "twin"): value for site, value in aux.items() if "mlp" in site}
+    tied = toy.reference(toy.observe) | {"aux": double}
+    assert toy.judge(run, tied).explanations == ("twin",)
+    off = {site: value * 1.03 for site, value in aux.items() if "mlp" in site}
+    found = toy.judge(run, tied | {"aux": double | off})
+    assert set(found.explanations) == {"twin", "mlp-only"}
+    assert "cannot be told apart" in found.diagnosis
+
+
+def test_honest_runs_have_no_diagnosis() -> None:
+    found = toy.judge(engine(), reference())
+    assert found.verdict is Verdict.MATCH and found.diagnosis == "" and found.explanations == ()
+
+
+def test_a_value_only_read_wrongly_is_told_from_a_wrong_computation() -> None:
+    read = dict(engine()) | {"p0/s0/stream.2": engine()["p0/s0/stream.1"]}
+    found = toy.judge(read, reference())
+    assert "first off after layer 2; the logits are right" in found.diagnosis
+    assert "of prompt 0" in found.diagnosis and found.explanations == ("layer-1",)
+    wrong = toy.observe(BF16, toy.CANDIDATE, edits={2: lambda stream: stream * 1.5})
+    found = toy.judge(wrong, reference())
+    assert "first off after layer 2, and so is everything after it" in found.diagnosis
+
+
+def test_a_small_error_that_a_known_fault_explains_is_no_drift() -> None:
+    scaled = each(lambda _, v: v * 1.02)(engine())
+    found = toy.judge(scaled, reference(), thresholds=Thresholds(k_med=1.25, k_max=1.8))
+    assert found.verdict is Verdict.WRONG and "scaled" in found.explanations, found.reason
+
+
+@cache
+def steered() -> dict[str, toy.Observations]:
+    return toy.reference(lambda d, p: toy.edited(d, p, {1: toy.add(toy.vector(0.5))}))
+
+
+def written(edit: toy.Edit, at: int = 1) -> Judgement:
+    return toy.judge(toy.edited(BF16, toy.CANDIDATE, {at: edit}), steered(), twin=True)
+
+
+@pytest.mark.parametrize(
+    ("times", "kind", "words"),
+    [
+        (0.0, "zero", "the effect of the write on stream after layers 1-4"),
+        (2.0, "doubled", "is twice the right value"),
+        (-1.0, "sign", "opposite sign"),
+        (0.5, "halved", "half the right value"),
+    ],
+)
+def test_the_size_of_a_write_is_named(times: float, kind: str, words: str) -> None:
+    found = written(toy.add(toy.vector(0.5), times=times))
+    assert found.explanations[0] == kind and words in found.diagnosis, found.diagnosis
+
+
+def test_a_write_at_the_wrong_layer_is_named() -> None:
+    found = written(toy.add(toy.vector(0.5)), at=0)
+    assert found.verdict is Verdict.CONTAMINATED and "layer 0" in found.diagnosis
+    late = written(toy.add(toy.vector(0.5)), at=2)
+    assert late.verdict is Verdict.PARTIAL and "zero" in late.explanations
+
+
+def test_half_an_ablation_leaves_the_residual_of_the_clean_run() -> None:
+    def run(dtype: torch.dtype, parts: int) -> toy.Observations:
+        return toy.edited(dtype, parts, {3: toy.zero}, 3)
+
+    aux = toy.auxiliary(run="clean")
+    half = run(BF16, toy.CANDIDATE)
+    for prompt in (0, 1):
+        stream = half[f"clean/p{prompt}/s0/stream.3"] - aux[f"clean/p{prompt}/s0/mlp.3"]
+        half[f"edited/p{prompt}/s0/stream.3"] = stream.bfloat16()
+    found = toy.judge(half, toy.reference(run) | {"aux": aux}, twin=True)
+    assert found.verdict in {Verdict.MISSCALED, Verdict.PARTIAL}
+    assert "the residual without the MLP output of the clean run" in found.diagnosis, (
+        found.diagnosis
+    )
+
+
+def test_a_foreign_ingredient_is_named() -> None:
+    def run(dtype: torch.dtype, parts: int) -> toy.Observations:
+        seen = toy.observe(dtype, parts, prompts=(toy.IDS[1], toy.IDS[1][::-1]))
+        found: toy.Observations = {}
+        for prompt in (0, 1):
+            early, late = (seen[f"p{prompt}/s0/stream.{layer}"] for layer in (0, 3))
+            found |= {f"p{prompt}/s0/early": early, f"p{prompt}/s0/difference": late - early}
+        return found
+
+    candidate = run(BF16, toy.CANDIDATE)
+    own, foreign = candidate["p0/s0/early"], candidate["p1/s0/early"]
+    candidate["p0/s0/difference"] = candidate["p0/s0/difference"] + own - foreign
+    found = toy.judge(candidate, toy.reference(run))
+    assert found.explanations == ("ingredient:early",), found.diagnosis
+    assert "'early' of prompt 1" in found.diagnosis
+
+
+def test_a_stale_step_is_named() -> None:
+    forced = toy.tokens_of(toy.observe(BF16, toy.CANDIDATE, steps=4))
+    truth = toy.reference(lambda d, p: toy.observe(d, p, steps=4, forced=forced))
+    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
+    stale = dict(run)
+    for step in (2, 3):
+        for name in ("logits", "stream.3"):
+            stale[f"p1/s{step}/{name}"] = run[f"p1/s{step - 1}/{name}"]
+    found = toy.judge(stale, truth)
+    assert found.explanations == ("step-1",) and "previous step's value" in found.diagnosis
+    assert "prompt 1" in found.diagnosis and "steps 2-3" in found.diagnosis
+
+
+def test_what_is_missing_is_summarised() -> None:
+    lost = {site: value for site, value in engine().items() if not site.endswith((".0", ".1"))}
+    found = toy.judge(lost, reference())
+    assert found.verdict is Verdict.MISSING
+    assert found.diagnosis == "concerns stream after layers 0-1"
