@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are all that is needed; both build .venv themselves.
 #   make conformance ARGS="-m llama -b hf"      EXTRAS=gpu,dev for CUDA's vLLM
-.PHONY: conformance test check doctor environment lock clean
+.PHONY: conformance test check lint format types imports doctor environment lock clean
 
 BIN := .venv/bin
 ARGS ?=
@@ -11,10 +11,19 @@ conformance: environment
 test: environment
 	$(BIN)/pytest tests $(ARGS)
 
-check: environment
+# Everything that needs no test run; `make -k check` goes on after the first complaint.
+check: lint format types imports
+
+lint: environment
 	$(BIN)/ruff check .
+
+format: environment
 	$(BIN)/ruff format --check .
+
+types: environment
 	$(BIN)/mypy
+
+imports: environment
 	$(BIN)/lint-imports
 
 doctor: environment
