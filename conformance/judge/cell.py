@@ -25,17 +25,18 @@ from conformance.judge import (
     tokens,
     verdict,
 )
-from conformance.judge.evidence import Evidence, Reference, batches, read_reference
+from conformance.judge.evidence import Evidence
+from conformance.judge.reference import Reference, batches, read_reference
 from conformance.judge.relations import Mismatch, compare_exact
 from conformance.judge.verdict import Judgement
 from conformance.records import Judged, Site, Thresholds, Verdict
 
-__all__ = ["Judgement", "Mismatch", "compare_exact", "judge_cell"]
+__all__ = ["Judgement", "Mismatch", "Reference", "compare_exact", "judge_cell", "read_reference"]
 
 
 def judge_cell(
     candidate: Mapping[str, Tensor],
-    reference: Mapping[str, Mapping[str, Tensor]],
+    reference: Reference | Mapping[str, Mapping[str, Tensor]],
     *,
     twin: bool,
     equal: Sequence[tuple[str, str]],
@@ -46,11 +47,12 @@ def judge_cell(
     """The verdict on one cell.
 
     `reference` maps a member to its observations: "truth" in float32 and at least four
-    honest bf16 runs. `twin` says that the observations come in pairs of a clean and an
-    edited run; `equal` names pairs that must be bitwise equal. `prompt_ids` are the
-    candidate's token ids of each prompt, `truth_ids` the truth's.
+    honest bf16 runs; or it is what `read_reference` made of that, whose noise floors are
+    then computed once for all candidates. `twin` says that the observations come in pairs
+    of a clean and an edited run; `equal` names pairs that must be bitwise equal.
+    `prompt_ids` are the candidate's token ids of each prompt, `truth_ids` the truth's.
     """
-    read = read_reference(reference, twin=twin)
+    read = reference if isinstance(reference, Reference) else read_reference(reference, twin=twin)
     if isinstance(read, str):
         return verdict.unknown(f"the reference cannot be used: {read}")
     if not all(prompt_ids) or not all(truth_ids) or not (prompt_ids and truth_ids):

@@ -2,97 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from conformance.judge import floor, metrics
+from conformance.judge.floor import Floor
 from conformance.judge.gain import Effect
-from conformance.judge.predictions import Explanation, Known
+from conformance.judge.predictions import Explanation
+from conformance.judge.reference import Reference
 from conformance.records import Judged, Relation, Site, Verdict
-
-#: Fewer honest runs do not show how far honest runs can be apart.
-FEWEST_MEMBERS = 4
-
-#: Elements of the truth in one batch: 4 MB of them in float64, ten times that with the runs.
-_BATCH = 1 << 19
-
-TRUTH = "truth"
-#: Observations under this member help to diagnose (see `transformations`) and are never judged.
-AUXILIARY = "aux"
-
-
-def batches(
-    sites: Iterable[Site], shape: Callable[[Site], tuple[int, int]]
-) -> Iterator[list[Site]]:
-    """The observations in groups of one width, logits apart, and of a bounded size."""
-    groups: dict[tuple[int, bool], tuple[int, list[Site]]] = {}
-    for site in sites:
-        rows, width = shape(site)
-        key = (width, site.name == "logits")
-        size, members = groups.pop(key, (0, []))
-        if members and size + rows * width > _BATCH:
-            yield members
-            size, members = 0, []
-        groups[key] = (size + rows * width, [*members, site])
-    for _, members in groups.values():
-        yield members
-
-
-@dataclass(slots=True, eq=False)
-class Reference:
-    """The truth and the honest bf16 runs, by site."""
-
-    truth: Mapping[Site, Tensor]
-    honest: Mapping[Site, tuple[Tensor, ...]]
-    auxiliary: Mapping[Site, Tensor] = field(default_factory=dict)
-    _floors: dict[Site, floor.Floor] = field(default_factory=dict)
-    _known: dict[Site, Known] = field(default_factory=dict)
-
-    def floor(self, site: Site) -> floor.Floor:
-        """The noise floor of one observation; an edited run is scaled by its clean twin."""
-        if site not in self._floors:
-            self.prepare([site])
-        return self._floors[site]
-
-    def prepare(self, sites: Iterable[Site]) -> None:
-        """Compute the floors of many observations together, which is several times faster."""
-        wanted = {site: self._clean(site) for site in sites if site not in self._floors}
-        twins = [clean for clean in wanted.values() if clean is not None]
-        if twins:
-            self.prepare(clean for clean in twins if clean not in wanted)
-        for first in (True, False):
-            those = [site for site, clean in wanted.items() if (clean is None) is first]
-            for batch in batches(those, lambda site: metrics.shape_of_rows(self.truth[site])):
-                self._prepare(batch, [wanted[site] for site in batch])
-
-    def _prepare(self, sites: Sequence[Site], twins: Sequence[Site | None]) -> None:
-        honest = floor.floors(
-            [metrics.rows(self.truth[site]) for site in sites],
-            [torch.stack([metrics.rows(run) for run in self.honest[site]]) for site in sites],
-            [None if twin is None else self._floors[twin].scale for twin in twins],
-            centred=sites[0].name == "logits",
-        )
-        self._floors.update(zip(sites, honest, strict=True))
-
-    def _clean(self, site: Site) -> Site | None:
-        """The clean twin of an edited observation, where it has one of its shape."""
-        clean = replace(site, run="clean")
-        if site.run != "edited" or clean not in self.truth:
-            return None
-        return clean if self.truth[clean].shape == self.truth[site].shape else None
-
-    def known(self) -> Mapping[Site, Known]:
-        """Every value of the truth with its noise: what a wrong value may be mistaken for."""
-        if not self._known:
-            for site, tensor in self.truth.items():
-                if tensor.is_floating_point():
-                    honest = self.floor(site)
-                    self._known[site] = Known(honest.truth, honest.noise)
-        return self._known
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +24,7 @@ class Evidence:
     relations: list[Relation] = field(default_factory=list)
     judged: dict[Site, Judged] = field(default_factory=dict)
     rows: dict[Site, Tensor] = field(default_factory=dict)
-    floors: dict[Site, floor.Floor] = field(default_factory=dict)
+    floors: dict[Site, Floor] = field(default_factory=dict)
     effects: dict[Site, Effect] = field(default_factory=dict)
     explained: dict[Site, tuple[Explanation, ...]] = field(default_factory=dict)
 
@@ -121,39 +40,3 @@ class Evidence:
     def open(self) -> list[Site]:
         """The observations of both sides that have no verdict yet."""
         return [site for site in self.reference.truth if site not in self.judged]
-
-
-def read_reference(reference: Mapping[str, Mapping[str, Tensor]], *, twin: bool) -> Reference | str:
-    """The reference by site, or what is wrong with it in words: then nothing can be judged."""
-    truth = {Site.parse(name): tensor for name, tensor in reference.get(TRUTH, {}).items()}
-    members = {
-        name: {Site.parse(site): tensor for site, tensor in values.items()}
-        for name, values in reference.items()
-        if name != TRUTH and name != AUXILIARY
-    }
-    if not truth:
-        return "it has no truth"
-    if len(members) < FEWEST_MEMBERS:
-        return f"it has {len(members)} honest bf16 runs, at least {FEWEST_MEMBERS} are needed"
-    if twin and {site.run for site in truth} != {"clean", "edited"}:
-        return "an intervention needs a clean and an edited run"
-    for site, tensor in truth.items():
-        if not tensor.numel():
-            return f"the truth of {site} is empty"
-        if not _finite(tensor):
-            return f"the truth of {site} is not finite"
-        for name, values in members.items():
-            if site not in values:
-                return f"{name} lacks {site}"
-            if values[site].shape != tensor.shape:
-                return f"{name} has {site} in shape {list(values[site].shape)}"
-            if not _finite(values[site]):
-                return f"{site} of {name} is not finite"
-    honest = {site: tuple(values[site] for values in members.values()) for site in truth}
-    auxiliary = {Site.parse(site): value for site, value in reference.get(AUXILIARY, {}).items()}
-    return Reference(truth, honest, auxiliary)
-
-
-def _finite(tensor: Tensor) -> bool:
-    """A sum is not finite when one of its terms is not; float64 has room for all of bf16."""
-    return math.isfinite(tensor.sum(dtype=torch.float64))

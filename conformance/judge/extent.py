@@ -52,7 +52,7 @@ def tokens_off(judged: Sequence[Judged], thresholds: Thresholds) -> str:
             (off if ratio > thresholds.k_max else right).add(token)
     if not off or not right - off:
         return ""
-    only = off - right if off - right else off
+    only = off - right or off
     return f"token{'s' if len(only) > 1 else ''} {ranges(only)} only"
 
 
