@@ -22,9 +22,17 @@ from conformance.records import Gain, Thresholds
 
 Array = npt.NDArray[np.float64]
 
+#: How much more than evenly spread noise gains scatter at the least: 1.7 to 2.3 as a root
+#: mean square over the sites of tiny llama and gpt2 models, for honest runs and engines alike.
+UNEVEN = 2.0
 #: A row of the truth that changes by less than this share of itself was not written to:
 #: float32 itself is no more certain.
 UNTOUCHED = 1e-5
+
+
+#: How much of the off-axis noise may lie along the write, where it looks like gain: seen are
+#: up to 0.06 on clean backends (13 models, doses of 0.5 %), where honest members agree by luck.
+ALONG = 0.06
 
 
 class Landing(StrEnum):
@@ -180,13 +188,13 @@ def _change(sums: _Sums, thresholds: Thresholds) -> Change:
 def unevenness(changes: Sequence[Change]) -> float:
     """How much more than evenly spread noise the gains scatter: over all changes of one kind.
 
-    The gains of four members can agree by luck at one site; at all sites of a cell they
-    do not. On tiny llama and gpt2 models it is 1.7 to 2.3.
+    The gains of a few members can agree by luck at one site, and at the two or three sites
+    of a write near the last layer as well.
     """
     ratios = [change.own / change.even for change in changes if change.even > 0]
     if not ratios:
-        return 1.0
-    return max(1.0, math.sqrt(math.fsum(ratio**2 for ratio in ratios) / len(ratios)))
+        return UNEVEN
+    return max(UNEVEN, math.sqrt(math.fsum(ratio**2 for ratio in ratios) / len(ratios)))
 
 
 def effect(change: Change, uneven: float, thresholds: Thresholds) -> Effect:
@@ -196,7 +204,8 @@ def effect(change: Change, uneven: float, thresholds: Thresholds) -> Effect:
     every = [math.nan] * change.rows
     for row, g in zip(change.touched, change.token_g.tolist(), strict=True):
         every[row] = g
-    gain = Gain(change.g, change.h, max(change.own, uneven * change.even), tuple(every))
+    sigma = max(change.own, uneven * change.even, ALONG * change.off_axis)
+    gain = Gain(change.g, change.h, sigma, tuple(every))
     sigmas = np.maximum(change.token_own, uneven * change.token_even)
     room = np.maximum(thresholds.gain_sigmas * sigmas, thresholds.gain_tolerance)
     sure, index = sigmas <= thresholds.power, np.array(change.touched)
