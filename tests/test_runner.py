@@ -369,6 +369,9 @@ def test_the_cache_gives_what_another_run_observed(ward: Ward, tmp_path: Path) -
     assert record is not None
     assert record.reused
     assert record.identity == {"stages": 1, "eager": True}
+    # From now on it is this run's own.
+    summary, _ = again(tmp_path, "healthy", options=same, expect={"stages": 1})
+    assert (summary.finished, summary.resumed) == (0, len(CASES))
 
 
 def test_a_finished_cell_is_run_again_when_its_scenario_has_changed(tmp_path: Path) -> None:
@@ -677,7 +680,7 @@ def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(tmp_path: Path, mar
     to_the_middle(parent, tmp_path)
     parent.send_signal(signal.SIGINT)
     output, _ = parent.communicate(timeout=10)
-    assert json.loads(output)["interrupted"]
+    assert json.loads(output) == {"interrupted": True, "finished": 5, "resumed": 0}
     assert parent.returncode == 0
     assert survivors(mark) == set()
     assert shared_of(tmp_path) == []

@@ -14,7 +14,10 @@ from conformance.runner.planned import Limits
 from conformance.store import GroupFolder
 
 #: How long a worker that hangs may take to write its stacks to the log.
-_STACKS_WITHIN = 0.5
+_STACKS_WITHIN = 2.0
+
+#: After so long without another line, every stage has written its own.
+_STACKS_SETTLE = 0.2
 
 
 @dataclass
@@ -109,12 +112,13 @@ class Attempt:
 
     def _ask_for_stacks(self) -> None:
         """Have the worker write where it hangs: the log is all that is left of it."""
-        before = self.folder.log_size()
+        before = size = self.folder.log_size()
         sessions.ask_for_stacks(self.pid)
-        deadline = time.monotonic() + _STACKS_WITHIN
-        size = before
-        while time.monotonic() < deadline:
+        begun = changed = time.monotonic()
+        while (now := time.monotonic()) - begun < _STACKS_WITHIN:
             time.sleep(0.02)
             last, size = size, self.folder.log_size()
-            if size == last > before:
+            if size != last:
+                changed = now
+            elif size > before and now - changed > _STACKS_SETTLE:
                 return
