@@ -778,3 +778,30 @@ def bytes_of_untraced(model: Any) -> int:
     before = sum(rank["bytes"] for rank in state(model))
     untraced(model)
     return sum(rank["bytes"] for rank in state(model)) - before
+
+
+def rows_carried(model: Any) -> Any:
+    """Two prompts whose own sampled ids and logits decide their next edits of an early layer."""
+    layers = model.model.layers
+    with model.trace(temperature=0.0, max_tokens=4, ignore_eos=True) as tracer:
+        got = [None] * 2
+        got = nnsight.save(got)
+        for i, prompt in enumerate((A, B)):
+            with tracer.invoke(prompt):
+                carried, mine = 0.0, []
+                for _ in tracer.iter[:4]:
+                    change, residual = layers[0].output
+                    layers[0].output = (change + carried, residual)
+                    top = model.logits.max()
+                    carried = top.to(change.dtype) * (int(model.samples[0, 0]) % 5)
+                    mine.append((top.clone(), carried.clone()))
+                got[i] = mine
+    return got
+
+
+def noise_after_sampling(model: Any) -> bool:
+    """Whether random writes are taken once the last stage, and no other, has sampled."""
+    with model.trace(A, temperature=1.0, max_tokens=3):
+        model.logits.clone()
+    wrote, logits = noisy(model, 0)
+    return bool(wrote.float().std() > 0 and logits.isfinite().all())

@@ -31,6 +31,7 @@ PROGRAMS = [
     ("backward_between_steps",),
     ("samples_forced",),
     ("samples_read_then_written",),
+    ("rows_carried",),
     ("relaxed_steps",),
     ("some_steps",),
     ("open_loop",),
