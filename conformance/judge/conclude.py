@@ -11,6 +11,9 @@ from conformance.judge.structure import PROMPT_IDS
 from conformance.judge.verdict import Judgement
 from conformance.records import Judged, Relation, Site, Thresholds, Verdict
 
+#: The write has an effect, but another one.
+_OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
+
 
 def conclude(evidence: Evidence, thresholds: Thresholds) -> Judgement:
     """The first verdict of the order that fits, with its reason."""
@@ -93,31 +96,35 @@ def _clean_is_wrong(evidence: Evidence, site: Site) -> bool:
 
 def _landed(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
     """Dropped, partial or misscaled, from the observations that have the power to tell."""
-    by: dict[Landing, list[Site]] = {}
+    by: dict[Landing, list[Site]] = {landing: [] for landing in Landing}
     for site, effect in effects.items():
-        by.setdefault(effect.landing, []).append(site)
-    dropped = by.get(Landing.DROPPED, [])
-    others = [
-        site
-        for kind in (Landing.LANDED, Landing.MISSCALED, Landing.MISDIRECTED, Landing.PARTIAL)
-        for site in by.get(kind, [])
-    ]
+        by[effect.landing].append(site)
+    dropped, landed, some = by[Landing.DROPPED], by[Landing.LANDED], by[Landing.PARTIAL]
+    off = [site for site in effects if effects[site].landing in _OFF]
     found = []
-    if dropped and not others:
+    if dropped and not (landed or some or off):
         said = f"the write had no effect: {_gain(effects, dropped[0])}"
         found.append((Verdict.DROPPED, said))
-    elif dropped:
-        said = f"the write had no effect on {verdict.places([str(s) for s in dropped])}"
+    late = any(_comes_before(site, other) for site in dropped for other in off)
+    if dropped and (landed or late):
+        said = f"the write had no effect on {verdict.places([str(site) for site in dropped])}"
         found.append((Verdict.PARTIAL, f"{said} ({_gain(effects, dropped[0])}), elsewhere it had"))
-    for site in by.get(Landing.PARTIAL, [])[:1]:
-        effect = effects[site]
-        where = f"tokens {extent.ranges(effect.without)} of {verdict.place(site)}"
-        said = f"the write had no effect on {where}, but on tokens {extent.ranges(effect.reached)}"
-        found.append((Verdict.PARTIAL, said))
-    for site in (by.get(Landing.MISSCALED, []) + by.get(Landing.MISDIRECTED, []))[:1]:
-        said = f"{_how(effects[site])}: {_gain(effects, site)}"
-        found.append((Verdict.MISSCALED, said))
+    for site in some[:1]:
+        without, reached = (
+            extent.ranges(effects[site].without),
+            extent.ranges(effects[site].reached),
+        )
+        said = f"the write had no effect on tokens {without} of {verdict.place(site)}"
+        found.append((Verdict.PARTIAL, f"{said}, but on tokens {reached}"))
+    if off:
+        found.append((Verdict.MISSCALED, f"{_how(effects[off[0]])}: {_gain(effects, off[0])}"))
     return found
+
+
+def _comes_before(site: Site, other: Site) -> bool:
+    """Is the first observed before the second in one and the same step?"""
+    one, two = verdict.order(site), verdict.order(other)
+    return one[:3] == two[:3] and one < two
 
 
 def _leaks(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:

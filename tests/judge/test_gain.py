@@ -139,13 +139,13 @@ def test_members_that_agree_by_luck_do_not_make_the_gain_certain() -> None:
         assert found is not None and found.sigma == pytest.approx(uneven * even, rel=0.05)
 
 
-def test_unevenness_is_pooled_over_sites_and_never_below_one() -> None:
+def test_unevenness_is_pooled_over_sites_and_never_below_what_was_measured() -> None:
     def seen(own: float, even: float) -> gain.Change:
         return gain.Change(1, 0.0, (), own=own, even=even, touched=(0,))
 
     assert gain.unevenness([seen(0.03, 0.01), seen(0.01, 0.01)]) == pytest.approx(math.sqrt(5))
-    assert gain.unevenness([seen(0.001, 0.01)]) == 1.0
-    assert gain.unevenness([seen(0.0, 0.0)]) == 1.0
+    for lucky in ([seen(0.001, 0.01)], [seen(0.0, 0.0)], []):
+        assert gain.unevenness(lucky) == gain.UNEVEN
 
 
 @given(st.floats(0, 4))
