@@ -137,6 +137,9 @@ def test_filters_narrow_the_matrix_and_the_list_and_live_in_the_address(tab: Any
     assert page.locator("#search").input_value() == "bloom cross"
     page.click("#clear")
     assert page.locator("#found").inner_text() == "897 cells"
+    page.click("#filter-backend [data-value=hf]")
+    assert page.locator("#found").inner_text() == "299 of 897 cells"
+    assert page.locator("#matrix .row.head .block:visible").count() == 1
 
 
 def test_a_filter_that_fits_nothing_says_so(tab: Any) -> None:
@@ -166,6 +169,8 @@ def test_a_cell_shows_its_evidence(tab: Any) -> None:
     assert any("Gain of the write" in label for label in labels)
     assert any("token" in label and "beyond the limit" in label for label in labels)
     assert page.locator("#cell svg .bound").count() >= 2
+    # Layers 2 and 3 of the plot shown, and their gains in both prompts.
+    assert page.locator("#cell svg path.off").count() == 2 + 4
     text = page.locator("#cell").inner_text()
     for wanted in (
         "At fault: pipeline.",
@@ -234,6 +239,9 @@ def test_tab_reaches_the_matrix_in_one_stop(tab: Any) -> None:
     """Hundreds of tiles are one stop: arrow keys walk inside."""
     page = tab().open()
     assert page.locator(".tile[tabindex='0']").count() == 1
+    page.locator(".tile[tabindex='0']").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".tile[tabindex='0']").count() == 1
     page.click("#filter-verdict [data-value=dropped]")
     assert page.locator(".tile[tabindex='0']:visible").count() == 1
 
@@ -243,10 +251,13 @@ def test_going_back_from_a_cell_keeps_the_filter_and_the_place(tab: Any) -> None
     page.evaluate("scrollTo(0, 600)")
     page.locator("#matrix .tile:visible").nth(60).click()
     page.wait_for_selector("#cell .verdict")
-    page.go_back()
+    left = page.evaluate("scrollY")
+    page.click("#cell .crumbs a:has-text('matrix')")
     page.wait_for_selector("#matrix:visible")
     assert "817 of 897" in page.locator("#found").inner_text()
-    assert page.evaluate("scrollY") > 100
+    assert left == 0
+    assert page.evaluate("scrollY") > 300
+    assert page.evaluate("document.activeElement.classList.contains('tile')")
 
 
 def test_dark_and_light_follow_the_system_and_the_button(tab: Any) -> None:

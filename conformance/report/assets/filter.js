@@ -65,6 +65,7 @@ function showToolbar() {
     button.setAttribute('aria-pressed', String(filter[button.dataset.field].has(button.dataset.value)));
   }
   if (byId('search').value.trim() !== filter.text) byId('search').value = filter.text;
+  if (filter.scenario.size || filter.backend.size) document.querySelector('.further').open = true;
   byId('clear').hidden = !filtering();
   byId('found').textContent = filtering() ? `${shown.length.toLocaleString('en')} of ${plural(run.cells.length, 'cell')}` : plural(run.cells.length, 'cell');
 }
