@@ -1,0 +1,137 @@
+"""Who is to blame, from clean and edited runs, one and two stages, and the plain engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.judge.attribution import Attribution, Plain, Side, attribute
+from conformance.records import CellResult, Judged, Verdict
+
+RIGHT = Plain(agrees=True, evidence="8 of 8 greedy tokens")
+WRONG = Plain(agrees=False, evidence="3 of 8 greedy tokens")
+
+
+def cell(
+    verdict: Verdict = Verdict.WRONG,
+    *,
+    backend: str = "vllm-pp1",
+    scenario: str = "steering",
+    off: tuple[str, ...] = (),
+    right: tuple[str, ...] = (),
+    detail: str = "",
+    harness: bool = False,
+) -> CellResult:
+    observations = tuple(
+        Judged(site, kind)
+        for sites, kind in ((off, Verdict.WRONG), (right, Verdict.MATCH))
+        for site in sites
+    )
+    return CellResult(
+        id=f"{scenario}[m-{backend}-all]",
+        model="m",
+        architecture="llama",
+        backend=backend,
+        scenario=scenario,
+        case="all",
+        verdict=verdict,
+        reason="because",
+        seconds=0.0,
+        command="",
+        observations=observations,
+        detail=detail,
+        harness=harness,
+    )
+
+
+def found(failed: CellResult, *others: CellResult, **facts: object) -> Attribution:
+    result = attribute(failed, others, **facts)  # type: ignore[arg-type]
+    assert result is not None
+    return result
+
+
+@pytest.mark.parametrize("verdict", [Verdict.EXACT, Verdict.MATCH, Verdict.UNSUPPORTED])
+def test_nobody_is_blamed_for_what_did_not_fail(verdict: Verdict) -> None:
+    assert attribute(cell(verdict), []) is None
+
+
+def test_the_harness_is_blamed_for_its_own() -> None:
+    assert found(cell(Verdict.ERROR, harness=True)).side is Side.HARNESS
+    assert found(cell(Verdict.UNKNOWN)).side is Side.HARNESS
+    assert found(cell(Verdict.VACUOUS)).side is Side.HARNESS
+
+
+def test_what_passes_on_one_stage_only_is_the_pipelines() -> None:
+    two = cell(backend="vllm-pp2", off=("p0/s0/stream.3",), right=("p0/s0/logits",))
+    one = cell(Verdict.MATCH, backend="vllm-pp1")
+    assert found(two, one, one_stage="vllm-pp1").side is Side.PIPELINE
+    assert "match on vllm-pp1" in found(two, one, one_stage="vllm-pp1").evidence
+    assert found(two, one, one_stage="vllm-pp1", plain=RIGHT).side is Side.PIPELINE
+    assert found(two, one, one_stage="vllm-pp1", plain=WRONG).side is Side.ENGINE
+    both = cell(Verdict.WRONG, backend="vllm-pp1")
+    assert found(two, both, one_stage="vllm-pp1").side is Side.NNSIGHT
+    other = cell(Verdict.MATCH, backend="vllm-pp1", scenario="ablation")
+    assert found(two, other, one_stage="vllm-pp1").side is Side.NNSIGHT
+
+
+def test_a_crash_on_two_stages_only_is_the_pipelines() -> None:
+    two, one = cell(Verdict.TIMEOUT, backend="vllm-pp2"), cell(Verdict.EXACT)
+    assert found(two, one, one_stage="vllm-pp1").side is Side.PIPELINE
+
+
+def test_an_engine_that_is_wrong_by_itself_is_to_blame() -> None:
+    off = cell(off=("clean/p0/s0/logits", "edited/p0/s0/logits"))
+    assert found(off, plain=WRONG).side is Side.ENGINE
+    assert "3 of 8" in str(found(off, plain=WRONG))
+
+
+def test_a_wrong_edited_run_beside_a_right_clean_one_is_nnsights_write() -> None:
+    off = cell(
+        off=("edited/p0/s0/stream.3", "edited/p0/s0/logits"),
+        right=("clean/p0/s0/stream.3", "clean/p0/s0/logits"),
+    )
+    for plain in (None, RIGHT):
+        blamed = found(off, plain=plain)
+        assert blamed.side is Side.NNSIGHT and "write" in blamed.evidence
+
+
+def test_a_wrong_read_before_right_logits_is_nnsights_read() -> None:
+    off = cell(scenario="read_all", off=("p0/s0/stream.3",), right=("p0/s0/logits",))
+    assert found(off).side is Side.NNSIGHT and "read" in found(off).evidence
+
+
+def test_wrong_logits_are_undecided_without_the_plain_engine() -> None:
+    off = cell(scenario="clean", off=("p0/s0/logits",))
+    assert found(off).side is Side.UNDECIDED
+    assert found(off, off).side is Side.UNDECIDED
+    assert found(off, plain=RIGHT).side is Side.NNSIGHT
+
+
+def test_wrong_logits_are_nnsights_when_they_are_right_with_nothing_else_read() -> None:
+    off = cell(scenario="read_all", off=("p0/s0/stream.0", "p0/s0/logits"))
+    assert found(off, cell(Verdict.MATCH, scenario="clean")).side is Side.NNSIGHT
+    assert found(off, cell(Verdict.WRONG, scenario="clean")).side is Side.UNDECIDED
+    foreign = cell(Verdict.MATCH, scenario="clean", backend="hf")
+    assert found(off, foreign).side is Side.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("last", "side"),
+    [
+        ("site-packages/nnsight/intervention/interleaver.py", Side.NNSIGHT),
+        ("site-packages/vllm/v1/worker/gpu_model_runner.py", Side.ENGINE),
+        ("site-packages/transformers/models/llama/modeling_llama.py", Side.ENGINE),
+        ("repo/conformance/engines/relay/stage.py", Side.PIPELINE),
+        ("repo/conformance/engines/vllm.py", Side.HARNESS),
+    ],
+)
+def test_an_error_belongs_to_the_innermost_known_frame(last: str, side: Side) -> None:
+    frames = ["repo/conformance/worker.py", last, "site-packages/torch/nn/modules/module.py"]
+    detail = "".join(f'  File "/x/{path}", line {n}, in f\n' for n, path in enumerate(frames, 7))
+    blamed = found(cell(Verdict.ERROR, detail=detail))
+    assert blamed.side is side and "line 8" in blamed.evidence
+
+
+def test_an_end_without_a_traceback() -> None:
+    assert found(cell(Verdict.CRASH)).side is Side.UNDECIDED
+    assert found(cell(Verdict.CRASH), plain=RIGHT).side is Side.NNSIGHT
+    assert found(cell(Verdict.TIMEOUT), plain=WRONG).side is Side.ENGINE
