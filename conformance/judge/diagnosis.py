@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from conformance.judge import extent, hypotheses, metrics, scenes, verdict
+from conformance.judge import alignment, extent, hypotheses, metrics, scenes, verdict
 from conformance.judge.evidence import Evidence
 from conformance.judge.floor import median_limit
 from conformance.judge.predictions import Explanation, Hypothesis, Scene
@@ -123,10 +123,30 @@ def diagnose(evidence: Evidence, decided: Verdict, thresholds: Thresholds) -> Di
     if decided in _WRONG:
         sites = [site for site in everything if judged[site].verdict in _WRONG]
         return _of_value(evidence, sites, everything, thresholds)
+    if not decided.fails:
+        return Diagnosis()
     sites = [site for site in everything if judged[site].verdict is decided]
-    if decided.fails and sites and len(sites) < len(judged):
+    if decided is Verdict.STRUCTURE:
+        return _of_shape(evidence, sites, everything, thresholds)
+    if sites and len(sites) < len(judged):
         return Diagnosis(sentence=f"concerns {extent.describe(sites, everything)}")
     return Diagnosis()
+
+
+def _of_shape(
+    evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], thresholds: Thresholds
+) -> Diagnosis:
+    """Which rows there are where there are too many or too few."""
+    found: dict[Site, tuple[str, str]] = {}
+    for site in sites[:_LOOKED_AT]:
+        said = alignment.align(evidence.observed[site], site, evidence.reference, thresholds)
+        if said[0]:
+            found[site] = said
+    if not found:
+        return Diagnosis(sentence=f"concerns {extent.describe(sites, everything)}" if sites else "")
+    leading = next(iter(found.values()))
+    alike = [site for site, said in found.items() if said == leading]
+    return Diagnosis((leading[0],), f"{extent.describe(alike, everything)} {leading[1]}")
 
 
 def explain_value(

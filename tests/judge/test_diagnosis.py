@@ -277,3 +277,39 @@ def test_what_is_missing_is_summarised() -> None:
     found = toy.judge(lost, reference())
     assert found.verdict is Verdict.MISSING
     assert found.diagnosis == "concerns stream after layers 0-1"
+
+
+def other_shape(change: Callable[[Tensor], Tensor]) -> Fault:
+    def fault(run: toy.Observations) -> toy.Observations:
+        return run | {
+            site: change(value) for site, value in run.items() if site.startswith("p1/s0/stream")
+        }
+
+    return fault
+
+
+BATCH = torch.cat([engine()[f"p{prompt}/s0/stream.3"] for prompt in (0, 1)])
+
+SHAPES: list[tuple[Callable[[Tensor], Tensor], str, str]] = [
+    (lambda v: v[3:], "first-rows-missing", "of prompt 1 lacks the rows of tokens 0-2"),
+    (lambda v: v[:-1], "rows-missing", "lacks the row of tokens 8"),
+    (lambda v: v[:1], "single-row", "holds token 0's row alone"),
+    (lambda v: v[4], "single-row", "holds token 4's row alone"),
+    (lambda v: v[None], "extra-dimension", "in shape [1, 9, 64]"),
+    (lambda v: torch.cat([v, v[-1:]]), "rows-repeated", "holds tokens 8 more than once"),
+    (lambda v: torch.cat([BATCH, BATCH]), "rows-of-batch", "holds rows of prompts 0-1"),
+]
+
+
+@pytest.mark.parametrize(("change", "kind", "words"), SHAPES)
+def test_rows_of_another_shape_are_found(
+    change: Callable[[Tensor], Tensor], kind: str, words: str
+) -> None:
+    found = toy.judge(other_shape(change)(engine()), reference())
+    assert found.verdict is Verdict.STRUCTURE
+    assert found.explanations == (kind,) and words in found.diagnosis, found.diagnosis
+
+
+def test_rows_that_are_nobodys_are_not_found() -> None:
+    found = toy.judge(other_shape(lambda v: v[1:] * 3)(engine()), reference())
+    assert found.explanations == () and found.diagnosis.startswith("concerns stream")
