@@ -1,0 +1,131 @@
+"""What judging costs: cells of the matrix's sizes, on synthetic observations.
+
+    OMP_NUM_THREADS=1 python bench/judge.py [--columns 3]
+
+One real model (30 layers of width 576, 49,152 logits) and twelve tiny ones (4 layers of
+width 256, 512 logits), with two prompts and seven honest runs. Prints the processor
+time of a cell of each kind, with a reference of its own and with one that serves all columns,
+and what the whole matrix takes at that rate, against the bar of 20 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from conformance.judge.cell import judge_cell, read_reference
+from conformance.records import Site, Thresholds
+
+PROMPTS = (5, 14)
+MEMBERS = 7
+BAR = 20.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model, and how many of them the matrix has."""
+
+    name: str
+    layers: int
+    width: int
+    vocabulary: int
+    models: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of cell: its runs, steps, layers read (all when 0), and how many cases it has."""
+
+    name: str
+    runs: tuple[str, ...]
+    steps: int
+    layers: int
+    cases: int
+
+
+SIZES = (Size("real", 30, 576, 49_152, 1), Size("tiny", 4, 256, 512, 12))
+KINDS = (
+    Kind("reads", ("",), 1, 0, 8),
+    Kind("writes", ("clean", "edited"), 1, 0, 17),
+    Kind("generation", ("clean", "edited"), 8, 2, 3),
+)
+
+
+def sites(size: Size, kind: Kind) -> Iterator[tuple[Site, tuple[int, ...]]]:
+    for run in kind.runs:
+        for prompt, tokens in enumerate(PROMPTS):
+            for step in range(kind.steps):
+                yield Site("logits", prompt, step, run=run), (size.vocabulary,)
+                for layer in range(kind.layers or size.layers):
+                    rows = tokens if step == 0 else 1
+                    yield Site("stream", prompt, step, layer, run), (rows, size.width)
+
+
+def observations(size: Size, kind: Kind) -> dict[str, dict[str, Tensor]]:
+    """The truth, the honest runs and a candidate, each with 1 % of noise of its own."""
+    draw = torch.Generator().manual_seed(0)
+    found: dict[str, dict[str, Tensor]] = {"truth": {}, "candidate": {}}
+    for site, shape in sites(size, kind):
+        truth = torch.randn(shape, generator=draw)
+        found["truth"][str(site)] = truth
+        for name in ("candidate", *(f"member{n}" for n in range(MEMBERS))):
+            noise = 0.01 * torch.randn(shape, generator=draw)
+            found.setdefault(name, {})[str(site)] = (truth + noise).bfloat16()
+        if site.name == "logits":
+            for values in found.values():
+                token = truth.argmax().reshape(1)
+                values[str(Site("tokens", site.prompt, site.step, run=site.run))] = token
+    return found
+
+
+def seconds(size: Size, kind: Kind, columns: int, *, shared: bool) -> float:
+    """Processor time of one cell, the mean over the columns."""
+    members = observations(size, kind)
+    candidate = members.pop("candidate")
+    twin = len(kind.runs) == 2
+    ids = tuple((1,) * tokens for tokens in PROMPTS)
+    start = time.process_time()
+    reference = read_reference(members, twin=twin)
+    assert not isinstance(reference, str), reference
+    for _ in range(columns):
+        found = judge_cell(
+            candidate,
+            reference if shared else members,
+            twin=twin,
+            equal=(),
+            prompt_ids=ids,
+            truth_ids=ids,
+            thresholds=Thresholds(),
+        )
+        assert found.verdict.passes, found.reason
+    return (time.process_time() - start) / columns
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--columns", type=int, default=3)
+    columns = parser.parse_args().columns
+    torch.set_num_threads(1)
+    seconds(SIZES[1], KINDS[1], 1, shared=False)  # what the first calls load is not judging
+    totals = {False: 0.0, True: 0.0}
+    print(f"{'model':6} {'cells':11} {'ms a cell':>10} {'shared':>8}   {columns} columns")
+    for size in SIZES:
+        for kind in KINDS:
+            times = {shared: seconds(size, kind, columns, shared=shared) for shared in totals}
+            count = size.models * kind.cases * columns
+            for shared, each in times.items():
+                totals[shared] += each * count
+            print(
+                f"{size.name:6} {kind.name:11} {times[False] * 1e3:10.1f} {times[True] * 1e3:8.1f}"
+                f"   {count} cells: {times[False] * count:.1f} s, shared {times[True] * count:.1f} s"
+            )
+    print(f"whole matrix: {totals[False]:.1f} s, shared {totals[True]:.1f} s (bar {BAR:g} s)")
+
+
+if __name__ == "__main__":
+    main()
