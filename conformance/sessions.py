@@ -118,14 +118,14 @@ def kill(leader: int) -> set[int]:
     return left
 
 
-def ask_for_stacks(leader: int) -> None:
-    """Send SIGUSR1 to the members of a session that handle it: workers, and stages forked
-    from one, write the stacks of their threads to the log.
-    """
-    for pid in members(leader):
+def that_handle(number: signal.Signals, leader: int) -> list[int]:
+    """The members of a session whom this signal does not simply end, the leader first."""
+    found = []
+    for pid in sorted(members(leader), key=lambda pid: (pid != leader, pid)):
         with suppress(OSError):
-            if _handles(pid, signal.SIGUSR1):
-                os.kill(pid, signal.SIGUSR1)
+            if _handles(pid, number):
+                found.append(pid)
+    return found
 
 
 def _handles(pid: int, number: signal.Signals) -> bool:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -595,6 +595,26 @@ def test_a_zygote_whose_socket_closes_ends_and_spares_the_rest_of_the_run(
     assert survivors(mark) == set()
 
 
+def test_the_end_of_one_worker_spares_what_another_one_needs(tmp_path: Path, mark: str) -> None:
+    def told(event: Event) -> None:
+        if isinstance(event, GroupFinished) and event.id == "healthy":
+            (tmp_path / "gate").touch()
+
+    run(
+        [
+            planned("HasDaemon", tmp_path, options={"refuse": True}),
+            planned("healthy", tmp_path, options={"refuse": True}),
+        ],
+        logs=tmp_path / "logs",
+        jobs=2,
+        on_event=told,
+    )
+    outcome = group(tmp_path, "HasDaemon").outcome("plain.last")
+    assert outcome is not None
+    assert outcome.status is Status.UNSUPPORTED
+    assert survivors(mark) == set()
+
+
 # --- the parent ends ------------------------------------------------------------------
 
 
@@ -610,9 +630,11 @@ def shared_of(folder: Path) -> list[Path]:
     return list(Path("/dev/shm").glob(f"conformance-{folder.name}-*"))
 
 
-def start_parent(folder: Path) -> subprocess.Popen[str]:
+def start_parent(
+    folder: Path, engines: Sequence[str] = ("WaitsInLast", "healthy")
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.faulty_run", str(folder), "WaitsInLast", "healthy"],
+        [sys.executable, "-m", "tests.faulty_run", str(folder), *engines],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -654,6 +676,20 @@ def test_a_killed_parent_leaves_nobody_and_can_be_resumed(
     assert noted(tmp_path, "healthy") == list(CASES)
     assert noted(tmp_path, "WaitsInLast") == [*CASES, "last"]
     assert survivors(mark) == set()
+
+
+def test_a_parent_killed_together_with_its_zygote_leaves_no_worker(
+    tmp_path: Path, mark: str
+) -> None:
+    parent = start_parent(tmp_path, ["hangs"])
+    wait_until(lambda: len(noted(tmp_path, "hangs")) == 2, 20)
+    both = [psutil.Process(parent.pid), *psutil.Process(parent.pid).children()]
+    for process in both:
+        process.suspend()  # so that neither sees the other one end
+    for process in both:
+        process.kill()
+    parent.communicate()
+    wait_until(lambda: not survivors(mark), 10)
 
 
 def test_a_parent_killed_during_imports_leaves_nobody(tmp_path: Path, mark: str) -> None:

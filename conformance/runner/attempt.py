@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,11 +15,11 @@ from conformance import sessions
 from conformance.runner.planned import Limits
 from conformance.store import GroupFolder
 
-#: How long a worker that hangs may take to write its stacks to the log.
+#: How long those that hang may take to write their stacks to the log, all together.
 _STACKS_WITHIN = 2.0
 
-#: After so long without another line, every stage has written its own.
-_STACKS_SETTLE = 0.2
+#: After so long without another line, all of them are written.
+_STACKS_SETTLE = 0.1
 
 
 @dataclass
@@ -111,14 +113,24 @@ class Attempt:
         self.killed = time.monotonic()
 
     def _ask_for_stacks(self) -> None:
-        """Have the worker write where it hangs: the log is all that is left of it."""
-        before = size = self.folder.log_size()
-        sessions.ask_for_stacks(self.pid)
-        begun = changed = time.monotonic()
-        while (now := time.monotonic()) - begun < _STACKS_WITHIN:
-            time.sleep(0.02)
+        """Have the worker, and stages forked from it, write where they hang to the log.
+
+        One after the other, because each writes in many small pieces.
+        """
+        until = time.monotonic() + _STACKS_WITHIN
+        for pid in sessions.that_handle(signal.SIGUSR1, self.pid):
+            before = self.folder.log_size()
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+            self._wait_for_log(before, until)
+
+    def _wait_for_log(self, before: int, until: float) -> None:
+        """Until the log has grown and grows no more."""
+        size, changed = before, time.monotonic()
+        while (now := time.monotonic()) < until:
             last, size = size, self.folder.log_size()
             if size != last:
                 changed = now
             elif size > before and now - changed > _STACKS_SETTLE:
                 return
+            time.sleep(0.01)
