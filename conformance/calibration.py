@@ -1,9 +1,11 @@
 """How far apart honest bf16 runs are: the thresholds the judge gates on.
 
 Every member of the reference's ensemble is judged as if it were a backend, against the
-others: a clean case of which the answer is known. The thresholds are the split-conformal
-quantiles of what those cases reach (Vovk, Gammerman and Shafer 2005, chapter 4), within
-caps, so that calibration cannot swallow a fault: a model that needs more is reported.
+others: a clean case of which the answer is known. The thresholds are split-conformal
+quantiles of what those cases reach (Vovk, Gammerman and Shafer 2005, chapter 4), one for
+each model, and of them the largest: a pooled quantile would let a single model have all the
+false alarms that are accepted. Caps keep calibration from swallowing a fault: a model that
+needs more is reported.
 """
 
 from __future__ import annotations
@@ -82,21 +84,23 @@ def calibrate(scores: Sequence[Score], date: str) -> Calibration:
             remedy="calibrate on a run of more models: conformance run",
         )
     alarm = 1 / CASES_PER_ALARM
-    k_med = min(conformal([score.q_med for score in scores], alarm), CAP_MED)
-    k_max = min(conformal([score.q_max for score in scores], alarm), CAP_MAX)
+    by_model = {
+        model: [score for score in scores if score.model == model]
+        for model in dict.fromkeys(score.model for score in scores)
+    }
+    k_med = max(conformal([one.q_med for one in own], alarm) for own in by_model.values())
+    k_max = max(conformal([one.q_max for one in own], alarm) for own in by_model.values())
+    k_med, k_max = min(k_med, CAP_MED), min(k_max, CAP_MAX)
     # Never below the starting values: a lucky set of models must not make it hysterical.
     start = Thresholds()
     k_med, k_max = max(k_med, start.k_med), max(k_max, start.k_max)
     reached = {
-        model: (
-            max(score.q_med for score in scores if score.model == model),
-            max(score.q_max for score in scores if score.model == model),
-        )
-        for model in dict.fromkeys(score.model for score in scores)
+        model: (max(one.q_med for one in own), max(one.q_max for one in own))
+        for model, own in by_model.items()
     }
     return Calibration(
-        k_med=round(k_med, 3),
-        k_max=round(k_max, 3),
+        k_med=math.ceil(k_med * 1000) / 1000,
+        k_max=math.ceil(k_max * 1000) / 1000,
         cases=len(scores),
         alarms=sum(score.q_med > k_med or score.q_max > k_max for score in scores),
         date=date,

@@ -32,6 +32,12 @@ def test_thresholds_are_never_below_the_starting_values():
     assert (found.k_med, found.k_max) == (Thresholds().k_med, Thresholds().k_max)
 
 
+def test_the_model_that_is_furthest_apart_sets_the_thresholds():
+    found = calibrate([*scores(900), *scores(3, 1.4, 2.2, "wide")], "2026-01-01")
+    assert (found.k_med, found.k_max) == (1.401, 2.2)
+    assert found.alarms == 0
+
+
 def test_too_few_cases_are_refused():
     with pytest.raises(ConformanceError, match="too few"):
         calibrate(scores(299), "2026-01-01")
