@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from nnsight import save
 from torch import Tensor
 
 from conformance.engines import Refused, Unreadable, cpu
+from conformance.engines.relay import native_support
 from conformance.engines.traced import (
     Layers,
     Probe,
@@ -63,11 +63,6 @@ class VLLMModel:
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
         return vector(self.probe, layer, seed).to(torch.bfloat16)
-
-
-def native_support() -> bool:
-    """Whether the installed nnsight serves pipeline stages itself."""
-    return importlib.util.find_spec("nnsight.modeling.vllm.pp_interleaver") is not None
 
 
 def worker_class(backend: Backend) -> str:
