@@ -118,12 +118,11 @@ def main() -> None:
         for kind in KINDS:
             times = {shared: seconds(size, kind, columns, shared=shared) for shared in totals}
             count = size.models * kind.cases * columns
-            for shared, each in times.items():
-                totals[shared] += each * count
-            print(
-                f"{size.name:6} {kind.name:11} {times[False] * 1e3:10.1f} {times[True] * 1e3:8.1f}"
-                f"   {count} cells: {times[False] * count:.1f} s, shared {times[True] * count:.1f} s"
-            )
+            for together, each in times.items():
+                totals[together] += each * count
+            own, shared = times[False], times[True]
+            line = f"{size.name:6} {kind.name:11} {own * 1e3:10.1f} {shared * 1e3:8.1f}"
+            print(f"{line}   {count} cells: {own * count:.1f} s, shared {shared * count:.1f} s")
     print(f"whole matrix: {totals[False]:.1f} s, shared {totals[True]:.1f} s (bar {BAR:g} s)")
 
 

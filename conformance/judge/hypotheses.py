@@ -44,8 +44,6 @@ def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
     for site, known in scene.known.items():
         if site == here or known.rows.shape[1] != scene.rows.shape[1]:
             continue
-        if not bool(known.rows.any()):
-            continue
         if site.layer is not None and here.layer is not None and only(site, here, "layer"):
             kind = f"layer{site.layer - here.layer:+d}"
             words = f"{_apart(site.layer - here.layer, 'layer')}'s value"

@@ -243,6 +243,15 @@ def test_a_write_without_power_is_vacuous(dose: float, words: str) -> None:
     assert found.verdict is Verdict.VACUOUS and words in found.reason
 
 
+def test_a_write_that_could_not_be_compared_is_unknown_and_not_vacuous() -> None:
+    """Later steps without the tokens that lead to them."""
+    reference = {
+        name: {site.replace("/s0/", "/s1/"): value for site, value in values.items()}
+        for name, values in steered(0.5).items()
+    }
+    assert toy.judge(reference["eager"], reference, twin=True).verdict is Verdict.UNKNOWN
+
+
 def test_bitwise_equality_is_no_pass_where_nothing_changed() -> None:
     """An honest run whose write was rounded away entirely is exact and proves nothing."""
     reference = steered(0.0)
@@ -362,6 +371,8 @@ def test_other_token_ids_are_compared_before_numbers(
 ) -> None:
     found = toy.judge(reading(), plain(), ids=ids)
     assert found.verdict is Verdict.STRUCTURE and words in found.reason
+    assert {item.verdict for item in found.observations} == {Verdict.UNKNOWN}
+    assert len(found.observations) == len(plain()["truth"])
 
 
 def test_what_the_harness_lacks_is_unknown() -> None:
@@ -373,7 +384,11 @@ def test_what_the_harness_lacks_is_unknown() -> None:
     for reference in (three, untrue, holes, spoiled, empty):
         found = toy.judge(reading(), reference)
         assert found.verdict is Verdict.UNKNOWN and found.harness and found.reason
-    assert toy.judge(reading(), plain(), ids=()).verdict is Verdict.UNKNOWN
+    infinite = plain()["sdpa"]["p0/s0/stream.3"] * torch.inf
+    spoiled_run = plain() | {"sdpa": plain()["sdpa"] | {"p0/s0/stream.3": infinite}}
+    assert "not finite" in toy.judge(reading(), spoiled_run).reason
+    for ids in ((), (toy.IDS[0], ())):
+        assert toy.judge(reading(), plain(), ids=ids).verdict is Verdict.UNKNOWN
     assert toy.judge(reading(), plain(), twin=True).verdict is Verdict.UNKNOWN
     assert toy.judge({}, plain()).verdict is Verdict.MISSING
 

@@ -175,6 +175,14 @@ def test_what_two_faults_explain_is_a_tie() -> None:
     assert "cannot be told apart" in found.diagnosis
 
 
+def test_what_the_reference_records_of_another_layer_is_not_this_layers() -> None:
+    aux = toy.auxiliary()
+    twins = {site.replace("mlp", "twin"): value for site, value in aux.items() if "mlp" in site}
+    run = dict(engine()) | {"p0/s0/stream.3": branches()["p0/s0/mlp.2"]}
+    found = toy.judge(run, toy.reference(toy.observe) | {"aux": twins})
+    assert found.verdict is Verdict.WRONG and found.explanations == ()
+
+
 def test_honest_runs_have_no_diagnosis() -> None:
     found = toy.judge(engine(), reference())
     assert found.verdict is Verdict.MATCH and found.diagnosis == "" and found.explanations == ()

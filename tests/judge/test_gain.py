@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -62,6 +63,8 @@ def test_gain_and_off_axis_are_exact(g: float, h: float) -> None:
         (1.0, Landing.LANDED),
         (1.05, Landing.LANDED),
         (0.0, Landing.DROPPED),
+        (0.05, Landing.DROPPED),
+        (-0.05, Landing.DROPPED),
         (2.0, Landing.MISSCALED),
         (-1.0, Landing.MISSCALED),
         (0.5, Landing.MISSCALED),
@@ -104,6 +107,14 @@ def test_a_change_where_the_truth_has_none_leaks() -> None:
     assert Case(change).effect(change).leaking == ()
 
 
+def test_what_float32_itself_changes_is_not_written_to() -> None:
+    change = steering(rows=slice(3, None)) + 1e-7
+    case = Case(steering(rows=slice(3, None)))
+    floors = (case.floors[0], floor.floor(case.clean + change, case.floors[1].members + 1e-7))
+    twin = gain.Twin(case.clean, case.clean + change, *floors)
+    assert gain.change(twin, Thresholds()).touched == (3, 4)
+
+
 def test_noise_of_two_runs_is_no_leak() -> None:
     change = steering(rows=slice(3, None))
     jitter = torch.randn(T, D, generator=torch.Generator().manual_seed(4)).double() * 0.002
@@ -137,6 +148,13 @@ def test_members_that_agree_by_luck_do_not_make_the_gain_certain() -> None:
     for uneven in (1.0, 2.5):
         found = gain.effect(seen, uneven, Thresholds()).gain
         assert found is not None and found.sigma == pytest.approx(uneven * even, rel=0.05)
+
+
+def test_the_ensembles_own_scatter_counts_where_it_is_larger() -> None:
+    one = np.ones(1)
+    seen = gain.Change(1, 0.0, (), True, 1.0, 0.0, 0.07, 0.0, 0.01, (0,), one, one, one)
+    found = gain.effect(seen, 2.0, Thresholds()).gain
+    assert found is not None and found.sigma == 0.07
 
 
 def test_unevenness_is_pooled_over_sites_and_never_below_what_was_measured() -> None:

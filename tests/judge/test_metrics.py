@@ -165,6 +165,32 @@ def test_massive_dimensions_are_allowed_what_the_ensemble_shows() -> None:
     assert found.massive_ulps == pytest.approx(10.25)
 
 
+def test_a_lucky_massive_element_is_allowed_what_the_others_show() -> None:
+    truth, members = noisy()
+    truth[0, 3] = truth[1, 3] = 1000.0
+    members[:, 0, 3] = 1000.0
+    members[:, 1, 3] = torch.tensor([1040.0, 960.0, 1040.0, 960.0])  # ten ulps each
+    candidate = members[0].clone()
+    candidate[0, 3] = 1000 + 60
+    honest = floor.floor(truth, members)
+    assert floor.within(floor.measure(candidate, honest, Thresholds()), Thresholds())
+    alone = floor.floor(truth[:1], members[:, :1])
+    assert not floor.within(floor.measure(candidate[:1], alone, Thresholds()), Thresholds())
+
+
+def test_drift_is_diffuse() -> None:
+    truth, members = noisy()
+    honest = floor.floor(truth, members)
+    off = members[0] - truth
+    everywhere = floor.measure(truth + 4 * off, honest, Thresholds())
+    assert floor.drifts(everywhere, Thresholds())
+    one = members[0].clone()
+    one[2] = truth[2] + 4 * off[2]
+    local = floor.measure(one, honest, Thresholds())
+    assert local.q_max == pytest.approx(everywhere.ratios[2])
+    assert not floor.drifts(local, Thresholds()) and not floor.within(local, Thresholds())
+
+
 def test_a_single_row_is_judged_by_the_maximum() -> None:
     limits = Thresholds()
     assert floor.median_limit(1, limits) == limits.k_max
