@@ -124,6 +124,7 @@ class _Maker:
             needs=needs,
             after=after,
             cached=backend.engine in CACHED,
+            folder=self.run.group_folder(self.model.id, backend.id).path,
         )
 
     def _checkpoint(self) -> Checkpoint:

@@ -125,6 +125,8 @@ def execute(
 
 def judge(run: RunFolder, scenarios: Mapping[str, Scenario], thresholds: Thresholds) -> Results:
     """The verdicts on a stored run. No engine is started."""
+    # Thousands of small operations: several threads cost five times what one does.
+    torch.set_num_threads(1)
     plan = run.plan()
     info = read_record(RunInfo, run.path / INFO) or RunInfo(
         plan.run, plan.started, plan.started, 0.0, plan.command, plan.jobs

@@ -152,9 +152,9 @@ class _Columns:
             layers=self.case.layers if self.case else {},
         )
         if outcome is None:
-            return replace(
-                blank, verdict=Verdict.MISSING, reason="the run ended before it", harness=True
-            )
+            group = self.run.group(cell.model, cell.backend)
+            reason = group.reason if group and group.reason else "the run ended before it"
+            return replace(blank, verdict=Verdict.MISSING, reason=reason, harness=True)
         blank = replace(blank, prompt_ids=outcome.prompt_ids)
         if outcome.status is not Status.OK:
             return replace(
