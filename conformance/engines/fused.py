@@ -48,7 +48,8 @@ def is_rms_norm(module: Module) -> bool:
 
 def rms_norm(module: Any) -> Callable[[Tensor], Tensor]:
     """x / √(mean x² + ε) · w, rounded once (Zhang and Sennrich 2019)."""
-    epsilon: float = getattr(module, "variance_epsilon", None) or getattr(module, "eps", 1e-6)
+    found = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
+    epsilon = 1e-6 if found is None else float(found)
 
     def forward(value: Tensor) -> Tensor:
         wide = value.float()
