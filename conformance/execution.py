@@ -166,8 +166,16 @@ def _info(run: RunFolder, plan: RunPlan, summary: Summary) -> RunInfo:
 
 
 def device() -> str:
-    """The hardware observations depend on: `cpu`, or the name of the first GPU."""
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
+    """The hardware observations depend on: the first GPU, or else the processor's model.
+
+    Processors with other instruction sets take other kernels, and round differently.
+    """
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name(0)
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"cpu: {next(models, platform.processor() or platform.machine())}"
 
 
 def environment(thresholds: Thresholds) -> Environment:
@@ -177,8 +185,7 @@ def environment(thresholds: Thresholds) -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         device="cuda" if torch.cuda.is_available() else "cpu",
-        devices=tuple(torch.cuda.get_device_name(index) for index in gpus)
-        or (platform.processor() or platform.machine(),),
+        devices=tuple(torch.cuda.get_device_name(index) for index in gpus) or (device(),),
         versions=installed(),
         thresholds=thresholds,
     )
