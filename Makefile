@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are all that is needed; both build .venv themselves.
 #   make conformance ARGS="-m llama -b hf"      EXTRAS=gpu,dev for CUDA's vLLM
-.PHONY: conformance test check lint format types imports doctor environment lock clean
+.PHONY: conformance test test-all check lint format types imports doctor environment lock clean
 
 BIN := .venv/bin
 ARGS ?=
@@ -9,6 +9,10 @@ conformance: environment
 	$(BIN)/conformance run $(ARGS)
 
 test: environment
+	$(BIN)/pytest tests -m "not slow" $(ARGS)
+
+# With the relay's safeties removed one by one, more stages, and hundreds of random programs.
+test-all: environment
 	$(BIN)/pytest tests $(ARGS)
 
 # Everything that needs no test run; `make -k check` goes on after the first complaint.
