@@ -44,16 +44,28 @@ def describe(sites: Sequence[Site], among: Sequence[Site]) -> str:
 
 
 def tokens_off(judged: Sequence[Judged], thresholds: Thresholds) -> str:
-    """Which tokens are off where not all of them are: "tokens 4, 7-9 only"."""
-    off: set[int] = set()
-    right: set[int] = set()
+    """Which tokens are off, by prompt, where not all of them are."""
+    off: dict[int, set[int]] = {}
+    lengths: dict[int, int] = {}
     for item in judged:
-        for token, ratio in enumerate(item.ratios):
-            (off if ratio > thresholds.k_max else right).add(token)
-    if not off or not right - off:
+        prompt = Site.parse(item.site).prompt
+        those = {token for token, ratio in enumerate(item.ratios) if ratio > thresholds.k_max}
+        off.setdefault(prompt, set()).update(those)
+        lengths[prompt] = max(lengths.get(prompt, 0), len(item.ratios))
+    if all(len(those) in {0, lengths[prompt]} for prompt, those in off.items()):
         return ""
-    only = off - right or off
-    return f"token{'s' if len(only) > 1 else ''} {ranges(only)} only"
+    said = [
+        f"{_tokens(those, lengths[prompt])} of prompt {prompt}"
+        for prompt, those in sorted(off.items())
+        if those
+    ]
+    return f"only {', '.join(said)}"
+
+
+def _tokens(off: set[int], length: int) -> str:
+    if len(off) == length:
+        return "all tokens"
+    return f"token{'s' if len(off) > 1 else ''} {ranges(off)}"
 
 
 def goes_on(off: Sequence[Site], judged: Sequence[Judged]) -> str:

@@ -44,12 +44,15 @@ def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
     for site, known in scene.known.items():
         if site == here or known.rows.shape[1] != scene.rows.shape[1]:
             continue
+        source = ""
         if site.layer is not None and here.layer is not None and only(site, here, "layer"):
             kind = f"layer{site.layer - here.layer:+d}"
-            words = f"{_apart(site.layer - here.layer, 'layer')}'s value"
+            words = f"the value of {_apart(site.layer - here.layer, 'layer')}"
+            source = f"layer {site.layer}"
         elif only(site, here, "step"):
             kind = f"step{site.step - here.step:+d}"
-            words = f"{_apart(site.step - here.step, 'step')}'s value"
+            words = f"the value of {_apart(site.step - here.step, 'step')}"
+            source = f"step {site.step}"
         elif only(site, here, "run"):
             kind, words = f"{site.run}-run", f"the {site.run} run's value"
         elif only(site, here, "prompt"):
@@ -59,14 +62,14 @@ def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
             kind, words = f"name:{site.name}", f"the value of {site.name!r}{layer}"
         else:
             continue
-        yield make(scene, kind, words, known.rows, known.noise)
+        yield make(scene, kind, words, known.rows, known.noise, source)
 
 
 def _apart(distance: int, what: str) -> str:
-    """+1 → "the next layer", -2 → "the layer 2 before"."""
+    """+1 → "the next layer", -2 → "the layer 2 further back"."""
     if abs(distance) == 1:
         return f"the {'next' if distance > 0 else 'previous'} {what}"
-    return f"the {what} {abs(distance)} {'after' if distance > 0 else 'before'}"
+    return f"the {what} {abs(distance)} further {'on' if distance > 0 else 'back'}"
 
 
 def _other_rows(scene: Scene) -> Iterator[Hypothesis]:

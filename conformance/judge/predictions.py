@@ -35,7 +35,8 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hypothesis:
-    """`kind` names it for programs, `words` complete the sentence "it holds …".
+    """`kind` names it for programs, `words` complete the sentence "it holds …", and `source`
+    is the layer or step of the truth whose value it is, where it is one's.
 
     rows [T, D] is the prediction, noise [T] its uncertainty; rows that the hypothesis
     says nothing about are not `valid`.
@@ -46,6 +47,7 @@ class Hypothesis:
     rows: Tensor
     noise: Tensor
     valid: Tensor
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +57,19 @@ class Explanation:
     kind: str
     words: str
     ratio: float
+    source: str = ""
 
 
-def make(scene: Scene, kind: str, words: str, rows: Tensor, noise: Tensor) -> Hypothesis:
+def make(
+    scene: Scene, kind: str, words: str, rows: Tensor, noise: Tensor, source: str = ""
+) -> Hypothesis:
     """A prediction cut or filled to the length of what was observed."""
     length, count = len(scene.rows), min(len(scene.rows), len(rows))
     valid = torch.arange(length) < count
     if len(rows) < length:
         rows = torch.cat([rows, torch.zeros_like(rows[:1]).expand(length - count, -1)])
         noise = torch.cat([noise, torch.ones_like(noise[:1]).expand(length - count)])
-    return Hypothesis(kind, words, rows[:length], noise[:length], valid)
+    return Hypothesis(kind, words, rows[:length], noise[:length], valid, source)
 
 
 def only(site: Site, here: Site, field: str) -> bool:

@@ -146,6 +146,8 @@ def _identical(
     """The largest set of bitwise equal observations whose truths can be told apart."""
     sets: list[list[Site]] = []
     for site in sorted(group, key=lambda s: (s.step, s.layer or 0)):
+        if not bool(candidate[site].any()):
+            continue  # zeros say that a value was lost, not that another took its place
         for known in sets:
             if _equal(candidate[known[0]], candidate[site]) and all(
                 _apart(floors[other], floors[site]) for other in known

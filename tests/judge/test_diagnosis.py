@@ -92,8 +92,8 @@ def one_token(site: Site, value: Tensor) -> Tensor:
 
 
 NAMED: list[tuple[str, Fault, str, str]] = [
-    ("layer above", layer_off(1), "layer+1", "holds the next layer's value"),
-    ("layer below", layer_off(-1), "layer-1", "holds the previous layer's value"),
+    ("layer above", layer_off(1), "layer+1", "holds the value of the next layer"),
+    ("layer below", layer_off(-1), "layer-1", "holds the value of the previous layer"),
     ("half stream", branch("mlp"), "mlp-only", "holds the MLP output without the residual"),
     ("residual", branch("mlp", -1), "mlp-missing", "the residual without the MLP output"),
     ("mlp twice", branch("mlp", 1), "mlp-twice", "MLP output counted twice"),
@@ -114,7 +114,7 @@ NAMED: list[tuple[str, Fault, str, str]] = [
     ("order", each(shuffled), "permuted", "rows in another order"),
     ("flat rows", each(lambda _, v: v[:1].expand_as(v)), "first-row", "token 0's row at every"),
     ("last row", each(lambda _, v: v[-1:].expand_as(v)), "last-row", "row at every token"),
-    ("one token", each(one_token), "token+1", "token 2 only"),
+    ("one token", each(one_token), "token+1", "only token 2 of prompt 0, token 2 of prompt 1"),
     ("positions", each(lambda _, v: torch.arange(len(v)).bfloat16()[:, None].expand_as(v)),
      "positions", "token positions instead of activations"),
     ("columns", each(lambda _, v: torch.cat(v.chunk(2, 1)[::-1], 1)), "columns", "halves"),
@@ -181,6 +181,43 @@ def test_what_the_reference_records_of_another_layer_is_not_this_layers() -> Non
     run = dict(engine()) | {"p0/s0/stream.3": branches()["p0/s0/mlp.2"]}
     found = toy.judge(run, toy.reference(toy.observe) | {"aux": twins})
     assert found.verdict is Verdict.WRONG and found.explanations == ()
+
+
+def test_two_swapped_rows_are_no_shift() -> None:
+    swapped = each(lambda _, v: v[[0, 2, 1, *range(3, len(v))]])(engine())
+    found = toy.judge(swapped, reference())
+    assert found.explanations == ("permuted",) and "only tokens 1-2 of prompt 0" in found.diagnosis
+
+
+def test_an_overwritten_value_is_named_by_where_it_comes_from() -> None:
+    last = each(lambda site, _: engine()[of(site, layer=toy.LAYERS - 1)])(engine())
+    found = toy.judge(last, reference())
+    assert found.verdict is Verdict.ALIASED
+    assert "stream after layers 0-3 holds the value of layer 4" in found.diagnosis
+
+
+def test_a_prediction_that_agrees_with_everything_explains_nothing() -> None:
+    """One of the truth's rows is so uncertain that any row is within its noise."""
+    uncertain = {name: dict(values) for name, values in reference().items()}
+    for number, name in enumerate(toy.MEMBERS):
+        row = uncertain[name]["p1/s0/stream.3"].clone()
+        row[0, 8:] += 30.0 * (-1) ** number
+        uncertain[name]["p1/s0/stream.3"] = row
+    run = dict(engine())
+    value = run["p0/s0/stream.3"].clone()
+    value[-1] += 0.3 * value[-1].flip(0)
+    found = toy.judge(run | {"p0/s0/stream.3": value}, uncertain)
+    assert found.verdict is Verdict.WRONG and found.explanations == ()
+
+
+def test_of_many_observations_all_are_described() -> None:
+    def wide(dtype: torch.dtype, parts: int) -> toy.Observations:
+        prompts = [[n + 1, *ids] for n in range(4) for ids in toy.IDS]
+        return toy.observe(dtype, parts, prompts=prompts)
+
+    run = each(lambda _, v: v * 2)(wide(BF16, toy.CANDIDATE))
+    found = toy.judge(run, toy.reference(wide))
+    assert found.diagnosis.startswith("stream after layers 0-4 holds twice the right value")
 
 
 def test_honest_runs_have_no_diagnosis() -> None:
@@ -276,7 +313,7 @@ def test_a_stale_step_is_named() -> None:
         for name in ("logits", "stream.3"):
             stale[f"p1/s{step}/{name}"] = run[f"p1/s{step - 1}/{name}"]
     found = toy.judge(stale, truth)
-    assert found.explanations == ("step-1",) and "previous step's value" in found.diagnosis
+    assert found.explanations == ("step-1",) and "the value of the previous step" in found.diagnosis
     assert "prompt 1" in found.diagnosis and "steps 2-3" in found.diagnosis
 
 
