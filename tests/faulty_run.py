@@ -8,6 +8,7 @@ It prints a JSON object at its end.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -97,4 +98,6 @@ def main(folder: Path, engines: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    # A shell starts its background jobs with Ctrl-C ignored, and a test suite may be one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(Path(sys.argv[1]), sys.argv[2:])
