@@ -53,8 +53,6 @@ def explain(scene: Scene, thresholds: Thresholds) -> tuple[Explanation, ...]:
     if closest is None:
         return ()
     near = [one for one in tried if one.ratio <= _CLEARLY * closest.ratio]
-    if _rms(_ratios(scene, _truth(scene), off)) < _CLEARLY * closest.ratio:
-        return ()
     tied = [
         min(group, key=lambda one: (one.covered < _COVERED, one.order))
         for group in _alike(scene, [closest, *(one for one in near if one is not closest)], off)
@@ -76,7 +74,7 @@ def _try(
     ratios = _ratios(scene, hypothesis, rows)
     before = _ratios(scene, _truth(scene), rows) * scene.own.noise[rows]
     after = ratios * hypothesis.noise[rows]
-    if _rms(after) * _CLEARLY > _rms(before):
+    if _rms(after) * _CLEARLY > _rms(before):  # hardly nearer than the truth itself
         return None
     fits = (
         metrics.median(ratios.tolist()) <= _SLACK * median_limit(len(ratios), thresholds)

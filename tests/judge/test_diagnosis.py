@@ -184,9 +184,21 @@ def test_what_the_reference_records_of_another_layer_is_not_this_layers() -> Non
 
 
 def test_two_swapped_rows_are_no_shift() -> None:
-    swapped = each(lambda _, v: v[[0, 2, 1, *range(3, len(v))]])(engine())
+    swapped = each(lambda _, v: v[[1, 0, *range(2, len(v))]])(engine())
     found = toy.judge(swapped, reference())
-    assert found.explanations == ("permuted",) and "only tokens 1-2 of prompt 0" in found.diagnosis
+    assert found.explanations == ("permuted",) and "only tokens 0-1 of prompt 0" in found.diagnosis
+
+
+def test_what_explains_a_few_rows_of_many_is_not_the_explanation() -> None:
+    def run(dtype: torch.dtype, parts: int) -> toy.Observations:
+        return toy.observe(dtype, parts, prompts=((5, 6, 7), toy.IDS[1]))
+
+    off = run(BF16, toy.CANDIDATE)
+    draw = torch.Generator().manual_seed(0)
+    value = torch.randn(off["p1/s0/stream.3"].shape, generator=draw).bfloat16()
+    value[:3] = off["p0/s0/stream.3"]
+    found = toy.judge(off | {"p1/s0/stream.3": value}, toy.reference(run))
+    assert found.verdict is Verdict.WRONG and found.explanations == ()
 
 
 def test_an_overwritten_value_is_named_by_where_it_comes_from() -> None:
@@ -218,6 +230,10 @@ def test_of_many_observations_all_are_described() -> None:
     run = each(lambda _, v: v * 2)(wide(BF16, toy.CANDIDATE))
     found = toy.judge(run, toy.reference(wide))
     assert found.diagnosis.startswith("stream after layers 0-4 holds twice the right value")
+    two = each(lambda site, v: v * (2 if site.prompt < 4 else 0))(wide(BF16, toy.CANDIDATE))
+    found = toy.judge(two, toy.reference(wide))
+    assert "of prompts 0-3 holds twice the right value" in found.diagnosis
+    assert "otherwise explained: stream after layers 0-4 of prompts 4-7" in found.diagnosis
 
 
 def test_honest_runs_have_no_diagnosis() -> None:

@@ -157,6 +157,25 @@ def test_the_ensembles_own_scatter_counts_where_it_is_larger() -> None:
     assert found is not None and found.sigma == 0.07
 
 
+def test_the_noise_beside_a_write_bounds_how_sure_its_gain_is() -> None:
+    one = np.ones(1)
+    seen = gain.Change(1, 0.0, (), True, 1.0, 0.0, 0.0, 0.5, 0.001, (0,), one, one, one)
+    found = gain.effect(seen, 2.0, Thresholds()).gain
+    assert found is not None and found.sigma == gain.ALONG * 0.5
+
+
+def test_a_token_whose_members_agree_by_luck_does_not_make_a_write_partial() -> None:
+    g, zeros = np.array([0.0, 1.0]), np.zeros(2)
+
+    def seen(even: float) -> gain.Effect:
+        evenly = np.full(2, even)
+        found = gain.Change(2, 0.0, (), True, 1.0, 0.0, 0.0, 0.0, 0.0, (0, 1), g, zeros, evenly)
+        return gain.effect(found, 2.0, Thresholds())
+
+    assert seen(0.01).landing is Landing.PARTIAL and seen(0.01).without == (0,)
+    assert seen(0.2).landing is Landing.LANDED and seen(0.2).without == ()
+
+
 def test_unevenness_is_pooled_over_sites_and_never_below_what_was_measured() -> None:
     def seen(own: float, even: float) -> gain.Change:
         return gain.Change(1, 0.0, (), own=own, even=even, touched=(0,))

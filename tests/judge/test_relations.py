@@ -110,6 +110,11 @@ def test_steps_that_all_hold_one_value_are_aliased_and_one_stale_step_is_not() -
     assert relations.aliased(truth | {Site("x", step=1): last}, floors(truth)) == {}
 
 
+def test_zeros_are_lost_values_and_no_alias() -> None:
+    truth = streams(4)
+    assert relations.aliased(dict.fromkeys(truth, torch.zeros(2, 8)), floors(truth)) == {}
+
+
 def test_what_the_truth_holds_equal_is_no_alias() -> None:
     zeros = dict.fromkeys(streams(4), torch.zeros(2, 8))
     assert relations.aliased(zeros, floors(zeros)) == {}
