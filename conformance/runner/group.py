@@ -110,6 +110,11 @@ class GroupRun:
             self._pass_on(self.attempt)
             self.attempt.kill_when_overdue(limits, time.monotonic())
 
+    def hear_out(self) -> None:
+        """Pass on what a worker said before it was killed: what it finished counts."""
+        if self.attempt is not None:
+            self._pass_on(self.attempt)
+
     def _pass_on(self, attempt: Attempt) -> None:
         for event in attempt.hear():
             match event["event"]:

@@ -218,9 +218,10 @@ class Runner:
 
     def _end(self) -> set[int]:
         for group in self._running.values():
-            self._finished += group.finished_here
             if group.attempt is not None and group.attempt.pid:
                 sessions.kill(group.attempt.pid)
+            group.hear_out()
+            self._finished += group.finished_here
         self._pool.end()
         return sessions.kill_marked(self._mark)
 
