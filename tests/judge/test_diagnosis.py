@@ -230,10 +230,10 @@ def test_of_many_observations_all_are_described() -> None:
     run = each(lambda _, v: v * 2)(wide(BF16, toy.CANDIDATE))
     found = toy.judge(run, toy.reference(wide))
     assert found.diagnosis.startswith("stream after layers 0-4 holds twice the right value")
-    two = each(lambda site, v: v * (2 if site.prompt < 4 else 0))(wide(BF16, toy.CANDIDATE))
+    two = each(lambda site, v: v * (0 if site.prompt in {4, 5} else 2))(wide(BF16, toy.CANDIDATE))
     found = toy.judge(two, toy.reference(wide))
-    assert "of prompts 0-3 holds twice the right value" in found.diagnosis
-    assert "otherwise explained: stream after layers 0-4 of prompts 4-7" in found.diagnosis
+    assert "of prompts 0-3, 6-7 holds twice the right value" in found.diagnosis
+    assert "otherwise explained: stream after layers 0-4 of prompts 4-5" in found.diagnosis
 
 
 def test_honest_runs_have_no_diagnosis() -> None:
