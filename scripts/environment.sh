@@ -10,6 +10,9 @@
 # where it lies there, and else from where PyTorch publishes it.
 set -eu
 cd "$(dirname "$0")/.."
+# pip trusts the certificates of the machine; uv brings its own, and fails behind a proxy whose
+# certificate only the machine knows.
+export UV_SYSTEM_CERTS=true
 EXTRAS=${EXTRAS:-cpu,dev}
 LOCK=environments/cpu.txt
 
