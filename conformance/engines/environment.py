@@ -18,6 +18,8 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    # Ask for GPUs without opening a CUDA context, which a forked worker could not use.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
 
