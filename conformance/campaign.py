@@ -15,7 +15,7 @@ from typing import Any
 from conformance import plan
 from conformance.checkpoints import Checkpoint, locate
 from conformance.continuations import Continuation, by_member, continuation, differing
-from conformance.engines import ENGINES, PRELOAD
+from conformance.engines import ENGINES, preload
 from conformance.engines.environment import ENVIRONMENT
 from conformance.errors import ConformanceError
 from conformance.records import Backend, Case, Cell, Job, Model
@@ -209,7 +209,7 @@ def launch(backend: Backend) -> Launch:
     """Where a backend's worker runs. One zygote serves all that have the same launch."""
     return Launch(
         python=Path(backend.environment or sys.executable),
-        preload=PRELOAD.get(backend.engine, ""),
+        preload=preload(backend.engine),
         env=tuple(sorted(ENVIRONMENT.items())),
     )
 

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.checkpoints import describe, locate
-from conformance.engines import ENGINES, PRELOAD
+from conformance.engines import ENGINES, preload
 from conformance.manifest import Manifest
 from conformance.records import Backend, Model, record
 
@@ -111,7 +111,7 @@ def cuda_devices() -> tuple[str, ...]:
 
 def preload_of(backend: Backend) -> str:
     """The module whose import shows that the backend's engine can be loaded."""
-    return PRELOAD.get(backend.engine) or ENGINES.get(backend.engine, backend.engine).split(":")[0]
+    return preload(backend.engine) or ENGINES.get(backend.engine, backend.engine).split(":")[0]
 
 
 def _packages(versions: Mapping[str, str]) -> Iterable[Finding]:

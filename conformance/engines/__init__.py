@@ -20,14 +20,24 @@ ENGINES: Mapping[str, str] = {
     "build": "conformance.engines.weights:open_engine",
 }
 
-#: What a zygote imports once, so that its forked workers need not. HF and vLLM never
-#: share a process: vLLM's Transformers backend patches transformers' classes.
-PRELOAD: Mapping[str, str] = {
+_PRELOAD: Mapping[str, str] = {
     "hf": "conformance.engines.preload_hf",
     "vllm": "conformance.engines.preload_vllm",
     "reference": "conformance.engines.preload_hf",
     "build": "conformance.engines.preload_hf",
 }
+
+
+def preload(engine: str) -> str:
+    """The module a zygote imports once, so that its forked workers need not; "" for none.
+
+    HF and vLLM never share a process: vLLM's Transformers backend patches transformers'
+    classes. With a GPU each worker imports for itself: CUDA's driver starts a thread when it
+    is asked for devices, and what it opened cannot be used in a forked process.
+    """
+    import torch
+
+    return "" if torch.cuda.is_available() else _PRELOAD.get(engine, "")
 
 
 class Refused(Exception):

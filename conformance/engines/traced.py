@@ -85,7 +85,15 @@ def vector(probe: Probe, layer: int, seed: int) -> Tensor:
 
 def settle_layout(outputs: Sequence[Any], probe: Probe, pinned: str) -> Settled:
     """The layout of the residual stream from the raw layer outputs of the probe prompt."""
-    return settle(outputs, probe.streams, probe.noise, pinned)
+    return settle([_on_cpu(output) for output in outputs], probe.streams, probe.noise, pinned)
+
+
+def _on_cpu(output: Any) -> Any:
+    if isinstance(output, Tensor):
+        return output.detach().cpu()
+    if isinstance(output, (tuple, list)):
+        return tuple(_on_cpu(part) for part in output)
+    return output
 
 
 def observe(lm: Any, scenario: Scenario, case: Case) -> dict[str, Tensor]:

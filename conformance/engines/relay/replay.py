@@ -198,12 +198,14 @@ def replay(
                 for reader in entry.readers:
                     errors.setdefault(reader.row, _unsendable(location, entry.value))
                 continue
-            value = map_tensors(entry.value, lambda t: t.to(device, copy=True))
+            before = map_tensors(entry.value, lambda t: t.to(device))
+            value = snapshot(before)
             if fragments is not None and fragments.enabled:
                 interleaver.fragments = _Whole(fragments, location)
             after = interleaver.handle(location, value)
             interleaver.fragments = fragments
-            _compare(errors, location, visits.stage, entry, interleaver, ready, after)
+            here = interleaver.readers(ready, before, after)
+            _compare(errors, location, visits.stage, entry.readers, here)
     finally:
         interleaver.log, interleaver.elsewhere = log, elsewhere
         interleaver.fragments = fragments
@@ -214,13 +216,10 @@ def _compare(
     errors: dict[int, StageDivergenceError],
     location: str,
     owner: int,
-    entry: Served,
-    interleaver: RelayInterleaver,
-    ready: list[Any],
-    after: Any,
+    owners: tuple[Reader, ...],
+    copies: tuple[Reader, ...],
 ) -> None:
-    here = dict(interleaver.readers(ready, entry.value, after))
-    there = dict(entry.readers)
+    there, here = dict(owners), dict(copies)
     for row in here.keys() | there.keys():
         if row not in there:
             errors.setdefault(row, _unserved(location, owner))
