@@ -13,6 +13,7 @@ from conformance.errors import ExitCode
 from conformance.judge.cell import compare_exact, judge_cell
 from conformance.records import (
     SCHEMA,
+    Attribution,
     Backend,
     Case,
     Cell,
@@ -26,6 +27,7 @@ from conformance.records import (
     Relation,
     Results,
     RunInfo,
+    Side,
     Status,
     Thresholds,
     Verdict,
@@ -133,7 +135,9 @@ class _Columns:
         self.scenario = scenario
         self.case = case
         self.thresholds = thresholds
-        self.truths = Truths(run, model.id, case) if case else None
+        self.truths = (
+            Truths(run, model.id, case, twin=scenario.twin(case)) if scenario and case else None
+        )
         self._observed: dict[str, dict[str, Tensor]] = {}
 
     def cell(self, cell: Cell) -> CellResult:
@@ -176,7 +180,7 @@ class _Columns:
             return replace(blank, reason=truth, harness=True)
         judgement = judge_cell(
             observed,
-            truth.members,
+            truth.reference,
             twin=self.scenario.twin(self.case),
             equal=self.scenario.equal,
             prompt_ids=outcome.prompt_ids,
@@ -218,7 +222,8 @@ class _Columns:
         if relation.holds or not result.verdict.passes:
             return result
         reason = f"differs from {twin.id}, which on a CPU must be bitwise equal: {said}"
-        return replace(result, verdict=Verdict.WRONG, reason=reason, attribution="pipeline")
+        blame = Attribution(Side.PIPELINE, f"{twin.id} computes the same on one stage")
+        return replace(result, verdict=Verdict.WRONG, reason=reason, attribution=blame)
 
 
 def one_stage(backend: Backend, backends: Sequence[Backend]) -> Backend | None:

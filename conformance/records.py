@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, TypeAdapter
 
-SCHEMA = "conformance-results/1"
+SCHEMA = "conformance-results/2"
 
 T = TypeVar("T")
 
@@ -334,6 +334,27 @@ class Relation:
     detail: str = ""
 
 
+class Side(StrEnum):
+    """Who has to mend a failed cell."""
+
+    ENGINE = "engine"
+    NNSIGHT = "nnsight"
+    PIPELINE = "pipeline"
+    HARNESS = "harness"
+    UNDECIDED = "undecided"
+
+
+@record()
+class Attribution:
+    """The side, and in words the facts that decided."""
+
+    side: Side
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{self.side}: {self.evidence}"
+
+
 @record()
 class CellResult:
     """A cell with its verdict and the evidence for it: one entry of `cells`."""
@@ -355,7 +376,7 @@ class CellResult:
     detail: str = ""
     harness: bool = False
     diagnosis: str = ""
-    attribution: str = ""
+    attribution: Attribution | None = None
     expected: str = ""
     layers: Mapping[str, int] = field(default_factory=dict)
     prompt_ids: tuple[tuple[int, ...], ...] = ()

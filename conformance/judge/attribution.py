@@ -9,30 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 
-from conformance.records import CellResult, Judged, Site, Verdict, record
-
-
-class Side(StrEnum):
-    """Who has to mend a failed cell."""
-
-    ENGINE = "engine"
-    NNSIGHT = "nnsight"
-    PIPELINE = "pipeline"
-    HARNESS = "harness"
-    UNDECIDED = "undecided"
-
-
-@record()
-class Attribution:
-    """The side, and in words the facts that decided."""
-
-    side: Side
-    evidence: str
-
-    def __str__(self) -> str:
-        return f"{self.side}: {self.evidence}"
+from conformance.records import Attribution, CellResult, Judged, Side, Site, Verdict, record
 
 
 @record()

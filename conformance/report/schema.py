@@ -111,10 +111,14 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "detail": "Traceback or the engine's own words.",
         "harness": "The harness failed here: never scored as the product's.",
         "diagnosis": "What explains a failure, in words.",
-        "attribution": "Which side is at fault.",
+        "attribution": "Who has to mend a failed cell; null for one that did not fail.",
         "expected": "Why this verdict is expected; empty when it is not.",
         "layers": "The scenario's own names → layer indices.",
         "prompt_ids": "Token ids of each prompt.",
+    },
+    "Attribution": {
+        "side": "engine, nnsight, pipeline, harness or undecided.",
+        "evidence": "The facts that decided, in words.",
     },
     "Judged": {
         "site": "`run/pPROMPT/sSTEP/name.LAYER`.",

@@ -21,6 +21,7 @@ COLUMNS = (
     "reason",
     "diagnosis",
     "attribution",
+    "evidence",
     "expected",
     "harness",
     "worst_ratio",
@@ -43,6 +44,8 @@ def frame(results: Results) -> pd.DataFrame:
             {name: getattr(cell, name, None) for name in COLUMNS}
             | {
                 "verdict": cell.verdict.value,
+                "attribution": cell.attribution.side.value if cell.attribution else "",
+                "evidence": cell.attribution.evidence if cell.attribution else "",
                 "family": family(cell.verdict).value,
                 "gain": gain.g if gain else None,
                 "gain_sigma": gain.sigma if gain else None,

@@ -60,7 +60,7 @@ def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
         *_elsewhere(cell, context.siblings),
     ]
     if cell.attribution:
-        sentences.append(f"At fault: {_ended(cell.attribution)}")
+        sentences.append(f"At fault: {_ended(str(cell.attribution))}")
     if cell.harness:
         sentences.append("The harness itself failed here: this is not scored as the product's.")
     if cell.expected:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.judge.attribution import Attribution, Plain, Side, attribute
-from conformance.records import CellResult, Judged, Verdict
+from conformance.judge.attribution import Plain, attribute
+from conformance.records import Attribution, CellResult, Judged, Side, Verdict
 
 RIGHT = Plain(agrees=True, evidence="8 of 8 greedy tokens")
 WRONG = Plain(agrees=False, evidence="3 of 8 greedy tokens")

@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from conformance.records import Backend, Judged, ModelInfo, Relation, Results, Status, Verdict
+from conformance.records import (
+    Attribution,
+    Backend,
+    Judged,
+    ModelInfo,
+    Relation,
+    Results,
+    Side,
+    Status,
+    Verdict,
+)
 from tests.report import synthetic
 
 #: Ran, it would leave a mark that the browser tests look for.
@@ -38,7 +48,7 @@ def hostile() -> Results:
             architecture=ATTACK,
             reason=text,
             diagnosis=text if cell.verdict is Verdict.WRONG else "",
-            attribution=ATTACK,
+            attribution=Attribution(Side.NNSIGHT, ATTACK),
             expected=ATTACK,
             command=f"conformance run -k '{ATTACK}'",
             detail=text + "x" * 1_000_000,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from conformance.records import (
     SCHEMA,
+    Attribution,
     Backend,
     CellResult,
     Environment,
@@ -26,10 +27,13 @@ from conformance.records import (
     Results,
     RunInfo,
     ScenarioInfo,
+    Side,
     Status,
     Thresholds,
     Verdict,
 )
+
+BLAME = Attribution(Side.PIPELINE, "the same cell is match on vllm-pp1")
 
 MODELS = (
     ("smollm2", "llama", 30, 576),
@@ -199,7 +203,7 @@ class Maker:
             if verdict.neutral
             else "",
             diagnosis=DIAGNOSES.get(verdict, ""),
-            attribution="pipeline" if verdict is Verdict.DROPPED else "",
+            attribution=BLAME if verdict.fails else None,
             layers={"at": layers // 2},
             prompt_ids=tuple(tuple(range(100, 100 + n)) for n in self.tokens) if seen else (),
         )
