@@ -3,7 +3,9 @@
     python bench/relay.py [checkpoint folder] [--rounds 15]
 
 Without a folder a tiny random Llama is built. Engines run side by side and take turns, so
-that what else the machine does hits all of them alike.
+that what else the machine does hits all of them alike. Both run under vLLM's executor of
+several processes; "in process" is one stage without it, what vLLM does by default, and
+"plain" two stages without the relay: what lies between those two is vLLM's own.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +30,23 @@ PROGRAMS = {
 }
 
 
+#: Turns each engine takes with a program.
+TURNS = 3
+
+#: vLLM's processes spin on their queues for a second after the last message.
+IDLE = 1.1
+
+
 def measure(engines: dict[str, Engine], program: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each round on each engine, the engines taking turns."""
+    """Seconds of each round on each engine; they take turns, and the others are idle."""
     times: dict[str, list[float]] = {name: [] for name in engines}
-    for number in range(rounds + 2):
+    for _ in range(TURNS):
         for name, engine in engines.items():
-            seconds = engine.run(program)
-            if number >= 2:
-                times[name].append(seconds)
+            time.sleep(IDLE)
+            for number in range(2 + rounds // TURNS):
+                seconds = engine.run(program)
+                if number >= 2:
+                    times[name].append(seconds)
     return times
 
 
@@ -59,7 +71,8 @@ def main(arguments: Any) -> None:
     model = arguments.checkpoint or "llama-4"
     lab = Lab()
     try:
-        one, two = lab.engine(Spec(model, 1)), lab.engine(Spec(model, 2))
+        one = lab.engine(Spec(model, 1, 1, (("distributed_executor_backend", "mp"),)))
+        alone, two = lab.engine(Spec(model, 1)), lab.engine(Spec(model, 2))
         plain = lab.engine(Spec(model, 2, 1, (("relay", False),)))
         for program, bars in PROGRAMS.items():
             before = sent(two)
@@ -70,12 +83,14 @@ def main(arguments: Any) -> None:
             print(line(program.removeprefix("bench_"), times, "one stage", "two stages"), end="")
             print(f"   {(after[1] - before[1]) / steps:8.0f} bytes a step", end="")
             print("" if bar is None else f"   bar {bar}", flush=True)
-        engines = {"plain": plain, "relay": two}
-        times = measure(engines, "bench_untraced", arguments.rounds)
-        print(line("no block", times, "plain", "relay"))
-        engines = {"one stage": one, "two stages": plain}
-        times = measure(engines, "bench_untraced", arguments.rounds)
-        print(line("no block, no relay", times, "one stage", "two stages"))
+            times = measure({"in process": alone, "two stages": two}, program, arguments.rounds)
+            print(line("", times, "in process", "two stages"), flush=True)
+        named = {"plain": plain, "relay": two, "one stage": one, "in process": alone}
+        for low, high in (("plain", "relay"), ("one stage", "plain"), ("in process", "plain")):
+            times = measure(
+                {low: named[low], high: named[high]}, "bench_untraced", arguments.rounds
+            )
+            print(line("no block", times, low, high), flush=True)
     finally:
         lab.close()
 

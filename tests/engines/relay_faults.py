@@ -62,12 +62,6 @@ def backlog_bound_by_age_only() -> None:
     Relay.collecting = nothing
 
 
-def sends_never_settled() -> None:
-    from conformance.engines.relay.transport import Column
-
-    Column.settle = nothing
-
-
 def no_digests() -> None:
     from conformance.engines.relay.record import Reader
     from conformance.engines.relay.replay import RelayInterleaver

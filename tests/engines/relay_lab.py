@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from conformance.engines.environment import ENVIRONMENT
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
@@ -92,6 +94,8 @@ class Lab:
         self.folder = tempfile.TemporaryDirectory(prefix="relay-lab-")
         self.listener = Listener(str(Path(self.folder.name) / "socket"), family="AF_UNIX")
         environment = {
+            # Some of it is read as soon as torch is imported.
+            **ENVIRONMENT,
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]),
         }

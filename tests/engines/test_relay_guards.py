@@ -17,7 +17,6 @@ NOTICED_BY = {
     "no_cascade": [("backward_between_steps",), ("read_all",)],
     "no_backlog": [("backward_between_steps",)],
     "backlog_bound_by_age_only": [("read_all",)],
-    "sends_never_settled": [("read_all",)],
     "no_digests": [("writes_process_id", 0)],
     "caches_not_recorded": [("cached",)],
     "live_values_sent": [("in_place",), ("cross_write",), ("sub_modules",)],

@@ -218,7 +218,7 @@ class Relay:
     # -- later -------------------------------------------------------------------------
 
     def catch_up(self, bound: int) -> None:
-        """Replay the later stages' visits of the steps up to ``bound``, and settle our sends."""
+        """Replay the later stages' visits of the steps up to ``bound``."""
         while not self.last and self.replayed < bound:
             message = self._unpack(self.column.receive(self.stages - 1), self.stages - 1)
             self.replayed += 1
@@ -232,7 +232,6 @@ class Relay:
                     self._replay(visits, batch)
             for visits in message.visits:
                 self._credit(visits, None, batch)
-        self.column.settle(bound)
 
     def collecting(self, finished: set[str]) -> None:
         """The named requests are over: bring their workers up to their last step."""
@@ -306,7 +305,7 @@ class Relay:
         return data
 
     def _send(self, stage: int, message: Message) -> None:
-        self.column.send(stage, message.step, self._packed(stage, message))
+        self.column.send(stage, self._packed(stage, message))
 
     def _replay(self, visits: Visits, batch: Batch) -> None:
         for row, error in replay(self.interleaver, visits, batch, self.device).items():

@@ -1,29 +1,31 @@
-"""Messages between the stages of one tensor-parallel column, over a gloo group of its own.
+"""Messages from the last stage to the earlier ones of one tensor-parallel column.
 
-A send returns at once; it is waited on later, by step number, when the protocol guarantees
-that the receiver has asked for it. gloo finishes a send only then, and says so only to
-``wait()``.
+They travel over local sockets, in the kernel's hands as soon as they are sent: gloo's own
+thread would have to get a core of its own while vLLM's processes spin on them, and a message
+would cost milliseconds. What is too long for the socket's buffer is handed over as a file in
+memory, so a send never waits for its receiver.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import fcntl
+import mmap
+import os
+import secrets
+import socket
+import struct
+import termios
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 
-#: Messages up to this size travel in one piece; the rest of a longer one follows it.
-FRAME = 16 * 1024
+#: Messages up to this size, in bytes, go through the socket. No more than one message per
+#: step in flight waits there, so its buffer (some 200 KiB) has room for all of them.
+INLINE = 16 * 1024
 
-_HEADER = 8
-
-
-class _Sent(NamedTuple):
-    step: int
-    works: list[dist.Work]
-    data: list[torch.Tensor]
+_SIZE = struct.Struct("<Q")
 
 
 def columns(stages: int, tensor_size: int) -> list[list[int]]:
@@ -54,47 +56,80 @@ class Column:
             group = dist.new_group(ranks, backend="gloo", timeout=timeout)
             if ranks[0] == column:
                 self.ranks, self.group = ranks, group
-        self._sent: deque[_Sent] = deque()
+        self._peers = self._connect(timeout.total_seconds())
 
     @property
     def unsent(self) -> int:
-        """Sends not yet waited on."""
-        return len(self._sent)
+        """Bytes that were sent and not yet received."""
+        return sum(_waiting(peer) for peer in self._peers.values())
 
-    def send(self, stage: int, step: int, data: torch.Tensor) -> None:
-        """Start sending ``data`` to ``stage``."""
-        size = data.numel()
-        frame = torch.empty(FRAME, dtype=torch.uint8)
-        head = min(size, FRAME - _HEADER)
-        frame[:_HEADER] = torch.tensor([size], dtype=torch.int64).view(torch.uint8)
-        frame[_HEADER : _HEADER + head] = data[:head]
-        parts = [frame] if head == size else [frame, data[head:]]
-        peer = self.ranks[stage]
-        works = [dist.isend(part, peer, group=self.group) for part in parts]
-        self._sent.append(_Sent(step, [work for work in works if work is not None], parts))
+    def send(self, stage: int, data: torch.Tensor) -> None:
+        """Send ``data``, uint8 [bytes], to ``stage``. Returns at once."""
+        peer, size = self._peers[stage], _SIZE.pack(data.numel())
+        content = memoryview(cast(Any, data.numpy()))
+        if data.numel() <= INLINE:
+            peer.sendmsg([size, content])
+            return
+        file = os.memfd_create("relay")
+        try:
+            os.truncate(file, data.numel())
+            with mmap.mmap(file, data.numel()) as memory:
+                memory[:] = content
+            socket.send_fds(peer, [size], [file])
+        finally:
+            os.close(file)
 
     def receive(self, stage: int) -> torch.Tensor:
-        """The next message from ``stage``; blocks until it is there."""
-        peer = self.ranks[stage]
-        frame = torch.empty(FRAME, dtype=torch.uint8)
-        dist.recv(frame, peer, group=self.group)
-        size = int(frame[:_HEADER].view(torch.int64).item())
-        head = min(size, FRAME - _HEADER)
-        if head == size:
-            return frame[_HEADER : _HEADER + size].clone()
-        data = torch.empty(size, dtype=torch.uint8)
-        data[:head] = frame[_HEADER:]
-        dist.recv(data[head:], peer, group=self.group)
-        return data
+        """The next message from ``stage``, uint8 [bytes]; blocks until it is there.
 
-    def settle(self, bound: int) -> None:
-        """Wait for the sends of the steps up to ``bound``, which were asked for, and drop them."""
-        while self._sent and self._sent[0].step <= bound:
-            for work in self._sent.popleft().works:
-                work.wait()
+        Raises EOFError when the stage's process has ended.
+        """
+        frame, files, _, _ = socket.recv_fds(self._peers[stage], _SIZE.size + INLINE, 1)
+        if not frame:
+            raise EOFError(f"stage {stage} has ended")
+        if not files:
+            return torch.frombuffer(bytearray(frame[_SIZE.size :]), dtype=torch.uint8)
+        try:
+            memory = mmap.mmap(files[0], *_SIZE.unpack(frame))
+        finally:
+            os.close(files[0])
+        return torch.frombuffer(memory, dtype=torch.uint8)
 
     def gather(self, obj: object) -> list[object]:
         """Every stage's ``obj``, in stage order. For loading only: it blocks all stages."""
         gathered: list[object] = [None] * len(self.ranks)
         dist.all_gather_object(gathered, obj, group=self.group)
         return gathered
+
+    def _connect(self, timeout: float) -> dict[int, socket.socket]:
+        """Sockets to the stages this one exchanges messages with."""
+        last = len(self.ranks) - 1
+        name = f"\0relay-{os.getpid()}-{secrets.token_hex(8)}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.settimeout(timeout)
+            if self.stage < last:
+                listener.bind(name)
+                listener.listen(1)
+            places = cast(list[tuple[str, str]], self.gather((os.uname().nodename, name)))
+            hosts = {host for host, _ in places}
+            if len(hosts) > 1:
+                raise NotImplementedError(f"the relay needs all stages on one host, not {hosts}")
+            if self.stage < last:
+                peers = {last: listener.accept()[0]}
+            else:
+                peers = {stage: _connected(places[stage][1]) for stage in range(last)}
+        for peer in peers.values():
+            peer.settimeout(timeout)
+        return peers
+
+
+def _connected(name: str) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    peer.connect(name)
+    return peer
+
+
+def _waiting(peer: socket.socket) -> int:
+    """The bytes that ``peer`` has been sent and has not yet read, with the kernel's overhead."""
+    found = fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
+    return int(struct.unpack("i", found)[0])
