@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from torch import Tensor
 
 from conformance.campaign import BUILD, REFERENCE
 from conformance.errors import ExitCode
-from conformance.judge.cell import compare_exact, judge_cell
+from conformance.judge.cell import Judgement, compare_exact, judge_cell
+from conformance.judge.relations import same_bits
 from conformance.records import (
     SCHEMA,
     Attribution,
@@ -34,7 +36,7 @@ from conformance.records import (
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder
-from conformance.truths import Truths
+from conformance.truths import Truth, Truths
 
 #: How gathering ended → the verdict where nothing is left to judge.
 UNJUDGED: Mapping[Status, Verdict] = {
@@ -117,6 +119,13 @@ def judge_model(
     return found
 
 
+class _Seen(NamedTuple):
+    """What one column observed: by site, and its ids of the prompts."""
+
+    observed: Mapping[str, Tensor]
+    prompt_ids: tuple[tuple[int, ...], ...]
+
+
 class _Columns:
     """One case of one model: its cells on all backends."""
 
@@ -139,6 +148,7 @@ class _Columns:
             Truths(run, model.id, case, twin=scenario.twin(case)) if scenario and case else None
         )
         self._observed: dict[str, dict[str, Tensor]] = {}
+        self._judgements: list[tuple[_Seen, Truth, Judgement]] = []
 
     def cell(self, cell: Cell) -> CellResult:
         outcome = self.run.outcome(cell.model, cell.backend, cell.key)
@@ -178,14 +188,8 @@ class _Columns:
         truth = self.truths.along(observed)
         if isinstance(truth, str):
             return replace(blank, reason=truth, harness=True)
-        judgement = judge_cell(
-            observed,
-            truth.reference,
-            twin=self.scenario.twin(self.case),
-            equal=self.scenario.equal,
-            prompt_ids=outcome.prompt_ids,
-            truth_ids=truth.prompt_ids,
-            thresholds=self.thresholds,
+        judgement = self._judgement(
+            self.scenario, self.case, truth, _Seen(observed, outcome.prompt_ids)
         )
         result = replace(
             blank,
@@ -199,6 +203,24 @@ class _Columns:
             diagnosis=judgement.diagnosis,
         )
         return self._against_one_stage(result, observed)
+
+    def _judgement(self, scenario: Scenario, case: Case, truth: Truth, seen: _Seen) -> Judgement:
+        """Judging is pure: columns that observed the very same bits are judged once."""
+        for known, by, judgement in self._judgements:
+            same = by is truth and known.prompt_ids == seen.prompt_ids
+            if same and same_bits(known.observed, seen.observed):
+                return judgement
+        judgement = judge_cell(
+            seen.observed,
+            truth.reference,
+            twin=scenario.twin(case),
+            equal=scenario.equal,
+            prompt_ids=seen.prompt_ids,
+            truth_ids=truth.prompt_ids,
+            thresholds=self.thresholds,
+        )
+        self._judgements.append((seen, truth, judgement))
+        return judgement
 
     def observed(self, backend: str) -> dict[str, Tensor]:
         if backend not in self._observed:

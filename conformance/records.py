@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, dataclass_transform
 
@@ -203,6 +204,7 @@ class Site:
         return f"{run}p{self.prompt}/s{self.step}/{self.name}{layer}"
 
     @classmethod
+    @lru_cache(maxsize=1 << 16)  # every column and every honest run has the same names
     def parse(cls, text: str) -> Site:
         match = _SITE.fullmatch(text)
         if match is None:

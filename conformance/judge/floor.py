@@ -88,18 +88,21 @@ def floor(
     `fallback` [T] is the scale of rows whose truth is zero: the clean run's norm.
     `centred` compares the rows without their means, and the means apart.
     """
-    return floors([truth], [members], [fallback], centred=centred)[0]
+    return floors([truth], members, [fallback], centred=centred)[0]
 
 
 def floors(
     truths: Sequence[Tensor],
-    members: Sequence[Tensor],
+    runs: Tensor,
     fallbacks: Sequence[Tensor | None],
     *,
     centred: bool = False,
 ) -> list[Floor]:
-    """The floors of many observations of one width, computed on all their rows at once."""
-    truth, runs = torch.cat(list(truths)), torch.cat(list(members), dim=1)
+    """The floors of many observations of one width, computed on all their rows at once.
+
+    `runs` [M, rows of all of them, D] are the members.
+    """
+    truth = torch.cat(list(truths))
     empty = ~truth.any(dim=-1) & ~runs.any(dim=-1).any(dim=0)
     shift = truth.mean(dim=-1) if centred else None
     shift_noise = None

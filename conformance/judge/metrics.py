@@ -27,6 +27,12 @@ def rows(tensor: Tensor) -> Tensor:
     return wide.reshape(1, -1) if wide.ndim < 2 else wide.reshape(-1, wide.shape[-1])
 
 
+def all_rows(tensors: Sequence[Tensor]) -> Tensor:
+    """The rows of many tensors of one width, one below the other; converted together."""
+    raw = [t.reshape(1, -1) if t.ndim < 2 else t.reshape(-1, t.shape[-1]) for t in tensors]
+    return torch.cat(raw).to(torch.float64)
+
+
 def shape_of_rows(tensor: Tensor) -> tuple[int, int]:
     """The shape that `rows` gives."""
     width = tensor.shape[-1] if tensor.ndim > 1 else tensor.numel()

@@ -71,7 +71,12 @@ class Reference:
     def _prepare(self, sites: Sequence[Site], twins: Sequence[Site | None]) -> None:
         honest = floor.floors(
             [metrics.rows(self.truth[site]) for site in sites],
-            [torch.stack([metrics.rows(run) for run in self.honest[site]]) for site in sites],
+            torch.stack(
+                [
+                    metrics.all_rows(runs)
+                    for runs in zip(*(self.honest[s] for s in sites), strict=True)
+                ]
+            ),
             [None if twin is None else self._floors[twin].scale for twin in twins],
             centred=sites[0].name == "logits",
         )
@@ -119,11 +124,19 @@ def _flaws(
         yield f"it has {len(members)} honest bf16 runs, at least {FEWEST_MEMBERS} are needed"
     if twin and {site.run for site in truth} != {"clean", "edited"}:
         yield "an intervention needs a clean and an edited run"
+    yield from _misshapen(truth, members)
+    for name, values in ((TRUTH, truth), *members.items()):
+        wild = _not_finite({site: values[site] for site in truth if site in values})
+        if wild is not None:
+            yield f"{wild} of {name} is not finite"
+
+
+def _misshapen(
+    truth: Mapping[Site, Tensor], members: Mapping[str, Mapping[Site, Tensor]]
+) -> Iterator[str]:
     for site, tensor in truth.items():
         if not tensor.numel():
             yield f"the truth of {site} is empty"
-        if not _finite(tensor):
-            yield f"the truth of {site} is not finite"
         for name, values in members.items():
             if flaw := _flaw(values.get(site), tensor):
                 yield f"{site} of {name} {flaw}"
@@ -134,7 +147,17 @@ def _flaw(member: Tensor | None, truth: Tensor) -> str:
         return "is not there"
     if member.shape != truth.shape:
         return f"has shape {list(member.shape)} instead of {list(truth.shape)}"
-    return "" if _finite(member) else "is not finite"
+    return ""
+
+
+def _not_finite(values: Mapping[Site, Tensor]) -> Site | None:
+    """The first observation with a value that is not finite; looked for only when there is one."""
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in values.values():
+        by_dtype.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
+    if all(_finite(torch.cat(tensors)) for tensors in by_dtype.values()):
+        return None
+    return next(site for site, tensor in values.items() if not _finite(tensor))
 
 
 def _finite(tensor: Tensor) -> bool:

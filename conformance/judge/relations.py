@@ -48,16 +48,26 @@ def compare_exact(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> tu
     return tuple(found)
 
 
+def same_bits(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
+    """Are two runs bitwise equal throughout? Stops at the first observation that is not."""
+    return left.keys() == right.keys() and all(
+        tensor.dtype == right[site].dtype
+        and tensor.shape == right[site].shape
+        and torch.equal(*_bits(tensor, right[site]))
+        for site, tensor in left.items()
+    )
+
+
 def differ(site: str, left: Tensor, right: Tensor) -> Mismatch | None:
     """How two tensors differ bitwise; None when they do not. Equal NaNs are equal bits."""
     if left.shape != right.shape:
         return Mismatch(site, f"shape {list(left.shape)} against {list(right.shape)}")
     if left.dtype != right.dtype:
         return Mismatch(site, f"{left.dtype} against {right.dtype}")
-    raw = [tensor.detach().contiguous().reshape(-1) for tensor in (left, right)]
-    bits = [tensor.view(torch.uint8).reshape(len(tensor), -1) for tensor in raw]
+    bits = _bits(left, right)
     if torch.equal(*bits):
         return None
+    raw = [tensor.detach().reshape(-1) for tensor in (left, right)]
     unequal = (bits[0] != bits[1]).any(dim=-1)
     size = (raw[0].double() - raw[1].double()).abs().nan_to_num(torch.inf)
     worst = int(size.where(unequal, -torch.ones_like(size)).argmax())
@@ -65,6 +75,12 @@ def differ(site: str, left: Tensor, right: Tensor) -> Mismatch | None:
     count, largest = int(unequal.sum()), float(size[worst])
     message = f"{count} of {len(raw[0])} elements differ, by up to {largest:.3g} at {list(index)}"
     return Mismatch(site, message, count, len(raw[0]), largest, index)
+
+
+def _bits(*tensors: Tensor) -> list[Tensor]:
+    """The bytes of each: uint8 [elements, bytes of one]."""
+    raw = [tensor.detach().contiguous().reshape(-1) for tensor in tensors]
+    return [tensor.view(torch.uint8).reshape(len(tensor), -1) for tensor in raw]
 
 
 def equal_within(
