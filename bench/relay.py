@@ -1,11 +1,12 @@
 """What interventions across two stages cost, as ratios measured in one run.
 
-    python bench/relay.py [checkpoint folder] [--rounds 15]
+    python bench/relay.py [--model llama] [--rounds 15]
 
-Without a folder a tiny random Llama is built. Engines run side by side and take turns, so
-that what else the machine does hits all of them alike. Both run under vLLM's executor of
-several processes; "in process" is one stage without it, what vLLM does by default, and
-"plain" two stages without the relay: what lies between those two is vLLM's own.
+The model is one of models.yaml whose checkpoint a run has built. Engines run side by side
+and take turns, so that what else the machine does hits all of them alike. "one stage" and
+"two stages" run under vLLM's executor of several processes; "in process" is one stage
+without it, what vLLM does by default, and "plain" two stages without the relay: what lies
+between those two is vLLM's own.
 """
 
 from __future__ import annotations
@@ -21,12 +22,22 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engines"))
 
 from relay_lab import Engine, Lab, Spec
 
-#: The programs of `relay_programs`, and the bar of the ratio to one stage: tiny, SmolLM2-135M.
-PROGRAMS = {
-    "bench_nothing": (None, None),
-    "bench_read_all": (1.4, 1.15),
-    "bench_cross_write": (None, None),
-    "bench_writes_two_prompts": (1.7, 1.15),
+from conformance import manifest, plan
+from conformance.checkpoints import cache_folder, locate
+
+PROGRAMS = (
+    "bench_nothing",
+    "bench_read_all",
+    "bench_cross_write",
+    "bench_writes_two_prompts",
+)
+
+#: The bars of the ratio to one stage.
+BARS = {
+    ("llama", "bench_read_all"): 1.4,
+    ("llama", "bench_writes_two_prompts"): 1.7,
+    ("smollm2-135m", "bench_read_all"): 1.15,
+    ("smollm2-135m", "bench_writes_two_prompts"): 1.15,
 }
 
 
@@ -67,19 +78,29 @@ def line(name: str, times: dict[str, list[float]], base: str, over: str) -> str:
     )
 
 
+def checkpoint(name: str) -> str:
+    """The folder of a model of models.yaml. Exits when no run has built it."""
+    known = manifest.load(Path("models.yaml"))
+    (model,) = plan.choose(known.models, [name], "model")
+    found = locate(model, cache_folder())
+    if found is None:
+        sys.exit(f"{name} is not built yet → conformance run -m {name} -b hf -k clean")
+    return str(found.path)
+
+
 def main(arguments: Any) -> None:
-    model = arguments.checkpoint or "llama-4"
+    model = checkpoint(arguments.model)
     lab = Lab()
     try:
         one = lab.engine(Spec(model, 1, 1, (("distributed_executor_backend", "mp"),)))
         alone, two = lab.engine(Spec(model, 1)), lab.engine(Spec(model, 2))
         plain = lab.engine(Spec(model, 2, 1, (("relay", False),)))
-        for program, bars in PROGRAMS.items():
+        for program in PROGRAMS:
             before = sent(two)
             times = measure({"one stage": one, "two stages": two}, program, arguments.rounds)
             after = sent(two)
             steps = max(1, after[0] - before[0])
-            bar = bars[1 if arguments.checkpoint else 0]
+            bar = BARS.get((arguments.model, program))
             print(line(program.removeprefix("bench_"), times, "one stage", "two stages"), end="")
             print(f"   {(after[1] - before[1]) / steps:8.0f} bytes a step", end="")
             print("" if bar is None else f"   bar {bar}", flush=True)
@@ -97,6 +118,6 @@ def main(arguments: Any) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint", nargs="?")
+    parser.add_argument("--model", default="llama")
     parser.add_argument("--rounds", type=int, default=15)
     main(parser.parse_args())
