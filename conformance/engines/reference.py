@@ -1,7 +1,8 @@
 """Plain PyTorch: what a scenario means, in float32 and in several honest bf16 ways.
 
 transformers and forward hooks, no nnsight. One observation file per case holds the
-truth and every ensemble member, keyed `member|site`.
+truth and every ensemble member, keyed `member|site`, and under `aux` what the diagnosis
+tries besides.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from conformance.engines.ensemble import (
     score_caps,
     uncapped,
 )
+from conformance.engines.reference_branches import find, observed
 from conformance.engines.reference_model import ReferenceModel, Run
 from conformance.engines.traced import flatten_runs
-from conformance.engines.tree import layer_path
+from conformance.engines.tree import follow, layer_path
 from conformance.records import Case, Group, Job
 from conformance.scenario import PROBE, Scenario
 
@@ -84,9 +86,12 @@ class ReferenceEngine:
     def member(self, member: Member) -> ReferenceModel:
         module = self._weights(member)
         if member not in self.members:
-            self.members[member] = ReferenceModel(
-                module, self.tokenizer, member, self.path, self.norms
-            )
+            model = ReferenceModel(module, self.tokenizer, member, self.path, self.norms)
+            if member == TRUTH:
+                model.branches = find(
+                    module, list(follow(module, self.path)), lambda: self._probe(TRUTH)
+                )
+            self.members[member] = model
         return self.members[member]
 
     def group(self) -> Group:
@@ -114,6 +119,8 @@ class ReferenceEngine:
         truth = self._member_run(TRUTH, scenario, case, case.forced)
         forced = case.forced or continuation(truth, len(case.prompts))
         found = {f"truth|{site}": value for site, value in truth.items()}
+        branches = observed(truth, self.member(TRUTH).unedited())
+        found |= {f"aux|{site}": value for site, value in branches.items()}
         for member in self.ensemble:
             values = self._member_run(member, scenario, case, forced)
             found |= {f"{member.name}|{site}": value for site, value in values.items()}

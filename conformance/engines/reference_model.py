@@ -14,6 +14,7 @@ from transformers import LogitsProcessor
 from conformance.direction import direction
 from conformance.engines.ensemble import Member, split_reductions
 from conformance.engines.fused import fused
+from conformance.engines.reference_branches import Branches, Step
 from conformance.engines.tree import follow
 
 #: Changes the stream after one layer: (stream [tokens, width], the streams of this step
@@ -24,12 +25,14 @@ Edit = Callable[[Tensor, Mapping[int, Tensor]], Tensor]
 @dataclass(frozen=True)
 class Run:
     """What one prompt gave: a list entry per step. `stream[s][layer]` is [tokens, width],
-    `logits[s]` is [vocabulary], `tokens[s]` is int64 [1].
+    `logits[s]` is [vocabulary], `tokens[s]` is int64 [1]. `branches[s]` is what the truth
+    records for the diagnosis where nothing is edited.
     """
 
     stream: list[dict[int, Tensor]] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
     tokens: list[Tensor] = field(default_factory=list)
+    branches: list[Step] = field(default_factory=list)
 
     def after(self, layer: int) -> list[dict[int, Tensor]]:
         """The streams after this layer and all later ones, per step."""
@@ -68,6 +71,7 @@ class ReferenceModel:
         self.norms = norms
         self.forced: tuple[tuple[int, ...], ...] = ()
         self.prompts: tuple[str, ...] = ()
+        self.branches: Branches | None = None
         self._unedited: dict[tuple[str, int, tuple[int, ...]], Run] = {}
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
@@ -90,6 +94,10 @@ class ReferenceModel:
             self._unedited[key] = self._generate(prompt, {}, steps, forced)
         return self._unedited[key]
 
+    def unedited(self) -> list[Run]:
+        """The runs without edits of the present prompts."""
+        return [run for (prompt, *_), run in self._unedited.items() if prompt in self.prompts]
+
     def _generate(
         self, prompt: str, edits: Mapping[int, Edit], steps: int, forced: tuple[int, ...]
     ) -> Run:
@@ -98,6 +106,9 @@ class ReferenceModel:
         run = Run()
         with ExitStack() as stack:
             stack.enter_context(self._recorded(run, edits, rows))
+            if self.branches is not None and not edits:
+                watched = self.branches.recorded(self.module, self.modules, run.branches)
+                stack.enter_context(watched)
             if self.member.split:
                 stack.enter_context(split_reductions(self.module))
             if self.member.fused:

@@ -69,7 +69,7 @@ def read_probe(folder: Path) -> Probe:
         return values[f"{member}|{Site('stream', layer=layer)}"]
 
     truth = tuple(rows("truth", layer).float() for layer in range(layers))
-    members = sorted({key.split("|")[0] for key in values} - {"truth"})
+    members = sorted({key.split("|")[0] for key in values} - {"truth", "aux"})
     noise = tuple(
         max(distance(rows(member, layer), truth[layer]) for member in members)
         for layer in range(layers)

@@ -4,12 +4,13 @@ Most need nothing but the truth's other observations of the same cell; those abo
 two branches of a layer need what the reference may record under the member `aux`:
 
     mlp.<layer>        [tokens, width]  what the layer's second branch adds to the stream
-    attention.<layer>  [tokens, width]  what its first branch adds
+    attention.<layer>  [tokens, width]  what its first branch adds; computed here from the
+                                        others where the stream before the layer is known
     normed.<layer>     [tokens, width]  the stream after the layer, through the next norm
     embedding          [tokens, width]  the stream before the first layer
     uncapped           [vocabulary]     logits before the soft cap and scale
 
-Sites and shapes are those of ordinary observations ("aux|clean/p0/s0/mlp.3"), in
+Sites and shapes are those of ordinary observations ("aux|clean/p0/s0/mlp.3"), computed in
 float32. All are optional; any other name is tried as it is.
 """
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from conformance.judge import metrics
 from conformance.judge.predictions import Hypothesis, Scene, make, only
+from conformance.records import Site
 
 #: Soft caps in use: Gemma-2 has 30 on logits and 50 on attention scores.
 _CAPS = (15.0, 20.0, 30.0, 50.0)
@@ -45,16 +47,42 @@ def branches(scene: Scene) -> Iterator[Hypothesis]:
         known = scene.known.get(site)
         if known is None:
             continue
-        for name in ("mlp", "attention", "normed"):
-            value = scene.auxiliary.get(replace(site, name=name))
-            if value is not None and value.shape == known.rows.shape:
+        for name, value in _parts(scene, site):
+            if value.shape == known.rows.shape:
                 for kind, words, rows in _branch(name, known.rows, value):
-                    yield make(scene, tag + kind, words + of, rows, known.noise)
+                    noise = _grown(known.noise, known.rows, rows)
+                    yield make(scene, tag + kind, words + of, rows, noise)
     for site, value in scene.auxiliary.items():
         layer = here.layer if site.layer is None else site.layer
         same = replace(site, name=here.name, layer=layer) == here
         if same and site.name not in _SPECIAL and value.shape == scene.own.rows.shape:
             yield make(scene, site.name, f"the {site.name}", value, scene.own.noise)
+
+
+def _parts(scene: Scene, site: Site) -> Iterator[tuple[str, Tensor]]:
+    """What is known of the layer's branches; attention as what is left of its contribution."""
+    mlp = scene.auxiliary.get(replace(site, name="mlp"))
+    attention = scene.auxiliary.get(replace(site, name="attention"))
+    before = None
+    if site.layer:
+        earlier = scene.known.get(replace(site, layer=site.layer - 1))
+        before = None if earlier is None else earlier.rows
+    elif site.layer == 0:
+        before = scene.auxiliary.get(replace(site, name="embedding", layer=None))
+    stream = scene.known[site].rows
+    whole = mlp is not None and before is not None and before.shape == mlp.shape == stream.shape
+    if attention is None and mlp is not None and before is not None and whole:
+        attention = stream - before - mlp
+    normed = scene.auxiliary.get(replace(site, name="normed"))
+    for name, value in (("mlp", mlp), ("attention", attention), ("normed", normed)):
+        if value is not None:
+            yield name, value
+
+
+def _grown(noise: Tensor, known: Tensor, rows: Tensor) -> Tensor:
+    """The noise of a prediction that is longer than the value the noise was measured of."""
+    longer: Tensor = rows.norm(dim=-1) / known.norm(dim=-1).clamp_min(1e-30)
+    return noise * longer.clamp_min(1.0)
 
 
 def _branch(name: str, o: Tensor, value: Tensor) -> Iterator[tuple[str, str, Tensor]]:
