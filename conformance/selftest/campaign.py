@@ -1,0 +1,147 @@
+"""What `conformance selftest` does: honest and faulty columns → observations → the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from conformance import execution
+from conformance.errors import ConformanceError
+from conformance.records import Backend, Cell, CellResult, Model, Thresholds
+from conformance.runner import Event, Limits
+from conformance.runner import run as run_jobs
+from conformance.scenario import Scenario
+from conformance.selftest import columns, examine, table
+from conformance.selftest.fault import Fault
+from conformance.store import ObservationCache, RunFolder
+from conformance.store.files import write_record
+
+#: Cells that are to hang are waited for no longer than this.
+SHORT = Limits(cell=10.0, load=120.0, close=10.0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a self-test injects where."""
+
+    models: tuple[Model, ...]
+    backends: tuple[Backend, ...]
+    faulty: tuple[columns.Column, ...]
+    honest: tuple[Cell, ...]
+
+
+def plan(
+    faults: Sequence[Fault],
+    models: Sequence[Model],
+    backends: Sequence[Backend],
+    honest: Sequence[Cell] = (),
+) -> Plan:
+    """Every faulty column of these models; `honest` cells are run besides those it needs."""
+    faulty = tuple(
+        column for model in models for column in columns.columns(faults, model, backends)
+    )
+    if not faulty:
+        raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")
+    needed = columns.honest_cells(faulty, models, backends)
+    return Plan(
+        tuple(models), tuple(backends), faulty, tuple(dict.fromkeys((*needed, *honest)))
+    )
+
+
+def gather(
+    run: RunFolder,
+    planned: Plan,
+    scenarios: Mapping[str, Scenario],
+    *,
+    folder: Path,
+    cache: Path,
+    jobs: int,
+    on_event: Callable[[Event], None],
+) -> bool:
+    """Run it. False when it was interrupted."""
+    long, brief = columns.jobs(
+        run,
+        planned.faulty,
+        planned.models,
+        planned.backends,
+        planned.honest,
+        scenarios,
+        folder=folder,
+        cache=cache,
+    )
+    for members, limits in ((long, Limits()), (brief, SHORT)):
+        if not members:
+            continue
+        summary = run_jobs(
+            members,
+            logs=run.path / "zygotes",
+            jobs=jobs,
+            limits=limits,
+            device=execution.device(),
+            cache=ObservationCache(cache / "observations"),
+            on_event=on_event,
+        )
+        if summary.interrupted:
+            return False
+    return True
+
+
+def judged(
+    run: RunFolder,
+    planned: Plan,
+    scenarios: Mapping[str, Scenario],
+    thresholds: Thresholds,
+) -> dict[str, CellResult]:
+    """The verdict on every cell, honest or faulty."""
+    torch.set_num_threads(1)
+    found: dict[str, CellResult] = {}
+    for model in planned.models:
+        faulty = [one for one in planned.faulty if one.cells[0].model == model.id]
+        found |= examine.results(
+            run, model, planned.backends, faulty, planned.honest, scenarios, thresholds
+        )
+    return found
+
+
+def tabulate(
+    run: RunFolder,
+    planned: Plan,
+    found: Mapping[str, CellResult],
+    thresholds: Thresholds,
+    *,
+    sound: Mapping[str, CellResult] | None = None,
+    quick: bool = False,
+    begun: float | None = None,
+) -> table.SelfTest:
+    """The table. `sound` is what the unbroken judge said, where `found` is another's."""
+    rows = examine.rows(run, planned.faulty, found, sound or found)
+    alarms = examine.alarms(found, planned.honest)
+    counted = table.totals(rows, len(planned.honest), len(alarms))
+    return table.SelfTest(
+        schema=table.SCHEMA,
+        run=run.id,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        quick=quick,
+        thresholds=thresholds.source,
+        rows=tuple(rows),
+        alarms=tuple(alarms),
+        totals=counted,
+        broken=table.bars(rows, counted),
+        seconds=time.monotonic() - begun if begun is not None else 0.0,
+        harness=tuple(row.id for row in rows if found[_cell_id(row)].harness),
+    )
+
+
+def _cell_id(row: table.Row) -> str:
+    return row.id
+
+
+def write(run: RunFolder, found: table.SelfTest) -> Path:
+    path = run.path / table.FILE
+    write_record(path, found)
+    return path

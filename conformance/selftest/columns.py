@@ -1,0 +1,213 @@
+"""Faulty columns: which there are, what workers run them, and where their files lie.
+
+Most faults share one engine load: a worker runs one case after another, each with the fault
+that its name says, and every fault's cells appear as a column of their own by links. So a
+faulty column is stored, read and judged like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from conformance.campaign import FORCED, expected, launch, planned_jobs
+from conformance.errors import ConformanceError
+from conformance.records import Backend, Case, Cell, Job, Model, Side
+from conformance.runner import Planned
+from conformance.scenario import Scenario
+from conformance.selftest.fault import MARK, Fault, Variant
+from conformance.store import RunFolder
+
+ENGINE = "conformance.selftest.engine:open_engine"
+#: The group of all faults of a model and backend that one engine load can run.
+SHARED = "faults"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One variant injected into one backend, and the cells that must catch it."""
+
+    backend: Backend
+    variant: Variant
+    cells: tuple[Cell, ...]
+
+    @property
+    def id(self) -> str:
+        return f"{self.backend.id}{MARK}{self.variant.id}"
+
+    def as_judged(self) -> Backend:
+        """The column as the judge sees it.
+
+        What is at fault on one stage as well is compared with one stage at fault; what only
+        the transport does, with an honest one.
+        """
+        if self.variant.fault.side is Side.PIPELINE:
+            return replace(self.backend, id=self.id)
+        options = {**self.backend.options, "variant": self.variant.id}
+        return replace(self.backend, id=self.id, options=options)
+
+    def as_run(self) -> Backend:
+        """The column with an engine load of its own."""
+        options = {
+            "engine": self.backend.engine,
+            "options": {**self.backend.options, **self.variant.fault.options},
+            "variant": self.variant.id,
+        }
+        return replace(self.backend, id=self.id, engine=ENGINE, options=options)
+
+
+def columns(
+    faults: Iterable[Fault], model: Model, backends: Sequence[Backend]
+) -> tuple[Column, ...]:
+    """Every faulty column of a model."""
+    return tuple(
+        Column(backend, variant, _cells(model, f"{backend.id}{MARK}{variant.id}", variant))
+        for fault in faults
+        if not fault.architectures or model.architecture in fault.architectures
+        for backend in backends
+        if backend.id in fault.backends
+        for variant in fault.variants()
+    )
+
+
+def _cells(model: Model, column: str, variant: Variant) -> tuple[Cell, ...]:
+    return tuple(
+        Cell(model.id, column, *name.split(".", 1)) for name in variant.fault.cases
+    )
+
+
+def honest_cells(
+    faulty: Iterable[Column], models: Sequence[Model], backends: Sequence[Backend]
+) -> tuple[Cell, ...]:
+    """The cells without a fault that correspond to some cell with one."""
+    wanted = dict.fromkeys((cell.scenario, cell.case) for one in faulty for cell in one.cells)
+    return tuple(
+        Cell(model.id, backend.id, scenario, case)
+        for model in models
+        for backend in backends
+        for scenario, case in wanted
+    )
+
+
+def jobs(
+    run: RunFolder,
+    faulty: Sequence[Column],
+    models: Sequence[Model],
+    backends: Sequence[Backend],
+    honest: Sequence[Cell],
+    scenarios: Mapping[str, Scenario],
+    *,
+    folder: Path,
+    cache: Path,
+) -> tuple[list[Planned], list[Planned]]:
+    """The jobs of the honest run, of the faulty columns and of what all of them generated;
+    and apart those whose cells are to hang or die, for which short limits do.
+    """
+    everything = [*honest, *(cell for one in faulty for cell in one.cells)]
+    kinds = {one.id: one.as_run() for one in faulty}
+    planned = planned_jobs(
+        run,
+        models,
+        (*backends, *kinds.values()),
+        everything,
+        scenarios,
+        folder=folder,
+        cache=cache,
+    )
+    by_id = {one.id: one for one in planned}
+    single: dict[str, Planned] = {}
+    brief: list[Planned] = []
+    for column in faulty:
+        if not column.variant.fault.alone:
+            continue
+        name = f"{column.cells[0].model}:{column.id}"
+        one = replace(by_id[name], launch=launch(column.backend))
+        if column.variant.fault.short:
+            brief.append(replace(one, needs=()))
+        else:
+            single[name] = replace(one, make=_expecting(one.make, column.backend))
+    shared = _shared_jobs(run, [one for one in faulty if not one.variant.fault.alone], by_id)
+    names = {f"{cell.model}:{one.id}" for one in faulty for cell in one.cells}
+    long = [one for one in planned if one.id not in names]
+    forced = [one for one in long if one.id.endswith(f":{FORCED.id}")]
+    rest = [one for one in long if not one.id.endswith(f":{FORCED.id}")]
+    ready = [*rest, *single.values(), *shared]
+    known = {one.id: one for one in ready}
+    forced = [
+        replace(one, after=tuple(name for name in known if name.startswith(_model(one.id))))
+        for one in forced
+    ]
+    return [*ready, *forced], brief
+
+
+def _model(job: str) -> str:
+    return f"{job.split(':', 1)[0]}:"
+
+
+def _expecting(make: Callable[[], Job | None], backend: Backend) -> Callable[[], Job | None]:
+    """The job, which must prove to be what its column says."""
+
+    def made() -> Job | None:
+        job = make()
+        return None if job is None else replace(job, expect=expected(backend))
+
+    return made
+
+
+def _shared_jobs(
+    run: RunFolder, faulty: Sequence[Column], by_id: Mapping[str, Planned]
+) -> list[Planned]:
+    groups: dict[tuple[str, str], list[Column]] = {}
+    for column in faulty:
+        groups.setdefault((column.cells[0].model, column.backend.id), []).append(column)
+    found = []
+    for (model, backend), members in groups.items():
+        honest = by_id[f"{model}:{backend}"]
+        name = f"{backend}{MARK}{SHARED}"
+        found.append(
+            replace(
+                honest,
+                id=f"{model}:{name}",
+                make=_sharing(run, honest.make, members, name),
+                folder=run.group_folder(model, name).path,
+                cached=False,
+            )
+        )
+    return found
+
+
+def _sharing(
+    run: RunFolder, make: Callable[[], Job | None], members: Sequence[Column], name: str
+) -> Callable[[], Job | None]:
+    """One worker for many columns: the job, and the links by which each column is found."""
+
+    def made() -> Job | None:
+        job = make()
+        if job is None:
+            raise ConformanceError("the honest column has no job to take a fault's from")
+        honest = {case.key: case for case in job.cases}
+        cases: list[Case] = []
+        target = run.group_folder(job.model.id, name)
+        for column in members:
+            own = run.group_folder(job.model.id, column.id)
+            (own.path / "cells").mkdir(parents=True, exist_ok=True)
+            _link(own.path / "group.json", target.path / "group.json")
+            for cell in column.cells:
+                plain = honest[cell.key]
+                case = replace(plain, name=f"{plain.name}{MARK}{column.variant.id}")
+                cases.append(case)
+                _link(own.cell(cell.key), target.cell(case.key))
+        backend = job.backend
+        options = {"engine": backend.engine, "options": dict(backend.options)}
+        faulty = replace(backend, id=name, engine=ENGINE, options=options)
+        return replace(
+            job, engine=ENGINE, backend=faulty, folder=target.path, cases=tuple(cases)
+        )
+
+    return made
+
+
+def _link(link: Path, target: Path) -> None:
+    if not link.is_symlink():
+        link.symlink_to(target)

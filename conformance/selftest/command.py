@@ -1,0 +1,98 @@
+"""`conformance selftest`: what is chosen, run, judged, written and said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance import execution, plan
+from conformance.errors import ExitCode
+from conformance.records import Backend, Model, Thresholds
+from conformance.runner import Event
+from conformance.scenario import discover
+from conformance.selftest import campaign, table
+from conformance.selftest.fault import ALL, Fault
+from conformance.selftest.faults import FAULTS
+from conformance.store import RunFolder, open_run
+
+#: The real model with massive activations, and three layouts of the stream.
+MODELS = ("smollm2-135m", "llama", "gpt2", "gemma2")
+#: Two summands, and one tensor.
+QUICK_MODELS = ("llama", "gpt2")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for. `again` names a stored self-test to judge anew."""
+
+    models: tuple[Model, ...]
+    backends: tuple[Backend, ...]
+    scenarios: Path
+    reports: Path
+    thresholds: Thresholds
+    expression: str = ""
+    quick: bool = False
+    jobs: int = 1
+    again: str = ""
+
+
+def chosen(expression: str, *, quick: bool) -> tuple[Fault, ...]:
+    """The faults that are injected: `-k` matches their ids."""
+    wanted = plan.matcher(expression)
+    return tuple(
+        fault for fault in FAULTS.values() if wanted(fault.id) and (fault.quick or not quick)
+    )
+
+
+def default_backends(backends: Sequence[Backend]) -> tuple[Backend, ...]:
+    return tuple(backend for backend in backends if backend.id in ALL)
+
+
+def run(
+    asked: Asked, cache: Path, on_event: Callable[[Event], None]
+) -> tuple[RunFolder, table.SelfTest | None]:
+    """The run's folder and the table; None when it was interrupted."""
+    begun = time.monotonic()
+    scenarios = discover(asked.scenarios)
+    honest = () if asked.quick else plan.cells(asked.models, asked.backends, scenarios)
+    planned = campaign.plan(
+        chosen(asked.expression, quick=asked.quick), asked.models, asked.backends, honest
+    )
+    if asked.again:
+        folder = open_run(asked.reports, asked.again)
+    else:
+        folder = execution.begin(
+            asked.reports,
+            planned.models,
+            planned.backends,
+            planned.honest,
+            scenarios=asked.scenarios.resolve(),
+            thresholds=asked.thresholds,
+            jobs=asked.jobs,
+        )
+        if not campaign.gather(
+            folder,
+            planned,
+            scenarios,
+            folder=asked.scenarios.resolve(),
+            cache=cache,
+            jobs=asked.jobs,
+            on_event=on_event,
+        ):
+            return folder, None
+    judged = campaign.judged(folder, planned, scenarios, asked.thresholds)
+    found = campaign.tabulate(
+        folder, planned, judged, asked.thresholds, quick=asked.quick, begun=begun
+    )
+    campaign.write(folder, found)
+    execution.publish(folder, execution.judge(folder, scenarios, asked.thresholds))
+    return folder, found
+
+
+def exit_code(found: table.SelfTest) -> ExitCode:
+    """3 when the harness failed, 1 when a bar does not hold, else 0."""
+    if found.harness:
+        return ExitCode.HARNESS
+    return ExitCode.UNEXPECTED if found.broken else ExitCode.OK

@@ -1,0 +1,122 @@
+"""A real engine in which faults can be switched on: named as `engine` of a faulty column.
+
+`backend.options`: `engine` (hf or vllm), `options` (the real engine's), `variant` (of a
+column whose engine is faulty from its start; else the variant stands in the case's name).
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from conformance.engines import ENGINES, Engine, Refused
+from conformance.records import Case, Group, Job
+from conformance.scenario import Scenario
+from conformance.selftest import hooks, switch
+from conformance.selftest.fault import MARK, Inexpressible, Moment, Point, Variant, find
+from conformance.selftest.faults import FAULTS
+
+
+class FaultyEngine:
+    """Runs each case on the real engine, with the fault its name or the column says."""
+
+    def __init__(self, job: Job) -> None:
+        options = job.backend.options
+        self.kind = str(options["engine"])
+        self.own = find(FAULTS, options["variant"]) if options.get("variant") else None
+        hooks.install(self.kind, pipeline=job.backend.pipeline)
+        if self.own and self.own.fault.point is Point.LOAD:
+            self.own.fault.act(Moment(None, self.own.dose))
+        checkpoint = job.checkpoint
+        if self.own and self.own.fault.point is Point.CHECKPOINT:
+            checkpoint = changed(checkpoint, job.folder / "checkpoint", self.own)
+        backend = replace(job.backend, engine=self.kind, options=options.get("options", {}))
+        module, _, function = ENGINES[self.kind].partition(":")
+        opened = getattr(importlib.import_module(module), function)
+        self.real: Any = opened(replace(job, backend=backend, checkpoint=checkpoint))
+
+    def group(self) -> Group:
+        found: Group = self.real.group()
+        return found
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
+        plain, variant = self._meant(case)
+        if variant is None:
+            observed: Mapping[str, Any] = self.real.run(scenario, plain)
+            return observed
+        try:
+            with self._armed(variant):
+                switch.passes(Point.CASE, None)
+                return switch.passes(Point.RETURNED, dict(self.real.run(scenario, plain)))  # type: ignore[no-any-return]
+        except Inexpressible as error:
+            raise Refused(f"not expressible here: {error}") from error
+        except Exception as error:
+            if Inexpressible.__name__ in f"{type(error)} {error}":
+                raise Refused(f"not expressible here: {error}") from error
+            raise
+
+    def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
+        plain, variant = self._meant(case)
+        ids: tuple[tuple[int, ...], ...] = self.real.prompt_ids(plain)
+        if variant is None or variant.fault.point is not Point.PROMPT_IDS:
+            return ids
+        return variant.fault.act(ids, Moment(None, variant.dose))  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self.real.close()
+
+    def _meant(self, case: Case) -> tuple[Case, Variant | None]:
+        name, _, variant = case.name.partition(MARK)
+        meant = find(FAULTS, variant) if variant else self.own
+        return replace(case, name=name), meant
+
+    @contextmanager
+    def _armed(self, variant: Variant) -> Iterator[None]:
+        """The fault is on in this process and in every process of the engine."""
+        layers = len(self.real.lm.layers)
+        noise = tuple(self.real.probe.noise)
+        armed = switch.Armed(variant, layers, noise=noise)
+        try:
+            switch.arm(armed)
+            if self.kind == "hf":
+                refusals = [hooks.hook_model(armed, self.real.model._module)]  # noqa: SLF001
+            else:
+                refusals = self._tell_workers(variant.id, layers, noise)
+            if all(refusals):
+                raise Inexpressible(refusals[0])
+            yield
+        finally:
+            switch.disarm()
+            if self.kind == "vllm":
+                self._tell_workers("", layers, noise)
+
+    def _tell_workers(self, name: str, layers: int, noise: tuple[float, ...]) -> list[str]:
+        engine = self.real.model.vllm_entrypoint.llm_engine
+        told: list[str] = engine.collective_rpc(hooks.arm_worker, args=(name, layers, noise))
+        return told
+
+
+def changed(source: Path, target: Path, variant: Variant) -> Path:
+    """A copy of the checkpoint whose weights went through the fault."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    for path in target.glob("*.safetensors"):
+        weights = load_file(path)
+        new = variant.fault.act(weights, Moment(None, variant.dose))
+        save_file(
+            {name: tensor.contiguous() for name, tensor in new.items()},
+            path,
+            metadata={"format": "pt"},
+        )
+    return target
+
+
+def open_engine(job: Job) -> Engine:
+    return FaultyEngine(job)

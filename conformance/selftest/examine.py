@@ -1,0 +1,147 @@
+"""From the stored observations of a self-test to its table: the ordinary judge, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from conformance import judging
+from conformance.judge import metrics
+from conformance.records import (
+    Backend,
+    Cell,
+    CellResult,
+    Model,
+    Side,
+    Site,
+    Thresholds,
+    Verdict,
+)
+from conformance.scenario import Scenario
+from conformance.selftest.columns import Column
+from conformance.selftest.table import Alarm, Ending, Row
+from conformance.store import RunFolder
+
+
+def results(
+    run: RunFolder,
+    model: Model,
+    backends: Sequence[Backend],
+    faulty: Sequence[Column],
+    honest: Sequence[Cell],
+    scenarios: Mapping[str, Scenario],
+    thresholds: Thresholds,
+) -> dict[str, CellResult]:
+    """The verdicts on a model's honest and faulty cells, as in any run."""
+    columns = (*backends, *(one.as_judged() for one in faulty))
+    cells = [*honest, *(cell for one in faulty for cell in one.cells)]
+    cells = [cell for cell in cells if cell.model == model.id]
+    return judging.judge_model(run, model, columns, cells, scenarios, thresholds)
+
+
+def rows(
+    run: RunFolder,
+    faulty: Sequence[Column],
+    judged: Mapping[str, CellResult],
+    honest: Mapping[str, CellResult],
+) -> list[Row]:
+    """A row for each faulty cell. `honest` has what the sound judge said of the honest ones:
+    what it prints as the smallest error is the bound that counts.
+    """
+    return [_row(run, column, cell, judged, honest) for column in faulty for cell in column.cells]
+
+
+def alarms(judged: Mapping[str, CellResult], honest: Sequence[Cell]) -> list[Alarm]:
+    return [
+        Alarm(cell.id, judged[cell.id].verdict, judged[cell.id].reason)
+        for cell in honest
+        if judged[cell.id].verdict.fails
+    ]
+
+
+def _row(
+    run: RunFolder,
+    column: Column,
+    cell: Cell,
+    judged: Mapping[str, CellResult],
+    honest: Mapping[str, CellResult],
+) -> Row:
+    fault, result = column.variant.fault, judged[cell.id]
+    row = Row(
+        fault=fault.id,
+        source=fault.source,
+        side=fault.side,
+        variant=column.variant.id,
+        model=cell.model,
+        backend=column.backend.id,
+        scenario=cell.scenario,
+        case=cell.case,
+        dose=column.variant.dose,
+        place=column.variant.place,
+        ending=Ending.MISSED,
+        verdict=result.verdict,
+        expected=tuple(sorted(fault.verdicts)),
+        right_verdict=result.verdict in fault.verdicts,
+        diagnosis=result.diagnosis,
+        says=fault.says,
+        reason=result.reason,
+    )
+    if fault.silent:
+        ending = Ending.ALARM if result.verdict.fails else Ending.QUIET
+        return replace(row, ending=ending if not result.verdict.neutral else Ending.ABSENT)
+    if result.verdict.neutral:
+        return replace(row, ending=Ending.ABSENT)
+    twin = honest.get(replace(cell, backend=column.backend.id).id)
+    if result.verdict.passes:
+        size = _size(run, column, cell, twin) if twin else None
+        below = size is not None and size < 1
+        return replace(row, size=size, ending=Ending.BELOW if below else Ending.MISSED)
+    side = getattr(result.attribution, "side", None)
+    if result.verdict is Verdict.UNKNOWN:
+        return row
+    return replace(
+        row,
+        ending=Ending.CAUGHT,
+        right_diagnosis=_says(result.diagnosis, fault.says),
+        attribution=side,
+        right_side=None if side is None or fault.side is Side.HARNESS else side is fault.side,
+    )
+
+
+def _says(diagnosis: str, words: Sequence[str]) -> bool | None:
+    return any(word in diagnosis for word in words) if words else None
+
+
+def _size(run: RunFolder, column: Column, cell: Cell, honest: CellResult) -> float | None:
+    """The largest of what the fault moved, over what the honest cell's judge could have seen
+    there: on all tokens of a site or on any one of them.
+    """
+    mine = run.observations(cell.model, column.id, cell.key)
+    theirs = run.observations(cell.model, column.backend.id, cell.key)
+    found = [
+        share
+        for one in honest.observations
+        if one.smallest and one.site in mine and one.site in theirs
+        for share in _shares(
+            mine[one.site], theirs[one.site], one.smallest, one.extra.get("smallest_local"), one.site
+        )
+    ]
+    return max(found, default=None)
+
+
+def _shares(
+    mine: Tensor, theirs: Tensor, smallest: float, local: float | None, site: str
+) -> list[float]:
+    if mine.shape != theirs.shape or not theirs.is_floating_point():
+        return []
+    before = metrics.rows(theirs)
+    moved = metrics.rows(mine) - before
+    if Site.parse(site).name == "logits":  # compared without their means
+        moved = moved - moved.mean(dim=-1, keepdim=True)
+        before = before - before.mean(dim=-1, keepdim=True)
+    mask = metrics.bulk(before)
+    ratios = metrics.ratio(metrics.norm(moved, mask), metrics.norm(before, mask)).tolist()
+    shares = [metrics.median(ratios) / smallest]
+    return [*shares, max(ratios) / local] if local else shares

@@ -1,0 +1,144 @@
+"""What a fault is: where it acts, whom it belongs to, where it must be caught and as what.
+
+Nothing here knows an engine. A fault's `act` is a plain function on what passes its hook
+point; `conformance.selftest.hooks` puts the points into a worker's processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from conformance.errors import ConformanceError
+from conformance.records import Side, Verdict
+from conformance.scenario import position
+
+ALL = ("hf", "vllm-pp1", "vllm-pp2")
+VLLM = ("vllm-pp1", "vllm-pp2")
+STAGES = ("vllm-pp2",)
+
+#: Separates a case's or a column's name from the variant that is injected there.
+MARK = "@"
+
+
+class Point(StrEnum):
+    """Where a fault acts, and what its `act` is given besides the `Moment`."""
+
+    READ = "read"  # what `lm.layers[i].stream` gives → what the block sees
+    WRITE = "write"  # what is assigned to it → what is written, SKIPPED or Raw
+    LOGITS = "logits"  # what `lm.logits` gives
+    TOKEN = "token"  # what `lm.token` gives
+    ASKED = "asked"  # how `lm.trace` asks for a generation: its keyword arguments
+    RETURNED = "returned"  # all observations of a case by site → those that are kept
+    PROMPT_IDS = "prompt ids"  # the ids that the tokenizer made of the prompts
+    FORWARD = "forward"  # the real model in one process → hooks that are removed afterwards
+    RECORD = "record"  # what a stage noted of a value it served → what it sends, or None
+    REPLAY = "replay"  # what another stage saw → what is replayed here, or None
+    CASE = "case"  # a case is about to run
+    LOAD = "load"  # the engine is about to be opened
+    CHECKPOINT = "checkpoint"  # the weights by name → those that are loaded
+    NOWHERE = "nowhere"  # nothing is changed, or the engine is only opened otherwise
+
+
+class Inexpressible(Exception):
+    """This fault has no meaning on this engine or layout; in words why."""
+
+
+class Skipped:
+    """A write that does not happen."""
+
+
+SKIPPED = Skipped()
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A layer's whole output, to be put in place as it is."""
+
+    output: Any
+
+
+@dataclass
+class Moment:
+    """What an action may know: where it is to act, where and in which process it is called.
+
+    `at` is the layer the variant names (None: everywhere), `layer` the one at hand. `raw`
+    gives the layer's output as the engine made it. `memory` lasts as long as the case.
+    `noise` is the relative error of an honest run after each layer.
+    """
+
+    at: int | None
+    dose: float
+    layer: int | None = None
+    layers: int = 0
+    stage: int = 0
+    stages: int = 1
+    raw: Callable[[], Any] = lambda: None
+    noise: tuple[float, ...] = ()
+    memory: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def here(self) -> bool:
+        return self.at is None or self.at == self.layer
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault. `id` and `source` are those of the list of known faults.
+
+    `cases` must catch it, with one of `verdicts` and with one of the words of `says` in the
+    diagnosis (none: no diagnosis is asked for). It is injected at each of `places` (a name
+    of `conformance.scenario.position`, "" for everywhere) with each of `doses`. `silent`
+    ones must not be flagged. `alone` asks for an engine load of its own, `options` are then
+    the engine's.
+    """
+
+    id: str
+    source: str
+    side: Side
+    point: Point
+    act: Callable[..., Any]
+    cases: tuple[str, ...]
+    verdicts: frozenset[Verdict]
+    says: tuple[str, ...] = ()
+    places: tuple[str, ...] = ("",)
+    doses: tuple[float, ...] = (0.0,)
+    backends: tuple[str, ...] = ALL
+    architectures: tuple[str, ...] = ()
+    silent: bool = False
+    alone: bool = False
+    short: bool = False
+    quick: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def variants(self) -> tuple[Variant, ...]:
+        return tuple(Variant(self, place, dose) for place in self.places for dose in self.doses)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A fault at one place with one dose."""
+
+    fault: Fault
+    place: str = ""
+    dose: float = 0.0
+
+    @property
+    def id(self) -> str:
+        place = f".{self.place}" if self.place else ""
+        dose = f"={self.dose:g}" if len(self.fault.doses) > 1 else ""
+        return f"{self.fault.id}{place}{dose}"
+
+    def at(self, layers: int) -> int | None:
+        return position(self.place, layers) if self.place else None
+
+
+def find(faults: Mapping[str, Fault], name: str) -> Variant:
+    """The variant with this id. Raises ConformanceError when there is none."""
+    for fault in faults.values():
+        for variant in fault.variants():
+            if variant.id == name:
+                return variant
+    raise ConformanceError(f"there is no fault {name!r}", remedy="see conformance.selftest.faults")

@@ -1,0 +1,22 @@
+"""Every fault by its id, in the order of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from conformance.selftest.fault import Fault
+from conformance.selftest.faults import (
+    forward,
+    logits,
+    processes,
+    quiet,
+    reads,
+    relay,
+    returned,
+    weights,
+    writes,
+)
+
+_MODULES = (quiet, reads, logits, returned, writes, forward, weights, relay, processes)
+
+FAULTS: Mapping[str, Fault] = {fault.id: fault for module in _MODULES for fault in module.FAULTS}

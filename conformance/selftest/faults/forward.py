@@ -1,0 +1,107 @@
+"""Faults of the engine's own forward: hooks in the real model, in the process that runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import Fault, Inexpressible, Moment, Point
+from conformance.selftest.faults.model import attention, layer, mlp, positional
+from conformance.selftest.faults.shapes import noisy
+
+OFF = frozenset({Verdict.WRONG, Verdict.DRIFT})
+WRONG = frozenset({Verdict.WRONG})
+CASES = ("clean.pair", "read_all.pair")
+
+
+def _branch_output(model: nn.Module, now: Moment, find: Any, change: Any) -> list[Any]:
+    assert now.at is not None  # noqa: S101 - every variant of these names a layer
+    part = layer(model, now.at, now.layers)
+    if part is None:
+        return []
+    branch = find(part)
+    if branch is None:
+        raise Inexpressible("the layer has no such branch of its own")
+
+    def hook(module: Any, args: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (change(output[0]), *output[1:])
+        return change(output)
+
+    return [branch.register_forward_hook(hook)]
+
+
+def no_mlp(model: nn.Module, now: Moment) -> list[Any]:
+    return _branch_output(model, now, mlp, torch.zeros_like)
+
+
+def double_mlp(model: nn.Module, now: Moment) -> list[Any]:
+    return _branch_output(model, now, mlp, lambda value: value * 2)
+
+
+def no_attention(model: nn.Module, now: Moment) -> list[Any]:
+    return _branch_output(model, now, attention, torch.zeros_like)
+
+
+def noisy_mlp(model: nn.Module, now: Moment) -> list[Any]:
+    def change(value: Tensor) -> Tensor:
+        rows = value.reshape(-1, value.shape[-1])
+        return noisy(rows, now.dose).reshape(value.shape)
+
+    return _branch_output(model, now, mlp, change)
+
+
+def row_lost(model: nn.Module, now: Moment) -> list[Any]:
+    """The second token's row of a branch is zero."""
+
+    def change(value: Tensor) -> Tensor:
+        rows = value.reshape(-1, value.shape[-1]).clone()
+        if len(rows) > 3:
+            rows[-2] = 0
+        return rows.reshape(value.shape)
+
+    return _branch_output(model, now, mlp, change)
+
+
+def positions_off(model: nn.Module, now: Moment) -> list[Any]:
+    """Every position after the first is so many further on."""
+    modules = positional(model)
+    if not modules:
+        raise Inexpressible("no module turns positions into anything")
+
+    def move(ids: Any) -> Any:
+        if isinstance(ids, Tensor) and not ids.is_floating_point():
+            return torch.where(ids > 0, ids + int(now.dose), ids)
+        return ids
+
+    def hook(module: Any, args: Any, kwargs: Any) -> Any:
+        return tuple(map(move, args)), {key: move(value) for key, value in kwargs.items()}
+
+    return [module.register_forward_pre_hook(hook, with_kwargs=True) for _, module in modules]
+
+
+def _fault(name: str, act: Any, **more: Any) -> Fault:
+    given: dict[str, Any] = {
+        "source": "faults.md",
+        "side": Side.ENGINE,
+        "point": Point.FORWARD,
+        "cases": CASES,
+        "verdicts": WRONG,
+        "places": ("middle",),
+    }
+    return Fault(id=name, act=act, **(given | more))
+
+
+FAULTS = (
+    _fault("mlp-lost", no_mlp, places=("first", "middle", "last"), quick=True),
+    _fault("mlp-twice", double_mlp, places=("middle", "last")),
+    _fault("attention-lost", no_attention, places=("first", "last")),
+    _fault("row-lost", row_lost, cases=("read_all.pair",), places=("first", "middle"),
+           source="faults.md: tp-race"),
+    _fault("rope", positions_off, doses=(1, 8), places=("",), verdicts=OFF, quick=True),
+    _fault("coarse-mlp", noisy_mlp, doses=(0.003, 0.03, 0.3), verdicts=OFF,
+           cases=("read_all.pair",)),
+)

@@ -1,0 +1,63 @@
+"""Faults of the ends of a run: logits, the token that was chosen, how it was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import VLLM, Fault, Moment, Point
+
+WRONG = frozenset({Verdict.WRONG})
+CLEAN = ("clean.pair",)
+
+
+def capped(value: Tensor, now: Moment) -> Tensor:
+    return (now.dose * torch.tanh(value.float() / now.dose)).to(value.dtype)
+
+
+def scaled(value: Tensor, now: Moment) -> Tensor:
+    return value * now.dose
+
+
+def shifted(value: Tensor, now: Moment) -> Tensor:
+    return (value.float() + now.dose).to(value.dtype)
+
+
+def int32(value: Tensor, now: Moment) -> Tensor:
+    return value.to(torch.int32)
+
+
+def another(value: Tensor, now: Moment) -> Tensor:
+    """The next id instead."""
+    return (value + int(now.dose)) % 500
+
+
+def nothing_asked(how: Any, now: Moment) -> Any:
+    return None
+
+
+def _fault(name: str, act: Any, point: Point = Point.LOGITS, **more: Any) -> Fault:
+    given: dict[str, Any] = {
+        "source": "faults.md",
+        "side": Side.NNSIGHT,
+        "cases": CLEAN,
+        "verdicts": WRONG,
+    }
+    return Fault(id=name, act=act, point=point, **(given | more))
+
+
+FAULTS = (
+    _fault("logits-place", capped, doses=(30.0, 15.0), says=("soft cap",),
+           verdicts=frozenset({Verdict.WRONG, Verdict.DRIFT})),
+    _fault("logits-scale", scaled, doses=(0.0625, 1.5), says=("times the right", "embedding's"),
+           quick=True),
+    _fault("logits-shift", shifted, doses=(0.5, 8.0), quick=True),
+    _fault("samples-dtype", int32, Point.TOKEN, verdicts=frozenset({Verdict.DTYPE}),
+           cases=("clean.pair", "multigen.read"), quick=True),
+    _fault("token-other", another, Point.TOKEN, doses=(1.0,), quick=True),
+    _fault("defaults", nothing_asked, Point.ASKED, backends=VLLM,
+           verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE, Verdict.MISSING})),
+)

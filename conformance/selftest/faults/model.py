@@ -1,0 +1,39 @@
+"""The parts of a real model that faults of the forward take hold of."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def layer(model: nn.Module, index: int, count: int) -> nn.Module | None:
+    """Decoder layer `index` where this process holds it; another stage's is None."""
+    lists = [
+        (name, child)
+        for name, child in model.named_modules()
+        if isinstance(child, nn.ModuleList) and len(child) == count
+    ]
+    if not lists:
+        return None
+    _, layers = min(lists, key=lambda found: found[0].count("."))
+    part = layers[index]
+    return part if any(True for _ in part.parameters()) else None
+
+
+def mlp(part: nn.Module) -> nn.Module | None:
+    """The second branch of a layer."""
+    return next((child for name, child in part.named_children() if name == "mlp"), None)
+
+
+def attention(part: nn.Module) -> nn.Module | None:
+    """The first branch of a layer."""
+    names = ("self_attn", "attn", "attention")
+    return next((child for name, child in part.named_children() if name in names), None)
+
+
+def positional(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Modules that turn positions into something: rotary or learned embeddings."""
+    return [
+        (name, child)
+        for name, child in model.named_modules()
+        if name.endswith(("rotary_emb", "wpe")) and not list(child.children())
+    ]

@@ -1,0 +1,78 @@
+"""What must not be flagged: nothing at all, the same again, another honest computation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import Fault, Inexpressible, Moment, Point
+from conformance.selftest.faults.model import layer
+
+PASSES = frozenset({Verdict.EXACT, Verdict.MATCH})
+CASES = ("clean.pair", "read_all.pair", "steering.middle-small-one", "ablation.middle")
+
+
+def nothing(value: Any, now: Moment) -> Any:
+    return value
+
+
+def rounded_before_norm(model: nn.Module, now: Moment) -> list[Any]:
+    """The two summands are added in bf16 before the fused norm, not inside it in float32."""
+
+    def add(module: Any, args: Any) -> Any:
+        if len(args) < 2 or args[1] is None or args[0].shape != args[1].shape:
+            return None
+        return (args[0] + args[1], args[1].new_zeros(args[1].shape), *args[2:])
+
+    handles = []
+    for index in range(now.layers):
+        part = layer(model, index, now.layers)
+        norms = [child for name, child in part.named_children() if "norm" in name] if part else []
+        handles += [norm.register_forward_pre_hook(add) for norm in norms]
+    if not handles:
+        raise Inexpressible("no norm of the layers takes two summands")
+    return handles
+
+
+FAULTS = (
+    Fault(
+        id="repeat",
+        source="faults.md: the same again is the same",
+        side=Side.HARNESS,
+        point=Point.NOWHERE,
+        act=nothing,
+        cases=(*CASES, "multigen.cross"),
+        verdicts=PASSES,
+        silent=True,
+        quick=True,
+    ),
+    Fault(
+        id="noise-only",
+        source="faults.md: a legitimately different rounding",
+        side=Side.ENGINE,
+        point=Point.FORWARD,
+        act=rounded_before_norm,
+        cases=CASES,
+        verdicts=PASSES,
+        backends=("vllm-pp1", "vllm-pp2"),
+        architectures=("llama",),
+        silent=True,
+        quick=True,
+    ),
+    Fault(
+        id="eager-attention",
+        source="another honest implementation of attention",
+        side=Side.ENGINE,
+        point=Point.NOWHERE,
+        act=nothing,
+        cases=CASES,
+        verdicts=PASSES,
+        backends=("hf",),
+        silent=True,
+        alone=True,
+        quick=True,
+        options={"attn_implementation": "eager"},
+    ),
+)

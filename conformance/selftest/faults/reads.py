@@ -1,0 +1,243 @@
+"""Faults of reading: what a block sees of a layer's stream is not what the layer gave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import ALL, VLLM, Fault, Inexpressible, Moment, Point
+from conformance.selftest.faults.shapes import float32, noisy
+
+READ = ("read_all.pair",)
+BOTH = ("first", "middle", "last")
+WRONG = frozenset({Verdict.WRONG})
+SHAPE = frozenset({Verdict.STRUCTURE})
+
+
+def half(value: Tensor, now: Moment) -> Any:
+    """The first of two summands."""
+    output = now.raw()
+    if not (isinstance(output, (tuple, list)) and len(output) == 2):
+        raise Inexpressible("a layer's output has no second summand")
+    if torch.equal(output[0], value):
+        raise Inexpressible("the first part is the whole stream")
+    return output[0].clone() if now.here else value
+
+
+def overwritten(value: Tensor, now: Moment) -> Tensor:
+    """Every value read before is overwritten by this one, as a live buffer would be."""
+    for earlier in now.memory.setdefault(len(value), []):
+        earlier.copy_(value)
+    now.memory[len(value)].append(value)
+    return value
+
+
+def overwritten_next(value: Tensor, now: Moment) -> Tensor:
+    """The value read one layer before is overwritten by this one."""
+    earlier = now.memory.get(len(value))
+    now.memory[len(value)] = value
+    if earlier is not None and now.here:
+        earlier.copy_(value)
+    return value.clone() if now.here else value
+
+
+def previous_layer(value: Tensor, now: Moment) -> Tensor:
+    earlier = now.memory.get(len(value), value)
+    now.memory[len(value)] = value
+    return earlier.clone() if now.here else value
+
+
+def without_input(value: Tensor, now: Moment) -> Tensor:
+    """The stream without what came into the layer."""
+    earlier = now.memory.get(len(value))
+    now.memory[len(value)] = value
+    return value - earlier if now.here and earlier is not None else value
+
+
+def position_ids(value: Tensor, now: Moment) -> Tensor:
+    return torch.arange(len(value)) if now.here else value
+
+
+def positions(value: Tensor, now: Moment) -> Tensor:
+    rows = torch.arange(len(value), dtype=value.dtype, device=value.device)
+    return rows[:, None].expand_as(value).clone() if now.here else value
+
+
+def extra_row(value: Tensor, now: Moment) -> Tensor:
+    return torch.cat([value, value[-1:]]) if now.here else value
+
+
+def row_alone(value: Tensor, now: Moment) -> Tensor:
+    return value[0] if now.here else value
+
+
+def without_first(value: Tensor, now: Moment) -> Tensor:
+    return value[int(now.dose) :] if now.here else value
+
+
+def last_chunk(value: Tensor, now: Moment) -> Tensor:
+    return value[-int(now.dose) :] if now.here else value
+
+
+def in_tuple(value: Tensor, now: Moment) -> Any:
+    return (value, value) if now.here else value
+
+
+def halves_swapped(value: Tensor, now: Moment) -> Tensor:
+    return value.roll(value.shape[-1] // 2, dims=-1) if now.here else value
+
+
+def tokens_shifted(value: Tensor, now: Moment) -> Tensor:
+    return value.roll(int(now.dose), dims=0) if now.here else value
+
+
+def reversed_rows(value: Tensor, now: Moment) -> Tensor:
+    return value.flip(0) if now.here else value
+
+
+def scaled(value: Tensor, now: Moment) -> Tensor:
+    return value * now.dose if now.here else value
+
+
+def zeros(value: Tensor, now: Moment) -> Tensor:
+    return torch.zeros_like(value) if now.here else value
+
+
+def blurred(value: Tensor, now: Moment) -> Tensor:
+    return noisy(value, now.dose) if now.here else value
+
+
+def blurred_above_floor(value: Tensor, now: Moment) -> Tensor:
+    """An error that only many tokens together show: so many times that of an honest run."""
+    assert now.layer is not None  # noqa: S101 - a read is of a layer
+    return noisy(value, now.dose * max(now.noise[now.layer], 0.00166)) if now.here else value
+
+
+def one_token(value: Tensor, now: Moment) -> Tensor:
+    if not now.here or len(value) < 2:
+        return value
+    value[1:2] = noisy(value[1:2], now.dose)
+    return value
+
+
+def massive(value: Tensor, now: Moment) -> Tensor:
+    """The largest number of the value is off by this share."""
+    if now.here:
+        place = value.abs().argmax()
+        value.view(-1)[place] *= 1 + now.dose
+    return value
+
+
+def in_float32(value: Tensor, now: Moment) -> Tensor:
+    return float32(value) if now.here else value
+
+
+def not_finite(value: Tensor, now: Moment) -> Tensor:
+    if now.here:
+        value[0, 0] = torch.nan
+    return value
+
+
+def other_donor(value: Tensor, now: Moment) -> Tensor:
+    """What another prompt's block read at this layer, as far as it has rows."""
+    others = now.memory.setdefault(now.layer, {})
+    others[len(value)] = value.clone()
+    donor = next((rows for length, rows in others.items() if length != len(value)), None)
+    if donor is None or now.layer is None or now.layer >= now.layers // 2:
+        return value
+    count = min(len(donor), len(value))
+    return torch.cat([donor[:count], value[count:]])
+
+
+def _fault(name: str, act: Any, **more: Any) -> Fault:
+    given: dict[str, Any] = {
+        "source": "faults.md",
+        "side": Side.NNSIGHT,
+        "point": Point.READ,
+        "cases": READ,
+        "verdicts": WRONG,
+        "places": ("middle",),
+    }
+    return Fault(id=name, act=act, **(given | more))
+
+
+FAULTS = (
+    _fault(
+        "alias",
+        overwritten,
+        verdicts=frozenset({Verdict.ALIASED, Verdict.WRONG}),
+        places=("",),
+        quick=True,
+    ),
+    _fault("alias-next", overwritten_next, says=("next layer",), places=("middle", "last")),
+    _fault(
+        "half-stream",
+        half,
+        says=("without the residual",),
+        backends=VLLM,
+        places=BOTH,
+        quick=True,
+    ),
+    _fault("layer-off", previous_layer, says=("previous layer",), places=("middle", "last", ""),
+           verdicts=frozenset({Verdict.WRONG, Verdict.ALIASED}), quick=True),
+    _fault("input-residual", without_input, says=("own contribution",), places=("middle", "last")),
+    _fault("input-positions", position_ids, verdicts=frozenset({Verdict.STRUCTURE}), places=BOTH),
+    _fault("positions-as-rows", positions, says=("token positions",)),
+    _fault("stream-shape", extra_row, verdicts=SHAPE, places=BOTH),
+    _fault("flat-rows", row_alone, verdicts=SHAPE, places=BOTH),
+    _fault("prefix-cache", without_first, verdicts=SHAPE, doses=(1, 4),
+           says=("lacks the row", "alone")),
+    _fault("chunked", last_chunk, verdicts=SHAPE, doses=(1, 3), says=("lacks the row", "alone")),
+    _fault(
+        "norm-tuple", in_tuple, verdicts=frozenset({Verdict.STRUCTURE, Verdict.MISSING})
+    ),
+    _fault("merged-proj", halves_swapped, says=("halves of the width",), places=BOTH),
+    _fault("token-off", tokens_shifted, says=("row of the", "another order"), doses=(1, -1)),
+    _fault("permuted", reversed_rows, says=("another order",), places=BOTH),
+    _fault(
+        "scaled",
+        scaled,
+        says=("times the right", "twice", "half", "opposite sign"),
+        doses=(1.005, 1.05, 2.0, -1.0),
+        places=("middle",),
+        verdicts=frozenset({Verdict.WRONG, Verdict.DRIFT}),
+        quick=True,
+    ),
+    _fault("zeros", zeros, says=("zero",), places=BOTH),
+    _fault(
+        "blurred",
+        blurred,
+        doses=(0.0003, 0.003, 0.01, 0.03, 0.1, 1.0),
+        places=("first", "middle", "last"),
+        verdicts=frozenset({Verdict.WRONG, Verdict.DRIFT}),
+        quick=True,
+    ),
+    _fault(
+        "blurred-above-floor",
+        blurred_above_floor,
+        doses=(2.0,),
+        places=("middle",),
+        verdicts=frozenset({Verdict.DRIFT, Verdict.WRONG}),
+        quick=True,
+    ),
+    _fault("one-token", one_token, doses=(0.003, 0.1, 1.0), places=BOTH, quick=True),
+    _fault(
+        "massive-off", massive, doses=(1.0,), architectures=("llama",), cases=("read_all.pair",),
+        places=("middle",),
+    ),
+    _fault("pp-dtype-read", in_float32, verdicts=frozenset({Verdict.DTYPE}), places=BOTH,
+           quick=True),
+    _fault("not-finite", not_finite, verdicts=frozenset({Verdict.NONFINITE}), quick=True),
+    _fault(
+        "wrong-donor",
+        other_donor,
+        cases=("cross_consume.early-last",),
+        says=("of prompt", "rows of"),
+        places=("",),
+        quick=True,
+        backends=ALL,
+    ),
+)

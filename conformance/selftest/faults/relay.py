@@ -1,0 +1,165 @@
+"""Faults of the transport between pipeline stages: what is recorded, sent and replayed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import SKIPPED, STAGES, Fault, Moment, Point
+from conformance.selftest.faults import returned
+from conformance.selftest.faults.shapes import float32, noisy
+
+CROSS = ("cross_consume.early-last",)
+ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT, Verdict.MISSING})
+WRONG = frozenset({Verdict.WRONG})
+
+
+def _tensors(value: Any, change: Any) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_tensors(part, change) for part in value)
+    return value
+
+
+def _first_stage(served: Any, now: Moment, change: Any) -> Any:
+    """Change what the first stage sends of a layer."""
+    if now.stage != 0 or now.layer is None or not now.here:
+        return served
+    return served._replace(value=_tensors(served.value, change))
+
+
+def guessed_dtype(served: Any, now: Moment) -> Any:
+    return _first_stage(served, now, float32)
+
+
+def one_row(served: Any, now: Moment) -> Any:
+    return _first_stage(served, now, lambda rows: rows[:1])
+
+
+def noise(served: Any, now: Moment) -> Any:
+    return _first_stage(served, now, lambda rows: noisy(rows, now.dose))
+
+
+def rows_rolled(served: Any, now: Moment) -> Any:
+    """A stale batch: rows of the neighbouring request."""
+    return _first_stage(served, now, lambda rows: rows.roll(-1, dims=0))
+
+
+def stale(served: Any, now: Moment) -> Any:
+    """What was sent of the layer before."""
+    if now.stage != 0 or now.layer is None:
+        return served
+    earlier = now.memory.get("sent", served)
+    now.memory["sent"] = served
+    return served._replace(value=earlier.value) if now.here else served
+
+
+def zeros(served: Any, now: Moment) -> Any:
+    return _first_stage(served, now, torch.zeros_like)
+
+
+def never_sent(served: Any, now: Moment) -> Any:
+    return None if now.stage == 0 and now.here and now.layer is not None else served
+
+
+def visits_lost(visits: Any, now: Moment) -> Any:
+    """The last stage does not replay what the first one saw."""
+    return None if now.stage == now.stages - 1 else visits
+
+
+def waits(visits: Any, now: Moment) -> Any:
+    """The last stage waits for a value that does not come."""
+    while now.stage == now.stages - 1:
+        time.sleep(0.05)
+    return visits
+
+
+def first_stages_keys(saved: returned.Saved, now: Moment) -> returned.Saved:
+    return {
+        str(site): value
+        for site, value in returned.sites(saved).items()
+        if site.layer is None or site.layer >= now.layers // 2
+    }
+
+
+def one_bit(saved: returned.Saved, now: Moment) -> returned.Saved:
+    """The last bit of one number is another one than on a single stage."""
+    value = next(iter(saved.values()))
+    if value.dtype == torch.bfloat16:
+        value.view(torch.int16).view(-1)[0] ^= 1
+    else:
+        value.view(torch.int32).view(-1)[0] ^= 1
+    return saved
+
+
+def rank_added(value: Tensor, now: Moment) -> Tensor:
+    return value + now.stage if now.here else value
+
+
+def other_edit(value: Tensor, now: Moment) -> Tensor:
+    return value + now.stage
+
+
+def late(value: Tensor, now: Moment) -> Any:
+    """The write reaches the stage that owns the layer after the layer ran."""
+    return SKIPPED if now.stage == now.stages - 1 else value
+
+
+def raises(value: Tensor, now: Moment) -> Tensor:
+    if now.layer is not None and now.layer < now.layers // 2 and now.stage != 0:
+        raise AttributeError("no stage owns a module of this name")
+    return value
+
+
+def endless(value: Tensor, now: Moment) -> Tensor:
+    while now.stage == now.stages - 1:
+        time.sleep(0.05)
+    return value
+
+
+def _fault(name: str, act: Any, point: Point = Point.RECORD, **more: Any) -> Fault:
+    given: dict[str, Any] = {
+        "source": "faults.md",
+        "side": Side.PIPELINE,
+        "cases": CROSS,
+        "verdicts": WRONG,
+        "places": ("early",),
+        "backends": STAGES,
+    }
+    return Fault(id=name, act=act, point=point, **(given | more))
+
+
+FAULTS = (
+    _fault("pp-save-lost", first_stages_keys, Point.RETURNED, cases=("read_all.pair",),
+           places=("",), verdicts=frozenset({Verdict.MISSING}), quick=True),
+    _fault("pp-container", returned.short_list, Point.RETURNED, cases=("multigen.read",),
+           doses=(7, 3), places=("",), verdicts=frozenset({Verdict.MISSING})),
+    _fault("pp-dtype", guessed_dtype, verdicts=frozenset({Verdict.DTYPE}), quick=True),
+    _fault("pp-rows", one_row, verdicts=ENDED | {Verdict.STRUCTURE, Verdict.WRONG}, alone=True,
+           short=True),
+    _fault("pp-noise", noise, doses=(0.0003, 0.003, 0.1), quick=True),
+    _fault("pp-rolled", rows_rolled, says=("row of the", "rows of the batch"), quick=True),
+    _fault("pp-stale", stale, cases=("read_all.pair",), places=("early",),
+           says=("previous layer",)),
+    _fault("pp-zeros", zeros, says=("zero", "early"), quick=True),
+    _fault("pp-never-sent", never_sent, verdicts=ENDED, alone=True, short=True),
+    _fault("pp-visits-lost", visits_lost, Point.REPLAY, verdicts=ENDED, alone=True, short=True),
+    _fault("pp-order", waits, Point.REPLAY, verdicts=frozenset({Verdict.TIMEOUT}), alone=True,
+           short=True),
+    _fault("pp-one-bit", one_bit, Point.RETURNED, cases=("read_all.pair", "clean.pair"),
+           places=("",), quick=True),
+    _fault("pp-rank-divergence", rank_added, Point.READ, places=("early",),
+           cases=("read_all.pair",)),
+    _fault("pp-rank-edit", other_edit, Point.WRITE, cases=("steering.middle-large-all",),
+           places=("",), verdicts=ENDED, quick=True),
+    _fault("pp-late-write", late, Point.WRITE, cases=("multigen.cross",), places=("",),
+           verdicts=ENDED | {Verdict.DROPPED, Verdict.PARTIAL}),
+    _fault("pp-names", raises, Point.READ, places=("",), verdicts=ENDED),
+    _fault("pp-iter", endless, Point.READ, places=("",), verdicts=frozenset({Verdict.TIMEOUT}),
+           alone=True, short=True),
+)

@@ -1,0 +1,182 @@
+"""Faults of handing back what was saved: keys, steps, prompts and rows mixed up or lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.records import Side, Site, Verdict
+from conformance.selftest.fault import Fault, Moment, Point
+
+Saved = dict[str, Tensor]
+
+WRONG = frozenset({Verdict.WRONG})
+MISSING = frozenset({Verdict.MISSING})
+PAIR = ("read_all.pair",)
+STEPS = ("multigen.read",)
+
+
+def sites(saved: Saved) -> dict[Site, Tensor]:
+    return {Site.parse(name): value for name, value in saved.items()}
+
+
+def named(found: dict[Site, Tensor]) -> Saved:
+    return {str(site): value for site, value in found.items()}
+
+
+def lost(saved: Saved, now: Moment) -> Saved:
+    """One layer's value was never kept; without a layer the logits were not."""
+    return {
+        str(site): value
+        for site, value in sites(saved).items()
+        if (site.layer != now.at if now.at is not None else site.name != "logits")
+    }
+
+
+def error_lost(saved: Saved, now: Moment) -> Saved:
+    """The block ended after this layer and nobody said so."""
+    return {
+        str(site): value
+        for site, value in sites(saved).items()
+        if site.layer is not None and now.at is not None and site.layer < now.at
+    }
+
+
+def first_only(saved: Saved, now: Moment) -> Saved:
+    return {str(site): value for site, value in sites(saved).items() if site.prompt == 0}
+
+
+def next_layer(saved: Saved, now: Moment) -> Saved:
+    """Every layer's value under the name of the one before; the last keeps its own."""
+    found = sites(saved)
+    return {
+        str(site): found.get(replace(site, layer=site.layer + 1), value)
+        if site.layer is not None and now.at in (None, site.layer)
+        else value
+        for site, value in found.items()
+    }
+
+
+def last_step(saved: Saved, now: Moment) -> Saved:
+    """A list of one value, as often as there are steps."""
+    found = sites(saved)
+    last = max(site.step for site in found)
+    return {
+        str(site): found[replace(site, step=last)] if site.step and site.name == "stream" else value
+        for site, value in found.items()
+    }
+
+
+def stale_step(saved: Saved, now: Moment) -> Saved:
+    """In one step the streams are still those of the step before."""
+    found = sites(saved)
+    return {
+        str(site): found[replace(site, step=site.step - 1)]
+        if site.step == now.dose and site.name == "stream"
+        else value
+        for site, value in found.items()
+    }
+
+
+def repeated_step(saved: Saved, now: Moment) -> Saved:
+    """One step was reported twice, and all later ones a step late."""
+    found = sites(saved)
+    return {
+        str(site): found[replace(site, step=site.step - 1)] if site.step >= now.dose else value
+        for site, value in found.items()
+    }
+
+
+def short_list(saved: Saved, now: Moment) -> Saved:
+    return {str(site): value for site, value in sites(saved).items() if site.step < now.dose}
+
+
+def swapped_prompts(saved: Saved, now: Moment) -> Saved:
+    """Two prompts saved the same name and got each other's."""
+    found = sites(saved)
+    return {
+        str(site): found[replace(site, prompt=1 - site.prompt)] if site.name == "logits" else value
+        for site, value in found.items()
+    }
+
+
+def one_wins(saved: Saved, now: Moment) -> Saved:
+    """Two prompts saved the same name and the second one's stayed for both."""
+    found = sites(saved)
+    return {str(site): found[replace(site, prompt=1)] for site in found}
+
+
+def span(saved: Saved, now: Moment) -> Saved:
+    """The rows of the batch are cut in the wrong place: a prompt has its neighbour's."""
+    found = sites(saved)
+    shifted = dict(found)
+    for site, value in found.items():
+        other = found.get(replace(site, prompt=1))
+        if site.prompt == 0 and site.layer is not None and other is not None:
+            batch = torch.cat([value, other]).roll(-int(now.dose), dims=0)
+            shifted[site] = batch[: len(value)]
+            shifted[replace(site, prompt=1)] = batch[len(value) :]
+    return named(shifted)
+
+
+def whole_batch(saved: Saved, now: Moment) -> Saved:
+    """Nobody cut the batch: both prompts have all the rows."""
+    found = sites(saved)
+    whole = dict(found)
+    for site, value in found.items():
+        other = found.get(replace(site, prompt=1))
+        if site.prompt == 0 and site.layer is not None and other is not None:
+            batch = torch.cat([value, other])
+            whole[site] = whole[replace(site, prompt=1)] = batch
+    return named(whole)
+
+
+def one_bit(saved: Saved, now: Moment) -> Saved:
+    """The last bit of one number that arrived at a target is another one."""
+    found = sites(saved)
+    for site, value in found.items():
+        if site.name == "arrived":
+            value.view(torch.int16).view(-1)[0] ^= 1
+            break
+    return named(found)
+
+
+def extra_token(ids: tuple[tuple[int, ...], ...], now: Moment) -> tuple[tuple[int, ...], ...]:
+    return tuple((1, *row) if now.dose > 0 else row[1:] for row in ids)
+
+
+def _fault(name: str, act: Any, **more: Any) -> Fault:
+    given: dict[str, Any] = {
+        "source": "faults.md",
+        "side": Side.NNSIGHT,
+        "point": Point.RETURNED,
+        "cases": PAIR,
+        "verdicts": WRONG,
+    }
+    return Fault(id=name, act=act, **(given | more))
+
+
+FAULTS = (
+    _fault("save-unbound", lost, verdicts=MISSING, places=("", "first", "last"), quick=True),
+    _fault("error-lost", error_lost, verdicts=MISSING, places=("middle",)),
+    _fault("async-first", first_only, verdicts=MISSING),
+    _fault("layer-next", next_layer, places=("first", "middle"), says=("next layer",)),
+    _fault("alias-list", last_step, cases=STEPS,
+           verdicts=frozenset({Verdict.ALIASED, Verdict.WRONG})),
+    _fault("stale-step", stale_step, cases=STEPS, doses=(1, 4), says=("previous step",),
+           verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}), quick=True),
+    _fault("preempt", repeated_step, cases=STEPS, doses=(2, 5),
+           verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}), says=("previous step",)),
+    _fault("name-clash", swapped_prompts, cases=("clean.pair",), says=("rows of prompt",
+           "another prompt"), quick=True),
+    _fault("name-clash-one", one_wins, verdicts=frozenset({Verdict.STRUCTURE})),
+    _fault("span", span, doses=(1, -1), says=("rows of the batch", "row of the")),
+    _fault("token-axis", whole_batch, verdicts=frozenset({Verdict.STRUCTURE}),
+           says=("rows of prompts",)),
+    _fault("one-bit", one_bit, cases=("cross_write.two",), quick=True),
+    _fault("bos", extra_token, point=Point.PROMPT_IDS, doses=(1, -1), cases=("clean.pair",),
+           side=Side.ENGINE, verdicts=frozenset({Verdict.STRUCTURE}), quick=True),
+)

@@ -1,0 +1,149 @@
+"""Faults of writing: an edit is lost, halved, doubled, misplaced or leaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.direction import direction
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import (
+    SKIPPED,
+    VLLM,
+    Fault,
+    Inexpressible,
+    Moment,
+    Point,
+    Raw,
+    Skipped,
+)
+
+DROPPED = frozenset({Verdict.DROPPED})
+SCALED = frozenset({Verdict.MISSCALED})
+ABLATE = ("ablation.first", "ablation.middle", "ablation.last")
+STEER = ("steering.first-small-all", "steering.middle-large-all", "steering.last-small-one")
+
+
+def skipped(value: Tensor, now: Moment) -> Skipped:
+    return SKIPPED
+
+
+def own_again(value: Tensor, now: Moment) -> Raw:
+    """The edit went into a copy; what is put back is what was there."""
+    return Raw(now.raw())
+
+
+def first_half(value: Tensor, now: Moment) -> Raw:
+    """Only the first of two summands is replaced."""
+    output = now.raw()
+    if not (isinstance(output, (tuple, list)) and len(output) == 2):
+        raise Inexpressible("a layer's output has no second summand")
+    if output[0].shape != output[1].shape or torch.equal(output[0], output[1]):
+        raise Inexpressible("the second part is no summand")
+    return Raw((value, output[1]))
+
+
+def twice(value: Tensor, now: Moment) -> Tensor:
+    return value + (value - _before(value, now))
+
+
+def opposite(value: Tensor, now: Moment) -> Tensor:
+    before = _before(value, now)
+    return before - (value - before)
+
+
+def partly(value: Tensor, now: Moment) -> Tensor:
+    before = _before(value, now)
+    return before + now.dose * (value - before)
+
+
+def elsewhere(value: Tensor, now: Moment) -> Tensor:
+    """As large an edit, in another direction."""
+    before = _before(value, now)
+    size = (value - before).float().norm(dim=-1, keepdim=True)
+    other = direction(value.shape[-1], 1.0, 77).to(value.device).float()
+    return (before.float() + size * other).to(value.dtype)
+
+
+def last_token_only(value: Tensor, now: Moment) -> Tensor:
+    before = _before(value, now)
+    before[-1:] = value[-1:]
+    return before
+
+
+def every_token(value: Tensor, now: Moment) -> Tensor:
+    """What was meant for the last token reaches all."""
+    before = _before(value, now)
+    return before + (value - before)[-1:]
+
+
+def one_prompt(value: Tensor, now: Moment) -> Any:
+    """The block of the second prompt writes to nothing."""
+    first = now.memory.setdefault("first", len(value))
+    return value if len(value) == first else SKIPPED
+
+
+def nearly_zero(value: Tensor, now: Moment) -> Tensor:
+    return value + now.dose
+
+
+def without_second(value: Tensor, now: Moment) -> Raw:
+    output = now.raw()
+    if not isinstance(output, (tuple, list)):
+        raise Inexpressible("a layer's output is no tuple")
+    return Raw((value,))
+
+
+def late_lost(value: Tensor, now: Moment) -> Any:
+    """A write to the second half of the layers comes too late."""
+    return SKIPPED if now.layer is not None and now.layer >= now.layers // 2 else value
+
+
+def _before(value: Tensor, now: Moment) -> Tensor:
+    """The stream as it was, in the shape of what is written."""
+    output = now.raw()
+    parts = list(output) if isinstance(output, (tuple, list)) else [output]
+    rows = [part[0] if part.ndim == 3 else part for part in parts if isinstance(part, Tensor)]
+    whole = rows[0] if len(rows) == 1 or rows[0].shape != rows[1].shape else rows[0] + rows[1]
+    return whole[-len(value) :].clone()  # padding stands in front
+
+
+def _fault(name: str, act: Any, **more: Any) -> Fault:
+    given: dict[str, Any] = {
+        "source": "faults.md",
+        "side": Side.NNSIGHT,
+        "point": Point.WRITE,
+        "cases": STEER,
+        "verdicts": SCALED,
+    }
+    return Fault(id=name, act=act, **(given | more))
+
+
+FAULTS = (
+    _fault("write-dropped", skipped, cases=(*ABLATE, *STEER, "cross_write.one", "cross_write.two"),
+           verdicts=DROPPED, quick=True),
+    _fault("inplace-lost", own_again, cases=("ablation.middle", "steering.middle-small-all"),
+           verdicts=DROPPED),
+    _fault("write-half", first_half, cases=("ablation.middle", "ablation.first"), backends=VLLM,
+           verdicts=frozenset({Verdict.MISSCALED, Verdict.PARTIAL, Verdict.DROPPED}), quick=True),
+    _fault("write-twice", twice, quick=True),
+    _fault("write-sign", opposite),
+    _fault("write-partly", partly, cases=("steering.middle-large-all",), doses=(0.5, 0.8)),
+    _fault("write-elsewhere", elsewhere, cases=("steering.middle-large-all",),
+           verdicts=frozenset({Verdict.MISSCALED, Verdict.DROPPED, Verdict.WRONG})),
+    _fault("write-tokens-lost", last_token_only, cases=("steering.middle-large-all",),
+           verdicts=frozenset({Verdict.PARTIAL})),
+    _fault("write-leaks", every_token,
+           cases=("steering.middle-large-one", "steering.first-small-one"),
+           verdicts=frozenset({Verdict.CONTAMINATED}), quick=True),
+    _fault("write-one-prompt", one_prompt, cases=("ablation.middle", "steering.middle-large-all"),
+           verdicts=frozenset({Verdict.PARTIAL}), quick=True),
+    _fault("write-not-zero", nearly_zero, cases=("ablation.middle",), doses=(1e-3,),
+           verdicts=frozenset({Verdict.WRONG}), quick=True),
+    _fault("write-tuple", without_second, cases=("cross_write.one",), backends=VLLM, alone=True,
+           verdicts=frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT}), short=True),
+    _fault("write-late-half", late_lost, cases=("cross_write.two", "multigen.cross"),
+           verdicts=DROPPED),
+)

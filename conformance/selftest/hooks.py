@@ -1,0 +1,124 @@
+"""The hook points in a worker's processes. The engines know nothing of them.
+
+Put in place before the engine is opened, so that stages forked from the worker have them
+too. With no fault switched on every point hands through what it is given.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from conformance.selftest import switch
+from conformance.selftest.fault import SKIPPED, Inexpressible, Point, Raw, find
+from conformance.selftest.faults import FAULTS
+
+_LAYER = re.compile(r"\.(\d+)\.(?:output|input)")
+
+
+def install(engine: str, *, pipeline: int) -> None:
+    """Every point that a worker of this engine has."""
+    from conformance.stream import Layer
+
+    _stream(Layer)
+    if engine == "hf":
+        from conformance.engines.hf import HFModel, PaddedLayer
+
+        _stream(PaddedLayer)
+        _lm(HFModel)
+        return
+    from conformance.engines.vllm import VLLMModel
+
+    _lm(VLLMModel)
+    if pipeline > 1:
+        _relay()
+
+
+def _stream(kind: Any) -> None:
+    original = kind.__dict__["stream"]
+
+    def read(self: Any) -> Any:
+        value = original.fget(self)
+        return switch.passes(Point.READ, value, _index(self), lambda: self.envoy.output)
+
+    def write(self: Any, value: Any) -> None:
+        new = switch.passes(Point.WRITE, value, _index(self), lambda: self.envoy.output)
+        if isinstance(new, Raw):
+            self.envoy.output = new.output
+        elif new is not SKIPPED:
+            original.fset(self, new)
+
+    kind.stream = property(read, write)
+
+
+def _index(layer: Any) -> int:
+    return int(layer.envoy.path.rsplit(".", 1)[1])
+
+
+def _lm(kind: Any) -> None:
+    for name, point in (("logits", Point.LOGITS), ("token", Point.TOKEN)):
+        setattr(kind, name, _read(kind.__dict__[name], point))
+    trace = kind.trace
+
+    def asked(self: Any, *prompt: Any, **how: Any) -> Any:
+        how = switch.passes(Point.ASKED, how)
+        if how is None:  # without any of the parameters
+            return self.model.trace(*prompt)
+        return trace(self, *prompt, **how)
+
+    kind.trace = asked
+
+
+def _read(original: Any, point: Point) -> property:
+    return property(lambda self: switch.passes(point, original.fget(self)))
+
+
+def _relay() -> None:
+    from conformance.engines.relay import stage
+    from conformance.engines.relay.replay import RelayInterleaver
+
+    serve, replay = RelayInterleaver._serve, stage.replay  # noqa: SLF001 - this is the seam
+
+    def recorded(self: Any, log: Any, index: int, ready: Any, value: Any) -> Any:
+        after = serve(self, log, index, ready, value)
+        place = _LAYER.search(log.locations[index])
+        layer = int(place.group(1)) if place else None
+        noted = switch.passes(Point.RECORD, log.served[index], layer)
+        if noted is None:
+            del log.served[index]
+        else:
+            log.served[index] = noted
+        return after
+
+    def replayed(interleaver: Any, visits: Any, batch: Any, device: Any) -> Any:
+        visits = switch.passes(Point.REPLAY, visits)
+        return {} if visits is None else replay(interleaver, visits, batch, device)
+
+    RelayInterleaver._serve = recorded  # type: ignore[method-assign]  # noqa: SLF001
+    stage.replay = replayed
+
+
+def arm_worker(worker: Any, name: str, layers: int, noise: tuple[float, ...]) -> str:
+    """In a process of vLLM: switch a fault on, there also in the model. "" or why not."""
+    from vllm.distributed.parallel_state import get_pp_group
+
+    group = get_pp_group()
+    if not name:
+        switch.disarm()
+        return ""
+    armed = switch.Armed(
+        find(FAULTS, name), layers, group.rank_in_group, group.world_size, noise
+    )
+    switch.arm(armed)
+    return hook_model(armed, worker.model_runner.get_model())
+
+
+def hook_model(armed: switch.Armed, model: Any) -> str:
+    """Put a fault of the forward into this process's part of the model. "" or why not."""
+    if armed.variant.fault.point is not Point.FORWARD:
+        return ""
+    try:
+        armed.handles.extend(armed.variant.fault.act(model, armed.moment()))
+    except Inexpressible as error:
+        return str(error)
+    return ""

@@ -1,0 +1,19 @@
+"""What a self-test is doing, a line for each worker that ends."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from conformance.runner.events import Event, GroupFinished
+
+
+class Lines:
+    """Deaths are meant to happen here, so only ends are told."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, GroupFinished):
+            words = "done" if event.ok else event.reason
+            self.console.print(f"{event.id}: {words}", markup=False, soft_wrap=True)

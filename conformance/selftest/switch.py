@@ -1,0 +1,70 @@
+"""Which fault is switched on in this process; one at a time, none most of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.selftest.fault import Moment, Point, Variant
+
+
+@dataclass
+class Armed:
+    """A variant in force, and what it needs to know of this process."""
+
+    variant: Variant
+    layers: int
+    stage: int = 0
+    stages: int = 1
+    noise: tuple[float, ...] = ()
+    memory: dict[Any, Any] = field(default_factory=dict)
+    handles: list[Any] = field(default_factory=list)
+
+    def moment(
+        self, layer: int | None = None, raw: Callable[[], Any] = lambda: None
+    ) -> Moment:
+        return Moment(
+            at=self.variant.at(self.layers),
+            dose=self.variant.dose,
+            layer=layer,
+            layers=self.layers,
+            stage=self.stage,
+            stages=self.stages,
+            raw=raw,
+            noise=self.noise,
+            memory=self.memory,
+        )
+
+
+class _Switch:
+    armed: Armed | None = None
+
+
+_SWITCH = _Switch()
+
+
+def arm(armed: Armed) -> None:
+    """Switch a fault on; what was on is switched off first."""
+    disarm()
+    _SWITCH.armed = armed
+
+
+def disarm() -> None:
+    """Switch the fault off and take its hooks out of the model."""
+    armed, _SWITCH.armed = _SWITCH.armed, None
+    for handle in armed.handles if armed else ():
+        handle.remove()
+
+
+def passes(
+    point: Point,
+    value: Any,
+    layer: int | None = None,
+    raw: Callable[[], Any] = lambda: None,
+) -> Any:
+    """What comes out of a hook point: the value itself, or what the fault makes of it."""
+    armed = _SWITCH.armed
+    if armed is None or armed.variant.fault.point is not point:
+        return value
+    return armed.variant.fault.act(value, armed.moment(layer, raw))

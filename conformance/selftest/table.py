@@ -1,0 +1,170 @@
+"""The self-test's table: a row for each fault, place, dose, scenario, backend and model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from enum import StrEnum
+
+from conformance.records import Side, Verdict, record
+from conformance.selftest.bounds import clopper_pearson
+
+SCHEMA = "conformance-selftest/1"
+#: In the folder of the run that observed it.
+FILE = "selftest.json"
+
+
+class Ending(StrEnum):
+    """What became of an injected fault."""
+
+    CAUGHT = "caught"
+    MISSED = "missed"
+    BELOW = "below the bound"
+    QUIET = "not flagged"
+    ALARM = "flagged"
+    ABSENT = "not expressible"
+
+
+@record()
+class Row:
+    """One injection. `size` is how far it moved what was observed, in multiples of the
+    smallest error that the honest cell says would be found; None where nothing moved by a
+    measurable amount. `right_*` is None where it is not asked.
+    """
+
+    fault: str
+    source: str
+    side: Side
+    variant: str
+    model: str
+    backend: str
+    scenario: str
+    case: str
+    dose: float
+    place: str
+    ending: Ending
+    verdict: Verdict
+    expected: tuple[Verdict, ...]
+    right_verdict: bool
+    diagnosis: str = ""
+    says: tuple[str, ...] = ()
+    right_diagnosis: bool | None = None
+    attribution: Side | None = None
+    right_side: bool | None = None
+    size: float | None = None
+    reason: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.scenario}[{self.model}-{self.backend}@{self.variant}-{self.case}]"
+
+
+@record()
+class Rate:
+    """`count` of `total`, with its exact 95 % interval."""
+
+    count: int
+    total: int
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if not self.total:
+            return "none"
+        share = self.count / self.total
+        return (
+            f"{self.count} of {self.total} ({share:.1%}, {self.low:.1%} to {self.high:.1%})"
+        )
+
+
+def rate(count: int, total: int) -> Rate:
+    low, high = clopper_pearson(count, total) if total else (0.0, 1.0)
+    return Rate(count, total, low, high)
+
+
+@record()
+class Alarm:
+    """A cell without a fault that did not pass."""
+
+    id: str
+    verdict: Verdict
+    reason: str
+
+
+@record()
+class Totals:
+    detected: Rate
+    diagnosed: Rate
+    alarms: Rate
+    sides: dict[Side, Rate] = field(default_factory=dict)
+    below: int = 0
+    absent: int = 0
+
+
+@record()
+class SelfTest:
+    """`selftest.json`, whole. `broken` are the bars that do not hold, in words."""
+
+    schema: str
+    run: str
+    date: str
+    quick: bool
+    thresholds: str
+    rows: tuple[Row, ...]
+    alarms: tuple[Alarm, ...]
+    totals: Totals
+    broken: tuple[str, ...]
+    seconds: float = 0.0
+    harness: tuple[str, ...] = ()
+
+
+#: The bars of the issue: how many of the faults above the bound are caught with the right
+#: verdict, and how many wrong tensors are explained.
+DETECTED, DIAGNOSED = 0.98, 0.90
+
+
+def totals(rows: Sequence[Row], clean: int, alarms: int) -> Totals:
+    counted = [row for row in rows if row.ending in {Ending.CAUGHT, Ending.MISSED}]
+    right = [row for row in counted if row.ending is Ending.CAUGHT and row.right_verdict]
+    asked = [row for row in rows if row.right_diagnosis is not None]
+    explained = [row for row in asked if row.right_diagnosis]
+    quiet = [row for row in rows if row.ending in {Ending.QUIET, Ending.ALARM}]
+    flagged = alarms + sum(row.ending is Ending.ALARM for row in quiet)
+    sides = {}
+    for side in (Side.ENGINE, Side.NNSIGHT, Side.PIPELINE):
+        own = [row for row in rows if row.side is side and row.right_side is not None]
+        sides[side] = rate(sum(bool(row.right_side) for row in own), len(own))
+    return Totals(
+        detected=rate(len(right), len(counted)),
+        diagnosed=rate(len(explained), len(asked)),
+        alarms=rate(flagged, clean + len(quiet)),
+        sides=sides,
+        below=sum(row.ending is Ending.BELOW for row in rows),
+        absent=sum(row.ending is Ending.ABSENT for row in rows),
+    )
+
+
+def bars(rows: Sequence[Row], found: Totals) -> tuple[str, ...]:
+    """Which bars do not hold. That a fault is never caught anywhere is one of its own: with
+    many faults one whole gate could be blind within two per cent.
+    """
+    said = []
+    if found.detected.count < DETECTED * found.detected.total or not found.detected.total:
+        said.append(f"{DETECTED:.0%} caught with the right verdict: {found.detected}")
+    if found.diagnosed.count < DIAGNOSED * found.diagnosed.total:
+        said.append(f"{DIAGNOSED:.0%} of the wrong tensors explained: {found.diagnosed}")
+    if found.alarms.count:
+        said.append(f"no false alarm: {found.alarms}")
+    said += [f"{name} is never caught" for name in _never(rows)]
+    return tuple(said)
+
+
+def _never(rows: Sequence[Row]) -> list[str]:
+    """Faults that were injected into a backend and not caught at any place and dose."""
+    seen: dict[str, bool] = {}
+    for row in rows:
+        if row.ending in {Ending.CAUGHT, Ending.MISSED, Ending.BELOW}:
+            name = f"{row.fault} on {row.backend}"
+            caught = row.ending is Ending.CAUGHT and row.right_verdict
+            seen[name] = seen.get(name, False) or caught
+    return [name for name, caught in seen.items() if not caught]
