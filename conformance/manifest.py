@@ -6,23 +6,17 @@ an entry holds only what differs from the block `defaults`.
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError
+from pydantic import Field
 
+from conformance.documents import Location, Refusal, check, parse
 from conformance.engines import ENGINES
-from conformance.errors import ConformanceError
-from conformance.records import Backend, Model, Source, adapter, record
+from conformance.records import Backend, Model, Source, record
 
 #: A model's or backend's id is also the name of a folder.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -36,7 +30,6 @@ _NEEDED: Mapping[str, Sequence[str]] = {
     "hub": ("revision",),
 }
 
-Location = tuple[str | int, ...]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -90,106 +83,23 @@ class _Document:
     defaults: _Defaults = field(default_factory=_Defaults)
 
 
-class _Refusal(Exception):
-    """Something in the document is wrong; `load` adds the file and the line."""
-
-    def __init__(self, location: Location, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.location, self.message, self.remedy = location, message, remedy
-
-
 def load(path: Path) -> Manifest:
     """Read models.yaml.
 
     Raises ConformanceError with file, line and remedy for a file that cannot be read, an
     unknown key, a wrong type, a duplicate id, a model without a source or an unknown engine.
     """
-    tree = _parse(path)
+    tree = parse(path, holds="it needs the keys `models` and `backends`")
     try:
-        document = _check(tree)
+        document = check(_Document, tree, _keys)
         models = tuple(
             _model(name, entry, document.defaults, path.parent)
             for name, entry in document.models.items()
         )
         backends = tuple(_backend(name, entry) for name, entry in document.backends.items())
-    except _Refusal as refusal:
-        raise ConformanceError(
-            refusal.message,
-            remedy=refusal.remedy,
-            path=path,
-            line=line_of(tree, refusal.location),
-        ) from None
+    except Refusal as refusal:
+        raise refusal.at(path, tree) from None
     return Manifest(models, backends)
-
-
-def _parse(path: Path) -> CommentedMap:
-    try:
-        tree = YAML(typ="rt").load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConformanceError(
-            f"cannot be read: {error.strerror}", path=path, remedy="name a file that exists"
-        ) from error
-    except DuplicateKeyError as error:
-        key = re.search(r'"(.*?)"', error.problem or "")
-        raise ConformanceError(
-            f"{key.group(1) if key else 'a key'!r} is there twice",
-            path=path,
-            line=error.problem_mark.line + 1 if error.problem_mark else None,
-            remedy="rename or remove one of the two",
-        ) from error
-    except MarkedYAMLError as error:
-        raise ConformanceError(
-            f"is not YAML: {error.problem}",
-            path=path,
-            line=error.problem_mark.line + 1 if error.problem_mark else None,
-            remedy="mend the syntax there or in the line before",
-        ) from error
-    if not isinstance(tree, CommentedMap):
-        raise ConformanceError(
-            "holds no mapping", path=path, remedy="it needs the keys `models` and `backends`"
-        )
-    return tree
-
-
-def line_of(tree: Any, location: Location) -> int | None:
-    """The line (from 1) of the innermost part of `location` that is in the file."""
-    line = None
-    for step in location:
-        if isinstance(tree, CommentedMap) and step in tree:
-            line = tree.lc.key(step)[0] + 1
-        elif isinstance(tree, CommentedSeq) and isinstance(step, int) and step < len(tree):
-            line = tree.lc.item(step)[0] + 1
-        else:
-            break
-        tree = tree[step]
-    return line
-
-
-def _check(tree: CommentedMap) -> _Document:
-    # Through JSON, because pydantic's strict mode then takes lists for tuples and mappings
-    # for records, yet no "2" for a 2.
-    try:
-        text = json.dumps(tree, default=str)
-        document: _Document = adapter(_Document).validate_json(text, strict=True)
-    except ValidationError as error:
-        # The deepest one: a misspelt key is more telling than the missing one it causes.
-        first = max(
-            error.errors(), key=lambda found: (found["type"] != "missing", len(found["loc"]))
-        )
-        location: Location = first["loc"]
-        where, key = ".".join(map(str, location[:-1])), location[-1]
-        if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            known = _keys(location[:-1])
-            near = difflib.get_close_matches(str(key), known, 1)
-            remedy = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-            message = f"unknown key {key!r}" + (f" in {where}" if where else "")
-            raise _Refusal(location, message, remedy) from None
-        if first["type"] in ("missing", "missing_argument"):
-            message = f"{where or 'the file'} has no {key!r}"
-            raise _Refusal(location, message, f"add `{key}:`") from None
-        message = f"{'.'.join(map(str, location))}: {first['msg']}, not {first['input']!r}"
-        raise _Refusal(location, message, "correct the value") from None
-    return document
 
 
 def _keys(location: Location) -> list[str]:
@@ -208,16 +118,16 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
     place: Location = ("models", name)
     _check_id(name, place)
     if entry.tiny is None and not entry.sources:
-        raise _Refusal(place, f"model {name!r} has no source", "add `tiny: {}` or `sources: [...]`")
+        raise Refusal(place, f"model {name!r} has no source", "add `tiny: {}` or `sources: [...]`")
     if entry.tiny is not None and entry.sources:
-        raise _Refusal(
+        raise Refusal(
             (*place, "tiny"), f"model {name!r} has both `tiny` and `sources`", "keep one of them"
         )
     if entry.layout:
         _check_layout(entry.layout, place)
     if entry.tiny is None:
         if entry.seed is not None:
-            raise _Refusal((*place, "seed"), "only a tiny model has a seed", "remove it")
+            raise Refusal((*place, "seed"), "only a tiny model has a seed", "remove it")
         sources = tuple(
             _source(each, (*place, "sources", index), folder)
             for index, each in enumerate(entry.sources)
@@ -235,19 +145,19 @@ def _source(entry: _SourceEntry, place: Location, folder: Path) -> Source:
     kinds = sorted(given & _NEEDED.keys())
     if len(kinds) != 1:
         said = f"names {' and '.join(kinds)}" if kinds else "names no place"
-        raise _Refusal(place, f"the source {said}", f"one of: {', '.join(_NEEDED)}")
+        raise Refusal(place, f"the source {said}", f"one of: {', '.join(_NEEDED)}")
     kind = kinds[0]
     needed = _NEEDED[kind]
     for key in needed:
         if key not in given:
-            raise _Refusal(
+            raise Refusal(
                 place, f"the {kind} source has no {key!r}", f"add `{key}:`, so that it is pinned"
             )
     for key in sorted(given - {kind, *needed}):
-        raise _Refusal((*place, key), f"a {kind} source takes no {key!r}", "remove it")
+        raise Refusal((*place, key), f"a {kind} source takes no {key!r}", "remove it")
     if kind == "wheel":
         if not _PINNED.fullmatch(entry.wheel):
-            raise _Refusal(
+            raise Refusal(
                 (*place, "wheel"), f"{entry.wheel!r} is not pinned", "write name==version"
             )
         return Source("wheel", package=entry.wheel, file=entry.file, sha256=entry.sha256)
@@ -260,7 +170,7 @@ def _backend(name: str, entry: _BackendEntry) -> Backend:
     place: Location = ("backends", name)
     _check_id(name, place)
     if entry.engine not in ENGINES and not _ENGINE.fullmatch(entry.engine):
-        raise _Refusal(
+        raise Refusal(
             (*place, "engine"),
             f"unknown engine {entry.engine!r}",
             f"one of {', '.join(ENGINES)}, or module:function of your own",
@@ -270,7 +180,7 @@ def _backend(name: str, entry: _BackendEntry) -> Backend:
 
 def _check_id(name: str, place: Location) -> None:
     if not _ID.fullmatch(name):
-        raise _Refusal(
+        raise Refusal(
             place, f"{name!r} cannot be an id", "letters, digits, '.', '_' and '-', not first"
         )
 
@@ -280,6 +190,6 @@ def _check_layout(name: str, place: Location) -> None:
     from conformance.stream import LAYOUTS
 
     if name not in LAYOUTS:
-        raise _Refusal(
+        raise Refusal(
             (*place, "layout"), f"unknown layout {name!r}", f"one of: {', '.join(LAYOUTS)}"
         )

