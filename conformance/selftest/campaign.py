@@ -17,6 +17,7 @@ from conformance.runner import Event, Limits
 from conformance.runner import run as run_jobs
 from conformance.scenario import Scenario
 from conformance.selftest import columns, examine, table
+from conformance.selftest.controls import Control
 from conformance.selftest.fault import Fault
 from conformance.store import ObservationCache, RunFolder
 from conformance.store.files import write_record
@@ -48,9 +49,7 @@ def plan(
     if not faulty:
         raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")
     needed = columns.honest_cells(faulty, models, backends)
-    return Plan(
-        tuple(models), tuple(backends), faulty, tuple(dict.fromkeys((*needed, *honest)))
-    )
+    return Plan(tuple(models), tuple(backends), faulty, tuple(dict.fromkeys((*needed, *honest))))
 
 
 def gather(
@@ -133,12 +132,26 @@ def tabulate(
         totals=counted,
         broken=table.bars(rows, counted),
         seconds=time.monotonic() - begun if begun is not None else 0.0,
-        harness=tuple(row.id for row in rows if found[_cell_id(row)].harness),
+        harness=tuple(row.id for row in rows if found[row.id].harness),
     )
 
 
-def _cell_id(row: table.Row) -> str:
-    return row.id
+def blinded(
+    run: RunFolder,
+    planned: Plan,
+    scenarios: Mapping[str, Scenario],
+    thresholds: Thresholds,
+    control: Control,
+    sound: Mapping[str, CellResult],
+) -> table.SelfTest:
+    """The table of a judge with one gate broken on purpose: it must be red.
+
+    `sound` is what the unbroken judge says; what is below the bound is taken from it.
+    """
+    with control.broken():
+        other = control.thresholds(thresholds)
+        found = judged(run, planned, scenarios, other)
+    return tabulate(run, planned, found, other, sound=sound)
 
 
 def write(run: RunFolder, found: table.SelfTest) -> Path:

@@ -72,9 +72,7 @@ def columns(
 
 
 def _cells(model: Model, column: str, variant: Variant) -> tuple[Cell, ...]:
-    return tuple(
-        Cell(model.id, column, *name.split(".", 1)) for name in variant.fault.cases
-    )
+    return tuple(Cell(model.id, column, *name.split(".", 1)) for name in variant.fault.cases)
 
 
 def honest_cells(
@@ -201,9 +199,7 @@ def _sharing(
         backend = job.backend
         options = {"engine": backend.engine, "options": dict(backend.options)}
         faulty = replace(backend, id=name, engine=ENGINE, options=options)
-        return replace(
-            job, engine=ENGINE, backend=faulty, folder=target.path, cases=tuple(cases)
-        )
+        return replace(job, engine=ENGINE, backend=faulty, folder=target.path, cases=tuple(cases))
 
     return made
 

@@ -12,7 +12,7 @@ from conformance.errors import ExitCode
 from conformance.records import Backend, Model, Thresholds
 from conformance.runner import Event
 from conformance.scenario import discover
-from conformance.selftest import campaign, table
+from conformance.selftest import campaign, controls, table
 from conformance.selftest.fault import ALL, Fault
 from conformance.selftest.faults import FAULTS
 from conformance.store import RunFolder, open_run
@@ -25,7 +25,9 @@ QUICK_MODELS = ("llama", "gpt2")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asks for. `again` names a stored self-test to judge anew."""
+    """What the command line asks for. `again` names a stored self-test to judge anew, `blind` a
+    gate that is broken on purpose.
+    """
 
     models: tuple[Model, ...]
     backends: tuple[Backend, ...]
@@ -36,6 +38,7 @@ class Asked:
     quick: bool = False
     jobs: int = 1
     again: str = ""
+    blind: str = ""
 
 
 def chosen(expression: str, *, quick: bool) -> tuple[Fault, ...]:
@@ -86,6 +89,11 @@ def run(
     found = campaign.tabulate(
         folder, planned, judged, asked.thresholds, quick=asked.quick, begun=begun
     )
+    if asked.blind:
+        control = controls.find(asked.blind)
+        return folder, campaign.blinded(
+            folder, planned, scenarios, asked.thresholds, control, judged
+        )
     campaign.write(folder, found)
     execution.publish(folder, execution.judge(folder, scenarios, asked.thresholds))
     return folder, found

@@ -13,6 +13,7 @@ from conformance.records import (
     Backend,
     Cell,
     CellResult,
+    Judged,
     Model,
     Side,
     Site,
@@ -124,24 +125,22 @@ def _size(run: RunFolder, column: Column, cell: Cell, honest: CellResult) -> flo
         share
         for one in honest.observations
         if one.smallest and one.site in mine and one.site in theirs
-        for share in _shares(
-            mine[one.site], theirs[one.site], one.smallest, one.extra.get("smallest_local"), one.site
-        )
+        for share in _shares(mine[one.site], theirs[one.site], one)
     ]
     return max(found, default=None)
 
 
-def _shares(
-    mine: Tensor, theirs: Tensor, smallest: float, local: float | None, site: str
-) -> list[float]:
-    if mine.shape != theirs.shape or not theirs.is_floating_point():
+def _shares(mine: Tensor, theirs: Tensor, honest: Judged) -> list[float]:
+    """How far all tokens and the worst one moved, each over the smallest error there."""
+    if mine.shape != theirs.shape or not theirs.is_floating_point() or not honest.smallest:
         return []
     before = metrics.rows(theirs)
     moved = metrics.rows(mine) - before
-    if Site.parse(site).name == "logits":  # compared without their means
+    if Site.parse(honest.site).name == "logits":  # compared without their means
         moved = moved - moved.mean(dim=-1, keepdim=True)
         before = before - before.mean(dim=-1, keepdim=True)
     mask = metrics.bulk(before)
     ratios = metrics.ratio(metrics.norm(moved, mask), metrics.norm(before, mask)).tolist()
-    shares = [metrics.median(ratios) / smallest]
+    shares = [metrics.median(ratios) / honest.smallest]
+    local = honest.extra.get("smallest_local")
     return [*shares, max(ratios) / local] if local else shares

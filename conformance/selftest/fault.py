@@ -29,7 +29,7 @@ class Point(StrEnum):
     READ = "read"  # what `lm.layers[i].stream` gives → what the block sees
     WRITE = "write"  # what is assigned to it → what is written, SKIPPED or Raw
     LOGITS = "logits"  # what `lm.logits` gives
-    TOKEN = "token"  # what `lm.token` gives
+    CHOICE = "choice"  # what `lm.token` gives
     ASKED = "asked"  # how `lm.trace` asks for a generation: its keyword arguments
     RETURNED = "returned"  # all observations of a case by site → those that are kept
     PROMPT_IDS = "prompt ids"  # the ids that the tokenizer made of the prompts

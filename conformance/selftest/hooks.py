@@ -56,15 +56,15 @@ def _index(layer: Any) -> int:
 
 
 def _lm(kind: Any) -> None:
-    for name, point in (("logits", Point.LOGITS), ("token", Point.TOKEN)):
+    for name, point in (("logits", Point.LOGITS), ("token", Point.CHOICE)):
         setattr(kind, name, _read(kind.__dict__[name], point))
     trace = kind.trace
 
     def asked(self: Any, *prompt: Any, **how: Any) -> Any:
-        how = switch.passes(Point.ASKED, how)
-        if how is None:  # without any of the parameters
+        changed = switch.passes(Point.ASKED, how)
+        if changed is None:  # without any of the parameters
             return self.model.trace(*prompt)
-        return trace(self, *prompt, **how)
+        return trace(self, *prompt, **changed)
 
     kind.trace = asked
 
@@ -75,9 +75,9 @@ def _read(original: Any, point: Point) -> property:
 
 def _relay() -> None:
     from conformance.engines.relay import stage
-    from conformance.engines.relay.replay import RelayInterleaver
+    from conformance.engines.relay.replay import RelayInterleaver, replay
 
-    serve, replay = RelayInterleaver._serve, stage.replay  # noqa: SLF001 - this is the seam
+    serve = RelayInterleaver._serve  # noqa: SLF001 - this is the seam
 
     def recorded(self: Any, log: Any, index: int, ready: Any, value: Any) -> Any:
         after = serve(self, log, index, ready, value)
@@ -94,8 +94,9 @@ def _relay() -> None:
         visits = switch.passes(Point.REPLAY, visits)
         return {} if visits is None else replay(interleaver, visits, batch, device)
 
-    RelayInterleaver._serve = recorded  # type: ignore[method-assign]  # noqa: SLF001
-    stage.replay = replayed
+    # By their names: the stages look them up when they need them.
+    setattr(RelayInterleaver, "_serve", recorded)  # noqa: B010
+    setattr(stage, "replay", replayed)  # noqa: B010
 
 
 def arm_worker(worker: Any, name: str, layers: int, noise: tuple[float, ...]) -> str:
@@ -106,9 +107,7 @@ def arm_worker(worker: Any, name: str, layers: int, noise: tuple[float, ...]) ->
     if not name:
         switch.disarm()
         return ""
-    armed = switch.Armed(
-        find(FAULTS, name), layers, group.rank_in_group, group.world_size, noise
-    )
+    armed = switch.Armed(find(FAULTS, name), layers, group.rank_in_group, group.world_size, noise)
     switch.arm(armed)
     return hook_model(armed, worker.model_runner.get_model())
 

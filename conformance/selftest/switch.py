@@ -21,9 +21,7 @@ class Armed:
     memory: dict[Any, Any] = field(default_factory=dict)
     handles: list[Any] = field(default_factory=list)
 
-    def moment(
-        self, layer: int | None = None, raw: Callable[[], Any] = lambda: None
-    ) -> Moment:
+    def moment(self, layer: int | None = None, raw: Callable[[], Any] = lambda: None) -> Moment:
         return Moment(
             at=self.variant.at(self.layers),
             dose=self.variant.dose,

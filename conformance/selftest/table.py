@@ -72,9 +72,7 @@ class Rate:
         if not self.total:
             return "none"
         share = self.count / self.total
-        return (
-            f"{self.count} of {self.total} ({share:.1%}, {self.low:.1%} to {self.high:.1%})"
-        )
+        return f"{self.count} of {self.total} ({share:.1%}, {self.low:.1%} to {self.high:.1%})"
 
 
 def rate(count: int, total: int) -> Rate:

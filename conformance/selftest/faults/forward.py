@@ -26,7 +26,7 @@ def _branch_output(model: nn.Module, now: Moment, find: Any, change: Any) -> lis
     if branch is None:
         raise Inexpressible("the layer has no such branch of its own")
 
-    def hook(module: Any, args: Any, output: Any) -> Any:
+    def hook(_: Any, args: Any, output: Any) -> Any:
         if isinstance(output, tuple):
             return (change(output[0]), *output[1:])
         return change(output)
@@ -77,7 +77,7 @@ def positions_off(model: nn.Module, now: Moment) -> list[Any]:
             return torch.where(ids > 0, ids + int(now.dose), ids)
         return ids
 
-    def hook(module: Any, args: Any, kwargs: Any) -> Any:
+    def hook(_: Any, args: Any, kwargs: Any) -> Any:
         return tuple(map(move, args)), {key: move(value) for key, value in kwargs.items()}
 
     return [module.register_forward_pre_hook(hook, with_kwargs=True) for _, module in modules]
@@ -99,9 +99,15 @@ FAULTS = (
     _fault("mlp-lost", no_mlp, places=("first", "middle", "last"), quick=True),
     _fault("mlp-twice", double_mlp, places=("middle", "last")),
     _fault("attention-lost", no_attention, places=("first", "last")),
-    _fault("row-lost", row_lost, cases=("read_all.pair",), places=("first", "middle"),
-           source="faults.md: tp-race"),
+    _fault(
+        "row-lost",
+        row_lost,
+        cases=("read_all.pair",),
+        places=("first", "middle"),
+        source="faults.md: tp-race",
+    ),
     _fault("rope", positions_off, doses=(1, 8), places=("",), verdicts=OFF, quick=True),
-    _fault("coarse-mlp", noisy_mlp, doses=(0.003, 0.03, 0.3), verdicts=OFF,
-           cases=("read_all.pair",)),
+    _fault(
+        "coarse-mlp", noisy_mlp, doses=(0.003, 0.03, 0.3), verdicts=OFF, cases=("read_all.pair",)
+    ),
 )

@@ -23,7 +23,7 @@ def scaled(value: Tensor, now: Moment) -> Tensor:
 
 
 def shifted(value: Tensor, now: Moment) -> Tensor:
-    return (value.float() + now.dose).to(value.dtype)
+    return value.float() + now.dose
 
 
 def int32(value: Tensor, now: Moment) -> Tensor:
@@ -50,14 +50,35 @@ def _fault(name: str, act: Any, point: Point = Point.LOGITS, **more: Any) -> Fau
 
 
 FAULTS = (
-    _fault("logits-place", capped, doses=(30.0, 15.0), says=("soft cap",),
-           verdicts=frozenset({Verdict.WRONG, Verdict.DRIFT})),
-    _fault("logits-scale", scaled, doses=(0.0625, 1.5), says=("times the right", "embedding's"),
-           quick=True),
+    _fault(
+        "logits-place",
+        capped,
+        doses=(30.0, 15.0),
+        says=("soft cap",),
+        verdicts=frozenset({Verdict.WRONG, Verdict.DRIFT}),
+    ),
+    _fault(
+        "logits-scale",
+        scaled,
+        doses=(0.0625, 1.5),
+        says=("times the right", "embedding's"),
+        quick=True,
+    ),
     _fault("logits-shift", shifted, doses=(0.5, 8.0), quick=True),
-    _fault("samples-dtype", int32, Point.TOKEN, verdicts=frozenset({Verdict.DTYPE}),
-           cases=("clean.pair", "multigen.read"), quick=True),
-    _fault("token-other", another, Point.TOKEN, doses=(1.0,), quick=True),
-    _fault("defaults", nothing_asked, Point.ASKED, backends=VLLM,
-           verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE, Verdict.MISSING})),
+    _fault(
+        "samples-dtype",
+        int32,
+        Point.CHOICE,
+        verdicts=frozenset({Verdict.DTYPE}),
+        cases=("clean.pair", "multigen.read"),
+        quick=True,
+    ),
+    _fault("token-other", another, Point.CHOICE, doses=(1.0,), cases=("clean.alone",), quick=True),
+    _fault(
+        "defaults",
+        nothing_asked,
+        Point.ASKED,
+        backends=VLLM,
+        verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE, Verdict.MISSING}),
+    ),
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from conformance.records import Side, Verdict
 from conformance.selftest.fault import SKIPPED, STAGES, Fault, Moment, Point
-from conformance.selftest.faults import returned
+from conformance.selftest.faults.returned import Saved, short_list, sites
 from conformance.selftest.faults.shapes import float32, noisy
 
 CROSS = ("cross_consume.early-last",)
@@ -79,15 +79,15 @@ def waits(visits: Any, now: Moment) -> Any:
     return visits
 
 
-def first_stages_keys(saved: returned.Saved, now: Moment) -> returned.Saved:
+def first_stages_keys(saved: Saved, now: Moment) -> Saved:
     return {
         str(site): value
-        for site, value in returned.sites(saved).items()
+        for site, value in sites(saved).items()
         if site.layer is None or site.layer >= now.layers // 2
     }
 
 
-def one_bit(saved: returned.Saved, now: Moment) -> returned.Saved:
+def one_bit(saved: Saved, now: Moment) -> Saved:
     """The last bit of one number is another one than on a single stage."""
     value = next(iter(saved.values()))
     if value.dtype == torch.bfloat16:
@@ -135,31 +135,84 @@ def _fault(name: str, act: Any, point: Point = Point.RECORD, **more: Any) -> Fau
 
 
 FAULTS = (
-    _fault("pp-save-lost", first_stages_keys, Point.RETURNED, cases=("read_all.pair",),
-           places=("",), verdicts=frozenset({Verdict.MISSING}), quick=True),
-    _fault("pp-container", returned.short_list, Point.RETURNED, cases=("multigen.read",),
-           doses=(7, 3), places=("",), verdicts=frozenset({Verdict.MISSING})),
+    _fault(
+        "pp-save-lost",
+        first_stages_keys,
+        Point.RETURNED,
+        cases=("read_all.pair",),
+        places=("",),
+        verdicts=frozenset({Verdict.MISSING}),
+        quick=True,
+    ),
+    _fault(
+        "pp-container",
+        short_list,
+        Point.RETURNED,
+        cases=("multigen.read",),
+        doses=(7, 3),
+        places=("",),
+        verdicts=frozenset({Verdict.MISSING}),
+    ),
     _fault("pp-dtype", guessed_dtype, verdicts=frozenset({Verdict.DTYPE}), quick=True),
-    _fault("pp-rows", one_row, verdicts=ENDED | {Verdict.STRUCTURE, Verdict.WRONG}, alone=True,
-           short=True),
+    _fault(
+        "pp-rows",
+        one_row,
+        verdicts=ENDED | {Verdict.STRUCTURE, Verdict.WRONG},
+        alone=True,
+        short=True,
+    ),
     _fault("pp-noise", noise, doses=(0.0003, 0.003, 0.1), quick=True),
     _fault("pp-rolled", rows_rolled, says=("row of the", "rows of the batch"), quick=True),
-    _fault("pp-stale", stale, cases=("read_all.pair",), places=("early",),
-           says=("previous layer",)),
+    _fault(
+        "pp-stale", stale, cases=("read_all.pair",), places=("early",), says=("previous layer",)
+    ),
     _fault("pp-zeros", zeros, says=("zero", "early"), quick=True),
     _fault("pp-never-sent", never_sent, verdicts=ENDED, alone=True, short=True),
     _fault("pp-visits-lost", visits_lost, Point.REPLAY, verdicts=ENDED, alone=True, short=True),
-    _fault("pp-order", waits, Point.REPLAY, verdicts=frozenset({Verdict.TIMEOUT}), alone=True,
-           short=True),
-    _fault("pp-one-bit", one_bit, Point.RETURNED, cases=("read_all.pair", "clean.pair"),
-           places=("",), quick=True),
-    _fault("pp-rank-divergence", rank_added, Point.READ, places=("early",),
-           cases=("read_all.pair",)),
-    _fault("pp-rank-edit", other_edit, Point.WRITE, cases=("steering.middle-large-all",),
-           places=("",), verdicts=ENDED, quick=True),
-    _fault("pp-late-write", late, Point.WRITE, cases=("multigen.cross",), places=("",),
-           verdicts=ENDED | {Verdict.DROPPED, Verdict.PARTIAL}),
+    _fault(
+        "pp-order",
+        waits,
+        Point.REPLAY,
+        verdicts=frozenset({Verdict.TIMEOUT}),
+        alone=True,
+        short=True,
+    ),
+    _fault(
+        "pp-one-bit",
+        one_bit,
+        Point.RETURNED,
+        cases=("read_all.pair", "clean.pair"),
+        places=("",),
+        quick=True,
+    ),
+    _fault(
+        "pp-rank-divergence", rank_added, Point.READ, places=("early",), cases=("read_all.pair",)
+    ),
+    _fault(
+        "pp-rank-edit",
+        other_edit,
+        Point.WRITE,
+        cases=("steering.middle-large-all",),
+        places=("",),
+        verdicts=ENDED,
+        quick=True,
+    ),
+    _fault(
+        "pp-late-write",
+        late,
+        Point.WRITE,
+        cases=("multigen.cross",),
+        places=("",),
+        verdicts=ENDED | {Verdict.DROPPED, Verdict.PARTIAL},
+    ),
     _fault("pp-names", raises, Point.READ, places=("",), verdicts=ENDED),
-    _fault("pp-iter", endless, Point.READ, places=("",), verdicts=frozenset({Verdict.TIMEOUT}),
-           alone=True, short=True),
+    _fault(
+        "pp-iter",
+        endless,
+        Point.READ,
+        places=("",),
+        verdicts=frozenset({Verdict.TIMEOUT}),
+        alone=True,
+        short=True,
+    ),
 )

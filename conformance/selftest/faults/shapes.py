@@ -26,7 +26,8 @@ def noisy(rows: Tensor, share: float, seed: int = 3) -> Tensor:
     )
     error = error.float() * mask
     size = values.norm(dim=-1, keepdim=True) / error.norm(dim=-1, keepdim=True)
-    return (rows.float() + share * size * error).to(rows.dtype)
+    changed: Tensor = rows.float() + share * size * error
+    return changed.to(rows.dtype)
 
 
 def float32(value: Tensor) -> Tensor:

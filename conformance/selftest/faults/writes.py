@@ -64,7 +64,8 @@ def elsewhere(value: Tensor, now: Moment) -> Tensor:
     before = _before(value, now)
     size = (value - before).float().norm(dim=-1, keepdim=True)
     other = direction(value.shape[-1], 1.0, 77).to(value.device).float()
-    return (before.float() + size * other).to(value.dtype)
+    changed: Tensor = before.float() + size * other
+    return changed.to(value.dtype)
 
 
 def last_token_only(value: Tensor, now: Moment) -> Tensor:
@@ -122,28 +123,74 @@ def _fault(name: str, act: Any, **more: Any) -> Fault:
 
 
 FAULTS = (
-    _fault("write-dropped", skipped, cases=(*ABLATE, *STEER, "cross_write.one", "cross_write.two"),
-           verdicts=DROPPED, quick=True),
-    _fault("inplace-lost", own_again, cases=("ablation.middle", "steering.middle-small-all"),
-           verdicts=DROPPED),
-    _fault("write-half", first_half, cases=("ablation.middle", "ablation.first"), backends=VLLM,
-           verdicts=frozenset({Verdict.MISSCALED, Verdict.PARTIAL, Verdict.DROPPED}), quick=True),
+    _fault(
+        "write-dropped",
+        skipped,
+        cases=(*ABLATE, *STEER, "cross_write.one", "cross_write.two"),
+        verdicts=DROPPED,
+        quick=True,
+    ),
+    _fault(
+        "inplace-lost",
+        own_again,
+        cases=("ablation.middle", "steering.middle-small-all"),
+        verdicts=DROPPED,
+    ),
+    _fault(
+        "write-half",
+        first_half,
+        cases=("ablation.middle", "ablation.first"),
+        backends=VLLM,
+        verdicts=frozenset({Verdict.MISSCALED, Verdict.PARTIAL, Verdict.DROPPED}),
+        quick=True,
+    ),
     _fault("write-twice", twice, quick=True),
     _fault("write-sign", opposite),
     _fault("write-partly", partly, cases=("steering.middle-large-all",), doses=(0.5, 0.8)),
-    _fault("write-elsewhere", elsewhere, cases=("steering.middle-large-all",),
-           verdicts=frozenset({Verdict.MISSCALED, Verdict.DROPPED, Verdict.WRONG})),
-    _fault("write-tokens-lost", last_token_only, cases=("steering.middle-large-all",),
-           verdicts=frozenset({Verdict.PARTIAL})),
-    _fault("write-leaks", every_token,
-           cases=("steering.middle-large-one", "steering.first-small-one"),
-           verdicts=frozenset({Verdict.CONTAMINATED}), quick=True),
-    _fault("write-one-prompt", one_prompt, cases=("ablation.middle", "steering.middle-large-all"),
-           verdicts=frozenset({Verdict.PARTIAL}), quick=True),
-    _fault("write-not-zero", nearly_zero, cases=("ablation.middle",), doses=(1e-3,),
-           verdicts=frozenset({Verdict.WRONG}), quick=True),
-    _fault("write-tuple", without_second, cases=("cross_write.one",), backends=VLLM, alone=True,
-           verdicts=frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT}), short=True),
-    _fault("write-late-half", late_lost, cases=("cross_write.two", "multigen.cross"),
-           verdicts=DROPPED),
+    _fault(
+        "write-elsewhere",
+        elsewhere,
+        cases=("steering.middle-large-all",),
+        verdicts=frozenset({Verdict.MISSCALED, Verdict.DROPPED, Verdict.WRONG}),
+    ),
+    _fault(
+        "write-tokens-lost",
+        last_token_only,
+        cases=("steering.middle-large-all",),
+        verdicts=frozenset({Verdict.PARTIAL}),
+    ),
+    _fault(
+        "write-leaks",
+        every_token,
+        cases=("steering.middle-large-one", "steering.first-small-one"),
+        verdicts=frozenset({Verdict.CONTAMINATED}),
+        quick=True,
+    ),
+    _fault(
+        "write-one-prompt",
+        one_prompt,
+        cases=("ablation.middle", "steering.middle-large-all"),
+        verdicts=frozenset({Verdict.PARTIAL}),
+        quick=True,
+    ),
+    _fault(
+        "write-not-zero",
+        nearly_zero,
+        cases=("ablation.middle",),
+        doses=(1e-7,),
+        verdicts=frozenset({Verdict.WRONG}),
+        quick=True,
+    ),
+    _fault(
+        "write-tuple",
+        without_second,
+        cases=("cross_write.one",),
+        backends=VLLM,
+        alone=True,
+        verdicts=frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT}),
+        short=True,
+    ),
+    _fault(
+        "write-late-half", late_lost, cases=("cross_write.two", "multigen.cross"), verdicts=DROPPED
+    ),
 )

@@ -1,0 +1,125 @@
+"""Negative controls: the judge with one gate broken on purpose, in this process only.
+
+A self-test that stays green with a blind gate proves nothing. Each control names a gate and
+what of the judge is put out of action; judging the same stored observations again must then
+turn the self-test red.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from conformance import judging
+from conformance.errors import ConformanceError
+from conformance.judge import cell, floor, gain, relations, structure, tokens
+from conformance.judge.evidence import Evidence
+from conformance.records import Relation, Thresholds, Verdict
+
+
+def _same(thresholds: Thresholds) -> Thresholds:
+    return thresholds
+
+
+def _untouched() -> AbstractContextManager[Any]:
+    return mock.patch.dict({})
+
+
+@dataclass(frozen=True)
+class Control:
+    """A gate, and how it is broken: by a threshold, or by what stands in for its code."""
+
+    gate: str
+    broken: Callable[[], AbstractContextManager[Any]] = _untouched
+    thresholds: Callable[[Thresholds], Thresholds] = _same
+
+
+def _settled_as_exact(*blind: Verdict) -> Callable[[], AbstractContextManager[Any]]:
+    """What these verdicts are given for passes instead."""
+    settle = Evidence.settle
+
+    def lenient(self: Evidence, site: Any, verdict: Verdict, message: str, **extra: float) -> None:
+        passing = verdict in blind
+        settle(self, site, Verdict.EXACT if passing else verdict, message, **extra)
+
+    return lambda: mock.patch.object(Evidence, "settle", lenient)
+
+
+def _ids_alike(*_: Any) -> Relation:
+    return Relation(structure.PROMPT_IDS, holds=True)
+
+
+def _holds(_: Any, __: Any, pair: tuple[str, str]) -> Relation:
+    return Relation(" ≡ ".join(pair), holds=True)
+
+
+def _landed(change: gain.Change, uneven: float, thresholds: Thresholds) -> gain.Effect:
+    found = effect(change, uneven, thresholds)
+    untouched = found.landing is gain.Landing.UNTOUCHED
+    landing = found.landing if untouched else gain.Landing.LANDED
+    return replace(found, landing=landing, without=(), reached=())
+
+
+def _no_leak(change: gain.Change, uneven: float, thresholds: Thresholds) -> gain.Effect:
+    return replace(effect(change, uneven, thresholds), leaking=())
+
+
+effect = gain.effect
+
+
+def _benign(*arguments: Any) -> tokens.Choice:
+    return replace(choice(*arguments), benign=True)
+
+
+choice = tokens.choice
+
+
+def _measured(**changed: Any) -> Callable[[], AbstractContextManager[Any]]:
+    """Distances of which something is always as if nothing were off."""
+    measures = floor.measures
+
+    def lenient(*arguments: Any) -> list[floor.Distance]:
+        return [replace(distance, **changed) for distance in measures(*arguments)]
+
+    return lambda: mock.patch.object(floor, "measures", lenient)
+
+
+@contextmanager
+def _one_stage_ignored() -> Iterator[None]:
+    with mock.patch.object(judging, "compare_exact", return_value=()):
+        yield
+
+
+CONTROLS: Mapping[str, Control] = {
+    control.gate: control
+    for control in (
+        Control("missing", _settled_as_exact(Verdict.MISSING)),
+        Control("structure", _settled_as_exact(Verdict.STRUCTURE)),
+        Control("dtype", _settled_as_exact(Verdict.DTYPE)),
+        Control("finite", lambda: mock.patch.object(structure, "finite", return_value="")),
+        Control("aliased", lambda: mock.patch.object(relations, "aliased", return_value={})),
+        Control("median", thresholds=lambda known: replace(known, k_med=math.inf)),
+        Control("maximum", thresholds=lambda known: replace(known, k_max=math.inf)),
+        Control("massive", _measured(massive=0.0, massive_ulps=0.0)),
+        Control("shift", _measured(shift=0.0)),
+        Control("zero", _measured(zero=True)),
+        Control("gain", lambda: mock.patch.object(gain, "effect", _landed)),
+        Control("leak", lambda: mock.patch.object(gain, "effect", _no_leak)),
+        Control("token", lambda: mock.patch.object(cell.tokens, "choice", _benign)),
+        Control("prompt ids", lambda: mock.patch.object(structure, "prompt_ids", _ids_alike)),
+        Control("equal within", lambda: mock.patch.object(relations, "equal_within", _holds)),
+        Control("one stage", _one_stage_ignored),
+    )
+}
+
+
+def find(gate: str) -> Control:
+    """The control of this gate. Raises ConformanceError when there is none."""
+    if gate not in CONTROLS:
+        remedy = f"one of: {', '.join(CONTROLS)}"
+        raise ConformanceError(f"there is no gate {gate!r} to break", remedy=remedy)
+    return CONTROLS[gate]

@@ -1,0 +1,57 @@
+"""The list of faults: each can be asked for, stored, and is expected by cases that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conformance.errors import ConformanceError
+from conformance.records import Side
+from conformance.scenario import discover
+from conformance.selftest.fault import Point, find
+from conformance.selftest.faults import FAULTS
+from conformance.store.files import safe
+
+ROOT = Path(__file__).parents[2]
+VARIANTS = [variant for fault in FAULTS.values() for variant in fault.variants()]
+SCENARIOS = discover(ROOT / "scenarios")
+
+
+def test_every_variant_has_a_name_of_its_own_that_can_be_a_folder_and_is_found_by_it():
+    names = [variant.id for variant in VARIANTS]
+    assert len(set(names)) == len(names)
+    for variant in VARIANTS:
+        assert safe(f"vllm-pp2@{variant.id}")
+        assert find(FAULTS, variant.id) == variant
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.id)
+def test_every_fault_names_cases_that_exist_and_a_verdict_that_suits_it(fault):
+    for name in fault.cases:
+        scenario, case = name.split(".", 1)
+        assert case in SCENARIOS[scenario].cases
+    assert all(verdict.passes == fault.silent for verdict in fault.verdicts)
+    assert not (fault.short and not fault.alone), "only a group of its own has short limits"
+
+
+def test_there_are_five_faults_and_more_of_each_side():
+    for side in (Side.ENGINE, Side.NNSIGHT, Side.PIPELINE):
+        assert sum(fault.side is side for fault in FAULTS.values()) >= 5
+
+
+def test_faults_of_the_transport_are_injected_where_there_is_one():
+    for fault in FAULTS.values():
+        if fault.side is Side.PIPELINE or fault.point in {Point.RECORD, Point.REPLAY}:
+            assert fault.backends == ("vllm-pp2",)
+
+
+def test_a_name_that_is_no_fault_is_refused():
+    with pytest.raises(ConformanceError, match="there is no fault 'half'"):
+        find(FAULTS, "half")
+
+
+def test_the_document_names_every_fault():
+    text = (ROOT / "docs" / "selftest.md").read_text(encoding="utf-8")
+    missing = [name for name in FAULTS if f"`{name}`" not in text]
+    assert not missing

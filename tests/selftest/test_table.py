@@ -1,0 +1,98 @@
+"""From rows to rates and bars."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from conformance.records import Side, Verdict, from_json, to_json
+from conformance.selftest.show import complaint
+from conformance.selftest.table import SCHEMA, Ending, Row, SelfTest, bars, totals
+
+ROW = Row(
+    fault="half-stream",
+    source="faults.md",
+    side=Side.NNSIGHT,
+    variant="half-stream.middle",
+    model="llama",
+    backend="hf",
+    scenario="read_all",
+    case="pair",
+    dose=0.0,
+    place="middle",
+    ending=Ending.CAUGHT,
+    verdict=Verdict.WRONG,
+    expected=(Verdict.WRONG,),
+    right_verdict=True,
+)
+MISSED = replace(
+    ROW, ending=Ending.MISSED, verdict=Verdict.MATCH, right_verdict=False, reason="within noise"
+)
+
+
+def broken(rows, clean=300, alarms=0):
+    return bars(rows, totals(rows, clean, alarms))
+
+
+def test_all_caught_and_nothing_flagged_holds():
+    assert broken([ROW] * 60) == ()
+
+
+def test_two_per_cent_may_be_missed_and_no_more():
+    assert broken([ROW] * 98 + [MISSED] * 2) == ()
+    assert any("98%" in said for said in broken([ROW] * 97 + [MISSED] * 3))
+
+
+def test_caught_with_another_verdict_does_not_count():
+    other = replace(ROW, verdict=Verdict.DTYPE, right_verdict=False)
+    assert any("98%" in said for said in broken([ROW] * 40 + [other]))
+
+
+def test_a_fault_that_is_never_caught_is_a_bar_of_its_own():
+    blind = replace(MISSED, fault="dtype")
+    assert broken([ROW] * 1000 + [blind]) == ("dtype on hf is never caught",)
+
+
+def test_doses_below_the_bound_are_not_missed_but_one_must_be_above():
+    below = replace(ROW, ending=Ending.BELOW, verdict=Verdict.MATCH, right_verdict=False)
+    assert broken([ROW] * 60 + [below] * 60) == ()
+    assert broken([ROW] * 60 + [replace(below, fault="blurred")])
+
+
+def test_one_false_alarm_is_too_many():
+    assert any("false alarm" in said for said in broken([ROW] * 60, alarms=1))
+    alarm = replace(ROW, fault="repeat", ending=Ending.ALARM)
+    assert any("false alarm" in said for said in broken([ROW] * 60 + [alarm]))
+
+
+def test_a_tenth_of_the_explanations_may_be_wrong():
+    right = replace(ROW, right_diagnosis=True)
+    wrong = replace(ROW, right_diagnosis=False)
+    assert broken([right] * 9 + [wrong]) == ()
+    assert any("explained" in said for said in broken([right] * 8 + [wrong] * 2))
+
+
+def test_no_row_at_all_is_no_success():
+    assert broken([])
+
+
+def test_every_miss_is_said_with_its_reason():
+    assert complaint(ROW) == ""
+    assert "within noise" in complaint(MISSED)
+    assert "blamed on engine" in complaint(
+        replace(ROW, right_side=False, attribution=Side.ENGINE)
+    )
+
+
+def test_the_stored_table_is_read_back_as_it_was():
+    found = SelfTest(
+        schema=SCHEMA,
+        run="r",
+        date="d",
+        quick=True,
+        thresholds="t",
+        rows=(ROW, MISSED),
+        alarms=(),
+        totals=totals([ROW, MISSED], 10, 0),
+        broken=(),
+    )
+    assert from_json(SelfTest, to_json(found)) == found
