@@ -20,7 +20,7 @@ from conformance.engines.environment import ENVIRONMENT
 from conformance.errors import ConformanceError
 from conformance.records import Backend, Case, Cell, Job, Model
 from conformance.runner import Launch, Planned
-from conformance.scenario import PROBING, Scenario
+from conformance.scenario import PROBING, Scenario, plain_cases
 from conformance.store import RunFolder
 
 #: Not a column: what every column is compared with.
@@ -63,6 +63,14 @@ def planned_jobs(
     return jobs
 
 
+def reference_jobs(
+    run: RunFolder, model: Model, scenarios: Mapping[str, Scenario], *, folder: Path, cache: Path
+) -> list[Planned]:
+    """The jobs of a model that has no columns: its checkpoint, and its reference on every case."""
+    names = {(one.name, case) for one in scenarios.values() for case in one.cases}
+    return _Maker(run, model, scenarios, folder, cache).groundwork(names)
+
+
 class _Maker:
     """The jobs of one model. Each is made when it is due: only then is the checkpoint there."""
 
@@ -82,12 +90,8 @@ class _Maker:
 
     def jobs(self, columns: Columns) -> list[Planned]:
         names = {(cell.scenario, cell.case) for _, cells in columns for cell in cells}
-        build = f"{self.model.id}:build"
-        reference = f"{self.model.id}:reference"
-        jobs = [
-            self._planned(build, BUILD, self._build),
-            self._planned(reference, REFERENCE, lambda: self._reference(names), needs=(build,)),
-        ]
+        reference = f"{self.model.id}:{REFERENCE.id}"
+        jobs = self.groundwork(names)
         for backend, cells in columns:
             jobs.append(
                 self._planned(
@@ -107,6 +111,15 @@ class _Maker:
             )
         )
         return jobs
+
+    def groundwork(self, names: set[tuple[str, str]]) -> list[Planned]:
+        """The checkpoint, then the reference on these cases."""
+        build = f"{self.model.id}:{BUILD.id}"
+        reference = f"{self.model.id}:{REFERENCE.id}"
+        return [
+            self._planned(build, BUILD, self._build),
+            self._planned(reference, REFERENCE, lambda: self._reference(names), needs=(build,)),
+        ]
 
     def _planned(
         self,
@@ -176,14 +189,17 @@ class _Maker:
 
     def _reference(self, names: Iterable[tuple[str, str]]) -> Job:
         probe = PROBING.expand(self._checkpoint().layers)
-        return self._job(REFERENCE, probe + self._cases(names))
+        cases = self._cases(names)
+        return self._job(REFERENCE, probe + cases + plain_cases(cases))
 
     def _column(self, backend: Backend, cells: Sequence[Cell]) -> Callable[[], Job]:
         probe = self.run.group_folder(self.model.id, REFERENCE.id).cell("probe.all")
 
         def make() -> Job:
             cases = self._cases((cell.scenario, cell.case) for cell in cells)
-            return self._job(backend, cases, probe=probe, expect=expected(backend))
+            return self._job(
+                backend, cases + plain_cases(cases), probe=probe, expect=expected(backend)
+            )
 
         return make
 
@@ -191,7 +207,8 @@ class _Maker:
         """The cases in which some column generated other tokens than the truth."""
         found: dict[str, Case] = {}
         for backend, cells in columns:
-            for case in self._cases((cell.scenario, cell.case) for cell in cells):
+            cases = self._cases((cell.scenario, cell.case) for cell in cells)
+            for case in cases + plain_cases(cases):
                 along = replace(case, forced=self._differing(backend, case))
                 if along.forced:
                     found[along.key] = along

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from conformance.attributing import attributed
 from conformance.campaign import BUILD, REFERENCE
 from conformance.errors import ExitCode
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
@@ -34,7 +35,7 @@ from conformance.records import (
     Thresholds,
     Verdict,
 )
-from conformance.scenario import Scenario
+from conformance.scenario import PLAIN, Scenario, plain_case
 from conformance.store import RunFolder
 from conformance.truths import Truth, Truths
 
@@ -116,7 +117,19 @@ def judge_model(
         case = next((case for case in cases if case.name == case_name), None)
         judge = _Columns(run, model, backends, scenario, case, thresholds)
         found |= {cell.id: judge.cell(cell) for cell in columns}
-    return found
+
+    def generated(cell: CellResult) -> CellResult | None:
+        """What the cell's engine made of its prompts without nnsight, judged."""
+        scenario = scenarios.get(cell.scenario)
+        if scenario is None:
+            return None
+        case = plain_case(scenario.prompts)
+        own = Cell(model.id, cell.backend, PLAIN.name, case.name)
+        if run.outcome(own.model, own.backend, own.key) is None:
+            return None
+        return _Columns(run, model, backends, PLAIN, case, thresholds).cell(own)
+
+    return attributed(found, backends, lambda one: one_stage(one, backends), generated)
 
 
 class _Seen(NamedTuple):

@@ -28,7 +28,7 @@ from conformance.engines import Engine, Refused, Unreadable
 from conformance.errors import ConformanceError
 from conformance.last_words import cause, points_elsewhere
 from conformance.records import Case, Group, Job, Outcome, Status
-from conformance.scenario import PROBING, Scenario, discover
+from conformance.scenario import BUILT_IN, Scenario, discover
 from conformance.store import GroupFolder, installed
 from conformance.store.files import read_record
 
@@ -97,7 +97,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
     say("loading")
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
-        scenarios = {PROBING.name: PROBING} | discover(job.scenarios) if todo else {}
+        scenarios = BUILT_IN | discover(job.scenarios) if todo else {}
         engine = _open(job)
         group = replace(
             engine.group(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -123,6 +123,25 @@ class HFModel:
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
         return vector(self.probe, layer, seed).to(torch.bfloat16)
+
+    def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
+        """What transformers generates by itself: no trace, one prompt after the other."""
+        module = self.model._module
+        found = []
+        for prompt in prompts:
+            ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
+            made = module.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=steps,
+                do_sample=False,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+            logits = [torch.log_softmax(one[0].float(), dim=-1) for one in made.logits]
+            tokens = list(made.sequences[0, ids.shape[1] :].split(1))
+            found.append({"logits": logits, "tokens": tokens})
+        return found
 
 
 class HFEngine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,6 +64,34 @@ class VLLMModel:
         """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
         return vector(self.probe, layer, seed).to(torch.bfloat16)
 
+    def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
+        """What vLLM generates by itself: no trace, all prompts in one batch."""
+        from vllm import SamplingParams
+
+        asked = SamplingParams(
+            temperature=0.0,
+            max_tokens=steps,
+            ignore_eos=True,
+            logprobs=-1,
+            flat_logprobs=True,
+            detokenize=False,
+        )
+        made = self.model.vllm_entrypoint.generate(list(prompts), asked, use_tqdm=False)
+        return [own_words(one.outputs[0]) for one in made]
+
+
+def own_words(output: Any) -> dict[str, list[Tensor]]:
+    """One request's tokens and log-probabilities, float32 [vocabulary] a step."""
+    flat = output.logprobs
+    logits = []
+    for start, end in zip(flat.start_indices, flat.end_indices, strict=True):
+        ids = torch.tensor(flat.token_ids[start:end])
+        step = torch.empty(int(ids.max()) + 1)
+        step[ids] = torch.tensor(flat.logprobs[start:end])
+        logits.append(step)
+    tokens = [torch.tensor([token]) for token in output.token_ids]
+    return {"logits": logits, "tokens": tokens}
+
 
 def worker_class(backend: Backend) -> str:
     """The qualified name of the worker that vLLM builds in each of its processes."""
@@ -92,6 +120,7 @@ def load(job: Job) -> Any:
             max_model_len=MAX_LENGTH,
             max_num_seqs=8,
             async_scheduling=False,
+            max_logprobs=-1,
             **backend.options,
         )
     except Exception as error:

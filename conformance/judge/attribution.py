@@ -1,8 +1,9 @@
 """Which side a failed cell is to be blamed on, from what else is known of the same model.
 
-Three facts decide: does the plain engine, without nnsight, agree with the truth; does
+Four facts decide: does the plain engine, without nnsight, agree with the truth; does
 the same cell pass on one pipeline stage; is the clean run right where the edited is
-wrong, or the last logits where what was read on the way is not.
+wrong, or the last logits where what was read on the way is not; and does the scenario
+fail alike on every engine, where others of its kind pass.
 """
 
 from __future__ import annotations
@@ -21,16 +22,23 @@ class Plain:
     evidence: str
 
 
-#: A frame's file → whose code it is; the relay is ours, but is the pipeline's transport.
+#: A frame's file → whose code it is; the relay is ours, but is the pipeline's transport, and
+#: the block of a trace (which nnsight runs under a name of its own) is the scenario's.
 _OWNERS: tuple[tuple[re.Pattern[str], Side], ...] = (
     (re.compile(r"conformance/engines/relay"), Side.PIPELINE),
-    (re.compile(r"(^|/)conformance/"), Side.HARNESS),
+    (re.compile(r"(^|/)conformance/|scenarios/[^/]+\.py$|^<edit"), Side.HARNESS),
     (re.compile(r"(^|/)nnsight/"), Side.NNSIGHT),
     (re.compile(r"(^|/)(vllm|transformers)/"), Side.ENGINE),
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+#: An injected fault raises in the name of the code it was put into.
+_INJECTED = re.compile(r"conformance/selftest/")
 #: Nothing was observed that could be compared.
 _ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT})
+#: The write did something else than it should.
+_WRITE = frozenset({Verdict.DROPPED, Verdict.PARTIAL, Verdict.CONTAMINATED, Verdict.MISSCALED})
+#: Neither a pass nor a failure of the columns.
+_NOT_RUN = frozenset({Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNKNOWN})
 
 
 def attribute(
@@ -38,27 +46,47 @@ def attribute(
     others: Iterable[CellResult],
     *,
     one_stage: str = "",
+    stages: int = 1,
     plain: Plain | None = None,
 ) -> Attribution | None:
     """Who is to blame for a failed cell; None for one that did not fail.
 
     `others` are the cells of the same model. `one_stage` is the column that differs from
-    the cell's only in having one pipeline stage, "" when it has one itself. `plain` is what
-    its engine does without nnsight, None when that is not known.
+    the cell's only in having one pipeline stage, "" when it has one itself or there is none;
+    `stages` is how many the cell's has. `plain` is what its engine does without nnsight, None
+    when that is not known.
     """
     if not cell.verdict.fails:
         return None
     if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
-        return Attribution(Side.HARNESS, cell.reason)
+        return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
     known = {(one.backend, one.scenario, one.case): one for one in others}
     single = known.get((one_stage, cell.scenario, cell.case))
-    if single is not None and single.verdict.passes:
+    if single is not None and _better(single, cell):
         return _between_stages(cell, single, plain)
     if cell.verdict in _ENDED:
-        return _ended(cell, plain)
-    if plain is not None and not plain.agrees:
-        return Attribution(Side.ENGINE, f"without nnsight it is wrong as well: {plain.evidence}")
-    return _by_parts(cell, list(known.values()), plain)
+        found = _ended(cell, plain)
+    else:
+        found = (
+            _of_scenario(cell, list(known.values()))
+            or _of_write(cell, plain)
+            or _of_engine(cell, plain)
+            or _by_parts(cell, list(known.values()), plain)
+        )
+    compared = single is not None and single.verdict not in _NOT_RUN
+    if found.side is Side.NNSIGHT and stages > 1 and not compared:
+        said = "on one stage the cell was not run, so nnsight and the pipeline cannot be told apart"
+        return Attribution(Side.UNDECIDED, f"{found.evidence}; {said}")
+    if found.side is Side.NNSIGHT and single is not None and compared:
+        said = f"on {single.backend} the cell is {single.verdict} as well"
+        return Attribution(Side.NNSIGHT, f"{found.evidence}; {said}")
+    return found
+
+
+def _better(single: CellResult, cell: CellResult) -> bool:
+    """Does one stage pass, or merely drift where several stages do worse?"""
+    drifts = single.verdict is Verdict.DRIFT and cell.verdict is not Verdict.DRIFT
+    return single.verdict.passes or drifts
 
 
 def _between_stages(cell: CellResult, single: CellResult, plain: Plain | None) -> Attribution:
@@ -66,15 +94,20 @@ def _between_stages(cell: CellResult, single: CellResult, plain: Plain | None) -
     if plain is not None and not plain.agrees:
         said = f"{passes}, but {cell.backend} is wrong without nnsight as well: {plain.evidence}"
         return Attribution(Side.ENGINE, said)
+    if plain is not None:
+        passes += f", and {cell.backend} is right without nnsight: {plain.evidence}"
     return Attribution(Side.PIPELINE, passes)
 
 
 def _ended(cell: CellResult, plain: Plain | None) -> Attribution:
     """Nothing to compare: the innermost frame of known code raised it."""
-    for path, line in reversed(_FRAME.findall(cell.detail)):
+    frames = _FRAME.findall(cell.detail)
+    injected = any(_INJECTED.search(path) for path, _ in frames)
+    for path, line in () if injected else reversed(frames):
         for pattern, side in _OWNERS:
             if pattern.search(path):
                 where = "/".join(path.split("/")[-3:])
+                where = "the block of the trace" if path.startswith("<") else where
                 return Attribution(side, f"raised in {where}, line {line}")
     said = f"{cell.verdict}, and no traceback says where"
     if plain is not None and not plain.agrees:
@@ -84,20 +117,79 @@ def _ended(cell: CellResult, plain: Plain | None) -> Attribution:
     return Attribution(Side.UNDECIDED, said)
 
 
+def _of_scenario(cell: CellResult, known: Sequence[CellResult]) -> Attribution | None:
+    """The trace or its reference: alike on every column, where others do the same rightly.
+
+    "The same" is a write into the same layer, or a read of every place that is off here.
+    """
+    columns = [
+        one
+        for one in known
+        if (one.scenario, one.case) == (cell.scenario, cell.case) and one.verdict not in _NOT_RUN
+    ]
+    if len(columns) < 2 or any(one.verdict is not cell.verdict for one in columns):
+        return None
+    proof = [_done_rightly(one, known) for one in columns]
+    if not all(proof):
+        return None
+    where = ", ".join(one.backend for one in columns)
+    said = f"{cell.verdict} alike on {where}, where {proof[0]} does the same rightly"
+    return Attribution(Side.HARNESS, f"the scenario or its reference: {said}")
+
+
+def _done_rightly(cell: CellResult, known: Sequence[CellResult]) -> str:
+    """Another scenario that passes on the cell's column and does what fails here, "" for none."""
+    edited = any(Site.parse(one.site).run == "edited" for one in cell.observations)
+    off = {_spot(one) for one in cell.observations if one.verdict.fails}
+    for other in known:
+        if other.backend != cell.backend or other.scenario == cell.scenario:
+            continue
+        if not other.verdict.passes:
+            continue
+        writes = any(Site.parse(one.site).run == "edited" for one in other.observations)
+        right = {_spot(one) for one in other.observations}
+        same_layer = set(cell.layers.values()) <= set(other.layers.values())
+        if (not edited or (writes and same_layer)) and off <= right and (off or edited):
+            return other.scenario
+    return ""
+
+
+def _spot(judged: Judged) -> tuple[str, int | None]:
+    site = Site.parse(judged.site)
+    return site.name, site.layer
+
+
+def _of_write(cell: CellResult, plain: Plain | None) -> Attribution | None:
+    """The clean run of the very same trace is right, so engine and reads are."""
+    clean = [one for one in cell.observations if Site.parse(one.site).run == "clean"]
+    if cell.verdict not in _WRITE or not clean or not _right(clean):
+        return None
+    words = "the clean run is right, only the run with the write is not"
+    return Attribution(Side.NNSIGHT, words + _also(plain))
+
+
+def _of_engine(cell: CellResult, plain: Plain | None) -> Attribution | None:
+    if plain is None or plain.agrees:
+        return None
+    return Attribution(Side.ENGINE, f"without nnsight it is wrong as well: {plain.evidence}")
+
+
 def _by_parts(cell: CellResult, known: Sequence[CellResult], plain: Plain | None) -> Attribution:
     """Clean run against edited run, last logits against what was read on the way."""
-    also = f"; without nnsight it is right: {plain.evidence}" if plain is not None else ""
     sites = {Site.parse(one.site): one for one in cell.observations}
     unedited = {site: one for site, one in sites.items() if site.run in {"", "clean"}}
     ends = [one for site, one in unedited.items() if site.name in {"logits", "tokens"}]
     reads = [one for site, one in unedited.items() if site.name not in {"logits", "tokens"}]
     edited = [one for site, one in sites.items() if site.run == "edited"]
+    if cell.verdict is Verdict.DRIFT:
+        words = "it drifts, which a coarser computation and a rounded copy both explain"
+        return Attribution(Side.UNDECIDED, words + _also(plain))
     if edited and _right(ends) and _right(reads):
         words = "the clean run is right, only the run with the write is not"
-        return Attribution(Side.NNSIGHT, words + also)
+        return Attribution(Side.NNSIGHT, words + _also(plain))
     if ends and _right(ends) and reads:
         words = "the logits of the run are right, so what was read on the way was computed right"
-        return Attribution(Side.NNSIGHT, words + also)
+        return Attribution(Side.NNSIGHT, words + _also(plain))
     if plain is not None:
         words = f"{cell.backend} is right without nnsight ({plain.evidence}) and wrong with it"
         return Attribution(Side.NNSIGHT, words)
@@ -111,6 +203,13 @@ def _by_parts(cell: CellResult, known: Sequence[CellResult], plain: Plain | None
         return Attribution(Side.NNSIGHT, words)
     words = "wrong in the clean run's logits too, and what the engine does alone is not known"
     return Attribution(Side.UNDECIDED, words)
+
+
+def _also(plain: Plain | None) -> str:
+    if plain is None:
+        return ""
+    said = "it is right" if plain.agrees else "it is wrong as well"
+    return f"; without nnsight {said}: {plain.evidence}"
 
 
 def _right(those: Sequence[Judged]) -> bool:
