@@ -116,20 +116,22 @@ def _results(session: pytest.Session) -> dict[str, CellResult]:
 
 
 def _run(session: pytest.Session) -> dict[str, CellResult]:
-    from conformance import execution
+    from conformance import calibration, execution
     from conformance.checkpoints import cache_folder
-    from conformance.records import Thresholds
+    from conformance.cli import CALIBRATION
     from conformance.runner import Limits
 
     known, scenarios = _known()
     cells = tuple(item.cell for item in session.items if isinstance(item, CellItem))
+    calibrated = calibration.read(ROOT / CALIBRATION)
     run = execution.begin(
         ROOT / "reports",
         known.models,
         known.backends,
         cells,
         scenarios=SCENARIOS,
-        thresholds=Thresholds(),
+        thresholds=calibration.thresholds(calibrated),
+        calibration=calibrated,
         jobs=session.config.getoption("--jobs"),
     )
     finished = execution.execute(

@@ -20,6 +20,7 @@ from conformance import judging
 from conformance.campaign import planned_jobs
 from conformance.records import (
     Backend,
+    Calibration,
     Cell,
     Environment,
     Model,
@@ -64,8 +65,9 @@ def begin(
     scenarios: Path,
     thresholds: Thresholds,
     jobs: int,
+    calibration: Calibration | None = None,
 ) -> RunFolder:
-    """A new run folder with its plan."""
+    """A new run folder with its plan. `calibration` is where the thresholds come from."""
     now = datetime.now(UTC)
     run = create_run(reports, now)
     run.write_plan(
@@ -77,6 +79,7 @@ def begin(
             backends=tuple(b for b in backends if any(c.backend == b.id for c in cells)),
             cells=tuple(cells),
             thresholds=thresholds,
+            calibration=calibration,
             scenarios=str(scenarios),
             jobs=jobs,
         )
@@ -118,22 +121,28 @@ def execute(
     if summary.interrupted:
         return Finished(run, summary, None, None)
     write_record(run.path / INFO, _info(run, plan, summary))
-    results = judge(run, scenarios, plan.thresholds)
+    results = judge(run, scenarios, plan.thresholds, plan.calibration)
     page = publish(run, results)
     return Finished(run, summary, results, page)
 
 
-def judge(run: RunFolder, scenarios: Mapping[str, Scenario], thresholds: Thresholds) -> Results:
-    """The verdicts on a stored run. No engine is started."""
+def judge(
+    run: RunFolder,
+    scenarios: Mapping[str, Scenario],
+    thresholds: Thresholds,
+    calibration: Calibration | None = None,
+) -> Results:
+    """The verdicts on a stored run. No engine is started. `calibration` is where the
+    thresholds come from, for the report.
+    """
     # Thousands of small operations: several threads cost five times what one does.
     torch.set_num_threads(1)
     plan = run.plan()
     info = read_record(RunInfo, run.path / INFO) or RunInfo(
         plan.run, plan.started, plan.started, 0.0, plan.command, plan.jobs
     )
-    return judging.judge_run(
-        run, scenarios, thresholds, info=info, environment=environment(thresholds)
-    )
+    machine = replace(environment(thresholds), calibration=calibration)
+    return judging.judge_run(run, scenarios, thresholds, info=info, environment=machine)
 
 
 def publish(run: RunFolder, results: Results) -> Path:

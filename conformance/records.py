@@ -294,6 +294,52 @@ class Thresholds:
 
 
 @record()
+class ModelScores:
+    """What honest runs held out of the ensemble reached on one model's clean cases.
+
+    `med` and `max` are what the model needs (split-conformal quantiles of Q_med and Q_max),
+    `largest_med` and `largest_max` the most that was seen, at `worst`. `alarms` of the
+    `held_out` runs are beyond the thresholds.
+    """
+
+    model: str
+    cases: int
+    held_out: int
+    med: float
+    max: float
+    largest_med: float
+    largest_max: float
+    worst: str
+    alarms: int
+
+
+@record()
+class Calibration:
+    """`calibration.json`: the thresholds and where they come from.
+
+    One alarm in `cases_per_alarm` clean cases is accepted. `models` need what they need;
+    those in `beyond` need more than the caps. `scores` names the scores that all of this
+    was computed from, `digest` everything else in the file.
+    """
+
+    k_med: float
+    k_max: float
+    cap_med: float
+    cap_max: float
+    cases_per_alarm: int
+    cases: int
+    held_out: int
+    alarms: int
+    date: str
+    device: str
+    versions: Mapping[str, str]
+    models: tuple[ModelScores, ...]
+    beyond: tuple[str, ...]
+    scores: str
+    digest: str = ""
+
+
+@record()
 class Gain:
     """Did the write land: Δcandidate = g·Δtruth + rest (numerics: interventions)."""
 
@@ -420,7 +466,9 @@ class RunInfo:
 
 @record()
 class Environment:
-    """The parent's machine and versions, and the thresholds the judge used."""
+    """The parent's machine and versions, the thresholds the judge used and, where they were
+    calibrated, how.
+    """
 
     python: str
     platform: str
@@ -428,6 +476,7 @@ class Environment:
     devices: tuple[str, ...]
     versions: Mapping[str, str]
     thresholds: Thresholds
+    calibration: Calibration | None = None
 
 
 @record()

@@ -26,7 +26,7 @@ from conformance.judge import (
     verdict,
 )
 from conformance.judge.evidence import Evidence
-from conformance.judge.reference import Reference, batches, read_reference
+from conformance.judge.reference import Reference, batches, distances, read_reference
 from conformance.judge.relations import Mismatch, compare_exact
 from conformance.judge.verdict import Judgement
 from conformance.records import Judged, Site, Thresholds, Verdict
@@ -109,14 +109,11 @@ def _compare_values(evidence: Evidence, thresholds: Thresholds) -> None:
     evidence.floors.update((site, evidence.reference.floor(site)) for site in evidence.rows)
     for site, said in relations.aliased(evidence.observed, evidence.floors).items():
         evidence.settle(site, Verdict.ALIASED, said)
-    left = [site for site in evidence.floors if site not in evidence.judged]
-    for batch in batches(left, lambda site: metrics.shape_of_rows(evidence.observed[site])):
-        rows = [evidence.rows[site] for site in batch]
-        honest = [evidence.floors[site] for site in batch]
-        for site, distance in zip(batch, floor.measures(rows, honest, thresholds), strict=True):
-            mine = evidence.observed[site]
-            exact = _is_honest(mine, evidence.reference, site)
-            evidence.judged[site] = _judged(mine, site, distance, exact, thresholds)
+    left = {site: rows for site, rows in evidence.rows.items() if site not in evidence.judged}
+    for site, distance in distances(evidence.reference, left, thresholds):
+        mine = evidence.observed[site]
+        exact = _is_honest(mine, evidence.reference, site)
+        evidence.judged[site] = _judged(mine, site, distance, exact, thresholds)
 
 
 def _same_integers(mine: Tensor, truth: Tensor) -> tuple[Verdict, str]:

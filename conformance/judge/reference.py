@@ -11,7 +11,7 @@ from torch import Tensor
 
 from conformance.judge import floor, metrics
 from conformance.judge.predictions import Known
-from conformance.records import Site
+from conformance.records import Site, Thresholds
 
 #: Fewer honest runs do not show how far honest runs can be apart.
 FEWEST_MEMBERS = 4
@@ -97,6 +97,16 @@ class Reference:
                     honest = self.floor(site)
                     self._known[site] = Known(honest.truth, honest.noise)
         return self._known
+
+
+def distances(
+    reference: Reference, rows: Mapping[Site, Tensor], thresholds: Thresholds
+) -> Iterator[tuple[Site, floor.Distance]]:
+    """How far a candidate's rows (float64 [T, D], finite) are from the truth, by site."""
+    for batch in batches(rows, lambda site: (len(rows[site]), rows[site].shape[-1])):
+        honest = [reference.floor(site) for site in batch]
+        found = floor.measures([rows[site] for site in batch], honest, thresholds)
+        yield from zip(batch, found, strict=True)
 
 
 def read_reference(reference: Mapping[str, Mapping[str, Tensor]], *, twin: bool) -> Reference | str:

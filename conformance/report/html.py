@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from conformance.records import Results
-from conformance.report import facts, findings
+from conformance.report import calibrated, facts, findings
 from conformance.report.looks import FAMILIES, LOOKS
 from conformance.report.payload import counts, payload
 from conformance.report.words import number
@@ -71,6 +71,8 @@ def render(results: Results) -> str:
         findings=findings.findings(results),
         backends=facts.backends(results),
         facts=facts.run_facts(results),
+        calibration=results.environment.calibration,
+        calibrated=calibrated,
         layouts=facts.layouts(results),
         started=facts.when(results.run.started),
         counts=counts(results.cells),

@@ -20,6 +20,7 @@ from conformance.errors import ConformanceError
 from conformance.records import (
     SCHEMA,
     Backend,
+    Calibration,
     Cell,
     Group,
     Model,
@@ -61,6 +62,7 @@ class RunPlan:
     thresholds: Thresholds
     scenarios: str = "scenarios"
     jobs: int = 1
+    calibration: Calibration | None = None
 
 
 class GroupFolder:
