@@ -258,7 +258,7 @@ def _plain_run(lm: Any, case: Case) -> Any:
 #: Not one of the user's either: every engine runs it last, to tell its own faults from
 #: those of the intervention.
 PLAIN = Scenario(
-    name="plain",
+    name="without_nnsight",
     meaning="Plain: the tokens and log-probabilities that the engine gives without nnsight.",
     run=_plain_run,
     path=Path(__file__),
