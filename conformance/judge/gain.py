@@ -246,8 +246,9 @@ def _landing(gain: Gain, off_axis: float, split: bool, thresholds: Thresholds) -
         return Landing.POWERLESS
     if split:
         return Landing.PARTIAL
-    if abs(gain.g) <= room:
-        return Landing.DROPPED
+    # First, because a write that missed its direction altogether has a gain of 0 as well.
     if gain.h > math.hypot(thresholds.off_axis, thresholds.k_max * off_axis):
         return Landing.MISDIRECTED
+    if abs(gain.g) <= room:
+        return Landing.DROPPED
     return Landing.MISSCALED if abs(gain.g - 1) > room else Landing.LANDED

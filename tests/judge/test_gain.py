@@ -81,6 +81,15 @@ def test_another_direction_of_the_right_size_along_the_axis_is_misdirected() -> 
     assert Case(change).effect(change + other).landing is Landing.MISDIRECTED
 
 
+def test_a_direction_at_right_angles_is_misdirected_though_its_gain_is_that_of_no_write() -> None:
+    change = steering()
+    other = change.roll(1, dims=1)
+    other -= (other * change).sum() / (change * change).sum() * change
+    found = Case(change).effect(other)
+    assert found.gain is not None and abs(found.gain.g) < 0.01
+    assert found.landing is Landing.MISDIRECTED
+
+
 def test_some_tokens_without_the_write_are_partial_and_named() -> None:
     change = steering()
     half = change.clone()
