@@ -158,7 +158,9 @@ def bars(rows: Sequence[Row], found: Totals) -> tuple[str, ...]:
 
 
 def _never(rows: Sequence[Row]) -> list[str]:
-    """Faults that were injected into a backend and not caught at any place and dose."""
+    """Faults that were injected into a backend and not caught at any place and dose of any
+    model, be it below the bound.
+    """
     seen: dict[str, bool] = {}
     for row in rows:
         if row.ending in {Ending.CAUGHT, Ending.MISSED, Ending.BELOW}:

@@ -61,7 +61,7 @@ FAULTS = (
         "logits-scale",
         scaled,
         doses=(0.0625, 1.5),
-        says=("times the right", "embedding's"),
+        says=("times the right", "multiple of the right", "embedding's"),
         quick=True,
     ),
     _fault("logits-shift", shifted, doses=(0.5, 8.0), quick=True),

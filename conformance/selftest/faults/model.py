@@ -35,5 +35,5 @@ def positional(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [
         (name, child)
         for name, child in model.named_modules()
-        if name.endswith(("rotary_emb", "wpe")) and not list(child.children())
+        if name.endswith(("rotary_emb", "wpe"))
     ]

@@ -138,7 +138,7 @@ def one_bit(saved: Saved, now: Moment) -> Saved:
     """The last bit of one number that arrived at a target is another one."""
     found = sites(saved)
     for site, value in found.items():
-        if site.name == "arrived":
+        if site.name == "arrived" and site.run == "edited":
             value.view(torch.int16).view(-1)[0] ^= 1
             break
     return named(found)
@@ -171,7 +171,7 @@ FAULTS = (
         "stale-step",
         stale_step,
         cases=STEPS,
-        doses=(1, 4),
+        doses=(2, 4),
         says=("previous step",),
         verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
         quick=True,

@@ -151,7 +151,7 @@ FAULTS = (
         "write-elsewhere",
         elsewhere,
         cases=("steering.middle-large-all",),
-        verdicts=frozenset({Verdict.MISSCALED, Verdict.DROPPED, Verdict.WRONG}),
+        verdicts=SCALED,
     ),
     _fault(
         "write-tokens-lost",
@@ -177,7 +177,7 @@ FAULTS = (
         "write-not-zero",
         nearly_zero,
         cases=("ablation.middle",),
-        doses=(1e-7,),
+        doses=(1e-12,),
         verdicts=frozenset({Verdict.WRONG}),
         quick=True,
     ),
