@@ -1,12 +1,16 @@
 # `make conformance` and `make test` are all that is needed; both build .venv themselves.
 #   make conformance ARGS="-m llama -b hf"      EXTRAS=gpu,dev for CUDA's vLLM
-.PHONY: conformance test test-all check lint format types imports doctor environment lock clean
+.PHONY: conformance selftest test test-all check lint format types imports doctor environment lock clean
 
 BIN := .venv/bin
 ARGS ?=
 
 conformance: environment
 	$(BIN)/conformance run $(ARGS)
+
+# Known faults injected inside real workers must be found and named; ARGS=--quick for some.
+selftest: environment
+	$(BIN)/conformance selftest $(ARGS)
 
 test: environment
 	$(BIN)/pytest tests -m "not slow" $(ARGS)

@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from conformance.records import Results
-from conformance.report import calibrated, facts, findings
+from conformance.report import calibrated, facts, findings, selftested
 from conformance.report.looks import FAMILIES, LOOKS
 from conformance.report.payload import counts, payload
 from conformance.report.words import number
@@ -43,13 +43,14 @@ def write(results: Results, folder: Path, *, name: str = "index.html") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(render(results), encoding="utf-8", errors="replace")
+    text = render(results, selftested.read(folder))
+    unfinished.write_text(text, encoding="utf-8", errors="replace")
     unfinished.replace(path)
     return path
 
 
-def render(results: Results) -> str:
-    """The page's text."""
+def render(results: Results, tested: selftested.Tested | None = None) -> str:
+    """The page's text. `tested` is what the last self-test found."""
     script = "(() => {\n'use strict';\n" + "\n".join(map(_asset, SCRIPTS)) + "\n})();\n"
     style = "\n".join(map(_asset, STYLES))
     environment = jinja2.Environment(
@@ -73,6 +74,7 @@ def render(results: Results) -> str:
         facts=facts.run_facts(results),
         calibration=results.environment.calibration,
         calibrated=calibrated,
+        tested=tested,
         layouts=facts.layouts(results),
         started=facts.when(results.run.started),
         counts=counts(results.cells),

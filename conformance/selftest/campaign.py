@@ -155,6 +155,8 @@ def blinded(
 
 
 def write(run: RunFolder, found: table.SelfTest) -> Path:
+    """Into the run's folder, and beside all runs: their pages show the last self-test."""
     path = run.path / table.FILE
     write_record(path, found)
+    write_record(run.path.parent / table.FILE, found)
     return path

@@ -25,7 +25,6 @@ from conformance.selftest.columns import Column
 from conformance.selftest.table import Alarm, Ending, Row
 from conformance.store import RunFolder
 
-
 #: The printed bound takes two errors to be at right angles. Those of some hundred numbers are
 #: so to a few per cent only: what lies so little above it is not counted as missed.
 AT_THE_BOUND = 1.1

@@ -28,6 +28,7 @@ class Point(StrEnum):
 
     READ = "read"  # what `lm.layers[i].stream` gives → what the block sees
     WRITE = "write"  # what is assigned to it → what is written, SKIPPED or Raw
+    PATH = "path"  # where a block looks for the layers
     LOGITS = "logits"  # what `lm.logits` gives
     CHOICE = "choice"  # what `lm.token` gives
     ASKED = "asked"  # how `lm.trace` asks for a generation: its keyword arguments

@@ -18,9 +18,11 @@ _LAYER = re.compile(r"\.(\d+)\.(?:output|input)")
 
 def install(engine: str, *, pipeline: int) -> None:
     """Every point that a worker of this engine has."""
+    from conformance.engines.traced import Layers
     from conformance.stream import Layer
 
     _stream(Layer)
+    _path(Layers)
     if engine == "hf":
         from conformance.engines.hf import HFModel, PaddedLayer
 
@@ -49,6 +51,20 @@ def _stream(kind: Any) -> None:
             original.fset(self, new)
 
     kind.stream = property(read, write)
+
+
+def _path(kind: Any) -> None:
+    original = kind.__getitem__
+
+    def item(self: Any, index: Any) -> Any:
+        path = self.path
+        self.path = switch.passes(Point.PATH, path)
+        try:
+            return original(self, index)
+        finally:
+            self.path = path
+
+    kind.__getitem__ = item
 
 
 def _index(layer: Any) -> int:

@@ -78,9 +78,7 @@ def test_no_row_at_all_is_no_success():
 def test_every_miss_is_said_with_its_reason():
     assert complaint(ROW) == ""
     assert "within noise" in complaint(MISSED)
-    assert "blamed on engine" in complaint(
-        replace(ROW, right_side=False, attribution=Side.ENGINE)
-    )
+    assert "blamed on engine" in complaint(replace(ROW, right_side=False, attribution=Side.ENGINE))
 
 
 def test_the_stored_table_is_read_back_as_it_was():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import time
@@ -32,6 +33,17 @@ def bad_start(now: Moment) -> None:
     raise RuntimeError("injected: the engine core could not be initialised")
 
 
+def no_hook(now: Moment) -> None:
+    """nnsight's interleaver is asked for nothing: another runner is in its place."""
+    # By name: the parent, which reads this list too, has no engine installed.
+    module = importlib.import_module("nnsight.intervention.interleaver")
+    module.Interleaver.handle = lambda _self, _provider, value: value
+
+
+def renamed(path: str, now: Moment) -> str:
+    return f"{path}_renamed"
+
+
 def _fault(name: str, act: Any, verdict: Verdict, point: Point = Point.CASE, **more: Any) -> Fault:
     return Fault(
         id=name,
@@ -52,5 +64,26 @@ FAULTS = (
     _fault("hang", hang, Verdict.TIMEOUT),
     _fault("exit", leave, Verdict.MISSING),
     _fault("oom", killed, Verdict.CRASH),
+    Fault(
+        id="runner-v2",
+        source="faults.md",
+        side=Side.NNSIGHT,
+        point=Point.LOAD,
+        act=no_hook,
+        cases=("clean.pair",),
+        verdicts=frozenset({Verdict.ERROR, Verdict.TIMEOUT, Verdict.CRASH}),
+        alone=True,
+        short=True,
+    ),
+    Fault(
+        id="backend-switch",
+        source="faults.md",
+        side=Side.ENGINE,
+        point=Point.PATH,
+        act=renamed,
+        cases=("read_all.pair",),
+        verdicts=frozenset({Verdict.ERROR}),
+        quick=True,
+    ),
     _fault("bad-start", bad_start, Verdict.ERROR, Point.LOAD, quick=True),
 )

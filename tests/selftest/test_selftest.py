@@ -1,0 +1,161 @@
+"""Faults inside real workers are found; with a gate broken on purpose they are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from conformance import calibration, execution, manifest
+from conformance.checkpoints import cache_folder
+from conformance.records import Side, Verdict
+from conformance.report import html, selftested
+from conformance.scenario import discover
+from conformance.selftest import campaign
+from conformance.selftest.controls import CONTROLS
+from conformance.selftest.faults import FAULTS
+from conformance.selftest.table import Ending
+
+pytestmark = pytest.mark.engine
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = ROOT / "scenarios"
+
+#: Each gate with a fault that nothing else sees.
+SENTINELS = {
+    "missing": "save-unbound",
+    "structure": "flat-rows",
+    "dtype": "pp-dtype-read",
+    "finite": "not-finite",
+    "aliased": "alias",
+    "median": "blurred-above-floor",
+    "maximum": "one-token",
+    "shift": "logits-shift",
+    "zero": "write-not-zero",
+    "gain": "write-dropped",
+    "leak": "write-leaks",
+    "token": "token-other",
+    "prompt ids": "bos",
+    "equal within": "one-bit",
+    "one stage": "pp-one-bit",
+}
+
+
+class Gathered:
+    """A self-test's stored observations and what the sound judge makes of them."""
+
+    def __init__(self, reports: Path, models, backends, faults) -> None:
+        known = manifest.load(ROOT / "models.yaml")
+        self.thresholds = calibration.thresholds(calibration.read(ROOT / "calibration.json"))
+        self.scenarios = discover(SCENARIOS)
+        self.plan = campaign.plan(
+            [FAULTS[name] for name in faults],
+            [model for model in known.models if model.id in models],
+            [backend for backend in known.backends if backend.id in backends],
+        )
+        self.run = execution.begin(
+            reports,
+            self.plan.models,
+            self.plan.backends,
+            self.plan.honest,
+            scenarios=SCENARIOS,
+            thresholds=self.thresholds,
+            jobs=2,
+        )
+        assert campaign.gather(
+            self.run,
+            self.plan,
+            self.scenarios,
+            folder=SCENARIOS,
+            cache=cache_folder(),
+            jobs=2,
+            on_event=lambda _: None,
+        )
+        self.sound = self.judged(self.plan)
+        self.table = self.tabulate(self.plan)
+
+    def judged(self, plan):
+        return campaign.judged(self.run, plan, self.scenarios, self.thresholds)
+
+    def tabulate(self, plan):
+        return campaign.tabulate(self.run, plan, self.sound, self.thresholds)
+
+    def only(self, fault: str):
+        """The part of the plan that injects this fault."""
+        faulty = tuple(one for one in self.plan.faulty if one.variant.fault.id == fault)
+        return replace(self.plan, faulty=faulty)
+
+    def blinded(self, gate: str, plan):
+        arguments = (self.run, plan, self.scenarios, self.thresholds)
+        return campaign.blinded(*arguments, CONTROLS[gate], self.sound)
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory) -> Gathered:
+    faults = ["repeat", "noise-only", *SENTINELS.values(), "mlp-lost", "pp-dtype", "crash"]
+    reports = tmp_path_factory.mktemp("reports")
+    threads = torch.get_num_threads()
+    try:
+        yield Gathered(reports, {"llama"}, {"hf", "vllm-pp1", "vllm-pp2"}, faults)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_every_bar_holds(gathered):
+    assert gathered.table.broken == ()
+    assert not gathered.table.harness
+    assert gathered.table.totals.detected.total > 50
+
+
+def test_nothing_is_flagged_without_a_fault(gathered):
+    quiet = [row for row in gathered.table.rows if row.fault in {"repeat", "noise-only"}]
+    assert len(quiet) == 5 * 3 + 4 * 2
+    assert {row.ending for row in quiet} == {Ending.QUIET}
+
+
+def test_a_fault_in_the_real_forward_is_in_the_values_on_every_backend(gathered):
+    rows = [row for row in gathered.table.rows if row.fault == "mlp-lost"]
+    assert {row.backend for row in rows} == {"hf", "vllm-pp1", "vllm-pp2"}
+    assert {row.verdict for row in rows} == {Verdict.WRONG}
+
+
+def test_a_stage_that_sends_another_precision_is_the_pipelines(gathered):
+    [row] = [row for row in gathered.table.rows if row.fault == "pp-dtype"]
+    assert (row.verdict, row.backend) == (Verdict.DTYPE, "vllm-pp2")
+    assert row.attribution in {Side.PIPELINE, None}
+
+
+def test_a_worker_that_aborts_is_a_crash_and_the_others_go_on(gathered):
+    rows = [row for row in gathered.table.rows if row.fault == "crash"]
+    assert [row.verdict for row in rows] == [Verdict.CRASH] * 3
+
+
+def test_each_gate_has_a_control():
+    assert set(CONTROLS) == {*SENTINELS, "massive"}
+
+
+@pytest.mark.parametrize("gate", SENTINELS)
+def test_with_this_gate_broken_the_self_test_turns_red(gathered, gate):
+    only = gathered.only(SENTINELS[gate])
+    assert gathered.tabulate(only).broken == ()
+    assert gathered.blinded(gate, only).broken
+
+
+@pytest.mark.slow
+def test_with_massive_dimensions_unguarded_the_self_test_turns_red(tmp_path):
+    real = Gathered(tmp_path, {"smollm2-135m"}, {"hf"}, ["massive-off"])
+    assert real.table.broken == ()
+    assert real.blinded("massive", real.plan).broken
+
+
+def test_the_page_shows_the_table(gathered):
+    campaign.write(gathered.run, gathered.table)
+    results = execution.judge(gathered.run, gathered.scenarios, gathered.thresholds)
+    page = html.write(results, gathered.run.path).read_text(encoding="utf-8")
+    assert 'id="selftest"' in page
+    assert "Every bar holds" in page
+    assert "pp-one-bit" in page
+    told = selftested.read(gathered.run.path.parent / "another-run")
+    assert told is not None and told.backends == ("hf", "vllm-pp1", "vllm-pp2")
