@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,9 @@ from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Backend, Calibration, Cell, Model, Thresholds
 
 if TYPE_CHECKING:
+    from conformance.known import Known
+    from conformance.records import Results
+    from conformance.runner import Limits
     from conformance.store import RunFolder
 
 app = typer.Typer(
@@ -52,6 +56,12 @@ MANIFEST = Path("models.yaml")
 SCENARIOS = Path("scenarios")
 REPORTS = Path("reports")
 CALIBRATION = Path("calibration.json")
+KNOWN = Path("known.yaml")
+
+Expectations = Annotated[Path, typer.Option("--known", help="The expectations.")]
+
+known_app = typer.Typer(no_args_is_help=True, help="What is expected not to pass.")
+app.add_typer(known_app, name="known")
 
 
 @app.command()
@@ -79,44 +89,113 @@ def run(
     Examples: `conformance run`, `conformance run -m llama -b vllm-pp2 -k steering`,
     `conformance run --resume latest`.
     """
-    from conformance import calibration, execution
-    from conformance.checkpoints import cache_folder
-    from conformance.report.progress import Progress
     from conformance.report.terminal import summary
     from conformance.runner import Limits
-    from conformance.scenario import discover
 
-    found = discover(scenarios)
-    workers = jobs or os.cpu_count() or 1
+    limits = Limits(cell=timeout, load=load_timeout)
     if resume:
         folder = _open(reports, resume)
     else:
-        calibrated = calibration.read(CALIBRATION)
-        models, backends, cells = _chosen(manifest, scenarios, model, backend, expression, tier)
-        folder = execution.begin(
-            reports,
-            models,
-            backends,
-            cells,
-            scenarios=scenarios.resolve(),
-            thresholds=calibration.thresholds(calibrated),
-            calibration=calibrated,
-            jobs=workers,
-        )
+        chosen = _chosen(manifest, scenarios, model, backend, expression, tier)
+        folder = _begun(reports, scenarios, chosen, jobs)
+    results, page = _executed(folder, scenarios, limits, jobs)
+    summary(results, page, out)
+    raise typer.Exit(results.footer.exit_code)
+
+
+@app.command()
+def gate(
+    name: Annotated[str, typer.Argument(help="A stored run, or `latest`; none: run now.")] = "",
+    model: Models = [],  # noqa: B006
+    backend: Backends = [],  # noqa: B006
+    expression: Expression = "",
+    tier: Tier = "default",
+    jobs: Annotated[
+        int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds a cell may take.")] = 60.0,
+    load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
+    expectations: Expectations = KNOWN,
+    strict: Annotated[bool, typer.Option(help="Flaky cells close the gate too.")] = False,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=0, help="Repetitions of what was unexpected; default: 2, stored run: 0."),
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="The files' folder; default: RUN/gate.")] = None,
+    manifest: Manifest = MANIFEST,
+    scenarios: Folder = SCENARIOS,
+    reports: Reports = REPORTS,
+) -> None:
+    """Say whether a run is as expected: every cell passes, or known.yaml says why not.
+
+    Exits 0 when all is as expected, 1 when not, 2 for an entry that matches nothing or an
+    incomplete run, 3 when the harness itself failed. Writes summary.md, junit.xml, badge.json.
+    """
+    from functools import partial
+
+    from conformance import gate as gates
+    from conformance.checkpoints import cache_folder
+    from conformance.report.progress import Progress
+    from conformance.runner import Limits
+    from conformance.scenario import discover
+
+    limits = Limits(cell=timeout, load=load_timeout)
+    known, every = _known(expectations, manifest, scenarios)
+    if name:
+        folder = _open(reports, name)
+    else:
+        gates.refuse_unmatched(known, every)
+        chosen = _chosen(manifest, scenarios, model, backend, expression, tier)
+        folder = _begun(reports, scenarios, chosen, jobs)
+        _executed(folder, scenarios, limits, jobs)
+    rounds = (0 if name else 2) if repeats is None else repeats
     with Progress(folder.plan().cells, out) as progress:
-        finished = execution.execute(
+        again = partial(
+            gates.repeat,
             folder,
-            found,
+            scenarios=discover(scenarios),
+            rounds=rounds,
             cache=cache_folder(),
-            limits=Limits(cell=timeout, load=load_timeout),
-            jobs=workers,
+            limits=limits,
             on_event=progress,
         )
-    if finished.results is None or finished.page is None:
-        err.print(f"interrupted; go on with: conformance run --resume {folder.id}")
-        raise typer.Exit(ExitCode.INTERRUPTED)
-    summary(finished.results, finished.page, out)
-    raise typer.Exit(finished.results.footer.exit_code)
+        decision = gates.check(
+            folder, known, every, _today(), strict=strict, repeat=again if rounds else None
+        )
+    if not name:
+        gates.mark_expected(folder, decision)
+    step_summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
+    gates.write(decision, to or folder.path / "gate", step_summary=step_summary)
+    typer.echo(gates.headline(decision) if step_summary else gates.markdown(decision))
+    raise typer.Exit(decision.exit_code)
+
+
+@known_app.command("update")
+def update_known(
+    name: Run = "latest",
+    write: Annotated[bool, typer.Option(help="Write the file instead of a diff.")] = False,
+    expectations: Expectations = KNOWN,
+    manifest: Manifest = MANIFEST,
+    scenarios: Folder = SCENARIOS,
+    reports: Reports = REPORTS,
+) -> None:
+    """Propose the smallest edit of known.yaml after which a run is as expected, as a diff.
+
+    Exits 1 when an edit is proposed and not written.
+    """
+    from conformance.known import difference, update
+    from conformance.store.files import write_text
+
+    known, every = _known(expectations, manifest, scenarios)
+    text = expectations.read_text("utf-8") if expectations.is_file() else "known: []\n"
+    found = update(text, known, _open(reports, name).results(), every, _today())
+    for line in (*found.changes, *(f"left for you: {line}" for line in found.left)):
+        err.print(line, markup=False, highlight=False, soft_wrap=True)
+    if write:
+        write_text(expectations, found.text)
+    else:
+        typer.echo(difference(text, found.text, expectations), nl=False)
+        raise typer.Exit(ExitCode.UNEXPECTED if found.changes else ExitCode.OK)
 
 
 @app.command("list")
@@ -212,7 +291,7 @@ def calibrate(
 ) -> None:
     """Measure how far apart honest bf16 runs are, and set the thresholds by it.
 
-    The clean set is every model in three variants, with other prompts and (tiny models)
+    The clean set is every model in four variants, with other prompts and (tiny models)
     other weights, on all scenarios. No engine that is tested takes part: each case is
     computed in float32 and in several honest bf16 ways, and each of those ways is held out
     in turn and measured by the noise floor of the others. A threshold is the split-conformal
@@ -349,6 +428,67 @@ def schema() -> None:
     typer.echo(results_schema())
 
 
+def _known(path: Path, manifest: Path, scenarios: Path) -> tuple[Known, tuple[Cell, ...]]:
+    """The expectations, and every cell there could be. The default file may be absent."""
+    from conformance import known as expectations
+    from conformance import manifest as manifests
+    from conformance.scenario import discover
+
+    whole = manifests.load(manifest)
+    every = plan.cells(whole.models, whole.backends, discover(scenarios))
+    if path == KNOWN and not path.exists():
+        return expectations.Known(), every
+    return expectations.load(path), every
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+def _begun(
+    reports: Path,
+    scenarios: Path,
+    chosen: tuple[tuple[Model, ...], tuple[Backend, ...], tuple[Cell, ...]],
+    jobs: int | None,
+) -> RunFolder:
+    """A new run's folder with its plan."""
+    from conformance import calibration, execution
+
+    calibrated = calibration.read(CALIBRATION)
+    return execution.begin(
+        reports,
+        *chosen,
+        scenarios=scenarios.resolve(),
+        thresholds=calibration.thresholds(calibrated),
+        calibration=calibrated,
+        jobs=jobs or os.cpu_count() or 1,
+    )
+
+
+def _executed(
+    folder: RunFolder, scenarios: Path, limits: Limits, jobs: int | None
+) -> tuple[Results, Path]:
+    """Gather, judge and report. Exits when interrupted."""
+    from conformance import execution
+    from conformance.checkpoints import cache_folder
+    from conformance.report.progress import Progress
+    from conformance.scenario import discover
+
+    with Progress(folder.plan().cells, out) as progress:
+        finished = execution.execute(
+            folder,
+            discover(scenarios),
+            cache=cache_folder(),
+            limits=limits,
+            jobs=jobs or os.cpu_count() or 1,
+            on_event=progress,
+        )
+    if finished.results is None or finished.page is None:
+        err.print(f"interrupted; go on with: conformance run --resume {folder.id}")
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    return finished.results, finished.page
+
+
 def _chosen(
     manifest: Path,
     scenarios: Path,
@@ -391,6 +531,9 @@ def main() -> None:
     except ConformanceError as error:
         err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.code)
+    except Exception:  # noqa: BLE001 - Python's own 1 would say that a cell failed
+        err.print_exception()
+        sys.exit(ExitCode.HARNESS)
 
 
 if __name__ == "__main__":

@@ -95,9 +95,11 @@ def execute(
     limits: Limits,
     jobs: int,
     on_event: Callable[[Event], None],
+    observations: Path | None = None,
 ) -> Finished:
     """Gather what the run's plan asks for and is not there yet, then judge and report.
 
+    `observations` is where finished ones are kept between runs, by default in `cache`.
     Ctrl-C ends the gathering; what was gathered is kept, and the run can be resumed.
     """
     plan = run.plan()
@@ -115,7 +117,7 @@ def execute(
         jobs=jobs,
         limits=limits,
         device=device(),
-        cache=ObservationCache(cache / "observations"),
+        cache=ObservationCache(observations or cache / "observations"),
         on_event=on_event,
     )
     if summary.interrupted:

@@ -10,7 +10,7 @@ from conformance.known.assess import (
     where_of,
 )
 from conformance.known.entries import Conditions, Entry, Known, Match, load, matching_nothing
-from conformance.known.update import Update, update
+from conformance.known.update import Update, difference, update
 
 __all__ = [
     "Assessed",
@@ -23,6 +23,7 @@ __all__ = [
     "Update",
     "Where",
     "assess",
+    "difference",
     "load",
     "matching_nothing",
     "standing",

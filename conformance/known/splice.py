@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ruamel.yaml import YAML
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, SequenceNode
 
 from conformance.errors import ConformanceError
 
@@ -116,7 +116,7 @@ def _list_of(root: Node | None) -> tuple[Node, Node]:
 
 def _end(node: Node) -> int:
     """Where a node's own text ends: comments after it are not its own."""
-    if isinstance(node, ScalarNode) or node.flow_style or not node.value:
+    if not isinstance(node, CollectionNode) or node.flow_style or not node.value:
         end: int = node.end_mark.index
         return end
     last = node.value[-1]

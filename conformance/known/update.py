@@ -9,9 +9,11 @@ Expired entries and faults of the harness are left for a person to decide.
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import io
 import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
@@ -72,6 +74,14 @@ def update(
         if one.finding in (Finding.EXPIRED, Finding.HARNESS)
     )
     return Update(splice.text() if changes else text, tuple(changes), left)
+
+
+def difference(old: str, new: str, path: Path) -> str:
+    """A unified diff; empty when nothing changed."""
+    lines = difflib.unified_diff(
+        old.splitlines(keepends=True), new.splitlines(keepends=True), str(path), str(path)
+    )
+    return "".join(lines)
 
 
 def _gone(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:

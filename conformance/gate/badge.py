@@ -1,0 +1,32 @@
+"""The decision as a badge: the JSON that shields.io's endpoint reads."""
+
+from __future__ import annotations
+
+import json
+
+from conformance.errors import ExitCode
+from conformance.gate.decide import Decision
+from conformance.known import Finding
+
+
+def badge(decision: Decision) -> str:
+    """`schemaVersion`, `label`, `message` and `color`, as the endpoint's schema asks for."""
+    counts = decision.counts
+    message = f"{counts.get(Finding.PASSED, 0)} of {len(decision.assessed)} pass"
+    for finding in (
+        Finding.KNOWN,
+        Finding.UNEXPECTED,
+        Finding.STALE,
+        Finding.EXPIRED,
+        Finding.FLAKY,
+    ):
+        if counts.get(finding):
+            message += f", {counts[finding]} {finding.value}"
+    color = "brightgreen" if not counts.get(Finding.FLAKY) else "yellow"
+    if decision.exit_code is ExitCode.UNEXPECTED:
+        color = "red"
+    said: dict[str, object] = {"schemaVersion": 1, "label": "conformance", "message": message}
+    if decision.exit_code is ExitCode.HARNESS:
+        said |= {"message": "the harness failed", "isError": True}
+        color = "lightgrey"
+    return json.dumps({**said, "color": color}, indent=1) + "\n"

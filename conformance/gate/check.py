@@ -1,0 +1,64 @@
+"""A run through the gate: expectations, repetitions of what was not expected, the answer."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from conformance import execution
+from conformance.gate.decide import (
+    MOST_REPEATED,
+    Decision,
+    decide,
+    refuse_incomplete,
+    settle,
+    to_repeat,
+)
+from conformance.judging import exit_code_of
+from conformance.known import Finding, Known, assess
+from conformance.known.assess import plain_cell
+from conformance.known.entries import refuse_unmatched
+from conformance.records import Cell, Results
+from conformance.store import RunFolder
+
+#: Cells → what the repetitions of them gave, a round each.
+Repeat = Callable[[Collection[Cell]], Sequence[Results]]
+
+
+def check(
+    run: RunFolder,
+    known: Known,
+    cells: Collection[Cell],
+    today: dt.date,
+    *,
+    strict: bool = False,
+    repeat: Repeat | None = None,
+) -> Decision:
+    """The decision on a judged run. `cells` are all that there could be.
+
+    Raises ConformanceError for an incomplete run and for an entry that matches no cell.
+    """
+    results = run.results()
+    plan = run.plan()
+    refuse_incomplete(results, plan)
+    refuse_unmatched(known, {*cells, *plan.cells})
+    assessed = assess(results, known, today)
+    doubtful = to_repeat(assessed)
+    notes: list[str] = []
+    if repeat is not None and len(doubtful) > MOST_REPEATED:
+        notes.append(f"{len(doubtful)} unexpected results are no accident: none was repeated")
+    elif repeat is not None and doubtful:
+        repeats = repeat([plain_cell(one.cell) for one in doubtful])
+        assessed = settle(results, assessed, repeats, known, today)
+    return decide(results, known, today, assessed=assessed, strict=strict, notes=notes)
+
+
+def mark_expected(run: RunFolder, decision: Decision) -> None:
+    """Say in the run's results and on its page which gaps are known."""
+    words = {one.cell.id: one.words for one in decision.assessed if one.finding is Finding.KNOWN}
+    if not words:
+        return
+    cells = tuple(replace(cell, expected=words.get(cell.id, "")) for cell in decision.results.cells)
+    footer = replace(decision.results.footer, exit_code=exit_code_of(cells))
+    execution.publish(run, replace(decision.results, cells=cells, footer=footer))

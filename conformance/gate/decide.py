@@ -1,0 +1,142 @@
+"""What a run's cells and the entries of known.yaml come to (pure)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+
+from conformance.errors import ConformanceError, ExitCode
+from conformance.known import Assessed, Finding, Known, Standing, assess, standing, where_of
+from conformance.records import Results, record
+from conformance.store import RunPlan
+
+#: So many cells at once are no accident of one of them, and would run the matrix twice more.
+MOST_REPEATED = 100
+
+#: What a repetition may show to be an accident.
+_DOUBTFUL = frozenset({Finding.UNEXPECTED, Finding.STALE})
+_FAILING = frozenset({Finding.UNEXPECTED, Finding.STALE, Finding.EXPIRED})
+_WRONG_ENTRIES = frozenset({Standing.STALE, Standing.EXPIRED, Standing.REDUNDANT})
+
+
+@record()
+class Decision:
+    """The gate's answer, and all it rests on. `standings` are the entries', in order."""
+
+    results: Results
+    known: Known
+    assessed: tuple[Assessed, ...]
+    standings: tuple[Standing, ...]
+    strict: bool = False
+    notes: tuple[str, ...] = ()
+    counts: Mapping[Finding, int] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """3 for a fault of the harness, else 1 for whatever was not expected, else 0."""
+        if self.counts.get(Finding.HARNESS):
+            return ExitCode.HARNESS
+        failing = _FAILING | ({Finding.FLAKY} if self.strict else set())
+        if any(self.counts.get(finding) for finding in failing) or self.wrong_entries:
+            return ExitCode.UNEXPECTED
+        return ExitCode.OK
+
+    @property
+    def wrong_entries(self) -> tuple[int, ...]:
+        """The entries that hold no more: stale, expired, or explained by others."""
+        return tuple(index for index, said in enumerate(self.standings) if said in _WRONG_ENTRIES)
+
+
+def decide(
+    results: Results,
+    known: Known,
+    today: dt.date,
+    *,
+    assessed: Sequence[Assessed] | None = None,
+    strict: bool = False,
+    notes: Sequence[str] = (),
+) -> Decision:
+    """The decision on a run, `assessed` perhaps already settled by repetitions."""
+    found = tuple(assess(results, known, today) if assessed is None else assessed)
+    return Decision(
+        results=results,
+        known=known,
+        assessed=found,
+        standings=standing(found, known, today),
+        strict=strict,
+        notes=tuple(notes),
+        counts=Counter(one.finding for one in found),
+    )
+
+
+def to_repeat(assessed: Sequence[Assessed]) -> tuple[Assessed, ...]:
+    """What was not expected and might have been an accident."""
+    return tuple(one for one in assessed if one.finding in _DOUBTFUL)
+
+
+def settle(
+    results: Results,
+    assessed: Sequence[Assessed],
+    repeats: Sequence[Results],
+    known: Known,
+    today: dt.date,
+) -> tuple[Assessed, ...]:
+    """Unexpected results that no repetition shows again become flaky; the others stand.
+
+    One repetition that is unexpected too is enough for a result to stand. One with other
+    versions or on another device says nothing.
+    """
+    places = where_of(results)
+    rounds: list[dict[str, Assessed]] = []
+    for run in repeats:
+        theirs = where_of(run)
+        rounds.append(
+            {
+                one.cell.id: one
+                for one in assess(run, known, today)
+                if theirs[column := (one.cell.model, one.cell.backend)] == places.get(column)
+            }
+        )
+    return tuple(
+        _settled(one, [found[one.cell.id] for found in rounds if one.cell.id in found])
+        if one.finding in _DOUBTFUL
+        else one
+        for one in assessed
+    )
+
+
+def refuse_incomplete(results: Results, plan: RunPlan) -> None:
+    """Raises ConformanceError for half a matrix, and for one judged by other thresholds."""
+    judged = Counter(cell.id for cell in results.cells)
+    planned = Counter(cell.id for cell in plan.cells)
+    footer = results.footer
+    whole = footer.planned == footer.judged == len(results.cells)
+    if judged != planned or not whole:
+        missing = (planned - judged).total()
+        raise ConformanceError(
+            f"run {plan.run} is incomplete: {missing} of {len(plan.cells)} planned cells have "
+            f"no verdict",
+            remedy=f"finish it: conformance run --resume {plan.run}",
+        )
+    if results.environment.thresholds != plan.thresholds:
+        raise ConformanceError(
+            f"run {plan.run} was judged by other thresholds than it was planned with",
+            remedy=f"judge it by its own: conformance judge {plan.run}",
+        )
+
+
+def _settled(one: Assessed, again: Sequence[Assessed]) -> Assessed:
+    if not again:
+        return one
+    showing = [other for other in again if not other.finding.fine]
+    verdicts = ", ".join(other.cell.verdict.value for other in again)
+    if showing:
+        words = f"{one.words} (again in {len(showing)} of {len(again)} repetitions: {verdicts})"
+        return replace(one, words=words)
+    words = (
+        f"{one.cell.verdict.value} once, but as expected in {len(again)} repetitions "
+        f"({verdicts}): {one.words}"
+    )
+    return replace(one, finding=Finding.FLAKY, words=words)

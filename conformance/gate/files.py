@@ -1,0 +1,28 @@
+"""What a gate leaves behind, for people and for CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conformance.gate.badge import badge
+from conformance.gate.decide import Decision
+from conformance.gate.junit import junit
+from conformance.gate.summary import markdown
+from conformance.store.files import write_text
+
+SUMMARY, JUNIT, BADGE = "summary.md", "junit.xml", "badge.json"
+
+
+def write(decision: Decision, folder: Path, *, step_summary: str = "") -> None:
+    """The summary, the JUnit report and the badge into `folder`.
+
+    `step_summary` is the file that a CI shows (GitHub's $GITHUB_STEP_SUMMARY): the summary is
+    appended to it.
+    """
+    text = markdown(decision)
+    write_text(folder / SUMMARY, text)
+    write_text(folder / JUNIT, junit(decision))
+    write_text(folder / BADGE, badge(decision))
+    if step_summary:
+        with Path(step_summary).open("a", encoding="utf-8") as file:
+            file.write(text + "\n")

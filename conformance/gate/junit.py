@@ -1,0 +1,108 @@
+"""The decision as JUnit XML: a suite for every model and backend, and one for known.yaml.
+
+Unexpected, stale and expired cells are failures, faults of the harness errors, known gaps
+skipped; a flaky cell passes with its story in `system-out` unless the gate is strict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+from conformance.gate.decide import Decision
+from conformance.known import Assessed, Finding, Standing
+from conformance.known.entries import describe
+
+#: What XML 1.0 has no way to say.
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+_KINDS = {
+    Finding.UNEXPECTED: "failure",
+    Finding.STALE: "failure",
+    Finding.EXPIRED: "failure",
+    Finding.HARNESS: "error",
+    Finding.KNOWN: "skipped",
+}
+
+
+def junit(decision: Decision) -> str:
+    """The document's text."""
+    root = ET.Element("testsuites", name="conformance")
+    suites: dict[tuple[str, str], list[Assessed]] = defaultdict(list)
+    for one in decision.assessed:
+        suites[one.cell.model, one.cell.backend].append(one)
+    for (model, backend), members in suites.items():
+        suite = ET.SubElement(root, "testsuite", name=f"{model}.{backend}")
+        for one in members:
+            _case(suite, one, strict=decision.strict)
+        _count(suite)
+    if decision.known.entries:
+        suite = ET.SubElement(root, "testsuite", name="known.yaml")
+        for index, said in enumerate(decision.standings):
+            _entry(suite, decision, index, said)
+        _count(suite)
+    _totals(root)
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _case(suite: ET.Element, one: Assessed, *, strict: bool) -> None:
+    cell = one.cell
+    case = ET.SubElement(
+        suite,
+        "testcase",
+        classname=f"{cell.model}.{cell.backend}",
+        name=f"{cell.scenario}[{cell.case}]",
+        time=f"{cell.seconds:.3f}",
+    )
+    if one.finding is Finding.FLAKY and not strict:
+        ET.SubElement(case, "system-out").text = _clean(f"flaky: {one.words}")
+        return
+    kind = "failure" if one.finding is Finding.FLAKY else _KINDS.get(one.finding)
+    if kind is None:
+        return
+    message = _clean(f"{one.finding.value}: {cell.verdict.value}: {one.words}")
+    found = ET.SubElement(case, kind, message=message)
+    if kind != "skipped":
+        found.set("type", cell.verdict.value)
+        found.text = _clean(_evidence(one))
+
+
+def _entry(suite: ET.Element, decision: Decision, index: int, said: Standing) -> None:
+    line = decision.known.line(index)
+    name = f"line {line}: {describe(decision.known.entries[index].match)}"
+    case = ET.SubElement(suite, "testcase", classname="known.yaml", name=_clean(name), time="0")
+    if index in decision.wrong_entries:
+        message = f"the entry is {said.value}"
+        ET.SubElement(case, "failure", message=message, type=said.value).text = _clean(
+            decision.known.entries[index].reason
+        )
+    elif said is not Standing.USED:
+        ET.SubElement(case, "skipped", message=said.value)
+
+
+def _evidence(one: Assessed) -> str:
+    cell = one.cell
+    blame = str(cell.attribution) if cell.attribution else ""
+    parts = (one.words, cell.diagnosis, blame, cell.detail, f"again: {cell.command}")
+    return "\n".join(part for part in dict.fromkeys(parts) if part)
+
+
+def _count(suite: ET.Element) -> None:
+    cases: Sequence[ET.Element] = suite.findall("testcase")
+    suite.set("tests", str(len(cases)))
+    for kind, plural in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        suite.set(plural, str(sum(case.find(kind) is not None for case in cases)))
+    suite.set("time", f"{sum(float(case.get('time', '0')) for case in cases):.3f}")
+
+
+def _totals(root: ET.Element) -> None:
+    for name in ("tests", "failures", "errors", "skipped"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
+    root.set("time", f"{sum(float(suite.get('time', '0')) for suite in root):.3f}")
+
+
+def _clean(text: str) -> str:
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,89 @@
+"""Unexpected cells once more in fresh workers: first alone, then in their group's company.
+
+Nothing is taken from the cache of observations, not even the reference: a repetition that
+reads back the first result would prove nothing. In company, because a cell that fails only
+after another one fails for a reason, not by accident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from conformance import execution
+from conformance.errors import ConformanceError, ExitCode
+from conformance.judging import one_stage
+from conformance.records import Backend, Cell, Results
+from conformance.runner import Event, Limits
+from conformance.scenario import Scenario
+from conformance.store import RunFolder, RunPlan
+
+#: Within the run's folder.
+REPEATS = "repeats"
+
+
+def repeat(
+    run: RunFolder,
+    cells: Collection[Cell],
+    scenarios: Mapping[str, Scenario],
+    *,
+    rounds: int,
+    cache: Path,
+    limits: Limits,
+    on_event: Callable[[Event], None],
+) -> tuple[Results, ...]:
+    """The results of every round. Raises ConformanceError when one is interrupted."""
+    plan = run.plan()
+    found: list[Results] = []
+    for number in range(rounds):
+        wanted = alone(plan, cells) if number == 0 else in_company(plan, cells)
+        folder = execution.begin(
+            run.path / REPEATS,
+            plan.models,
+            plan.backends,
+            wanted,
+            scenarios=Path(plan.scenarios),
+            thresholds=plan.thresholds,
+            calibration=plan.calibration,
+            jobs=plan.jobs,
+        )
+        finished = execution.execute(
+            folder,
+            scenarios,
+            cache=cache,
+            limits=limits,
+            jobs=plan.jobs,
+            on_event=on_event,
+            observations=folder.path / "observations",
+        )
+        if finished.results is None:
+            raise ConformanceError(
+                f"interrupted in repetition {number + 1} of {rounds}",
+                remedy=f"the run is kept: conformance gate {run.id}",
+                code=ExitCode.INTERRUPTED,
+            )
+        found.append(finished.results)
+    return tuple(found)
+
+
+def alone(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
+    """These cells in the plan's order, with those that their verdicts refer to."""
+    wanted = set(cells)
+    wanted |= {
+        Cell(cell.model, twin, cell.scenario, cell.case)
+        for cell in cells
+        if (twin := _twin(plan.backends, cell.backend))
+    }
+    return tuple(cell for cell in plan.cells if cell in wanted)
+
+
+def in_company(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
+    """Every planned cell of the groups that these are in."""
+    groups = {(cell.model, cell.backend) for cell in cells}
+    return alone(plan, [cell for cell in plan.cells if (cell.model, cell.backend) in groups])
+
+
+def _twin(backends: Sequence[Backend], name: str) -> str:
+    backend = next(each for each in backends if each.id == name)
+    twin = one_stage(backend, backends)
+    return twin.id if twin else ""
