@@ -70,7 +70,7 @@ def attribute(
         found = (
             _of_scenario(cell, list(known.values()))
             or _of_write(cell, plain)
-            or _of_engine(cell, plain)
+            or _of_engine(plain)
             or _by_parts(cell, list(known.values()), plain)
         )
     compared = single is not None and single.verdict not in _NOT_RUN
@@ -168,7 +168,7 @@ def _of_write(cell: CellResult, plain: Plain | None) -> Attribution | None:
     return Attribution(Side.NNSIGHT, words + _also(plain))
 
 
-def _of_engine(cell: CellResult, plain: Plain | None) -> Attribution | None:
+def _of_engine(plain: Plain | None) -> Attribution | None:
     if plain is None or plain.agrees:
         return None
     return Attribution(Side.ENGINE, f"without nnsight it is wrong as well: {plain.evidence}")

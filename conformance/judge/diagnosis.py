@@ -140,7 +140,7 @@ def _said(
     found = {site: those for site in dict.fromkeys(seen) if (those := find(site))}
     if not found:
         return _Said()
-    leading = next(iter(found.values()))
+    leading = _leading(found)
     alike, words = _shared(found, leading)
     like = [site for site, nearest in zip(sites, seen, strict=True) if nearest in alike]
     others = [
@@ -156,6 +156,22 @@ def _said(
     return _Said(kinds, tuple(parts), frozenset([*like, *others]))
 
 
+def _leading(found: Mapping[Site, tuple[Explanation, ...]]) -> tuple[Explanation, ...]:
+    """What explains the first observation; of a tie that which explains most of the others.
+
+    One fault is at work, as a rule: what cannot be told apart at one layer can at another.
+    """
+    first = next(iter(found.values()))
+    reach = [
+        sum(_of_kind(item.kind, those) is not None for those in found.values()) for item in first
+    ]
+    return tuple(item for item, count in zip(first, reach, strict=True) if count == max(reach))
+
+
+def _of_kind(kind: str, those: Sequence[Explanation]) -> Explanation | None:
+    return next((one for one in those if one.kind == kind), None)
+
+
 def _sample(sites: Sequence[Site]) -> list[Site]:
     """For each observation the one that is looked at in its stead, every so many."""
     every = max(1, -(-len(sites) // _LOOKED_AT))
@@ -166,7 +182,8 @@ def _shared(
     found: Mapping[Site, tuple[Explanation, ...]], leading: Sequence[Explanation]
 ) -> tuple[list[Site], list[str]]:
     """The observations with the leading explanation: of its kind, or from the same source."""
-    kind = [site for site, those in found.items() if those[0].kind == leading[0].kind]
+    own = {site: _of_kind(leading[0].kind, those) for site, those in found.items()}
+    kind = [site for site, one in own.items() if one is not None]
     source = [
         site
         for site, those in found.items()
@@ -174,7 +191,7 @@ def _shared(
     ]
     if len(source) > len(kind):
         return source, [f"the value of {leading[0].source}"]
-    several = len({found[site][0].words for site in kind}) > 1
+    several = len({one.words for one in own.values() if one is not None}) > 1
     return kind, [
         hypotheses.general(item.kind, item.words) if several else item.words for item in leading
     ]

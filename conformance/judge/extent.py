@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from conformance.records import Judged, Site, Thresholds
+from conformance.records import Judged, Site, Thresholds, Verdict
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -71,8 +71,9 @@ def _tokens(off: set[int], length: int) -> str:
 def goes_on(off: Sequence[Site], judged: Sequence[Judged]) -> str:
     """Is what comes after the first layer that is off right again, or off as well?
 
-    A later layer within noise proves that the computation itself was right there, so
-    the value was only read wrongly.
+    Where a value is another than the one meant and a later layer is within noise, the
+    computation itself was right, so that the value was only read wrongly. An error which is
+    hardly beyond the noise proves nothing of the kind: it can fade on the way.
     """
     layered = [site for site in off if site.layer is not None]
     if not layered:
@@ -92,11 +93,14 @@ def goes_on(off: Sequence[Site], judged: Sequence[Judged]) -> str:
     begins = f"first off after layer {first.layer}"
     if not right:
         return f"{begins}, and so is everything after it"
-    if any(_depth(site) == math.inf for site in right):
+    end = any(_depth(site) == math.inf for site in right)
+    again = "the logits are right" if end else "later layers are right again"
+    if by_site[first].verdict is Verdict.DRIFT:
         return (
-            f"{begins}; the logits are right, so the value was read wrongly, not computed wrongly"
+            f"{begins}; {again}, so the error fades or what was read is coarser than was computed"
         )
-    return f"{begins}; later layers are right again, so the value was read wrongly"
+    wrongly = "read wrongly, not computed wrongly" if end else "read wrongly"
+    return f"{begins}; {again}, so the value was {wrongly}"
 
 
 def _depth(site: Site) -> float:

@@ -1,0 +1,71 @@
+"""What a layer's stream is mistaken for must be named, on real engines and models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conformance.records import CellResult, Side, Verdict
+from tests.end_to_end.conftest import Ran, conformance
+
+pytestmark = pytest.mark.engine
+
+STREAMS = Path(__file__).parent / "broken_streams"
+
+SAYS = {
+    "mlp_only": "stream after layers 0-3 holds the MLP output without the residual",
+    "mlp_missing": "stream after layers 0-3 holds the residual without the MLP output",
+    "mlp_twice": "stream after layers 0-3 holds the stream with the MLP output counted twice",
+    "attention_only": "stream after layers 0-3 holds the attention output without the residual",
+    "attention_missing": "stream after layers 0-3 holds the residual without the attention output",
+    "residual_twice": "the stream with the residual before the MLP counted twice",
+    "normed": "stream after layers 0-2 holds the stream after the next norm",
+    "previous": "stream after layers 1-3 holds the value of the previous layer",
+    "next": "stream after layers 0-2 holds the value of the next layer",
+    "doubled": "stream after layers 0-3 holds twice the right value",
+    "embedding_scale": "the right value with the embedding's scale once more",
+}
+
+
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return conformance(
+        tmp_path_factory.mktemp("reports"),
+        *("run", "-m", "llama", "-m", "gpt2", "-b", "hf", "-b", "vllm-pp1"),
+        *("--scenarios", str(STREAMS)),
+    )
+
+
+def found(streams: Ran, model: str, backend: str, kind: str) -> CellResult:
+    cells = streams.results.cells
+    [cell] = [c for c in cells if (c.model, c.backend, c.case) == (model, backend, kind)]
+    return cell
+
+
+@pytest.mark.parametrize("backend", ["hf", "vllm-pp1"])
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+@pytest.mark.parametrize("kind", SAYS)
+def test_each_is_named(streams: Ran, kind: str, model: str, backend: str) -> None:
+    cell = found(streams, model, backend, kind)
+    assert cell.verdict is Verdict.WRONG, cell.reason
+    assert SAYS[kind] in cell.diagnosis
+    assert "cannot be told apart" not in cell.diagnosis
+
+
+def test_half_the_stream_on_vllm_is_the_missing_residual(streams: Ran) -> None:
+    cell = found(streams, "llama", "vllm-pp1", "first_summand")
+    assert "holds the MLP output without the residual" in cell.diagnosis
+    assert cell.attribution is not None
+    assert cell.attribution.side is Side.NNSIGHT
+    assert "its own 16 tokens and their log-probabilities" in cell.attribution.evidence
+
+
+def test_where_a_layer_gives_the_whole_stream_its_first_part_is_right(streams: Ran) -> None:
+    passing = [cell for cell in streams.results.cells if cell.verdict.passes]
+    assert {(cell.model, cell.backend, cell.case) for cell in passing} == {
+        ("llama", "hf", "first_summand"),
+        ("gpt2", "hf", "first_summand"),
+        ("gpt2", "vllm-pp1", "first_summand"),
+    }
+    assert all(cell.attribution is None for cell in passing)
