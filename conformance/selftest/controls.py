@@ -16,7 +16,7 @@ from unittest import mock
 
 from conformance import judging
 from conformance.errors import ConformanceError
-from conformance.judge import cell, floor, gain, relations, structure, tokens
+from conformance.judge import floor, gain, relations, structure, tokens
 from conformance.judge.evidence import Evidence
 from conformance.records import Relation, Thresholds, Verdict
 
@@ -109,7 +109,7 @@ CONTROLS: Mapping[str, Control] = {
         Control("zero", _measured(zero=True)),
         Control("gain", lambda: mock.patch.object(gain, "effect", _landed)),
         Control("leak", lambda: mock.patch.object(gain, "effect", _no_leak)),
-        Control("token", lambda: mock.patch.object(cell.tokens, "choice", _benign)),
+        Control("token", lambda: mock.patch.object(tokens, "choice", _benign)),
         Control("prompt ids", lambda: mock.patch.object(structure, "prompt_ids", _ids_alike)),
         Control("equal within", lambda: mock.patch.object(relations, "equal_within", _holds)),
         Control("one stage", _one_stage_ignored),
