@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +13,8 @@ from conformance.known.entries import describe
 
 _ROWS = 40
 _WORDS = 300
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]|#~])")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 #: The order in which findings are told.
 _TOLD = (Finding.HARNESS, Finding.UNEXPECTED, Finding.STALE, Finding.EXPIRED, Finding.FLAKY)
@@ -55,7 +57,8 @@ def plain(text: str) -> str:
     words = " ".join(text.split())
     if len(words) > _WORDS:
         words = words[: _WORDS - 1].rstrip() + "…"
-    return _SPECIAL.sub(r"\\\1", words)
+    harmless = html.escape(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", words), quote=False)
+    return _SPECIAL.sub(r"\\\1", harmless)
 
 
 def _ran(decision: Decision) -> str:
