@@ -15,7 +15,7 @@ from conformance.campaign import FORCED, expected, launch, planned_jobs
 from conformance.errors import ConformanceError
 from conformance.records import Backend, Case, Cell, Job, Model, Side
 from conformance.runner import Planned
-from conformance.scenario import Scenario
+from conformance.scenario import PLAIN, Scenario
 from conformance.selftest.fault import MARK, Fault, Variant
 from conformance.store import RunFolder
 
@@ -187,15 +187,16 @@ def _sharing(
         honest = {case.key: case for case in job.cases}
         cases: list[Case] = []
         target = run.group_folder(job.model.id, name)
+        # What the engine does without nnsight, with the same fault: the judge blames by it.
+        without = [key for key, case in honest.items() if case.scenario == PLAIN.name]
         for column in members:
             own = run.group_folder(job.model.id, column.id)
             (own.path / "cells").mkdir(parents=True, exist_ok=True)
             _link(own.path / "group.json", target.path / "group.json")
-            for cell in column.cells:
-                plain = honest[cell.key]
-                case = replace(plain, name=f"{plain.name}{MARK}{column.variant.id}")
+            for key in (*(cell.key for cell in column.cells), *without):
+                case = replace(honest[key], name=f"{honest[key].name}{MARK}{column.variant.id}")
                 cases.append(case)
-                _link(own.cell(cell.key), target.cell(case.key))
+                _link(own.cell(key), target.cell(case.key))
         backend = job.backend
         options = {"engine": backend.engine, "options": dict(backend.options)}
         faulty = replace(backend, id=name, engine=ENGINE, options=options)
