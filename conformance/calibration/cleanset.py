@@ -22,7 +22,9 @@ from conformance.runner import run as run_jobs
 from conformance.scenario import PAIR, Scenario
 from conformance.store import ObservationCache, RunFolder
 
-#: What the variants are prompted with: two prompts that differ in content and length.
+#: What the variants are prompted with: two prompts that differ in content and length, of about
+#: the lengths that scenarios have. (On two tokens a median is no median: there one honest run
+#: of SmolLM2-135M reached 2.99 at the median and 3.65 at the worst token.)
 PROMPTS = (
     PAIR,
     (
@@ -30,8 +32,12 @@ PROMPTS = (
         "In 1905 the young clerk published four papers, and each of them changed",
     ),
     (
-        "Once more",
+        "Her first letter from the island said",
         "The recipe calls for two cups of flour, three eggs and enough warm milk to make",
+    ),
+    (
+        "Water boils at a lower temperature",
+        "If it rains tomorrow the match will be played on Sunday, unless the other team",
     ),
 )
 

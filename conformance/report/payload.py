@@ -20,7 +20,7 @@ from conformance.report import figures
 from conformance.report.figures import short
 from conformance.report.findings import headline
 from conformance.report.looks import FAMILIES, LOOKS
-from conformance.report.words import Context, reasoning
+from conformance.report.words import Context, line, reasoning
 
 #: What of a long text the page holds; its middle is left out, and it says so.
 HEAD, TAIL = 8_000, 56_000
@@ -134,7 +134,7 @@ def _index(
             "ratio": [figures.ratio(cell.worst_ratio) for cell in cells],
             "seconds": [short(cell.seconds) for cell in cells],
             "flags": [bool(cell.expected) + 2 * cell.harness for cell in cells],
-            "line": ["" if cell.verdict.passes else headline(cell) for cell in cells],
+            "line": [line(cell, headline(cell)) for cell in cells],
             "id": {i: cell.id for i, cell in enumerate(cells) if cell.id != _plain_id(cell)},
         },
     }

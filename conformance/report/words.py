@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from conformance.records import CellResult, Group, Judged, Thresholds, Verdict
+from conformance.records import CellResult, Group, Judged, Thresholds
 from conformance.report import figures
 from conformance.report.looks import LOOKS
 
@@ -52,15 +52,15 @@ def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
         sentences.append(f"Found: {_ended(cell.reason)}")
     if cell.diagnosis:
         sentences.append(f"Diagnosis: {_ended(cell.diagnosis)}")
+    if cell.attribution:
+        sentences.append(f"At fault: {_ended(str(cell.attribution))}")
     sentences += [
         *_where(cell, context),
         *_gain(cell, context.thresholds),
-        *_passed(cell),
+        *_passed(cell, context.thresholds),
         *_relations(cell),
         *_elsewhere(cell, context.siblings),
     ]
-    if cell.attribution:
-        sentences.append(f"At fault: {_ended(str(cell.attribution))}")
     if cell.harness:
         sentences.append("The harness itself failed here: this is not scored as the product's.")
     if cell.expected:
@@ -128,17 +128,37 @@ def _gain(cell: CellResult, thresholds: Thresholds) -> Iterable[str]:
     )
 
 
-def _passed(cell: CellResult) -> Iterable[str]:
-    if cell.verdict is not Verdict.MATCH:
+def _passed(cell: CellResult, thresholds: Thresholds) -> Iterable[str]:
+    """How far a pass is from failing, and what would have failed it."""
+    if not cell.verdict.passes:
         return
     if cell.worst_ratio is not None and "noise" not in cell.reason:
         yield f"The worst value is {times(cell.worst_ratio)} the noise floor."
-    smallest = [j.smallest for j in cell.observations if j.smallest is not None]
-    if smallest:
+    sizes = detectable(cell)
+    if sizes:
         yield (
             "An error would have been found from a relative size of "
-            f"{percent(min(smallest))} (best place) to {percent(max(smallest))} (worst place)."
+            f"{percent(sizes[0])} (best place) to {percent(sizes[1])} (worst place)."
         )
+    gains = [judged.gain for judged in cell.observations if judged.gain is not None]
+    sure = [gain.sigma for gain in gains if gain.sigma <= thresholds.power]
+    if sure:
+        room = max(thresholds.gain_tolerance, thresholds.gain_sigmas * min(sure))
+        yield f"A write of another size would have been found from {percent(room)} of it."
+
+
+def detectable(cell: CellResult) -> tuple[float, float] | None:
+    """The smallest relative error that would have been found, at the best and the worst place."""
+    sizes = [judged.smallest for judged in cell.observations if judged.smallest is not None]
+    return (min(sizes), max(sizes)) if sizes else None
+
+
+def line(cell: CellResult, failed: str) -> str:
+    """A cell in one line of a list: how it failed, or what a pass would have found."""
+    if not cell.verdict.passes:
+        return failed
+    sizes = detectable(cell)
+    return f"finds errors from {percent(sizes[0])} to {percent(sizes[1])}" if sizes else ""
 
 
 def percent(value: float) -> str:

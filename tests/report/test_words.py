@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.records import CellResult, Relation, Results, Verdict
+from conformance.records import CellResult, Gain, Relation, Results, Verdict
 from conformance.report import terminal, words
 
 
@@ -54,6 +54,28 @@ def test_a_pass_says_what_would_have_been_found(results: Results) -> None:
     text = said(results, first(results, Verdict.MATCH))
     assert "would have been found from a relative size of" in text
     assert "off" not in text.split()
+
+
+@pytest.mark.parametrize("verdict", [Verdict.EXACT, Verdict.MATCH])
+def test_every_pass_says_what_it_would_have_found(results: Results, verdict: Verdict) -> None:
+    cell = replace(first(results, Verdict.MATCH), verdict=verdict)
+    best, worst = words.detectable(cell) or (0.0, 0.0)
+    assert 0 < best < worst
+    assert f"from a relative size of {words.percent(best)} (best place)" in said(results, cell)
+    assert words.line(cell, "unused") == (
+        f"finds errors from {words.percent(best)} to {words.percent(worst)}"
+    )
+    failed = replace(cell, verdict=Verdict.WRONG)
+    assert "would have been found" not in said(results, failed)
+    assert words.line(failed, "how") == "how"
+
+
+def test_a_pass_of_a_write_says_which_gain_it_would_have_found(results: Results) -> None:
+    cell = first(results, Verdict.MATCH)
+    gains = [Gain(1.0, 0.0, sigma) for sigma in (0.05, 0.03, 0.2)]
+    judged = tuple(replace(cell.observations[0], gain=gain) for gain in gains)
+    text = said(results, replace(cell, observations=judged))
+    assert "of another size would have been found from 12 % of it" in text
 
 
 def test_a_broken_relation_is_said_and_one_that_holds_is_not(results: Results) -> None:
