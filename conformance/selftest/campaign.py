@@ -41,10 +41,12 @@ def plan(
     models: Sequence[Model],
     backends: Sequence[Backend],
     honest: Sequence[Cell] = (),
+    *,
+    most: int | None = None,
 ) -> Plan:
     """Every faulty column of these models; `honest` cells are run besides those it needs."""
     faulty = tuple(
-        column for model in models for column in columns.columns(faults, model, backends)
+        column for model in models for column in columns.columns(faults, model, backends, most)
     )
     if not faulty:
         raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")

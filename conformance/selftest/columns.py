@@ -58,16 +58,16 @@ class Column:
 
 
 def columns(
-    faults: Iterable[Fault], model: Model, backends: Sequence[Backend]
+    faults: Iterable[Fault], model: Model, backends: Sequence[Backend], most: int | None = None
 ) -> tuple[Column, ...]:
-    """Every faulty column of a model."""
+    """Every faulty column of a model; of each fault the last `most` variants only."""
     return tuple(
         Column(backend, variant, _cells(model, f"{backend.id}{MARK}{variant.id}", variant))
         for fault in faults
         if not fault.architectures or model.architecture in fault.architectures
         for backend in backends
         if backend.id in fault.backends
-        for variant in fault.variants()
+        for variant in fault.variants()[-(most or 0) :]
     )
 
 

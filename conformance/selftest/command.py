@@ -21,6 +21,8 @@ from conformance.store import RunFolder, open_run
 MODELS = ("smollm2-135m", "llama", "gpt2", "gemma2")
 #: Two summands, and one tensor.
 QUICK_MODELS = ("llama", "gpt2")
+#: Of each fault, the last of its places and doses.
+QUICK_VARIANTS = 2
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,11 @@ def run(
     scenarios = discover(asked.scenarios)
     honest = () if asked.quick else plan.cells(asked.models, asked.backends, scenarios)
     planned = campaign.plan(
-        chosen(asked.expression, quick=asked.quick), asked.models, asked.backends, honest
+        chosen(asked.expression, quick=asked.quick),
+        asked.models,
+        asked.backends,
+        honest,
+        most=QUICK_VARIANTS if asked.quick else None,
     )
     if asked.again:
         folder = open_run(asked.reports, asked.again)
