@@ -16,7 +16,7 @@ import pytest
 
 from conformance import manifest, plan
 from conformance.manifest import Manifest
-from conformance.records import Cell, CellResult
+from conformance.records import Cell, CellResult, Results
 from conformance.scenario import Scenario, discover
 
 if TYPE_CHECKING:
@@ -81,11 +81,12 @@ class CellItem(pytest.Item):
             self.add_marker(marker)
 
     def runtest(self) -> None:
-        result = _results(self.session)[self.cell.id]
+        results = _results(self.session)
+        [result] = [one for one in results.cells if one.id == self.cell.id]
         if result.verdict.neutral:
             pytest.skip(f"{result.verdict}: {result.reason}")
         if not result.verdict.passes:
-            raise WrongVerdict(_reasoning(result))
+            raise WrongVerdict(_reasoning(results, result))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
         if isinstance(excinfo.value, WrongVerdict):
@@ -96,26 +97,25 @@ class CellItem(pytest.Item):
         return self.path, None, self.cell.id
 
 
-def _reasoning(result: CellResult) -> str:
-    lines = [f"{result.id}: {result.verdict}", result.reason]
-    if result.worst_ratio is not None:
-        lines.append(f"worst: {result.worst_ratio:.3g} × noise at {result.worst_site}")
-    lines += [f"relation broken: {r.name}: {r.detail}" for r in result.relations if not r.holds]
-    lines += [result.diagnosis, result.detail[-4000:], f"again: {result.command}"]
+def _reasoning(results: Results, cell: CellResult) -> str:
+    """What `conformance show` says of the cell, its traceback and the command to run it again."""
+    from conformance.report import terminal
+
+    lines = [*terminal.explanation(results, cell), cell.detail[-4000:], f"again: {cell.command}"]
     return "\n".join(line for line in lines if line)
 
 
-RESULTS = pytest.StashKey[dict[str, CellResult]]()
+RESULTS = pytest.StashKey[Results]()
 
 
-def _results(session: pytest.Session) -> dict[str, CellResult]:
+def _results(session: pytest.Session) -> Results:
     """The verdicts on all selected cells: run once, when the first of them is asked for."""
     if RESULTS not in session.stash:
         session.stash[RESULTS] = _run(session)
     return session.stash[RESULTS]
 
 
-def _run(session: pytest.Session) -> dict[str, CellResult]:
+def _run(session: pytest.Session) -> Results:
     from conformance import calibration, execution
     from conformance.checkpoints import cache_folder
     from conformance.cli import CALIBRATION
@@ -144,7 +144,7 @@ def _run(session: pytest.Session) -> dict[str, CellResult]:
     )
     if finished.results is None:
         raise KeyboardInterrupt
-    return {cell.id: cell for cell in finished.results.cells}
+    return finished.results
 
 
 def _quiet(event: Event) -> None:

@@ -53,19 +53,16 @@ def plain_of(cell: CellResult, generated: CellResult | None) -> Plain | None:
     """
     if generated is None or generated.harness or generated.verdict.neutral:
         return None
-    words = f"its own {_counted(generated.observations)}"
-    match generated.verdict:
-        case Verdict.EXACT | Verdict.MATCH:
-            return Plain(agrees=True, evidence=f"{words} are within the noise of the truth")
-        case Verdict.DRIFT:
-            if cell.verdict is not Verdict.DRIFT:
-                return None
-            return Plain(agrees=False, evidence=f"{words} drift: {generated.reason}")
-        case Verdict.CRASH | Verdict.TIMEOUT | Verdict.ERROR:
-            return _ended(generated)
-        case Verdict.UNKNOWN | Verdict.MISSING if not generated.observations:
-            return None
-    return Plain(agrees=False, evidence=f"{words} are {generated.verdict}: {generated.reason}")
+    verdict = generated.verdict
+    if verdict in {Verdict.CRASH, Verdict.TIMEOUT, Verdict.ERROR}:
+        return _ended(generated)
+    explains = verdict is not Verdict.DRIFT or cell.verdict is Verdict.DRIFT
+    if not generated.observations or not explains:
+        return None
+    words = f"its own {_counted(generated.observations)} are"
+    if verdict.passes:
+        return Plain(agrees=True, evidence=f"{words} within the noise of the truth")
+    return Plain(agrees=False, evidence=f"{words} {verdict}: {generated.reason}")
 
 
 def _ended(generated: CellResult) -> Plain | None:

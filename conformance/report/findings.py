@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from conformance.records import CellResult, Results, Verdict
+from conformance.records import CellResult, Results, Side, Verdict
 from conformance.report.looks import ORDER, worst
 from conformance.report.words import number
 
@@ -21,7 +21,9 @@ _HEADLINE = 240
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the findings. `cells` and `of` count cells of the models concerned."""
+    """One line of the findings. `cells` and `of` count cells of the models concerned;
+    `blamed` is who has to mend it, in a phrase.
+    """
 
     verdict: Verdict
     backends: tuple[str, ...]
@@ -32,6 +34,7 @@ class Finding:
     cells: int
     of: int
     expected: bool
+    blamed: str = ""
 
     @property
     def where(self) -> str:
@@ -41,6 +44,14 @@ class Finding:
         return ", ".join(
             name if count == of else f"{name} {count} of {of}" for name, count, of in self.scenarios
         )
+
+
+def blamed(cell: CellResult) -> str:
+    """Who has to mend a failed cell, in a phrase."""
+    if cell.attribution is None or not cell.verdict.fails:
+        return ""
+    side = cell.attribution.side
+    return "at fault: not decided" if side is Side.UNDECIDED else f"at fault: {side}"
 
 
 def headline(cell: CellResult) -> str:
@@ -55,11 +66,11 @@ def headline(cell: CellResult) -> str:
 
 def findings(results: Results) -> tuple[Finding, ...]:
     """Everything that is not a pass, the worst first."""
-    groups: dict[tuple[Verdict, str, str, bool], list[CellResult]] = defaultdict(list)
+    groups: dict[tuple[Verdict, str, str, str, bool], list[CellResult]] = defaultdict(list)
     for cell in results.cells:
         if not cell.verdict.passes:
             said = cell.diagnosis or (cell.reason if cell.verdict.neutral else "")
-            key = (cell.verdict, cell.backend, _alike(said), bool(cell.expected))
+            key = (cell.verdict, cell.backend, _alike(said), blamed(cell), bool(cell.expected))
             groups[key].append(cell)
     totals = Counter((cell.model, cell.backend, cell.scenario) for cell in results.cells)
     found = _merged(_finding(cells, totals) for cells in groups.values())
@@ -75,7 +86,7 @@ def _merged(found: Iterable[Finding]) -> list[Finding]:
     """The same trouble in the same cells of two backends is one finding."""
     same: dict[object, Finding] = {}
     for one in found:
-        key = (one.verdict, one.models, one.scenarios, _alike(one.text), one.expected)
+        key = (one.verdict, one.models, one.scenarios, _alike(one.text), one.blamed, one.expected)
         known = same.get(key)
         same[key] = one if known is None else _together(known, one)
     return list(same.values())
@@ -111,6 +122,7 @@ def _finding(cells: list[CellResult], totals: Mapping[tuple[str, str, str], int]
         len(cells),
         of.total(),
         bool(example.expected),
+        blamed(example),
     )
 
 

@@ -49,6 +49,8 @@ def summary(results: Results, report_path: Path, console: Console) -> None:
         line.append(
             shown(f"  {', '.join(finding.backends)} · {models} · {finding.where}"), style="default"
         )
+        if finding.blamed:
+            line.append(f" · {finding.blamed}", style="default")
         if finding.expected:
             line.append(" (expected)", style="dim")
         console.print(line)

@@ -2,21 +2,6 @@
 
 from conformance import scenario
 
-KINDS = (
-    "mlp_only",
-    "mlp_missing",
-    "mlp_twice",
-    "attention_only",
-    "attention_missing",
-    "residual_twice",
-    "normed",
-    "previous",
-    "next",
-    "doubled",
-    "embedding_scale",
-    "first_summand",
-)
-
 
 def rows(value):
     """[tokens, width] of the only prompt, with or without a tuple and a batch axis."""
@@ -33,47 +18,41 @@ def first_norm(layer):
     return layer.input_layernorm if hasattr(layer, "input_layernorm") else layer.ln_1
 
 
+#: What is read instead, from the layer's stream and the outputs of its MLP and attention.
+INSTEAD = {
+    "mlp_only": lambda stream, mlp, attention: mlp,
+    "mlp_missing": lambda stream, mlp, attention: stream - mlp,
+    "mlp_twice": lambda stream, mlp, attention: stream + mlp,
+    "attention_only": lambda stream, mlp, attention: attention,
+    "attention_missing": lambda stream, mlp, attention: stream - attention,
+    "residual_twice": lambda stream, mlp, attention: 2 * stream - mlp,
+    "doubled": lambda stream, mlp, attention: 2 * stream,
+    "embedding_scale": lambda stream, mlp, attention: stream * stream.shape[-1] ** 0.5,
+}
+
+
 def block(lm, kind):
-    streams, normed, branches, mlps, firsts = {}, {}, {}, {}, {}
+    streams, normed, instead, firsts = {}, {}, {}, {}
     for index, layer in enumerate(lm.layers):
         if kind == "normed" and index:
             normed[index - 1] = rows(first_norm(layer.envoy).output)
-        if kind.startswith(("attention", "residual")):
-            branches[index] = rows(attention(layer.envoy).output)
-        if kind.startswith(("mlp", "residual")):
-            mlps[index] = rows(layer.envoy.mlp.output)
-        if kind == "first_summand":
-            firsts[index] = rows(layer.envoy.output)
+        attended = rows(attention(layer.envoy).output) if kind in INSTEAD else None
+        mlp = rows(layer.envoy.mlp.output) if kind in INSTEAD else None
+        firsts[index] = rows(layer.envoy.output)
         streams[index] = layer.stream
+        if kind in INSTEAD:
+            instead[index] = INSTEAD[kind](streams[index], mlp, attended)
     last = len(streams) - 1
-    if kind == "mlp_only":
-        streams = mlps
-    if kind == "mlp_missing":
-        streams = {index: value - mlps[index] for index, value in streams.items()}
-    if kind == "mlp_twice":
-        streams = {index: value + mlps[index] for index, value in streams.items()}
-    if kind == "attention_only":
-        streams = branches
-    if kind == "attention_missing":
-        streams = {index: value - branches[index] for index, value in streams.items()}
-    if kind == "residual_twice":
-        streams = {index: 2 * value - mlps[index] for index, value in streams.items()}
-    if kind == "normed":
-        streams = {**normed, last: streams[last]}
-    if kind == "previous":
-        streams = {index: streams[max(index - 1, 0)] for index in streams}
-    if kind == "next":
-        streams = {index: streams[min(index + 1, last)] for index in streams}
-    if kind == "doubled":
-        streams = {index: 2 * value for index, value in streams.items()}
-    if kind == "embedding_scale":
-        streams = {index: value * value.shape[-1] ** 0.5 for index, value in streams.items()}
-    if kind == "first_summand":
-        streams = firsts
-    return {"stream": streams, "logits": lm.logits}
+    read = {
+        "normed": {**normed, last: streams[last]},
+        "previous": {index: streams[max(index - 1, 0)] for index in streams},
+        "next": {index: streams[min(index + 1, last)] for index in streams},
+        "first_summand": firsts,
+    }
+    return {"stream": read.get(kind, instead), "logits": lm.logits}
 
 
-@scenario(options={"kind": KINDS})
+@scenario(options={"kind": (*INSTEAD, "normed", "previous", "next", "first_summand")})
 def parts(lm, case):
     with lm.trace(case.prompts[0]):
         first = block(lm, case.options["kind"]).save()
