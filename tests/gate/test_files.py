@@ -1,0 +1,122 @@
+"""What the gate leaves for people and CI: Markdown, JUnit and the badge say the same."""
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from conformance.gate import decide, headline, markdown, write
+from conformance.gate.badge import badge
+from conformance.gate.junit import junit
+from conformance.gate.summary import plain
+from conformance.known import Entry, Finding, Known, Match, assess
+from conformance.records import Verdict
+from tests.known_runs import CELLS, TODAY, cell, results
+
+HOSTILE = "a|b\n<script>`x`</script> \x1b[31m \x00 ]]> & *bold* [l](u) " + "long " * 200
+KNOWN = Known(
+    (Entry(Match(model="mamba2"), Verdict.UNSUPPORTED, HOSTILE, TODAY, link="here"),), (4,)
+)
+
+
+def decision(strict=False, **findings):
+    cells = [
+        cell(case="passes"),
+        cell(case="fails", verdict=Verdict.WRONG, reason=HOSTILE, detail=HOSTILE),
+        cell(case="broken", verdict=Verdict.UNKNOWN, harness=True),
+        cell("mamba2", case="known", verdict=Verdict.UNSUPPORTED),
+        cell("mamba2", "vllm-pp2", case="stale"),
+        cell(case="flaky", verdict=Verdict.DRIFT, reason="once"),
+    ]
+    run = results(cells=cells)
+    found = [
+        replace(one, finding=Finding.FLAKY) if one.cell.case == "flaky" else one
+        for one in assess(run, KNOWN, TODAY)
+    ]
+    return decide(run, KNOWN, TODAY, assessed=found, strict=strict)
+
+
+def cases(document):
+    return {case.get("name"): [child.tag for child in case] for case in document.iter("testcase")}
+
+
+def test_junit_tells_every_cell_and_entry_as_what_it_is():
+    root = ET.fromstring(junit(decision()))
+    assert cases(root) == {
+        "steering[passes]": [],
+        "steering[fails]": ["failure"],
+        "steering[broken]": ["error"],
+        "steering[known]": ["skipped"],
+        "steering[stale]": ["failure"],
+        "steering[flaky]": ["system-out"],
+        "line 4: model mamba2": ["failure"],
+    }
+    assert cases(ET.fromstring(junit(decision(strict=True))))["steering[flaky]"] == ["failure"]
+
+
+def test_junit_counts_what_it_holds():
+    root = ET.fromstring(junit(decision()))
+    for element in (root, *root.findall("testsuite")):
+        found = list(element.iter("testcase"))
+        assert int(element.get("tests")) == len(found)
+        for kind, plural in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+            assert int(element.get(plural)) == len(list(element.iter(kind)))
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("7", "3", "1")
+
+
+def test_the_summary_tells_all_that_closes_the_gate_and_stays_a_table():
+    text = markdown(decision())
+    for word in ("harness", "unexpected", "stale", "flaky"):
+        assert f"| {word} |" in text
+    assert "<script>" not in text and "\x1b" not in text.replace("\ufffd", "")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    # Every row has its table's number of unescaped bars.
+    bars = [line.replace("\\|", "").count("|") for line in rows]
+    assert set(bars) <= {6, 7}
+
+
+def test_a_long_list_is_cut_and_says_so():
+    many = [cell(case=f"c{i}", verdict=Verdict.WRONG, reason=f"reason {i}") for i in range(60)]
+    text = markdown(decide(results(cells=many), Known(), TODAY))
+    assert "… and 20 rows more" in text
+    assert len(text) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "color", "words"),
+    [
+        ({}, "brightgreen", "12 of 12 pass"),
+        ({CELLS[0]: Verdict.WRONG}, "red", "11 of 12 pass, 1 unexpected"),
+    ],
+)
+def test_the_badge_is_what_shields_reads(verdicts, color, words):
+    said = json.loads(badge(decide(results(verdicts), Known(), TODAY)))
+    assert said == {"schemaVersion": 1, "label": "conformance", "message": words, "color": color}
+
+
+def test_the_badge_of_a_broken_harness_is_no_number():
+    said = json.loads(badge(decision()))
+    assert (said["message"], said["isError"]) == ("the harness failed", True)
+
+
+def test_the_headline_begins_with_the_answer():
+    assert headline(decide(results(), Known(), TODAY)).startswith("The gate is open: 12 of 12")
+    closed = headline(decide(results({CELLS[0]: Verdict.WRONG}), Known(), TODAY))
+    assert closed.startswith("The gate is closed: 1 unexpected, 11 of 12")
+    assert headline(decision()).startswith("The harness failed")
+
+
+def test_the_steps_summary_is_appended_to(tmp_path):
+    step = tmp_path / "step.md"
+    step.write_text("before\n")
+    write(decision(), tmp_path / "out", step_summary=str(step))
+    assert step.read_text().startswith("before\n## ")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"summary.md", "junit.xml", "badge.json"}
+    assert (tmp_path / "out" / "summary.md").read_text() in step.read_text()
+
+
+def test_text_of_a_run_is_one_harmless_line():
+    assert plain("a|b\nc `d`") == "a\\|b c \\`d\\`"
+    assert len(plain("x" * 1000)) == 300

@@ -1,0 +1,125 @@
+"""`conformance gate` and `conformance known update` as a shell sees them, on stored runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.records import Footer, Model, Thresholds, Verdict
+from conformance.store import RunFolder, RunPlan
+from tests.known_runs import CELLS, cell, results
+
+ROOT = Path(__file__).parents[2]
+
+ENTRY = """\
+known:
+  # Why: no stages.
+  - match: {{ model: {model}, backend: vllm-pp2 }}
+    verdict: unsupported
+    reason: no stages
+    link: https://example.org
+    date: 2026-11-01
+    {more}
+"""
+GAP = {
+    one: Verdict.UNSUPPORTED for one in CELLS if (one.model, one.backend) == ("mamba2", "vllm-pp2")
+}
+
+
+def stored(reports, run, planned=CELLS):
+    """A run as a judged one lies on the disk."""
+    folder = RunFolder(reports / "stored")
+    folder.path.mkdir(parents=True)
+    models = tuple(Model(name, name, ()) for name in ("llama", "mamba2"))
+    folder.write_plan(RunPlan("stored", "", "", models, run.backends, tuple(planned), Thresholds()))
+    count = len(run.cells)
+    folder.write_results(replace(run, footer=Footer(count, count, {}, 0)))
+
+
+def shell(tmp_path, *arguments, known="", **environment):
+    (tmp_path / "known.yaml").write_text(known or "known: []\n")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "conformance.cli", *arguments),
+            *("--known", str(tmp_path / "known.yaml"), "--reports", str(tmp_path / "reports")),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+GOOD = ENTRY.format(model="mamba2", more="")
+BROKEN = cell(verdict=Verdict.UNKNOWN, harness=True)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "known", "code", "words"),
+    [
+        pytest.param(GAP, GOOD, 0, "The gate is open", id="as expected"),
+        pytest.param(GAP, "", 1, "3 unexpected", id="a refusal nobody expected"),
+        pytest.param(GAP | {CELLS[0]: Verdict.WRONG}, GOOD, 1, "1 unexpected", id="unexpected"),
+        pytest.param({}, GOOD, 1, "3 stale", id="stale"),
+        pytest.param(
+            GAP, ENTRY.format(model="mamba3", more=""), 2, "known.yaml:3", id="matches nothing"
+        ),
+        pytest.param(
+            GAP,
+            ENTRY.format(model="mamba2", more="expires: 2026-11-02"),
+            1,
+            "3 expired",
+            id="expired",
+        ),
+        pytest.param(GAP, GOOD.replace("verdict:", "verdikt:"), 2, "did you mean", id="misspelt"),
+    ],
+)
+def test_a_stored_runs_exit_code(tmp_path, verdicts, known, code, words):
+    stored(tmp_path / "reports", results(verdicts))
+    found, said = shell(tmp_path, "gate", "stored", known=known)
+    assert (found, words in said) == (code, True), said
+
+
+def test_a_fault_of_the_harness_is_3(tmp_path):
+    cells = [BROKEN if one.id == BROKEN.id else one for one in results().cells]
+    stored(tmp_path / "reports", results(cells=cells))
+    code, said = shell(tmp_path, "gate", "stored")
+    assert code == 3, said
+
+
+def test_an_incomplete_run_is_refused(tmp_path):
+    stored(tmp_path / "reports", results(cells=results().cells[:-1]))
+    code, said = shell(tmp_path, "gate", "stored")
+    assert (code, "incomplete" in said, "--resume" in said) == (2, True, True), said
+
+
+def test_the_summary_goes_where_a_ci_shows_it(tmp_path):
+    stored(tmp_path / "reports", results())
+    step = tmp_path / "step.md"
+    code, said = shell(tmp_path, "gate", "stored", GITHUB_STEP_SUMMARY=str(step))
+    assert code == 0, said
+    assert step.read_text().startswith("## ✅ The gate is open: 12 of 12")
+    assert (tmp_path / "reports" / "stored" / "gate" / "junit.xml").is_file()
+
+
+def test_the_proposed_edit_opens_the_gate(tmp_path):
+    new = CELLS[0]
+    stored(tmp_path / "reports", results({new: Verdict.WRONG}))
+    code, said = shell(tmp_path, "known", "update", "stored", known=GOOD)
+    assert code == 1, said
+    assert "-  - match: { model: mamba2, backend: vllm-pp2 }" in said
+    assert "+    verdict: wrong" in said
+    assert (tmp_path / "known.yaml").read_text() == GOOD
+    code, said = shell(tmp_path, "known", "update", "stored", "--write", known=GOOD)
+    assert code == 0, said
+    after = (tmp_path / "known.yaml").read_text()
+    code, said = shell(tmp_path, "gate", "stored", known=after)
+    assert (code, "1 are known gaps" in said) == (0, True), said
