@@ -148,8 +148,12 @@ def judge(
 
 
 def publish(run: RunFolder, results: Results) -> Path:
-    """Write results.json and the page, and let reports/latest name this run."""
+    """Write results.json, the same as tables, and the page; let reports/latest name this run."""
+    # pandas takes half a second, which the start of a run need not wait for.
+    from conformance.report import tables
+
     run.write_results(results)
+    tables.write(results, run.path)
     page = html.write(results, run.path)
     point_latest(run)
     return page

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
 from conformance.records import Gain, Results
 from conformance.report.looks import family
+
+CSV = "results.csv"
+PARQUET = "results.parquet"
 
 COLUMNS = (
     "id",
@@ -57,15 +64,34 @@ def frame(results: Results) -> pd.DataFrame:
     return table.astype(dict.fromkeys(numbers, "float64"))
 
 
+def write(results: Results, folder: Path) -> tuple[Path, ...]:
+    """`results.csv`, and `results.parquet` where pyarrow is installed; else it is said once."""
+    written = write_csv(results, folder)
+    if importlib.util.find_spec("pyarrow") is not None:
+        return written, write_parquet(results, folder)
+    # One of an earlier judgement would contradict the rest.
+    (folder / PARQUET).unlink(missing_ok=True)
+    _say(f"{PARQUET} is not written: it needs pyarrow (pip install pyarrow)")
+    return (written,)
+
+
+@cache
+def _say(words: str) -> None:
+    sys.stderr.write(f"{words}\n")
+
+
 def write_csv(results: Results, folder: Path) -> Path:
-    """`results.csv` in the folder."""
-    path = folder / "results.csv"
-    frame(results).to_csv(path, index=False)
-    return path
+    """`results.csv` in the folder; there whole or not at all."""
+    return _put(folder / CSV, lambda part: frame(results).to_csv(part, index=False))
 
 
 def write_parquet(results: Results, folder: Path) -> Path:
-    """`results.parquet` in the folder. Needs pyarrow."""
-    path = folder / "results.parquet"
-    frame(results).to_parquet(path, index=False)
+    """`results.parquet` in the folder; there whole or not at all. Needs pyarrow."""
+    return _put(folder / PARQUET, lambda part: frame(results).to_parquet(part, index=False))
+
+
+def _put(path: Path, write: Callable[[Path], object]) -> Path:
+    part = path.with_name(f".{path.name}.part")
+    write(part)
+    part.replace(path)
     return path

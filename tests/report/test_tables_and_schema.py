@@ -71,6 +71,27 @@ def test_the_table_has_a_row_a_cell_in_the_runs_order(results: Results) -> None:
     assert (dropped["gain"].abs() < 0.1).all()
 
 
+def test_both_tables_are_written_and_nothing_else(tmp_path: Path, results: Results) -> None:
+    written = tables.write(results, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.csv", "results.parquet"]
+    assert sorted(written) == sorted(tmp_path.iterdir())
+
+
+def test_without_pyarrow_the_csv_is_written_and_the_rest_said_once(
+    tmp_path: Path,
+    results: Results,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "results.parquet").write_bytes(b"of an earlier judgement")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    tables._say.cache_clear()
+    for _ in range(2):
+        assert tables.write(results, tmp_path) == (tmp_path / "results.csv",)
+    assert [path.name for path in tmp_path.iterdir()] == ["results.csv"]
+    assert capsys.readouterr().err.count("pip install pyarrow") == 1
+
+
 def test_csv_and_parquet_hold_the_same(tmp_path: Path, results: Results) -> None:
     csv = pd.read_csv(
         tables.write_csv(results, tmp_path), keep_default_na=False, na_values={"worst_ratio": ""}
