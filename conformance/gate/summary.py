@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Iterator, Sequence
 
 from conformance.errors import ExitCode
 from conformance.gate.decide import Decision
 from conformance.known import Assessed, Finding, Standing
 from conformance.known.entries import describe
+from conformance.report.markdown import plain
 
 _ROWS = 40
-_WORDS = 300
-_SPECIAL = re.compile(r"([\\`*_{}\[\]|#~])")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 #: The order in which findings are told.
 _TOLD = (Finding.HARNESS, Finding.UNEXPECTED, Finding.STALE, Finding.EXPIRED, Finding.FLAKY)
@@ -50,15 +46,6 @@ def markdown(decision: Decision) -> str:
             lines += ["", f"… and {len(rows) - _ROWS} rows more, in junit.xml"]
     lines += _entries(decision)
     return "\n".join(lines) + "\n"
-
-
-def plain(text: str) -> str:
-    """Text of a run's own as one line that Markdown does not read as anything else."""
-    words = " ".join(text.split())
-    if len(words) > _WORDS:
-        words = words[: _WORDS - 1].rstrip() + "…"
-    harmless = html.escape(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", words), quote=False)
-    return _SPECIAL.sub(r"\\\1", harmless)
 
 
 def _ran(decision: Decision) -> str:

@@ -9,9 +9,9 @@ import pytest
 from conformance.gate import decide, headline, markdown, write
 from conformance.gate.badge import badge
 from conformance.gate.junit import junit
-from conformance.gate.summary import plain
 from conformance.known import Entry, Finding, Known, Match, assess
 from conformance.records import Verdict
+from conformance.report.markdown import plain
 from tests.known_runs import CELLS, TODAY, cell, results
 
 HOSTILE = "a|b\n<script>`x`</script> \x1b[31m \x00 ]]> & *bold* [l](u) " + "long " * 200

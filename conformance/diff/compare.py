@@ -1,0 +1,212 @@
+"""Run A and run B, cell by cell (pure). Regressions are what passed, or failed not, in A."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from enum import StrEnum
+
+from conformance.diff.groups import Cost, GroupChange, costs, layouts
+from conformance.diff.margins import headroom
+from conformance.errors import ConformanceError, ExitCode
+from conformance.records import CellResult, Results, Thresholds, Verdict, record
+
+#: Measured numbers and addresses differ from run to run; a layer's or a prompt's index is
+#: what a diagnosis is about.
+_MEASURED = re.compile(r"0x[0-9a-f]+|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+", re.IGNORECASE)
+_NUMBER = re.compile(rf"{_MEASURED.pattern}|\d+", re.IGNORECASE)
+
+
+class Kind(StrEnum):
+    """What became of a cell."""
+
+    FAILURE = "new failure"
+    LOST = "no longer supported"
+    MARGIN = "margin shrank"
+    DIAGNOSIS = "fails in another way"
+    FIXED = "fixed"
+    INEXACT = "no longer bitwise"
+
+    @property
+    def regression(self) -> bool:
+        return self in (Kind.FAILURE, Kind.LOST)
+
+
+@record()
+class Change:
+    """One cell that is not what it was."""
+
+    kind: Kind
+    id: str
+    model: str
+    backend: str
+    scenario: str
+    case: str
+    before: str
+    after: str
+    words: str = ""
+    harness: bool = False
+    command: str = ""
+
+
+@record()
+class Diff:
+    """What changed from run `a` to run `b`. Versions map a package to both of its own."""
+
+    a: str
+    b: str
+    common: int
+    changes: tuple[Change, ...] = ()
+    layouts: tuple[GroupChange, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+    seconds: tuple[float, float] = (0.0, 0.0)
+    peak_mib: tuple[float, float] = (0.0, 0.0)
+    notes: tuple[str, ...] = ()
+
+    def of(self, kind: Kind) -> tuple[Change, ...]:
+        return tuple(change for change in self.changes if change.kind is kind)
+
+    def exit_code(self, *, strict: bool = False) -> ExitCode:
+        """1 for a regression; strictly, also for a shrunken margin and a cell that is gone."""
+        if any(change.harness for change in self.changes if change.kind.regression):
+            return ExitCode.HARNESS
+        worse = any(change.kind.regression for change in self.changes)
+        closer = strict and (bool(self.of(Kind.MARGIN)) or bool(self.only_a))
+        return ExitCode.UNEXPECTED if worse or closer else ExitCode.OK
+
+
+def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -> Diff:
+    """What changed. A margin is told when it is `margin` times smaller, a cost from `cost` on.
+
+    Raises ConformanceError when the runs have no cell in common.
+    """
+    mine = {cell.id: cell for cell in a.cells}
+    theirs = {cell.id: cell for cell in b.cells}
+    common = [name for name in mine if name in theirs]
+    if not common:
+        raise ConformanceError(
+            f"runs {a.run.id} and {b.run.id} have no cell in common",
+            remedy="compare runs of the same models, backends and scenarios",
+        )
+    # One yardstick for both: else a margin could seem to shrink though no number moved.
+    thresholds = b.environment.thresholds
+    changes = [
+        change
+        for name in common
+        if (change := _change(mine[name], theirs[name], thresholds, margin)) is not None
+    ]
+    order = list(Kind)
+    return Diff(
+        a=a.run.id,
+        b=b.run.id,
+        common=len(common),
+        changes=tuple(sorted(changes, key=lambda change: order.index(change.kind))),
+        layouts=layouts(a, b),
+        costs=costs(a, b, factor=cost),
+        versions=_versions(a, b),
+        only_a=tuple(name for name in mine if name not in theirs),
+        only_b=tuple(name for name in theirs if name not in mine),
+        seconds=(a.run.seconds, b.run.seconds),
+        peak_mib=(a.run.peak_mib, b.run.peak_mib),
+        notes=_notes(a, b),
+    )
+
+
+def _change(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float) -> Change | None:
+    kind, words = _kind(a, b), b.diagnosis or b.reason
+    if kind is None:
+        words = _shrunk(a, b, thresholds, margin)
+        kind = Kind.MARGIN if words else None
+    if kind is None and a.verdict is Verdict.EXACT and b.verdict is Verdict.MATCH:
+        kind, words = Kind.INEXACT, b.reason
+    if kind is None:
+        return None
+    if kind is Kind.FIXED:
+        words = a.diagnosis or a.reason
+    elif kind is Kind.DIAGNOSIS:
+        words = f"{a.diagnosis or a.reason} → {words}"
+    return Change(
+        kind=kind,
+        id=b.id,
+        model=b.model,
+        backend=b.backend,
+        scenario=b.scenario,
+        case=b.case,
+        before=a.verdict.value,
+        after=b.verdict.value,
+        words=words,
+        harness=b.harness and b.verdict.fails,
+        command=b.command,
+    )
+
+
+def _kind(a: CellResult, b: CellResult) -> Kind | None:
+    """By the verdicts, and of two that do not pass by what they say."""
+    if b.verdict.fails and not a.verdict.fails:
+        return Kind.FAILURE
+    if b.verdict.neutral and a.verdict.passes:
+        return Kind.LOST
+    if b.verdict.passes and not a.verdict.passes:
+        return Kind.FIXED
+    if not b.verdict.passes and _signature(a) != _signature(b):
+        return Kind.DIAGNOSIS
+    return None
+
+
+def _signature(cell: CellResult) -> tuple[str, str]:
+    """The verdict and what was said, without what differs from run to run."""
+    said = _MEASURED.sub("#", cell.diagnosis) or _NUMBER.sub("#", cell.reason)
+    return cell.verdict.value, said
+
+
+def _shrunk(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float) -> str:
+    """Both pass, and the room that is left is so many times smaller; empty when it is not."""
+    if not (a.verdict.passes and b.verdict.passes):
+        return ""
+    before = headroom(a, thresholds, exact=True)
+    after = headroom(b, thresholds, exact=False)
+    if before is None or after is None or before.left <= 0:
+        return ""
+    if after.left * margin > before.left:
+        return ""
+    return (
+        f"{after.left:.0%} of the {after.of}'s threshold is left at {after.site}, "
+        f"was {before.left:.0%} ({before.of} at {before.site})"
+    )
+
+
+def _versions(a: Results, b: Results) -> dict[str, tuple[str, str]]:
+    """Of the parents, and of columns that ran elsewhere."""
+    found: dict[str, tuple[str, str]] = {}
+    for name in sorted({*a.environment.versions, *b.environment.versions}):
+        pair = a.environment.versions.get(name, "–"), b.environment.versions.get(name, "–")
+        if pair[0] != pair[1]:
+            found[name] = pair
+    theirs = {(group.model, group.backend): group.versions for group in b.groups}
+    for group in a.groups:
+        other = theirs.get((group.model, group.backend))
+        if other is None:
+            continue
+        for name in sorted({*group.versions, *other}):
+            pair = group.versions.get(name, "–"), other.get(name, "–")
+            if pair[0] != pair[1]:
+                found.setdefault(name, pair)
+    return found
+
+
+def _notes(a: Results, b: Results) -> tuple[str, ...]:
+    notes: list[str] = []
+    if a.environment.devices != b.environment.devices:
+        theirs = _listed(a.environment.devices), _listed(b.environment.devices)
+        notes.append("the runs are of different hardware: {} and {}".format(*theirs))
+    if a.environment.thresholds != b.environment.thresholds:
+        notes.append("the runs were judged by different thresholds; margins are by the second's")
+    return tuple(notes)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "unknown"

