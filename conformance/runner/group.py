@@ -108,7 +108,8 @@ class GroupRun:
         """Pass on what the worker said; kill it when it has been silent for too long."""
         if self.attempt is not None:
             self._pass_on(self.attempt)
-            self.attempt.kill_when_overdue(limits, time.monotonic())
+            own = replace(limits, load=max(limits.load, self.planned.load))
+            self.attempt.kill_when_overdue(own, time.monotonic())
 
     def hear_out(self) -> None:
         """Pass on what a worker said before it was killed: what it finished counts."""

@@ -31,7 +31,8 @@ class Planned:
     `make` may return None: nothing to do. It is called after every job of `after` and
     `needs` has ended; when one of `needs` failed, the job's cells become errors with that
     one's words. With `cached`, finished observations come from the cache and go there.
-    `folder` is the group's: there it is said when no job could be made.
+    `folder` is the group's: there it is said when no job could be made. `load` is how many
+    seconds loading may take where that is more than the limit for all: a download, for one.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Planned:
     needs: tuple[str, ...] = ()
     cached: bool = False
     folder: Path | None = None
+    load: float = 0.0
 
 
 @dataclass(frozen=True)
