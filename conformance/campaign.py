@@ -1,7 +1,8 @@
 """From the plan of a run to the jobs of its workers, in the order they need each other.
 
 For each model: build its checkpoint, run the reference (the probe first), then every
-backend, then the reference once more along the tokens that a backend chose differently.
+backend, then the reference once more: along the tokens that a backend chose differently, and
+layer by layer where one computed something else.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance import plan
+from torch import Tensor
+
+from conformance import one_layer, plan
 from conformance.checkpoints import Checkpoint, locate, patience
 from conformance.continuations import Continuation, by_member, continuation, differing
 from conformance.engines import ENGINES, preload
@@ -206,22 +209,29 @@ class _Maker:
         return make
 
     def _forced(self, columns: Columns) -> Job | None:
-        """The cases in which some column generated other tokens than the truth."""
+        """The cases in which some column generated other tokens than the truth, and one-layer
+        tests of those in which it seems to have computed something else.
+        """
         found: dict[str, Case] = {}
         for backend, cells in columns:
             cases = self._cases((cell.scenario, cell.case) for cell in cells)
             for case in cases + plain_cases(cases):
-                along = replace(case, forced=self._differing(backend, case))
+                mine = self.run.observations(self.model.id, backend.id, case.key)
+                values = self.run.observations(self.model.id, REFERENCE.id, case.key)
+                members = by_member(values)
+                along = replace(case, forced=_differing(case, mine, members.get("truth", {})))
                 if along.forced:
                     found[along.key] = along
+                if one_layer.suspicious(mine, members):
+                    folder = self.run.group_folder(self.model.id, backend.id).cell(case.key)
+                    alone = one_layer.case_of(case, backend.id, folder / "observations.safetensors")
+                    found[alone.key] = alone
         return self._job(FORCED, tuple(found.values())) if found else None
 
-    def _differing(self, backend: Backend, case: Case) -> Continuation:
-        mine = self.run.observations(self.model.id, backend.id, case.key)
-        values = self.run.observations(self.model.id, REFERENCE.id, case.key)
-        truth = by_member(values).get("truth", {})
-        prompts = len(case.prompts)
-        return differing(continuation(mine, prompts), continuation(truth, prompts))
+
+def _differing(case: Case, mine: Mapping[str, Tensor], truth: Mapping[str, Tensor]) -> Continuation:
+    prompts = len(case.prompts)
+    return differing(continuation(mine, prompts), continuation(truth, prompts))
 
 
 def launch(backend: Backend) -> Launch:

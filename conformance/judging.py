@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
 
+from conformance import one_layer
 from conformance.attributing import attributed
-from conformance.campaign import BUILD, REFERENCE
+from conformance.campaign import BUILD, FORCED, REFERENCE
+from conformance.continuations import by_member
 from conformance.errors import ExitCode
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
+from conformance.judge.place import place
 from conformance.judge.relations import same_bits
 from conformance.records import (
     SCHEMA,
@@ -215,7 +219,7 @@ class _Columns:
             harness=judgement.harness,
             diagnosis=judgement.diagnosis,
         )
-        return self._against_one_stage(result, observed)
+        return self._against_one_stage(self._placed(result, observed), observed)
 
     def _judgement(self, scenario: Scenario, case: Case, truth: Truth, seen: _Seen) -> Judgement:
         """Judging is pure: columns that observed the very same bits are judged once."""
@@ -234,6 +238,23 @@ class _Columns:
         )
         self._judgements.append((seen, truth, judgement))
         return judgement
+
+    def _placed(self, result: CellResult, observed: Mapping[str, Tensor]) -> CellResult:
+        """Which layers introduce the error, where the reference was given their inputs."""
+        if self.case is None or result.verdict.passes:
+            return result
+        case = one_layer.case_of(self.case, result.backend, Path())
+        outcome = self.run.outcome(self.model.id, FORCED.id, case.key)
+        if outcome is None or outcome.status is not Status.OK:
+            return result
+        words = place(
+            observed,
+            by_member(self.run.observations(self.model.id, FORCED.id, case.key)),
+            outcome.prompt_ids,
+            result.observations,
+            self.thresholds,
+        )
+        return replace(result, diagnosis="; ".join(filter(None, (result.diagnosis, words))))
 
     def observed(self, backend: str) -> dict[str, Tensor]:
         if backend not in self._observed:

@@ -27,6 +27,7 @@ from conformance import sessions
 from conformance.engines import Engine, Refused, Unreadable
 from conformance.errors import ConformanceError
 from conformance.last_words import cause, points_elsewhere
+from conformance.one_layer import ONE_LAYER
 from conformance.records import Case, Group, Job, Outcome, Status
 from conformance.scenario import BUILT_IN, Scenario, discover
 from conformance.store import GroupFolder, installed
@@ -97,7 +98,8 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
     say("loading")
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
-        scenarios = BUILT_IN | discover(job.scenarios) if todo else {}
+        built_in = BUILT_IN | {ONE_LAYER.name: ONE_LAYER}
+        scenarios = built_in | discover(job.scenarios) if todo else {}
         engine = _open(job)
         group = replace(
             engine.group(),

@@ -1,4 +1,4 @@
-"""What a layer's stream is mistaken for must be named, on real engines and models."""
+"""What a stream is mistaken for, and which layer is to blame, on real engines and models."""
 
 from __future__ import annotations
 
@@ -59,6 +59,17 @@ def test_half_the_stream_on_vllm_is_the_missing_residual(streams: Ran) -> None:
     assert cell.attribution is not None
     assert cell.attribution.side is Side.NNSIGHT
     assert "its own 16 tokens and their log-probabilities" in cell.attribution.evidence
+
+
+@pytest.mark.parametrize("backend", ["hf", "vllm-pp1"])
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+def test_the_layer_that_computes_something_else_is_found(
+    streams: Ran, model: str, backend: str
+) -> None:
+    cell = found(streams, model, backend, "all")
+    assert cell.verdict is Verdict.WRONG
+    assert "first off after layer 2, and so is everything after it" in cell.diagnosis
+    assert "layer 2 introduces the error, layer 3 only inherits it" in cell.diagnosis
 
 
 def test_where_a_layer_gives_the_whole_stream_its_first_part_is_right(streams: Ran) -> None:

@@ -1,0 +1,113 @@
+"""One-layer tests: which layer introduces an error, and which ones only inherit it.
+
+Every layer of the reference is given the stream that a candidate had before it, in float32
+and in the honest bf16 ways. Where the candidate's own output is then within the noise of
+those, its layer did as it should with what it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from conformance.records import Case, Site
+from conformance.scenario import Scenario
+
+#: An observation this many times further from the truth than any honest run is looked into.
+_SUSPICIOUS = 3.0
+
+
+def _reference(model: Any, case: Case) -> Any:
+    values = load_file(case.options["observations"])
+    fed = unedited(values)
+    return [
+        _fed(model, prompt, {s.layer: rows for s, rows in fed.items() if s.prompt == index})
+        for index, prompt in enumerate(case.prompts)
+    ]
+
+
+def _fed(model: Any, prompt: str, own: Mapping[int | None, Tensor]) -> Mapping[str, Any]:
+    """What each layer, and at last the head, makes of the candidate's stream before it."""
+    made: dict[int, Tensor] = {}
+
+    def feed(layer: int) -> Any:
+        def edit(stream: Tensor, _: Any) -> Tensor:
+            before = own.get(layer - 1)
+            if layer in own and (layer == 0 or (before is not None and len(before) == len(stream))):
+                made[layer] = stream.clone()
+            mine = own.get(layer)
+            fits = mine is not None and mine.shape == stream.shape
+            return mine.to(stream) if mine is not None and fits else stream
+
+        return edit
+
+    layers = len(model.modules)
+    if not own:
+        return {}
+    run = model.run(prompt, edits={layer: feed(layer) for layer in range(layers)})
+    return {"stream": made} | ({"logits": run.logits} if layers - 1 in own else {})
+
+
+def _trace(lm: Any, case: Case) -> Any:
+    raise NotImplementedError("only the reference runs one-layer tests")
+
+
+ONE_LAYER = Scenario(
+    name="one_layer",
+    meaning="One layer: each layer of the reference with the candidate's own input.",
+    run=_trace,
+    path=Path(__file__),
+    cases={},
+    prompts=(),
+    steps=1,
+    twin=lambda _: False,
+    equal=(),
+    _reference=[_reference],
+)
+
+
+def case_of(case: Case, backend: str, observations: Path) -> Case:
+    """The test of what a backend observed in a case."""
+    return Case(
+        scenario=ONE_LAYER.name,
+        name=f"{backend}.{case.scenario}.{case.name}",
+        prompts=case.prompts,
+        options={"observations": str(observations)},
+    )
+
+
+def unedited(values: Mapping[str, Tensor]) -> dict[Site, Tensor]:
+    """The streams of the prompts themselves, in runs that nothing was written in."""
+    sites = {Site.parse(name): value for name, value in values.items()}
+    return {
+        site: value
+        for site, value in sites.items()
+        if site.name == "stream" and not site.step and site.run != "edited" and value.ndim == 2
+    }
+
+
+def suspicious(mine: Mapping[str, Tensor], members: Mapping[str, Mapping[str, Tensor]]) -> bool:
+    """Are streams read, and the logits of an unedited run far off? Only a first look."""
+    truth = members.get("truth", {})
+    honest = [values for name, values in members.items() if name not in {"truth", "aux"}]
+    if len(unedited(mine)) < 2:
+        return False
+    for name, value in mine.items():
+        site = Site.parse(name)
+        known = truth.get(name)
+        if site.name != "logits" or site.step or site.run == "edited" or known is None:
+            continue
+        allowed = max((_off(run[name], known) for run in honest if name in run), default=0.0)
+        if value.shape != known.shape or not _off(value, known) <= _SUSPICIOUS * allowed:
+            return True
+    return False
+
+
+def _off(value: Tensor, truth: Tensor) -> float:
+    """The relative distance without the common shift of logits."""
+    value, truth = value.double() - value.double().mean(), truth.double() - truth.double().mean()
+    return float((value - truth).norm() / truth.norm().clamp_min(1e-30))
