@@ -18,7 +18,6 @@ from conformance.records import (
     Side,
     Site,
     Thresholds,
-    Verdict,
 )
 from conformance.scenario import Scenario
 from conformance.selftest.columns import Column
@@ -93,6 +92,8 @@ def _row(
         says=fault.says,
         reason=result.reason,
     )
+    if result.harness:  # nothing was proved, whatever verdict stands there
+        return replace(row, ending=Ending.ALARM if fault.silent else Ending.MISSED)
     if fault.silent:
         ending = Ending.ALARM if result.verdict.fails else Ending.QUIET
         return replace(row, ending=ending if not result.verdict.neutral else Ending.ABSENT)
@@ -104,8 +105,6 @@ def _row(
         below = size is not None and 0 < size < AT_THE_BOUND
         return replace(row, size=size, ending=Ending.BELOW if below else Ending.MISSED)
     side = getattr(result.attribution, "side", None)
-    if result.verdict is Verdict.UNKNOWN:
-        return row
     return replace(
         row,
         ending=Ending.CAUGHT,

@@ -14,8 +14,11 @@ WRONG = frozenset({Verdict.WRONG})
 CLEAN = ("clean.pair",)
 
 
-def capped(value: Tensor, now: Moment) -> Tensor:
-    return (now.dose * torch.tanh(value.float() / now.dose)).to(value.dtype)
+def with_cap(value: Tensor, now: Moment) -> Tensor:
+    """A soft cap that the engine has and the other has not, as large as so many largest logits."""
+    cap = now.dose * value.float().abs().max()
+    capped: Tensor = cap * torch.tanh(value.float() / cap)
+    return capped.to(value.dtype)
 
 
 def scaled(value: Tensor, now: Moment) -> Tensor:
@@ -52,9 +55,8 @@ def _fault(name: str, act: Any, point: Point = Point.LOGITS, **more: Any) -> Fau
 FAULTS = (
     _fault(
         "logits-place",
-        capped,
-        doses=(30.0, 15.0),
-        says=("soft cap",),
+        with_cap,
+        doses=(4.0, 1.0),
         verdicts=frozenset({Verdict.WRONG, Verdict.DRIFT}),
     ),
     _fault(
