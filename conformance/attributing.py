@@ -78,4 +78,4 @@ def _ended(generated: CellResult) -> Plain | None:
 
 def _counted(observations: Sequence[Judged]) -> str:
     count = sum(Site.parse(one.site).name == "tokens" for one in observations)
-    return f"{count} tokens and their log-probabilities"
+    return f"{count} token{'s' * (count > 1)} and their log-probabilities"

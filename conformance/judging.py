@@ -15,6 +15,7 @@ from conformance.attributing import attributed
 from conformance.campaign import BUILD, FORCED, REFERENCE
 from conformance.continuations import by_member
 from conformance.errors import ExitCode
+from conformance.judge import extent
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
 from conformance.judge.place import place
 from conformance.judge.relations import same_bits
@@ -219,6 +220,9 @@ class _Columns:
             harness=judgement.harness,
             diagnosis=judgement.diagnosis,
         )
+        if result.verdict is Verdict.DROPPED:
+            words = extent.no_effect(result.observations, result.layers, result.backend)
+            result = replace(result, diagnosis=f"{words}; {result.diagnosis}".rstrip("; "))
         return self._against_one_stage(self._placed(result, observed), observed)
 
     def _judgement(self, scenario: Scenario, case: Case, truth: Truth, seen: _Seen) -> Judgement:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from conformance.records import Judged, Site, Thresholds, Verdict
 
@@ -107,3 +107,12 @@ def _depth(site: Site) -> float:
     if site.layer is not None:
         return site.layer
     return math.inf if site.name == "logits" else -1.0
+
+
+def no_effect(observations: Iterable[Judged], layers: Mapping[str, int], backend: str) -> str:
+    """A write that was dropped, in one sentence: where it was made, on what, how surely."""
+    gains = [one.gain for one in observations if one.gain is not None]
+    at = f" at layer {next(iter(layers.values()))}" if len(layers) == 1 else ""
+    surest = min(gains, key=lambda gain: gain.sigma, default=None)
+    size = "" if surest is None else f" (gain {surest.g:.2f} ± {surest.sigma:.2f})"
+    return f"the write{at} had no effect on {backend}{size}"

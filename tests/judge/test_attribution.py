@@ -135,3 +135,84 @@ def test_an_end_without_a_traceback() -> None:
     assert found(cell(Verdict.CRASH)).side is Side.UNDECIDED
     assert found(cell(Verdict.CRASH), plain=RIGHT).side is Side.NNSIGHT
     assert found(cell(Verdict.TIMEOUT), plain=WRONG).side is Side.ENGINE
+
+
+def test_a_pipelined_cell_that_was_not_run_on_one_stage_is_not_decided() -> None:
+    failed = cell(backend="vllm-pp2", off=("p0/s0/stream.1",), right=("p0/s0/logits",))
+    assert found(failed, stages=2, plain=RIGHT).side is Side.UNDECIDED
+    refused = cell(Verdict.UNSUPPORTED)
+    said = found(failed, refused, stages=2, one_stage="vllm-pp1", plain=RIGHT)
+    assert said.side is Side.UNDECIDED
+    assert "cannot be told apart" in said.evidence
+
+
+def test_what_fails_on_one_stage_as_well_is_not_the_pipelines() -> None:
+    parts = {"off": ("p0/s0/stream.1",), "right": ("p0/s0/logits",)}
+    failed, single = cell(backend="vllm-pp2", **parts), cell(**parts)  # type: ignore[arg-type]
+    said = found(failed, single, stages=2, one_stage="vllm-pp1", plain=RIGHT)
+    assert said.side is Side.NNSIGHT
+    assert "on vllm-pp1 the cell is wrong as well" in said.evidence
+
+
+def test_what_merely_drifts_on_one_stage_is_the_pipelines_where_it_is_dropped() -> None:
+    failed, single = cell(Verdict.DROPPED, backend="vllm-pp2"), cell(Verdict.DRIFT)
+    assert found(failed, single, stages=2, one_stage="vllm-pp1").side is Side.PIPELINE
+
+
+def test_drift_is_blamed_on_nobody_unless_the_engine_drifts_by_itself() -> None:
+    failed = cell(Verdict.DRIFT, off=("p0/s0/stream.1",), right=("p0/s0/logits",))
+    assert found(failed, plain=RIGHT).side is Side.UNDECIDED
+    assert found(failed, plain=WRONG).side is Side.ENGINE
+
+
+def test_a_dropped_write_with_a_right_clean_run_is_not_the_engines() -> None:
+    failed = cell(
+        Verdict.DROPPED,
+        off=("edited/p0/s0/stream.1",),
+        right=("clean/p0/s0/stream.1", "clean/p0/s0/logits"),
+    )
+    assert found(failed, plain=WRONG).side is Side.NNSIGHT
+
+
+ALIKE = {"off": ("p0/s0/stream.1",), "right": ("p0/s0/logits",)}
+
+
+def test_a_scenario_that_fails_alike_where_another_reads_the_same_rightly() -> None:
+    hf, vllm = (cell(backend=name, **ALIKE) for name in ("hf", "vllm-pp1"))  # type: ignore[arg-type]
+    honest = [
+        cell(Verdict.MATCH, backend=name, scenario="read", right=("p0/s0/stream.1",))
+        for name in ("hf", "vllm-pp1")
+    ]
+    said = found(vllm, hf, vllm, *honest, plain=RIGHT)
+    assert said.side is Side.HARNESS
+    assert "wrong alike on hf, vllm-pp1, where read does the same rightly" in said.evidence
+
+
+def test_a_scenario_is_not_blamed_for_less() -> None:
+    hf, vllm = (cell(backend=name, **ALIKE) for name in ("hf", "vllm-pp1"))  # type: ignore[arg-type]
+    here = cell(Verdict.MATCH, backend="vllm-pp1", scenario="read", right=("p0/s0/stream.1",))
+    there = cell(Verdict.MATCH, backend="hf", scenario="read", right=("p0/s0/stream.1",))
+    elsewhere = cell(Verdict.MATCH, backend="hf", scenario="read", right=("p0/s0/stream.3",))
+    passes = cell(Verdict.MATCH, backend="hf")
+    for others in (
+        (vllm, here),  # only one column
+        (hf, vllm, here),  # nothing shows that hf reads it rightly elsewhere
+        (hf, vllm, here, elsewhere),  # another layer proves nothing
+        (passes, vllm, here, there),  # it passes on hf
+    ):
+        assert found(vllm, *others, plain=RIGHT).side is Side.NNSIGHT
+
+
+@pytest.mark.parametrize(
+    ("frames", "side"),
+    [
+        (["a/site-packages/nnsight/x.py", "b/broken_scenarios/raises.py"], Side.HARNESS),
+        (["a/site-packages/nnsight/x.py", "<edit-1397>"], Side.HARNESS),
+        (["b/scenarios/raises.py", "a/site-packages/nnsight/x.py"], Side.NNSIGHT),
+        (["a/conformance/worker.py", "a/conformance/engines/relay/stage.py"], Side.PIPELINE),
+        (["a/conformance/stream.py", "a/conformance/selftest/hooks.py"], Side.UNDECIDED),
+    ],
+)
+def test_the_innermost_frame_says_who_raised(frames: list[str], side: Side) -> None:
+    detail = "\n".join(f'  File "{path}", line 3, in f' for path in frames)
+    assert found(cell(Verdict.ERROR, detail=detail)).side is side
