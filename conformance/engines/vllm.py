@@ -10,7 +10,7 @@ from nnsight import save
 from torch import Tensor
 
 from conformance.engines import Refused, Unreadable, cpu
-from conformance.engines.relay import native_support
+from conformance.engines.relay import relay_needed
 from conformance.engines.traced import (
     Layers,
     Probe,
@@ -95,10 +95,10 @@ def own_words(output: Any) -> dict[str, list[Tensor]]:
 
 def worker_class(backend: Backend) -> str:
     """The qualified name of the worker that vLLM builds in each of its processes."""
-    relay = backend.transport == "relay" or (backend.transport == "auto" and not native_support())
+    relay = relay_needed(backend.pipeline, backend.transport)
     if not torch.cuda.is_available():
         return cpu.worker_class(backend.pipeline, relay=relay)
-    if backend.pipeline > 1 and relay:
+    if relay:
         return "conformance.engines.relay.gpu.RelayGPUWorker"
     return "conformance.engines.gpu_worker.GPUTraceWorker"
 

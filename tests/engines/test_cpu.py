@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from relay_lab import Lab, Spec
 
-from conformance.engines import cpu
-from conformance.engines.relay import native_support, relay_needed
+from conformance.engines import cpu, relay, vllm
+from conformance.records import Backend
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -34,9 +34,26 @@ def test_importing_it_imports_no_engine():
     assert said.stdout.strip() == "False"
 
 
-def test_stages_need_the_relay_where_nnsight_has_nothing():
-    assert not relay_needed(1)
-    assert relay_needed(2) is not native_support()
+@pytest.mark.parametrize(
+    ("native", "transport", "needed"),
+    [
+        (False, "auto", True),
+        (True, "auto", False),
+        (False, "relay", True),
+        (True, "relay", True),
+        (False, "native", False),
+        (True, "native", False),
+    ],
+)
+def test_several_stages_are_relayed_where_it_is_asked_for_or_nnsight_has_nothing(
+    monkeypatch, native, transport, needed
+):
+    monkeypatch.setattr(relay, "native_support", lambda: native)
+    assert relay.relay_needed(2, transport) is needed
+    assert not relay.relay_needed(1, transport)
+    two = vllm.worker_class(Backend("b", "vllm", pipeline=2, transport=transport))
+    assert ("Relay" in two) is needed
+    assert "Relay" not in vllm.worker_class(Backend("b", "vllm", transport=transport))
 
 
 def test_the_worker_class_follows_the_stages():

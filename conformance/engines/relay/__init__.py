@@ -22,6 +22,9 @@ def native_support() -> bool:
     return importlib.util.find_spec("nnsight.modeling.vllm.pp_interleaver") is not None
 
 
-def relay_needed(pipeline: int) -> bool:
-    """Whether an engine of ``pipeline`` stages needs the relay to be traced."""
-    return pipeline > 1 and not native_support()
+def relay_needed(pipeline: int, transport: str = "auto") -> bool:
+    """Whether an engine of ``pipeline`` stages is served by the relay: where there are several,
+    and it was asked for, or nnsight has nothing of its own.
+    """
+    wanted = transport == "relay" or (transport == "auto" and not native_support())
+    return pipeline > 1 and wanted
