@@ -196,7 +196,10 @@ def diff(
     from conformance.records import to_json
     from conformance.store.files import write_text
 
-    a, b = (_open(reports, name).results() for name in (before, after))
+    a, b = (
+        _open(Path() if Path(name, "plan.json").is_file() else reports, name).results()
+        for name in (before, after)
+    )
     found = differences.compare(a, b, margin=margin, cost=cost)
     if json:
         write_text(json, to_json(found, indent=1) + "\n")
