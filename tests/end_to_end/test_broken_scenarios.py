@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.records import Verdict
+from conformance.records import Side, Verdict
 from tests.end_to_end.conftest import Ran, conformance
 
 pytestmark = pytest.mark.engine
@@ -47,6 +47,24 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 def test_each_is_given_its_verdict(broken: Ran, name: str, backend: str) -> None:
     [cell] = [c for c in broken.results.cells if (c.scenario, c.backend) == (name, backend)]
     assert cell.verdict in EXPECTED[name], cell.reason
+
+
+def test_the_fault_is_the_scenarios_on_every_backend(broken: Ran) -> None:
+    for cell in broken.results.cells:
+        if cell.verdict.passes:
+            assert cell.attribution is None, cell.id
+        else:
+            assert cell.attribution is not None, cell.id
+            assert cell.attribution.side is Side.HARNESS, f"{cell.id}: {cell.attribution}"
+
+
+def test_a_dropped_write_says_where_on_what_and_how_surely(broken: Ran) -> None:
+    for backend in ("hf", "vllm-pp1", "vllm-pp2"):
+        [cell] = [
+            c for c in broken.results.cells if (c.scenario, c.backend) == ("dropped_write", backend)
+        ]
+        said = f"the write at layer 2 had no effect on {backend} (gain 0.00 ± "
+        assert cell.diagnosis.startswith(said)
 
 
 def test_every_broken_scenario_is_expected_and_the_run_fails(broken: Ran) -> None:

@@ -1,0 +1,145 @@
+"""The branches of a layer are found by numbers in every layout of the matrix's models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.judge.predictions import Known, Scene
+from conformance.judge.transformations import branches
+from conformance.records import Site
+
+transformers = pytest.importorskip("transformers")
+
+from conformance.engines.reference_branches import Branches, find, observed  # noqa: E402
+from conformance.engines.reference_model import Run  # noqa: E402
+from conformance.engines.tree import follow, layer_path  # noqa: E402
+
+SIZES: dict[str, dict[str, Any]] = {
+    "llama": {"intermediate_size": 48, "num_key_value_heads": 2},
+    "gemma2": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
+    "gpt2": {},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "gpt_neox": {"intermediate_size": 48},
+    "phi3": {"intermediate_size": 48, "num_key_value_heads": 2, "pad_token_id": 0},
+    "bloom": {},
+}
+
+
+def built(architecture: str, **sizes: Any) -> tuple[Any, list[Any]]:
+    torch.manual_seed(3)
+    config = transformers.CONFIG_MAPPING[architecture](
+        vocab_size=40, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, **sizes
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = model.float().eval()
+    return model, list(follow(model, layer_path(model, 3)))
+
+
+def forward(model: Any) -> Any:
+    with torch.inference_mode():
+        return model(torch.arange(1, 8)[None])
+
+
+def recorded(model: Any, layers: list[Any], found: Branches) -> Run:
+    run = Run()
+
+    def keep(index: int) -> Any:
+        def hook(module: Any, args: Any, output: Any) -> None:
+            whole = output[0] if isinstance(output, tuple) else output
+            run.stream[-1][index] = whole[0].clone()
+
+        return hook
+
+    run.stream.append({})
+    handles = [layer.register_forward_hook(keep(i)) for i, layer in enumerate(layers)]
+    with found.recorded(model, layers, run.branches):
+        run.logits.append(forward(model).logits[0, -1])
+    for handle in handles:
+        handle.remove()
+    return run
+
+
+@pytest.mark.parametrize("architecture", SIZES)
+def test_the_branches_add_up_to_what_the_layer_adds(architecture: str) -> None:
+    model, layers = built(architecture, **SIZES[architecture])
+    found = find(model, layers, lambda: forward(model))
+    run = recorded(model, layers, found)
+    before = run.branches[0]["embedding"]
+    for layer, after in run.stream[0].items():
+        both = run.branches[0][f"attention.{layer}"] + run.branches[0][f"mlp.{layer}"]
+        assert (before + both - after).norm() <= 1e-5 * after.norm()
+        assert run.branches[0][f"normed.{layer}"].shape == after.shape
+        before = after
+    if architecture == "gemma2":
+        cap = model.config.final_logit_softcapping
+        capped = cap * torch.tanh(run.branches[0]["uncapped"] / cap)
+        assert torch.allclose(capped, run.logits[0], atol=1e-5)
+    else:
+        assert "uncapped" not in run.branches[0]
+
+
+def test_no_hook_is_left_behind() -> None:
+    model, layers = built("llama", **SIZES["llama"])
+    recorded(model, layers, find(model, layers, lambda: forward(model)))
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_layer_with_one_branch_has_none() -> None:
+    model, layers = built("llama", **SIZES["llama"])
+    for layer in layers:
+        layer.mlp.forward = torch.zeros_like
+        layer.self_attn.register_forward_hook(lambda m, a, out: (2 * out[0], *out[1:]))
+        layer.register_forward_hook(lambda m, a, out: out * 1.5)
+    found = find(model, layers, lambda: forward(model))
+    assert not [name for name in found.modules if name.startswith(("mlp", "attention"))]
+
+
+def test_they_are_kept_beside_the_observations_they_belong_to() -> None:
+    model, layers = built("gpt2")
+    run = recorded(model, layers, find(model, layers, lambda: forward(model)))
+    stream = run.stream[0]
+    kept = observed(
+        {
+            "p0/s0/stream.1": stream[1],
+            "p0/s0/stream.2": stream[2],
+            "clean/p1/s0/other.0": stream[0],
+            "edited/p0/s0/stream.1": stream[1],
+            "p1/s0/stream.1": stream[1] + 1,
+        },
+        [run],
+    )
+    # Attention is left out where it can be computed: the stream before the layer is known.
+    assert set(kept) == {
+        *("p0/s0/mlp.1", "p0/s0/normed.1", "p0/s0/attention.1"),
+        *("p0/s0/mlp.2", "p0/s0/normed.2", "p0/s0/embedding"),
+        *("clean/p1/s0/mlp.0", "clean/p1/s0/normed.0", "clean/p1/s0/embedding"),
+    }
+    off = (kept["p0/s0/mlp.2"].float() - run.branches[0]["mlp.2"]).norm()
+    assert off < 2.5e-4 * run.branches[0]["mlp.2"].norm()
+
+
+def test_attention_is_what_the_others_leave() -> None:
+    torch.manual_seed(5)
+    before, attention, mlp = torch.randn(3, 6, 32, dtype=torch.float64)
+    noise = torch.full((6,), 1e-3, dtype=torch.float64)
+    here = Site("stream", layer=2)
+    known = {
+        Site("stream", layer=1): Known(before, noise),
+        here: Known(before + attention + mlp, noise),
+    }
+    scene = Scene(here, attention, known, {Site("mlp", layer=2): mlp})
+    made = {one.kind: one.rows for one in branches(scene)}
+    assert torch.allclose(made["attention-only"], attention)
+    assert torch.allclose(made["mlp-missing"], before + attention)
+
+
+def test_what_does_not_fit_into_half_precision_stays_whole() -> None:
+    model, layers = built("gpt2")
+    run = recorded(model, layers, find(model, layers, lambda: forward(model)))
+    run.branches[0]["mlp.1"] = 1e9 * run.branches[0]["mlp.1"]
+    kept = observed({"p0/s0/stream.1": run.stream[0][1]}, [run])
+    assert kept["p0/s0/mlp.1"].dtype is torch.float32
+    assert kept["p0/s0/normed.1"].dtype is torch.float16
