@@ -36,6 +36,7 @@ def _rooms(judged: Judged, thresholds: Thresholds) -> Iterator[tuple[str, float]
         yield "median ratio", 1 - judged.q_med / thresholds.k_med
     if judged.q_max is not None:
         yield "largest ratio", 1 - judged.q_max / thresholds.k_max
-    if judged.gain is not None:
+    # Above `power` the noise is too large for the gain to be judged at all.
+    if judged.gain is not None and judged.gain.sigma <= thresholds.power:
         room = max(thresholds.gain_tolerance, thresholds.gain_sigmas * judged.gain.sigma)
         yield "gain", 1 - abs(judged.gain.g - 1) / room

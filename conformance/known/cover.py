@@ -18,6 +18,7 @@ def cover(wanted: Collection[Cell], others: Collection[Cell]) -> tuple[Match, ..
     As wide as `others` allow: a whole column of a model, else whole scenarios, else cases.
     Models, then backends, that need the same are said in one match.
     """
+    wanted = sorted(wanted)  # a set's order differs from run to run
     found: dict[tuple[str, str], set[tuple[Patterns, Patterns]]] = {}
     for column in dict.fromkeys((cell.model, cell.backend) for cell in wanted):
         mine = [cell for cell in wanted if (cell.model, cell.backend) == column]

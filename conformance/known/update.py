@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.comments import CommentedMap
 
 from conformance.errors import ConformanceError
 from conformance.known.assess import Assessed, Finding, assess, explains, plain_cell
@@ -122,19 +122,19 @@ def _flow(match: Match) -> str:
             "an entry would excuse every cell", remedy="nothing runs any more: mend that first"
         )
     said.fa.set_flow_style()
-    return _dumped(said, width=1 << 20)
+    return f"{{ {_dumped(said, width=1 << 20)[1:-1]} }}"
 
 
 def _block(match: Match, group: Sequence[CellResult], today: dt.date) -> str:
     """A new entry's lines, without indentation."""
-    entry = CommentedMap()
-    entry["match"] = YAML(typ="rt").load(_flow(match))
-    entry["verdict"] = group[0].verdict.value
-    entry["reason"] = _reason(group)
     first = next(cell for cell in group if plain_cell(cell) in match)
-    entry["reproduce"] = first.command
-    entry["date"] = today
-    return _dumped(CommentedSeq([entry]), width=_WIDTH)
+    rest = CommentedMap()
+    rest["verdict"] = first.verdict.value
+    rest["reason"] = _reason(group)
+    rest["reproduce"] = first.command
+    rest["date"] = today
+    lines = _dumped(rest, width=_WIDTH).splitlines()
+    return "\n".join([f"- match: {_flow(match)}", *(f"  {line}" for line in lines)])
 
 
 def _dumped(value: object, *, width: int) -> str:

@@ -128,6 +128,16 @@ def test_the_median_of_a_single_token_is_not_judged_and_not_told():
     assert kinds(passing(**left("q_med", 0.4)), passing(tokens=1, **single)) == []
 
 
+def test_a_gain_that_is_too_noisy_to_be_judged_is_not_told():
+    def noisy(g):
+        return run(
+            Verdict.MATCH,
+            observations=(replace(judged(q_max=0.1), gain=Gain(g, 0.0, 2 * LIMITS.power)),),
+        )
+
+    assert kinds(noisy(1.0), noisy(1.79)) == []
+
+
 def test_other_thresholds_alone_shrink_no_margin():
     before = passing(q_max=1.0)
     tight = replace(before.environment, thresholds=replace(LIMITS, k_max=1.05))

@@ -1,0 +1,1 @@
+"""Scenarios that fail once, always, or only after another one."""

@@ -1,0 +1,79 @@
+"""Unexpected results of a real engine are repeated: an accident is told from a reason."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.gate.repeat import alone, in_company
+from conformance.records import Backend, Cell, Thresholds
+from conformance.store import RunPlan, open_run
+from tests.known_runs import CELLS
+
+ROOT = Path(__file__).parents[2]
+ACCIDENTS = Path(__file__).parent / "accidents"
+
+STAGES = (Backend("vllm-pp1", "vllm"), Backend("vllm-pp2", "vllm", pipeline=2))
+STAGED = tuple(
+    Cell("llama", backend.id, "steering", case) for backend in STAGES for case in ("first", "last")
+)
+
+
+def plan(cells, backends):
+    return RunPlan("r", "", "", (), backends, cells, Thresholds())
+
+
+def test_a_cell_is_repeated_alone_but_with_the_column_it_is_compared_with():
+    one = Cell("llama", "vllm-pp2", "steering", "last")
+    found = alone(plan(STAGED, STAGES), [one])
+    assert found == (Cell("llama", "vllm-pp1", "steering", "last"), one)
+    other = Cell("llama", "vllm-pp1", "steering", "last")
+    assert alone(plan(STAGED, STAGES), [other]) == (other,)
+
+
+def test_in_company_its_whole_group_is_there_and_no_other():
+    backends = (Backend("hf", "hf"), Backend("vllm-pp2", "vllm", pipeline=2))
+    found = in_company(plan(CELLS, backends), [CELLS[0]])
+    assert set(found) == {one for one in CELLS if (one.model, one.backend) == ("llama", "hf")}
+
+
+def gate(tmp_path, *arguments):
+    """The real command on a real engine, with scenarios that have accidents."""
+    known = tmp_path / "known.yaml"
+    known.write_text("known: []\n")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "conformance.cli", "gate", "-m", "llama", "-b", "hf"),
+            *("--scenarios", str(ACCIDENTS), "--known", str(known), "-j", "1"),
+            *("--reports", str(tmp_path / "reports"), *arguments),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "CONFORMANCE_TEST_FLAG": str(tmp_path / "flag")},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_an_accident_is_flaky_and_what_has_a_reason_is_not(tmp_path):
+    code, said = gate(tmp_path)
+    assert code == 1, said
+    rows = {
+        line.split("|")[4].split(":")[0].strip(): line
+        for line in said.splitlines()
+        if "| llama" in line
+    }
+    assert "| flaky |" in rows["once"]
+    assert "| unexpected |" in rows["lasting"] and "again in 2 of 2" in rows["lasting"]
+    # Alone it passes; with its group around it, it fails again.
+    assert "| unexpected |" in rows["b\\_company"] and "again in 1 of 2" in rows["b\\_company"]
+    repeats = sorted((open_run(tmp_path / "reports").path / "repeats").glob("2*"))
+    assert len(repeats) == 2
