@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from conformance import judging
@@ -101,7 +102,7 @@ def _row(
         return replace(row, ending=Ending.ABSENT)
     twin = honest.get(replace(cell, backend=column.backend.id).id)
     if result.verdict.passes:
-        size = _size(run, column, cell, twin) if twin else None
+        size = _size(run, column, cell, twin, honest[cell.id]) if twin else None
         below = size is not None and 0 < size < AT_THE_BOUND
         return replace(row, size=size, ending=Ending.BELOW if below else Ending.MISSED)
     side = getattr(result.attribution, "side", None)
@@ -118,9 +119,12 @@ def _says(diagnosis: str, words: Sequence[str]) -> bool | None:
     return any(word in diagnosis for word in words) if words else None
 
 
-def _size(run: RunFolder, column: Column, cell: Cell, honest: CellResult) -> float | None:
+def _size(
+    run: RunFolder, column: Column, cell: Cell, honest: CellResult, faulty: CellResult
+) -> float | None:
     """The largest of what the fault moved, over what the honest cell's judge could have seen
-    there: on all tokens of a site or on any one of them.
+    there: on all tokens of a site or on any one of them. Common shifts and massive dimensions
+    have bounds of their own; the sound judge says of the faulty cell what share it reached.
     """
     mine = run.observations(cell.model, column.id, cell.key)
     theirs = run.observations(cell.model, column.backend.id, cell.key)
@@ -129,6 +133,14 @@ def _size(run: RunFolder, column: Column, cell: Cell, honest: CellResult) -> flo
         for one in honest.observations
         if one.smallest and one.site in mine and one.site in theirs
         for share in _shares(mine[one.site], theirs[one.site], one)
+    ]
+    found += [
+        one.extra[bound]
+        for one in faulty.observations
+        for bound in ("shift_share", "massive_share")
+        if bound in one.extra
+        and one.site in theirs
+        and not torch.equal(mine[one.site].double(), theirs[one.site].double())
     ]
     return max(found, default=None)
 
