@@ -96,15 +96,18 @@ def test_columns_with_the_same_bits_are_judged_once_and_alike(
     assert found["c"].id == "reading[toy-c-all]"
 
 
-@pytest.mark.parametrize("dtype", [None, torch.float32])
-def test_one_other_bit_is_judged_by_itself(
-    tmp_path: Path, counted: Callable[[], tuple[int, int]], dtype: torch.dtype | None
+def other_bit(value: Tensor) -> Tensor:
+    value = value.clone()
+    value.view(-1).view(torch.int16)[-1] ^= 1 << 14  # the exponent of the last number
+    return value
+
+
+@pytest.mark.parametrize("spoil", [other_bit, Tensor.float, lambda value: value.view(torch.half)])
+def test_one_other_bit_or_dtype_is_judged_by_itself(
+    tmp_path: Path, counted: Callable[[], tuple[int, int]], spoil: Callable[[Tensor], Tensor]
 ) -> None:
     other = candidate()
-    value = other["p1/s0/stream.3"].clone()
-    if dtype is None:
-        value.view(-1).view(torch.int16)[-1] ^= 1 << 14  # the exponent of the last number
-    other["p1/s0/stream.3"] = value.to(dtype or value.dtype)
+    other["p1/s0/stream.3"] = spoil(other["p1/s0/stream.3"])
     found = judged(tmp_path, {"a": candidate(), "b": other})
     assert counted()[0] == 2
     assert found["a"].verdict is Verdict.MATCH
