@@ -17,7 +17,8 @@ MOST_REPEATED = 100
 
 #: What a repetition may show to be an accident.
 _DOUBTFUL = frozenset({Finding.UNEXPECTED, Finding.STALE})
-_FAILING = frozenset({Finding.UNEXPECTED, Finding.STALE, Finding.EXPIRED})
+#: A stale or expired cell closes the gate by its entry.
+_FAILING = frozenset({Finding.UNEXPECTED})
 _WRONG_ENTRIES = frozenset({Standing.STALE, Standing.EXPIRED, Standing.REDUNDANT})
 
 

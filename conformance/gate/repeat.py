@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from conformance import execution
+from conformance.attributing import one_stage
 from conformance.errors import ConformanceError, ExitCode
-from conformance.judging import one_stage
 from conformance.records import Backend, Cell, Results
 from conformance.runner import Event, Limits
 from conformance.scenario import Scenario
