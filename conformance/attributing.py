@@ -45,6 +45,22 @@ def attributed(
     return found
 
 
+def one_stage(backend: Backend, backends: Sequence[Backend]) -> Backend | None:
+    """The column that differs from this one in the number of stages only, which is one."""
+    if backend.pipeline == 1:
+        return None
+    same = (backend.engine, backend.tensor, backend.options, backend.environment)
+    return next(
+        (
+            other
+            for other in backends
+            if other.pipeline == 1
+            and (other.engine, other.tensor, other.options, other.environment) == same
+        ),
+        None,
+    )
+
+
 def plain_of(cell: CellResult, generated: CellResult | None) -> Plain | None:
     """What an engine's own generation says about a failed cell of its.
 

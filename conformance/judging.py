@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from conformance import one_layer
-from conformance.attributing import attributed
+from conformance.attributing import attributed, one_stage
 from conformance.campaign import BUILD, FORCED, REFERENCE
 from conformance.continuations import by_member
 from conformance.errors import ExitCode
@@ -126,13 +126,11 @@ def judge_model(
     def generated(cell: CellResult) -> CellResult | None:
         """What the cell's engine made of its prompts without nnsight, judged."""
         scenario = scenarios.get(cell.scenario)
-        if scenario is None:
-            return None
-        case = plain_case(scenario.prompts)
+        case = plain_case(scenario.prompts if scenario else ())
         own = Cell(model.id, cell.backend, PLAIN.name, case.name)
-        if run.outcome(own.model, own.backend, own.key) is None:
-            return None
-        return _Columns(run, model, backends, PLAIN, case, thresholds).cell(own)
+        asked = run.outcome(own.model, own.backend, own.key) is not None
+        judge = _Columns(run, model, backends, PLAIN, case, thresholds)
+        return judge.cell(own) if asked else None
 
     return attributed(found, backends, lambda one: one_stage(one, backends), generated)
 
@@ -284,22 +282,6 @@ class _Columns:
         reason = f"differs from {twin.id}, which on a CPU must be bitwise equal: {said}"
         blame = Attribution(Side.PIPELINE, f"{twin.id} computes the same on one stage")
         return replace(result, verdict=Verdict.WRONG, reason=reason, attribution=blame)
-
-
-def one_stage(backend: Backend, backends: Sequence[Backend]) -> Backend | None:
-    """The column that differs from this one in the number of stages only, which is one."""
-    if backend.pipeline == 1:
-        return None
-    same = (backend.engine, backend.tensor, backend.options, backend.environment)
-    return next(
-        (
-            other
-            for other in backends
-            if other.pipeline == 1
-            and (other.engine, other.tensor, other.options, other.environment) == same
-        ),
-        None,
-    )
 
 
 def _model_info(run: RunFolder, model: Model) -> ModelInfo:
