@@ -133,6 +133,7 @@ def gate(
     """
     from functools import partial
 
+    from conformance import calibration
     from conformance import gate as gates
     from conformance.checkpoints import cache_folder
     from conformance.report.progress import Progress
@@ -160,7 +161,13 @@ def gate(
             on_event=progress,
         )
         decision = gates.check(
-            folder, known, every, _today(), strict=strict, repeat=again if rounds else None
+            folder,
+            known,
+            every,
+            _today(),
+            calibrated=calibration.thresholds(calibration.read(CALIBRATION)),
+            strict=strict,
+            repeat=again if rounds else None,
         )
     if not name:
         gates.mark_expected(folder, decision)

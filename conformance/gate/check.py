@@ -19,7 +19,7 @@ from conformance.judging import exit_code_of
 from conformance.known import Finding, Known, assess
 from conformance.known.assess import plain_cell
 from conformance.known.entries import refuse_unmatched
-from conformance.records import Cell, Results
+from conformance.records import Cell, Results, Thresholds
 from conformance.store import RunFolder
 
 #: Cells → what the repetitions of them gave, a round each.
@@ -32,6 +32,7 @@ def check(
     cells: Collection[Cell],
     today: dt.date,
     *,
+    calibrated: Thresholds | None = None,
     strict: bool = False,
     repeat: Repeat | None = None,
 ) -> Decision:
@@ -41,7 +42,7 @@ def check(
     """
     results = run.results()
     plan = run.plan()
-    refuse_incomplete(results, plan)
+    refuse_incomplete(results, plan, calibrated)
     refuse_unmatched(known, {*cells, *plan.cells})
     assessed = assess(results, known, today)
     doubtful = to_repeat(assessed)

@@ -9,7 +9,7 @@ from dataclasses import field, replace
 
 from conformance.errors import ConformanceError, ExitCode
 from conformance.known import Assessed, Finding, Known, Standing, assess, standing, where_of
-from conformance.records import Results, record
+from conformance.records import Results, Thresholds, record
 from conformance.store import RunPlan
 
 #: So many cells at once are no accident of one of them, and would run the matrix twice more.
@@ -108,8 +108,13 @@ def settle(
     )
 
 
-def refuse_incomplete(results: Results, plan: RunPlan) -> None:
-    """Raises ConformanceError for half a matrix, and for one judged by other thresholds."""
+def refuse_incomplete(
+    results: Results, plan: RunPlan, calibrated: Thresholds | None = None
+) -> None:
+    """Raises ConformanceError for half a matrix, and for one judged by other thresholds.
+
+    Those of the plan count, and those that are `calibrated` now.
+    """
     judged = Counter(cell.id for cell in results.cells)
     planned = Counter(cell.id for cell in plan.cells)
     footer = results.footer
@@ -121,7 +126,7 @@ def refuse_incomplete(results: Results, plan: RunPlan) -> None:
             f"no verdict",
             remedy=f"finish it: conformance run --resume {plan.run}",
         )
-    if results.environment.thresholds != plan.thresholds:
+    if results.environment.thresholds not in (plan.thresholds, calibrated):
         raise ConformanceError(
             f"run {plan.run} was judged by other thresholds than it was planned with",
             remedy=f"judge it by its own: conformance judge {plan.run}",

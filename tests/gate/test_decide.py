@@ -169,3 +169,9 @@ def test_an_incomplete_run_is_refused(run, planned):
 def test_a_run_judged_by_looser_thresholds_than_planned_is_refused():
     with pytest.raises(ConformanceError, match="other thresholds"):
         refuse_incomplete(results(), plan(thresholds=Thresholds(k_max=1.5)))
+    with pytest.raises(ConformanceError, match="other thresholds"):
+        refuse_incomplete(results(), plan(thresholds=Thresholds(k_max=1.5)), Thresholds(k_med=9.0))
+
+
+def test_a_run_judged_anew_by_the_calibration_of_today_is_taken():
+    refuse_incomplete(results(), plan(thresholds=Thresholds(k_max=1.5)), Thresholds())
