@@ -21,6 +21,14 @@ def _layers_held(model: Any, runner: Any, rank: int, size: int) -> list[int]:
     return [int(start), int(end)]
 
 
+def pipeline_place() -> tuple[int, int]:
+    """This process's stage, and how many there are."""
+    from vllm.distributed.parallel_state import get_pp_group
+
+    group = get_pp_group()
+    return group.rank_in_group, group.world_size
+
+
 def _served(runner: Any, stages: int) -> str:
     """Who carries values between stages: "none", nnsight itself ("native") or the "relay"."""
     if stages == 1:

@@ -117,13 +117,12 @@ def _relay() -> None:
 
 def arm_worker(worker: Any, name: str, layers: int, noise: tuple[float, ...]) -> str:
     """In a process of vLLM: switch a fault on, there also in the model. "" or why not."""
-    from vllm.distributed.parallel_state import get_pp_group
+    from conformance.engines.identity import pipeline_place
 
-    group = get_pp_group()
     if not name:
         switch.disarm()
         return ""
-    armed = switch.Armed(find(FAULTS, name), layers, group.rank_in_group, group.world_size, noise)
+    armed = switch.Armed(find(FAULTS, name), layers, *pipeline_place(), noise)
     switch.arm(armed)
     return hook_model(armed, worker.model_runner.get_model())
 
