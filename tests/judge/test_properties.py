@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -162,6 +162,7 @@ def test_the_order_of_the_tokens_changes_no_figure(order: list[int]) -> None:
     st.sampled_from(sorted(site for site in reads()[0] if "tokens" not in site)),
     st.integers(0, 50),
 )
+@example([0.001, 1.0], "p0/s0/stream.3", 1)  # with a massive dimension
 def test_a_larger_error_is_never_judged_milder(doses: list[float], site: str, seed: int) -> None:
     """An error orthogonal to the noise, in float64: what failed fails with more of it."""
     run, runs = reads()
@@ -170,12 +171,17 @@ def test_a_larger_error_is_never_judged_milder(doses: list[float], site: str, se
     place = Site.parse(site)
     honest = reference.floor(place)
     base = metrics.rows(run[site])
-    off = honest.view(base) - honest.truth
+    off = (honest.view(base) - honest.truth) * honest.bulk
+
+    def along_off(error: Tensor) -> Tensor:
+        """How much of what the judge sees of an error lies along the noise."""
+        return (honest.view(error) * off).sum(-1, keepdim=True)
+
     draw = torch.randn(base.shape, generator=torch.Generator().manual_seed(seed)).double()
     draw = draw * honest.bulk
-    draw = honest.view(draw) * honest.bulk
-    share = (draw * off * honest.bulk).sum(-1, keepdim=True) / (off * off).sum(-1, keepdim=True)
-    draw = (draw - share * off) * honest.bulk
+    # It is the error as the judge sees it, without massive dimensions and perhaps without a
+    # row's mean, that must be orthogonal.
+    draw = draw - along_off(draw) / along_off(off) * off
     draw *= (honest.scale / draw.norm(dim=-1)).unsqueeze(-1)
     found = [
         dict(distances(reference, {place: base + dose * draw}, Thresholds()))[place]
