@@ -11,6 +11,7 @@ from torch import Tensor
 
 from conformance.engines import Refused, Unreadable, cpu
 from conformance.engines.relay import relay_needed
+from conformance.engines.trace_scope import trace_scope
 from conformance.engines.traced import (
     Layers,
     Probe,
@@ -76,7 +77,8 @@ class VLLMModel:
             flat_logprobs=True,
             detokenize=False,
         )
-        made = self.model.vllm_entrypoint.generate(list(prompts), asked, use_tqdm=False)
+        with trace_scope():
+            made = self.model.vllm_entrypoint.generate(list(prompts), asked, use_tqdm=False)
         return [own_words(one.outputs[0]) for one in made]
 
 

@@ -212,6 +212,7 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
             "dtype": "bfloat16",
             "kv_cache_memory_bytes": cpu.KV_CACHE_BYTES,
             "max_model_len": 128,
+            "max_logprobs": -1,
             "max_num_seqs": 8,
             "async_scheduling": False,
             "seed": 0,
@@ -229,6 +230,7 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
         raise
     connection.send((os.getpid(), None))
     import relay_programs
+    from nnsight.tracing.tracer import _local
 
     while True:
         try:
@@ -242,6 +244,8 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
             result = ("value", getattr(relay_programs, program)(model, *args, **kwargs))
         except Exception as error:  # noqa: BLE001 - whatever it is, the test is told
             result = ("error", (type(error).__name__, str(error), traceback.format_exc()))
+        if getattr(_local, "depth", 0):
+            result = ("error", ("OpenScope", f"{program} left nnsight's scope open", ""))
         connection.send_bytes(pickle.dumps(result))
     cpu.close(model)
     os._exit(0)

@@ -71,6 +71,13 @@ def test_two_stages_are_one(lab: Lab, program):
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("spec", [ONE, TWO], ids=["one", "two"])
+def test_generating_without_a_block_leaves_no_scope_open(lab: Lab, spec):
+    """Else the ids of saved objects outlive their trace, and others come home in their place."""
+    assert lab.engine(spec).run("open_scopes") == (0, 0)
+
+
+@pytest.mark.engine
 def test_requests_without_a_block_exchange_nothing(lab: Lab):
     engine = lab.engine(TWO)
     before = engine.run("state")
