@@ -118,7 +118,7 @@ def _results(session: pytest.Session) -> Results:
 def _run(session: pytest.Session) -> Results:
     from conformance import calibration, execution
     from conformance.checkpoints import cache_folder
-    from conformance.cli import CALIBRATION
+    from conformance.cli.options import CALIBRATION
     from conformance.runner import Limits
 
     known, scenarios = _known()

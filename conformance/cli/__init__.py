@@ -1,0 +1,53 @@
+"""The verbs: one module each, and the table that names them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import typer
+
+from conformance.cli import calibrate, diff, doctor, gate, judge, known, run, selftest, show
+from conformance.cli.options import err
+from conformance.errors import ConformanceError, ExitCode
+
+app = typer.Typer(
+    name="conformance",
+    help="Find out where an nnsight intervention differs between transformers and vLLM.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+known_app = typer.Typer(no_args_is_help=True, help="What is expected not to pass.")
+app.add_typer(known_app, name="known")
+
+#: In the order of `--help`.
+VERBS: dict[str, Callable[..., None]] = {
+    "run": run.run,
+    "gate": gate.gate,
+    "diff": diff.diff,
+    "list": show.list_cells,
+    "show": show.show,
+    "judge": judge.judge,
+    "report": show.report,
+    "calibrate": calibrate.calibrate,
+    "selftest": selftest.selftest,
+    "doctor": doctor.doctor,
+    "schema": show.schema,
+}
+for name, verb in VERBS.items():
+    app.command(name)(verb)
+known_app.command("update")(known.update_known)
+
+
+def main() -> None:
+    """Run a verb. The one place that turns errors into words and exit codes."""
+    try:
+        app()
+    except ConformanceError as error:
+        err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.code)
+    except Exception:  # noqa: BLE001 - Python's own 1 would say that a cell failed
+        err.print_exception()
+        sys.exit(ExitCode.HARNESS)

@@ -1,0 +1,54 @@
+"""`conformance diff`: two runs compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conformance.cli import selecting
+from conformance.cli.options import REPORTS, Reports, out
+
+if TYPE_CHECKING:
+    pass
+
+
+def diff(
+    before: Annotated[str, typer.Argument(help="The run before: a name under reports/.")],
+    after: Annotated[str, typer.Argument(help="The run after; a folder's path will do too.")],
+    margin: Annotated[
+        float, typer.Option(min=1.01, help="Tell margins that shrank by this factor.")
+    ] = 2.0,
+    cost: Annotated[
+        float, typer.Option(min=1.01, help="Tell times and memory that changed by this factor.")
+    ] = 1.5,
+    strict: Annotated[
+        bool, typer.Option(help="Shrunken margins and missing cells are regressions too.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the differences as JSON.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write them as Markdown.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write them as a page.")] = None,
+    reports: Reports = REPORTS,
+) -> None:
+    """Compare two judged runs: failures, fixes, layouts, margins, speed, memory.
+
+    Exits 1 when something that did not fail before fails now or is no longer supported.
+    """
+    from conformance import diff as differences
+    from conformance.records import to_json
+    from conformance.store.files import write_text
+
+    a, b = (
+        selecting.open_run(Path() if Path(name, "plan.json").is_file() else reports, name).results()
+        for name in (before, after)
+    )
+    found = differences.compare(a, b, margin=margin, cost=cost)
+    if json:
+        write_text(json, to_json(found, indent=1) + "\n")
+    if markdown:
+        write_text(markdown, differences.markdown(found))
+    if html:
+        write_text(html, differences.page(found))
+    differences.show(found, out)
+    raise typer.Exit(found.exit_code(strict=strict))

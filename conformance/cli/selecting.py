@@ -1,0 +1,117 @@
+"""From options to models, cells and runs."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from conformance import plan
+from conformance.cli.options import CALIBRATION, KNOWN, err, out
+from conformance.errors import ExitCode
+from conformance.records import Backend, Cell, Model, Thresholds
+
+if TYPE_CHECKING:
+    from conformance.known import Known
+    from conformance.records import Results
+    from conformance.runner import Limits
+    from conformance.store import RunFolder
+
+
+def known(path: Path, manifest: Path, scenarios: Path) -> tuple[Known, tuple[Cell, ...]]:
+    """The expectations, and every cell there could be. The default file may be absent."""
+    from conformance import known as expectations
+    from conformance import manifest as manifests
+    from conformance.scenario import discover
+
+    whole = manifests.load(manifest)
+    every = plan.cells(whole.models, whole.backends, discover(scenarios))
+    if path == KNOWN and not path.exists():
+        return expectations.Known(), every
+    return expectations.load(path), every
+
+
+def today() -> date:
+    return datetime.now(UTC).date()
+
+
+def begun(
+    reports: Path,
+    scenarios: Path,
+    chosen: tuple[tuple[Model, ...], tuple[Backend, ...], tuple[Cell, ...]],
+    jobs: int | None,
+) -> RunFolder:
+    """A new run's folder with its plan."""
+    from conformance import calibration, execution
+
+    calibrated = calibration.read(CALIBRATION)
+    return execution.begin(
+        reports,
+        *chosen,
+        scenarios=scenarios.resolve(),
+        thresholds=calibration.thresholds(calibrated),
+        calibration=calibrated,
+        jobs=jobs or os.cpu_count() or 1,
+    )
+
+
+def executed(
+    folder: RunFolder, scenarios: Path, limits: Limits, jobs: int | None
+) -> tuple[Results, Path]:
+    """Gather, judge and report. Exits when interrupted."""
+    from conformance import execution
+    from conformance.checkpoints import cache_folder
+    from conformance.report.progress import Progress
+    from conformance.scenario import discover
+
+    with Progress(folder.plan().cells, out) as progress:
+        finished = execution.execute(
+            folder,
+            discover(scenarios),
+            cache=cache_folder(),
+            limits=limits,
+            jobs=jobs or os.cpu_count() or 1,
+            on_event=progress,
+        )
+    if finished.results is None or finished.page is None:
+        err.print(f"interrupted; go on with: conformance run --resume {folder.id}")
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    return finished.results, finished.page
+
+
+def chosen(
+    manifest: Path,
+    scenarios: Path,
+    model: list[str],
+    backend: list[str],
+    expression: str,
+    tier: str,
+) -> tuple[tuple[Model, ...], tuple[Backend, ...], tuple[Cell, ...]]:
+    """Models, backends and cells that the options ask for."""
+    from conformance import manifest as manifests
+    from conformance.scenario import discover
+
+    known = manifests.load(manifest)
+    models = plan.choose(known.models, model, "model")
+    if not model:
+        models = plan.in_tier(models, tier)
+    backends = plan.choose(known.backends, backend, "backend")
+    if not backend:
+        backends = tuple(column for column in backends if column.default)
+    cells = plan.cells(models, backends, discover(scenarios), expression)
+    return models, backends, cells
+
+
+def thresholds() -> Thresholds:
+    from conformance import calibration
+
+    return calibration.thresholds(calibration.read(CALIBRATION))
+
+
+def open_run(reports: Path, name: str) -> RunFolder:
+    from conformance import store
+
+    return store.open_run(reports, name)

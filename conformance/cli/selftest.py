@@ -1,0 +1,80 @@
+"""`conformance selftest`: faults injected on purpose."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conformance import plan
+from conformance.cli import selecting
+from conformance.cli.options import (
+    MANIFEST,
+    REPORTS,
+    SCENARIOS,
+    Backends,
+    Folder,
+    Manifest,
+    Models,
+    Reports,
+    err,
+    out,
+)
+from conformance.errors import ExitCode
+
+if TYPE_CHECKING:
+    pass
+
+
+def selftest(
+    model: Models = [],  # noqa: B006
+    backend: Backends = [],  # noqa: B006
+    expression: Annotated[
+        str, typer.Option("-k", help="Only faults whose id matches: words with and, or, not.")
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option(help="Two tiny models and the most telling faults.")
+    ] = False,
+    again: Annotated[
+        str, typer.Option(help="Judge this stored self-test anew, without engines.")
+    ] = "",
+    blind: Annotated[
+        str, typer.Option(help="Judge with this gate broken on purpose: must exit with 1.")
+    ] = "",
+    jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1)] = None,
+    manifest: Manifest = MANIFEST,
+    scenarios: Folder = SCENARIOS,
+    reports: Reports = REPORTS,
+) -> None:
+    """Inject known faults inside real workers and see that they are found and named.
+
+    Exits 0 when they are and nothing sound is flagged, 1 otherwise, 3 when the harness failed.
+    """
+    from conformance import manifest as manifests
+    from conformance.checkpoints import cache_folder
+    from conformance.selftest import command
+    from conformance.selftest.progress import Lines
+    from conformance.selftest.show import show as show_table
+
+    known = manifests.load(manifest)
+    models = model or list(command.QUICK_MODELS if quick else command.MODELS)
+    backends = plan.choose(known.backends, backend, "backend")
+    asked = command.Asked(
+        models=plan.choose(known.models, models, "model"),
+        backends=backends if backend else command.default_backends(backends),
+        scenarios=scenarios,
+        reports=reports,
+        thresholds=selecting.thresholds(),
+        expression=expression,
+        quick=quick,
+        jobs=jobs or os.cpu_count() or 1,
+        again=again,
+        blind=blind,
+    )
+    folder, found = command.run(asked, cache_folder(), Lines(err))
+    if found is None:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    show_table(found, out)
+    out.print(f"{folder.path / 'index.html'}", soft_wrap=True)
+    raise typer.Exit(command.exit_code(found))
