@@ -103,6 +103,8 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
             for end in (self._runner, self._wakeup, self._wake):
                 end.close()
             from conformance import worker
@@ -159,7 +161,10 @@ def main(descriptor: int, preload: str = "") -> None:
     # Imports take seconds in which no socket is read.
     sessions.die_with_parent()
     sessions.adopt_orphans()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides
+    # The runner decides: a `timeout` or a closed terminal tells its whole process group, and
+    # who dies between stopping a session and killing it leaves it stopped for ever.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     runner = socket.socket(fileno=descriptor)
     begun = time.monotonic()
     try:

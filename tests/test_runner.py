@@ -711,10 +711,16 @@ def test_a_parent_killed_during_imports_leaves_nobody(tmp_path: Path, mark: str)
     wait_until(lambda: not survivors(mark), 10)
 
 
-def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(tmp_path: Path, mark: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(
+    tmp_path: Path, mark: str, number: signal.Signals
+) -> None:
     parent = start_parent(tmp_path)
     to_the_middle(parent, tmp_path)
-    parent.send_signal(signal.SIGINT)
+    # To its children too, as Ctrl-C and `timeout` send it: the zygotes must outlive it.
+    for process in psutil.Process(parent.pid).children():
+        process.send_signal(number)
+    parent.send_signal(number)
     output, _ = parent.communicate(timeout=10)
     assert json.loads(output) == {"interrupted": True, "finished": 5, "resumed": 0}
     assert parent.returncode == 0
@@ -725,11 +731,12 @@ def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(tmp_path: Path, mar
     assert resume(tmp_path) == {"interrupted": False, "finished": 1, "resumed": 5}
 
 
-def test_a_second_interrupt_waits_until_nobody_is_left() -> None:
-    handler = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_interrupt_waits_until_nobody_is_left(number: signal.Signals) -> None:
+    handler = signal.getsignal(number)
     with loop._uninterrupted():
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is handler
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is handler
 
 
 def test_two_runners_do_not_work_on_one_run(tmp_path: Path, mark: str) -> None:

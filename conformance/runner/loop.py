@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from conformance import sessions
@@ -66,14 +66,15 @@ class Runner:
         begun = time.monotonic()
         interrupted = False
         try:
-            while self._waiting or self._running:
-                self._begin_ready()
-                self._ask_for_workers()
-                self._hear()
-                self._replace_lost()
-                for group in list(self._running.values()):
-                    group.watch(self._limits)
-                self._weigh()
+            with _told_to_end_as_by_ctrl_c():
+                while self._waiting or self._running:
+                    self._begin_ready()
+                    self._ask_for_workers()
+                    self._hear()
+                    self._replace_lost()
+                    for group in list(self._running.values()):
+                        group.watch(self._limits)
+                    self._weigh()
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -226,14 +227,33 @@ class Runner:
         return sessions.kill_marked(self._mark)
 
 
+#: What asks a run to end: Ctrl-C, a `timeout` or a scheduler, a terminal that is closed.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """A second Ctrl-C must not leave processes behind."""
+def _handled(numbers: Sequence[signal.Signals], by: Callable[..., object] | int) -> Iterator[None]:
+    """Have these signals handled so. Only the main thread may ask for that."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, by) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _told_to_end_as_by_ctrl_c() -> AbstractContextManager[None]:
+    """What is finished is kept, and nobody is left behind, however a run is told to end.
+
+    A signal that is ignored from outside (nohup, a shell's background job) stays ignored.
+    """
+    heard = [one for one in _ENDING[1:] if signal.getsignal(one) is not signal.SIG_IGN]
+    return _handled(heard, signal.default_int_handler)
+
+
+def _uninterrupted() -> AbstractContextManager[None]:
+    """A second Ctrl-C must not leave processes behind."""
+    return _handled(_ENDING, signal.SIG_IGN)
