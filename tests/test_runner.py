@@ -731,6 +731,23 @@ def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(
     assert resume(tmp_path) == {"interrupted": False, "finished": 1, "resumed": 5}
 
 
+def test_zygotes_leave_to_the_runner_when_a_run_ends(tmp_path: Path, mark: str) -> None:
+    """One that died between stopping a session and killing it would leave it stopped for ever."""
+    parent = start_parent(tmp_path)
+    to_the_middle(parent, tmp_path)
+    children = psutil.Process(parent.pid).children()
+    zygotes = [one for one in children if "conformance.zygote" in one.cmdline()]
+    assert zygotes
+    for zygote in zygotes:
+        status = Path(f"/proc/{zygote.pid}/status").read_text()
+        ignored = int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            assert ignored >> (number - 1) & 1, number
+    parent.send_signal(signal.SIGTERM)
+    parent.communicate(timeout=10)
+    assert survivors(mark) == set()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_second_interrupt_waits_until_nobody_is_left(number: signal.Signals) -> None:
     handler = signal.getsignal(number)
