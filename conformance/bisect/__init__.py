@@ -1,0 +1,1 @@
+"""Where a cell's signature changed: among releases, between lock files, among commits."""

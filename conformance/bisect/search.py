@@ -1,0 +1,156 @@
+"""Where along a row of candidates good becomes bad, some being untestable (pure).
+
+Everything is a function of the evidence so far: `step` looks at it and says which candidate
+to try next, or the answer. So a search that was interrupted goes on from its evidence, and
+evidence from elsewhere may be put in front.
+
+A candidate tried twice with different ends is *flaky* and relied upon no more. One wrong
+verdict leads the search to itself: beyond it all verdicts agree, so it ends up as one of the
+two neighbours of the answer. Both are therefore tried again before the answer is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+#: How often the two candidates that an answer rests on are tried in all.
+CONFIRM = 3
+
+
+class Class(StrEnum):
+    """What one trial of a candidate came to."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNTESTABLE = "untestable"
+
+
+class Trial(NamedTuple):
+    """One piece of evidence: `candidate` counts from 0, the good end."""
+
+    candidate: int
+    found: Class
+
+
+class Try(NamedTuple):
+    """Try this candidate next; `again` says that it contradicts or carries something."""
+
+    candidate: int
+    again: bool = False
+
+
+class Found(NamedTuple):
+    """The last good candidate and the first bad one are `good` and `bad`.
+
+    `between` are candidates of which nothing is known: untestable or flaky. When there are
+    none, `bad` is the culprit; else the culprit is `bad` or one of them.
+    """
+
+    good: int
+    bad: int
+    between: tuple[int, ...] = ()
+
+
+class WrongEnd(NamedTuple):
+    """An end that is not what it was said to be."""
+
+    candidate: int
+    found: Class
+
+
+class NotMonotone(NamedTuple):
+    """These are known no better after repetition: bad before good, or an end that is flaky."""
+
+    candidates: tuple[int, ...]
+
+
+Answer = Found | WrongEnd | NotMonotone
+
+
+def step(count: int, evidence: Sequence[Trial], confirm: int = CONFIRM) -> Try | Answer:
+    """What to do next with `count` ≥ 2 candidates, of which 0 is good and the last is bad.
+
+    Without flaky candidates a search tries at most 2 + ⌊log₂ m⌋ + 1 candidates for m between
+    the ends, the untestable ones it meets, and `confirm` − 1 times both neighbours again.
+    """
+    if count < 2:
+        raise ValueError("a search needs two ends")
+    known = [_Tried.of(index, evidence) for index in range(count)]
+    return _ends(known, confirm) or _contradiction(known, confirm) or _narrower(known, confirm)
+
+
+class _Tried(NamedTuple):
+    """All that is known of one candidate."""
+
+    index: int
+    good: int
+    bad: int
+    untestable: int
+
+    @classmethod
+    def of(cls, index: int, evidence: Sequence[Trial]) -> _Tried:
+        found = [trial.found for trial in evidence if trial.candidate == index]
+        return cls(index, *(found.count(one) for one in Class))
+
+    @property
+    def times(self) -> int:
+        """How often it was tried. A repetition may be untestable, so all count."""
+        return self.good + self.bad + self.untestable
+
+    @property
+    def silent(self) -> bool:
+        return not (self.good or self.bad)
+
+    @property
+    def flaky(self) -> bool:
+        return bool(self.good and self.bad)
+
+    def surely(self, found: Class) -> bool:
+        if self.flaky:
+            return False
+        return bool(self.good if found is Class.GOOD else self.bad)
+
+
+def _ends(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
+    first, last = known[0], known[-1]
+    for end in (first, last):
+        if not end.times:
+            return Try(end.index)
+        if end.silent:
+            return WrongEnd(end.index, Class.UNTESTABLE)
+        if end.flaky:
+            return NotMonotone((end.index,))
+    for end, wrong in ((first, Class.BAD), (last, Class.GOOD)):
+        if end.surely(wrong):
+            if end.times < confirm:
+                return Try(end.index, again=True)
+            return WrongEnd(end.index, wrong)
+    return None
+
+
+def _contradiction(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
+    """A bad candidate before a good one: whichever was tried less is tried again."""
+    good = max((one for one in known if one.surely(Class.GOOD)), key=lambda one: one.index)
+    bad = min((one for one in known if one.surely(Class.BAD)), key=lambda one: one.index)
+    if good.index < bad.index:
+        return None
+    doubtful = min(bad, good, key=lambda one: one.times)
+    if doubtful.times < confirm:
+        return Try(doubtful.index, again=True)
+    return NotMonotone((bad.index, good.index))
+
+
+def _narrower(known: Sequence[_Tried], confirm: int) -> Try | Answer:
+    good = max((one for one in known if one.surely(Class.GOOD)), key=lambda one: one.index)
+    bad = min((one for one in known if one.surely(Class.BAD)), key=lambda one: one.index)
+    between = known[good.index + 1 : bad.index]
+    # The middle one of those that are left, so that every answer halves them.
+    left = [one for one in between if not one.times]
+    if left:
+        return Try(left[len(left) // 2].index)
+    doubtful = min(good, bad, key=lambda one: one.times)
+    if doubtful.times < confirm:
+        return Try(doubtful.index, again=True)
+    return Found(good.index, bad.index, tuple(one.index for one in between))
