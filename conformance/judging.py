@@ -48,6 +48,7 @@ from conformance.truths import Truth, Truths
 UNJUDGED: Mapping[Status, Verdict] = {
     Status.UNSUPPORTED: Verdict.UNSUPPORTED,
     Status.SKIPPED: Verdict.SKIPPED,
+    Status.UNTESTABLE: Verdict.UNTESTABLE,
     Status.STRUCTURE: Verdict.STRUCTURE,
     Status.ERROR: Verdict.ERROR,
     Status.CRASH: Verdict.CRASH,
@@ -233,7 +234,7 @@ class _Columns:
             seen.observed,
             truth.reference,
             twin=scenario.twin(case),
-            equal=scenario.equal,
+            equal=scenario.equal(case),
             prompt_ids=seen.prompt_ids,
             truth_ids=truth.prompt_ids,
             thresholds=self.thresholds,

@@ -65,7 +65,7 @@ ONE_LAYER = Scenario(
     prompts=(),
     steps=1,
     twin=lambda _: False,
-    equal=(),
+    equal=lambda _: (),
     _reference=[_reference],
 )
 

@@ -43,6 +43,9 @@ PROBE = "Seven quiet rivers meet below the northern hills"
 
 Block = Callable[[Any, Case], Any]
 
+#: Pairs of observations that must be bitwise equal; see `conformance.judge.relations`.
+Equal = Sequence[tuple[str, str]]
+
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
@@ -51,7 +54,8 @@ class Scenario:
     `cases` maps a case's name to what is left open: layer positions and options.
     `twin` says whether a case has a second, clean run with `case.active` False, from
     which the intervention's gain is computed. `equal` names pairs of observations that must
-    be bitwise equal within one run.
+    be bitwise equal within one run. `needs` says which parts (of
+    `conformance.engines.parts.Parts`) a model must have for a case to mean anything.
     """
 
     name: str
@@ -62,7 +66,8 @@ class Scenario:
     prompts: tuple[str, ...]
     steps: int
     twin: Callable[[Case], bool]
-    equal: tuple[tuple[str, str], ...]
+    equal: Callable[[Case], Equal]
+    needs: Callable[[Case], Sequence[str]] = lambda _: ()
     _reference: list[Block] = field(default_factory=list)
 
     def reference(self, block: Block) -> Block:
@@ -137,7 +142,8 @@ def scenario(
     prompts: Sequence[str] = PAIR,
     steps: int = 1,
     twin: bool | Callable[[Case], bool] = False,
-    equal: Sequence[tuple[str, str]] = (),
+    equal: Equal | Callable[[Case], Equal] = (),
+    needs: Callable[[Case], Sequence[str]] = lambda _: (),
 ) -> Callable[[Block], Scenario]:
     """Declare a scenario. Every combination of the choices given is a case.
 
@@ -179,7 +185,8 @@ def scenario(
             prompts=tuple(prompts),
             steps=steps,
             twin=twin if callable(twin) else lambda _: twin,
-            equal=tuple(equal),
+            equal=equal if callable(equal) else lambda _: equal,
+            needs=needs,
         )
 
     return decorate
@@ -238,7 +245,7 @@ PROBING = Scenario(
     prompts=(PROBE,),
     steps=1,
     twin=lambda _: False,
-    equal=(),
+    equal=lambda _: (),
     _reference=[_probe_reference],
 )
 
@@ -266,7 +273,7 @@ PLAIN = Scenario(
     prompts=PAIR,
     steps=8,
     twin=lambda _: False,
-    equal=(),
+    equal=lambda _: (),
     _reference=[_plain_reference],
 )
 

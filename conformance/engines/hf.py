@@ -13,6 +13,7 @@ from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 
 from conformance.engines import Unreadable
+from conformance.engines.parts import Part, TracedLayer, find_parts
 from conformance.engines.traced import (
     Layers,
     Probe,
@@ -21,10 +22,10 @@ from conformance.engines.traced import (
     settle_layout,
     vector,
 )
-from conformance.engines.tree import layer_path
+from conformance.engines.tree import follow, layer_path
 from conformance.records import Case, Group, Job, Status
 from conformance.scenario import PROBE, Scenario
-from conformance.stream import LAYOUTS, Layer
+from conformance.stream import LAYOUTS
 
 
 class Padding:
@@ -52,13 +53,20 @@ class Padding:
 PADDING = Padding()
 
 
-class PaddedLayer(Layer):
+def without_padding(rows: Tensor) -> Tensor:
+    """The rows of the running block's prompt."""
+    return rows[PADDING.of_block(len(rows)) :]
+
+
+class PaddedLayer(TracedLayer):
     """A layer whose rows begin with padding: it is hidden when read, kept when written."""
+
+    def own(self, value: Tensor) -> Tensor:
+        return without_padding(value)
 
     @property
     def stream(self) -> Tensor:
-        rows = LAYOUTS[self.layout].read(self.envoy.output)
-        return rows[PADDING.of_block(len(rows)) :].clone()
+        return without_padding(LAYOUTS[self.layout].read(self.envoy.output)).clone()
 
     @stream.setter
     def stream(self, value: Tensor) -> None:
@@ -120,6 +128,16 @@ class HFModel:
         ids: Tensor = self.model.generator.streamer.output.reshape(1).clone()
         return ids
 
+    @property
+    def embedding(self) -> Part:
+        """The token embeddings."""
+        return Part(follow(self.model, self.layers.parts.embedding), without_padding)
+
+    @property
+    def norm(self) -> Part:
+        """The norm after the last layer."""
+        return Part(follow(self.model, self.layers.parts.norm), without_padding)
+
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
         return vector(self.probe, layer, seed).to(torch.bfloat16)
@@ -168,12 +186,13 @@ class HFEngine:
         count = module.config.get_text_config().num_hidden_layers
         self.path = layer_path(module, count)
         self.settled = settle_layout(self._outputs(count), self.probe, job.model.layout)
-        layers = Layers(self.model, self.path, count, self.settled.layout, PaddedLayer)
+        parts = find_parts(module, self.path)
+        layers = Layers(self.model, self.path, count, self.settled.layout, PaddedLayer, parts)
         self.lm = HFModel(self.model, layers, self.probe)
 
     def _outputs(self, count: int) -> list[Any]:
         """The raw outputs of every layer on the probe prompt."""
-        layers = Layers(self.model, self.path, count, "", Layer)
+        layers = Layers(self.model, self.path, count, "", PaddedLayer)
         outputs: Any
         with self.model.trace(PROBE):
             outputs = [layers[index].envoy.output for index in range(count)]

@@ -114,8 +114,10 @@ class ReferenceEngine:
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
         """Every member's observations. The ensemble is held to the truth's tokens, so that
-        all of them are judged in one context. Of a forced case only the forced runs.
+        all of them are judged in one context. Of a forced case only the forced runs. Raises
+        Refused when the model has not what the case is about.
         """
+        self.member(TRUTH).parts.require(scenario.needs(case))
         truth = self._member_run(TRUTH, scenario, case, case.forced)
         forced = case.forced or continuation(truth, len(case.prompts))
         found = {f"truth|{site}": value for site, value in truth.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,9 @@ from transformers import LogitsProcessor
 from conformance.direction import direction
 from conformance.engines.ensemble import Member, split_reductions
 from conformance.engines.fused import fused
+from conformance.engines.parts import find_parts
 from conformance.engines.reference_branches import Branches, Step
+from conformance.engines.reference_parts import Seen, recorded
 from conformance.engines.tree import follow
 
 #: Changes the stream after one layer: (stream [tokens, width], the streams of this step
@@ -26,13 +28,14 @@ Edit = Callable[[Tensor, Mapping[int, Tensor]], Tensor]
 class Run:
     """What one prompt gave: a list entry per step. `stream[s][layer]` is [tokens, width],
     `logits[s]` is [vocabulary], `tokens[s]` is int64 [1]. `branches[s]` is what the truth
-    records for the diagnosis where nothing is edited.
+    records for the diagnosis where nothing is edited. `parts[s]` is what was asked for.
     """
 
     stream: list[dict[int, Tensor]] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
     tokens: list[Tensor] = field(default_factory=list)
     branches: list[Step] = field(default_factory=list)
+    parts: list[Seen] = field(default_factory=list)
 
     def after(self, layer: int) -> list[dict[int, Tensor]]:
         """The streams after this layer and all later ones, per step."""
@@ -72,7 +75,8 @@ class ReferenceModel:
         self.forced: tuple[tuple[int, ...], ...] = ()
         self.prompts: tuple[str, ...] = ()
         self.branches: Branches | None = None
-        self._unedited: dict[tuple[str, int, tuple[int, ...]], Run] = {}
+        self.parts = find_parts(module, layers)
+        self._unedited: dict[tuple[Any, ...], Run] = {}
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """The vector that `lm.direction` gives on the engines, in this member's dtype."""
@@ -81,17 +85,25 @@ class ReferenceModel:
         return vector.to(self.member.dtype).to(self.module.device)
 
     @torch.inference_mode()
-    def run(self, prompt: str, *, edits: Mapping[int, Edit] | None = None, steps: int = 1) -> Run:
+    def run(
+        self,
+        prompt: str,
+        *,
+        edits: Mapping[int, Edit] | None = None,
+        steps: int = 1,
+        parts: Sequence[str] = (),
+    ) -> Run:
         """Generate greedily from one prompt, changing the stream after the given layers.
 
-        A run without edits is computed once: many scenarios ask for the same one.
+        `parts` are kept besides (names of `reference_parts`). A run without edits is computed
+        once: many scenarios ask for the same one.
         """
         forced = self._forced(prompt)
         if edits:
-            return self._generate(prompt, edits, steps, forced)
-        key = (prompt, steps, forced)
+            return self._generate(prompt, edits, steps, forced, parts)
+        key = (prompt, steps, forced, *parts)
         if key not in self._unedited:
-            self._unedited[key] = self._generate(prompt, {}, steps, forced)
+            self._unedited[key] = self._generate(prompt, {}, steps, forced, parts)
         return self._unedited[key]
 
     def unedited(self) -> list[Run]:
@@ -99,13 +111,22 @@ class ReferenceModel:
         return [run for (prompt, *_), run in self._unedited.items() if prompt in self.prompts]
 
     def _generate(
-        self, prompt: str, edits: Mapping[int, Edit], steps: int, forced: tuple[int, ...]
+        self,
+        prompt: str,
+        edits: Mapping[int, Edit],
+        steps: int,
+        forced: tuple[int, ...],
+        parts: Sequence[str],
     ) -> Run:
         ids = torch.tensor([self.tokenizer(prompt).input_ids], device=self.module.device)
         inputs, mask, rows = self._batch(ids)
         run = Run()
         with ExitStack() as stack:
             stack.enter_context(self._recorded(run, edits, rows))
+            if parts:
+                stack.enter_context(
+                    recorded(self.module, self.modules, self.parts, parts, run.parts, rows)
+                )
             if self.branches is not None and not edits:
                 watched = self.branches.recorded(self.module, self.modules, run.branches)
                 stack.enter_context(watched)

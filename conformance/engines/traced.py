@@ -13,21 +13,31 @@ from torch import Tensor
 
 from conformance.direction import direction
 from conformance.engines import Unreadable
+from conformance.engines.parts import Parts, TracedLayer
 from conformance.engines.tree import follow
 from conformance.records import Case, Site
 from conformance.scenario import Scenario
-from conformance.stream import Layer, Settled, distance, settle
+from conformance.stream import Settled, distance, settle
 
 
-class Layers(Sequence[Layer]):
+class Layers(Sequence[TracedLayer]):
     """`lm.layers[i].stream`. Holds the model and a path only: it travels with a block."""
 
-    def __init__(self, model: Any, path: str, count: int, layout: str, kind: type[Layer]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        path: str,
+        count: int,
+        layout: str,
+        kind: type[TracedLayer],
+        parts: Parts | None = None,
+    ) -> None:
         self.model = model
         self.path = path
         self.size = count
         self.layout = layout
         self.kind = kind
+        self.parts = parts or Parts()
 
     def __len__(self) -> int:
         return self.size
@@ -35,9 +45,10 @@ class Layers(Sequence[Layer]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(self.size)[index]]
-        return self.kind(follow(self.model, self.path)[range(self.size)[index]], self.layout)
+        envoy = follow(self.model, self.path)[range(self.size)[index]]
+        return self.kind(envoy, self.layout, self.parts)
 
-    def __iter__(self) -> Iterator[Layer]:
+    def __iter__(self) -> Iterator[TracedLayer]:
         return (self[index] for index in range(self.size))
 
 
@@ -97,7 +108,11 @@ def _on_cpu(output: Any) -> Any:
 
 
 def observe(lm: Any, scenario: Scenario, case: Case) -> dict[str, Tensor]:
-    """Run a scenario, its clean twin first where it has one; observations by site."""
+    """Run a scenario, its clean twin first where it has one; observations by site.
+
+    Raises Refused when the model has not what the case is about.
+    """
+    lm.layers.parts.require(scenario.needs(case))
     return flatten_runs(scenario, case, lambda twin: scenario.run(lm, twin))
 
 

@@ -10,6 +10,7 @@ from nnsight import save
 from torch import Tensor
 
 from conformance.engines import Refused, Unreadable, cpu
+from conformance.engines.parts import Part, TracedLayer, every_row, find_parts
 from conformance.engines.relay import relay_needed
 from conformance.engines.trace_scope import trace_scope
 from conformance.engines.traced import (
@@ -20,10 +21,9 @@ from conformance.engines.traced import (
     settle_layout,
     vector,
 )
-from conformance.engines.tree import layer_path
+from conformance.engines.tree import follow, layer_path
 from conformance.records import Backend, Case, Group, Job, Status
 from conformance.scenario import PROBE, Scenario
-from conformance.stream import Layer
 
 #: Room for the longest prompt and generation of any scenario, in tokens.
 MAX_LENGTH = 256
@@ -60,6 +60,16 @@ class VLLMModel:
         """int64 [1]: the id sampled in this step."""
         ids: Tensor = self.model.samples.reshape(1).to(torch.int64, copy=True)
         return ids
+
+    @property
+    def embedding(self) -> Part:
+        """The token embeddings."""
+        return Part(follow(self.model, self.layers.parts.embedding), every_row)
+
+    @property
+    def norm(self) -> Part:
+        """The norm after the last layer."""
+        return Part(follow(self.model, self.layers.parts.norm), every_row)
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
@@ -159,12 +169,13 @@ class VLLMEngine:
             self.refusal = refused(error)
             if self.refusal is None:
                 raise
-        layers = Layers(self.model, self.path, count, self.layout, Layer)
+        parts = find_parts(self.model._module, self.path)
+        layers = Layers(self.model, self.path, count, self.layout, TracedLayer, parts)
         self.lm = VLLMModel(self.model, layers, self.probe)
 
     def _outputs(self, count: int) -> list[Any]:
         """The raw outputs of every layer on the probe prompt."""
-        layers = Layers(self.model, self.path, count, "", Layer)
+        layers = Layers(self.model, self.path, count, "", TracedLayer)
         outputs: Any
         with self.model.trace(PROBE, temperature=0.0, max_tokens=1):
             outputs = [copied(layers[index].envoy.output) for index in range(count)]

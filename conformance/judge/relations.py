@@ -89,9 +89,10 @@ def equal_within(
     """Are two observations bitwise equal wherever they are in the truth?
 
     Compared within each run, prompt and step, layer with layer; an observation without
-    a layer with its partner's every layer. A name may carry a layer ("stream.3"). Where
-    the truth itself differs (the clean run of a write) nothing is asked; if it differs
-    everywhere the relation is not one of this scenario, and does not hold.
+    a layer with its partner's every layer. A name may carry a layer ("stream.3"), or say
+    that its layers are so many further on ("input+1"). Where the truth itself differs (the
+    clean run of a write) nothing is asked; if it differs everywhere the relation is not one
+    of this scenario, and does not hold.
     """
     title = f"{pair[0]} ≡ {pair[1]}"
     meant = [
@@ -100,7 +101,7 @@ def equal_within(
         if _named(left, pair[0])
         for right in truth
         if _named(right, pair[1])
-        and _partners(left, right, pinned=any("." in name for name in pair))
+        and _partners(left, right, pair)
         and torch.equal(truth[left], truth[right])
     ]
     if not meant:
@@ -117,15 +118,18 @@ def equal_within(
     return Relation(title, not broken, "; ".join(broken) or f"{len(meant)} pairs")
 
 
-def _partners(left: Site, right: Site, *, pinned: bool) -> bool:
+def _partners(left: Site, right: Site, pair: tuple[str, str]) -> bool:
     """Do the two belong together? Layers need not agree where a name pins one."""
     if (left.run, left.prompt, left.step) != (right.run, right.prompt, right.step):
         return False
-    return pinned or None in (left.layer, right.layer) or left.layer == right.layer
+    if any("." in name for name in pair) or left.layer is None or right.layer is None:
+        return True
+    first, second = (int(name.partition("+")[2] or 0) for name in pair)
+    return left.layer - first == right.layer - second
 
 
 def _named(site: Site, name: str) -> bool:
-    word, _, layer = name.partition(".")
+    word, _, layer = name.partition("+")[0].partition(".")
     return site.name == word and (not layer or site.layer == int(layer))
 
 

@@ -28,6 +28,8 @@ class Point(StrEnum):
 
     READ = "read"  # what `lm.layers[i].stream` gives → what the block sees
     WRITE = "write"  # what is assigned to it → what is written, SKIPPED or Raw
+    INPUT = "input"  # what `lm.layers[i].input` gives
+    PART = "part"  # what a branch, the embeddings or the final norm take or give
     PATH = "path"  # where a block looks for the layers
     LOGITS = "logits"  # what `lm.logits` gives
     CHOICE = "choice"  # what `lm.token` gives

@@ -14,14 +14,19 @@ from conformance.selftest.fault import SKIPPED, Inexpressible, Point, Raw, find
 from conformance.selftest.faults import FAULTS
 
 _LAYER = re.compile(r"\.(\d+)\.(?:output|input)")
+_INSIDE = re.compile(r"\.(\d+)\.")
 
 
 def install(engine: str, *, pipeline: int) -> None:
     """Every point that a worker of this engine has."""
+    from conformance.engines.parts import Part, TracedLayer
     from conformance.engines.traced import Layers
     from conformance.stream import Layer
 
     _stream(Layer)
+    _part(TracedLayer, "input", Point.INPUT)
+    _part(Part, "input", Point.PART)
+    _part(Part, "output", Point.PART)
     _path(Layers)
     if engine == "hf":
         from conformance.engines.hf import HFModel, PaddedLayer
@@ -51,6 +56,18 @@ def _stream(kind: Any) -> None:
             original.fset(self, new)
 
     kind.stream = property(read, write)
+
+
+def _part(kind: Any, name: str, point: Point) -> None:
+    original = kind.__dict__[name]
+
+    def read(self: Any) -> Any:
+        value = original.fget(self)
+        inside = _INSIDE.search(f"{self.envoy.path}.")
+        layer = int(inside.group(1)) if inside else None
+        return switch.passes(point, value, layer, lambda: self.envoy.inputs)
+
+    setattr(kind, name, property(read))
 
 
 def _path(kind: Any) -> None:

@@ -27,6 +27,15 @@ def half(value: Tensor, now: Moment) -> Any:
     return output[0].clone() if now.here else value
 
 
+def half_input(value: Tensor, now: Moment) -> Any:
+    """The first of the two summands that a layer is given."""
+    named = [*now.raw()[0], *now.raw()[1].values()]
+    rows = [part for part in named if isinstance(part, Tensor) and part.shape == value.shape]
+    if len(rows) < 2 or torch.equal(rows[0], value):
+        raise Inexpressible("a layer is given the whole stream")
+    return rows[0].clone() if now.here else value
+
+
 def overwritten(value: Tensor, now: Moment) -> Tensor:
     """Every value read before is overwritten by this one, as a live buffer would be."""
     for earlier in now.memory.setdefault(len(value), []):
@@ -190,7 +199,24 @@ FAULTS = (
         quick=True,
     ),
     _fault("input-residual", without_input, says=("own contribution",), places=("middle", "last")),
-    _fault("input-positions", position_ids, verdicts=frozenset({Verdict.STRUCTURE}), places=BOTH),
+    _fault(
+        "input-positions",
+        position_ids,
+        point=Point.INPUT,
+        cases=("accessors.input",),
+        verdicts=SHAPE,
+        places=BOTH,
+        quick=True,
+    ),
+    _fault(
+        "input-half",
+        half_input,
+        source="faults.md: input-residual",
+        point=Point.INPUT,
+        cases=("accessors.input",),
+        backends=VLLM,
+        places=("middle", "last"),
+    ),
     _fault("positions-as-rows", positions, says=("token positions",)),
     _fault("stream-shape", extra_row, verdicts=SHAPE, places=BOTH),
     _fault("flat-rows", row_alone, verdicts=SHAPE, places=BOTH),
@@ -198,8 +224,40 @@ FAULTS = (
         "prefix-cache", without_first, verdicts=SHAPE, doses=(1, 4), says=("lacks the row", "alone")
     ),
     _fault("chunked", last_chunk, verdicts=SHAPE, doses=(1, 3), says=("lacks the row", "alone")),
-    _fault("norm-tuple", in_tuple, verdicts=frozenset({Verdict.STRUCTURE, Verdict.MISSING})),
+    _fault(
+        "norm-tuple",
+        in_tuple,
+        point=Point.PART,
+        cases=("accessors.norm",),
+        verdicts=SHAPE,
+        places=("",),
+    ),
+    _fault(
+        "rowparallel-tuple",
+        in_tuple,
+        point=Point.PART,
+        cases=("accessors.mlp", "accessors.attention"),
+        verdicts=SHAPE,
+        places=("first", "last"),
+    ),
     _fault("merged-proj", halves_swapped, says=("halves of the width",), places=BOTH),
+    _fault(
+        "merged-proj-branch",
+        halves_swapped,
+        source="faults.md: merged-proj",
+        point=Point.PART,
+        cases=("accessors.attention", "accessors.mlp_input"),
+        places=("first", "last"),
+    ),
+    _fault(
+        "embedding-off",
+        tokens_shifted,
+        source="a prompt's rows begin in the wrong place",
+        point=Point.PART,
+        cases=("accessors.embedding", "accessors.attention_input"),
+        doses=(1,),
+        places=("",),
+    ),
     _fault("token-off", tokens_shifted, says=("row of the", "another order"), doses=(1, -1)),
     _fault("permuted", reversed_rows, says=("another order",), places=BOTH),
     _fault(

@@ -1,0 +1,78 @@
+"""What the reference sees of a model's parts besides the streams: plain forward hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+
+from conformance.engines.parts import Parts, arguments, floating
+from conformance.engines.tree import follow
+
+#: What a step gave by name: a tensor [tokens, width], or one for each layer.
+Seen = dict[str, Any]
+
+#: What can be asked for → which part of the model, or "" for a layer itself.
+OUTPUTS = {"embedding": "embedding", "norm": "norm", "attention": "attention", "mlp": "mlp"}
+INPUTS = {"input": "", "attention_input": "attention", "mlp_input": "mlp"}
+
+
+@contextmanager
+def recorded(
+    model: Module,
+    layers: Sequence[Module],
+    parts: Parts,
+    wanted: Collection[str],
+    steps: list[Seen],
+    padding: int,
+) -> Iterator[None]:
+    """Append to `steps` what every forward of the model holds of the wanted parts.
+
+    `padding` rows in front of a prompt are not its own.
+    """
+
+    def begin(module: Module, args: Any, kwargs: Any) -> None:
+        steps.append({})
+
+    def keep(name: str, index: int | None, value: Tensor) -> None:
+        own = value[0, padding if value.shape[1] > 1 else 0 :].clone()
+        if index is None:
+            steps[-1][name] = own
+        else:
+            steps[-1].setdefault(name, {})[index] = own
+
+    handles: list[Any] = [model.register_forward_pre_hook(begin, with_kwargs=True)]
+    for name in wanted:
+        path = getattr(parts, OUTPUTS.get(name) or INPUTS[name], "")
+        places: list[tuple[int | None, Module]] = (
+            [(None, follow(model, path))]
+            if name in {"embedding", "norm"}
+            else [
+                (index, follow(layer, path) if path else layer)
+                for index, layer in enumerate(layers)
+            ]
+        )
+        for index, module in places:
+            seen = partial(keep, name, index)
+            if name in INPUTS:
+                hook = module.register_forward_pre_hook(_before(seen), with_kwargs=True)
+            else:
+                hook = module.register_forward_hook(_after(seen))
+            handles.append(hook)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _before(keep: Callable[[Tensor], None]) -> Callable[..., None]:
+    return lambda module, args, kwargs: keep(arguments((args, kwargs))[0])
+
+
+def _after(keep: Callable[[Tensor], None]) -> Callable[..., None]:
+    return lambda module, args, output: keep(next(floating(output)))
