@@ -48,7 +48,6 @@ from conformance.truths import Truth, Truths
 UNJUDGED: Mapping[Status, Verdict] = {
     Status.UNSUPPORTED: Verdict.UNSUPPORTED,
     Status.SKIPPED: Verdict.SKIPPED,
-    Status.UNTESTABLE: Verdict.UNTESTABLE,
     Status.STRUCTURE: Verdict.STRUCTURE,
     Status.ERROR: Verdict.ERROR,
     Status.CRASH: Verdict.CRASH,
