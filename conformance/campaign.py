@@ -50,10 +50,14 @@ def planned_jobs(
     folder: Path,
     cache: Path,
 ) -> list[Planned]:
-    """Every job of a run. `folder` holds the scenario files, `cache` the checkpoints."""
+    """Every job of a run. `folder` holds the scenario files, `cache` the checkpoints.
+
+    Columns on another environment come last, one environment after the other: few zygotes
+    live at the same time.
+    """
     by_model = {model.id: model for model in models}
     by_backend = {backend.id: backend for backend in backends}
-    wanted = plan.groups(cells)
+    wanted = plan.groups(cell for cell in cells if not by_backend[cell.backend].untestable)
     jobs: list[Planned] = []
     for model_id in dict.fromkeys(model for model, _ in wanted):
         columns = [
@@ -63,7 +67,8 @@ def planned_jobs(
         ]
         maker = _Maker(run, by_model[model_id], scenarios, folder, cache)
         jobs += maker.jobs(columns)
-    return jobs
+    places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
+    return sorted(jobs, key=lambda job: places.index(job.launch.python))
 
 
 def reference_jobs(

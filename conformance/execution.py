@@ -23,9 +23,12 @@ from conformance.records import (
     Calibration,
     Cell,
     Environment,
+    Group,
     Model,
+    Outcome,
     Results,
     RunInfo,
+    Status,
     Thresholds,
 )
 from conformance.report import html
@@ -84,7 +87,20 @@ def begin(
             jobs=jobs,
         )
     )
+    for backend in backends:
+        if backend.untestable:
+            _give_up(run, backend, [cell for cell in cells if cell.backend == backend.id])
     return run
+
+
+def _give_up(run: RunFolder, backend: Backend, cells: Sequence[Cell]) -> None:
+    """The cells of a column that has no environment say why."""
+    outcome = Outcome(Status.UNTESTABLE, reason=backend.untestable)
+    for cell in cells:
+        run.write_cell(cell.model, cell.backend, cell.key, outcome, {})
+    for model in dict.fromkeys(cell.model for cell in cells):
+        group = Group(model, backend.id, status=outcome.status, reason=outcome.reason)
+        run.group_folder(model, backend.id).write_group(group)
 
 
 def execute(

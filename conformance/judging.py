@@ -14,9 +14,11 @@ from conformance import one_layer
 from conformance.attributing import attributed, one_stage
 from conformance.campaign import BUILD, FORCED, REFERENCE
 from conformance.continuations import by_member
+from conformance.environments import command_of
 from conformance.errors import ExitCode
 from conformance.judge import extent
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
+from conformance.judge.elsewhere import Environments
 from conformance.judge.place import place
 from conformance.judge.relations import same_bits
 from conformance.records import (
@@ -48,6 +50,7 @@ from conformance.truths import Truth, Truths
 UNJUDGED: Mapping[Status, Verdict] = {
     Status.UNSUPPORTED: Verdict.UNSUPPORTED,
     Status.SKIPPED: Verdict.SKIPPED,
+    Status.UNTESTABLE: Verdict.UNTESTABLE,
     Status.STRUCTURE: Verdict.STRUCTURE,
     Status.ERROR: Verdict.ERROR,
     Status.CRASH: Verdict.CRASH,
@@ -165,6 +168,7 @@ class _Columns:
         )
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._judgements: list[tuple[_Seen, Truth, Judgement]] = []
+        self._environments = Environments(backends, self.observed)
 
     def cell(self, cell: Cell) -> CellResult:
         outcome = self.run.outcome(cell.model, cell.backend, cell.key)
@@ -178,7 +182,8 @@ class _Columns:
             verdict=Verdict.UNKNOWN,
             reason="",
             seconds=outcome.seconds if outcome else 0.0,
-            command=f"conformance run -m {cell.model} -b {cell.backend} -k '{cell.id}'",
+            command=f"conformance run -m {cell.model} "
+            f"{command_of(self.backends[cell.backend])} -k '{cell.id}'",
             layers=self.case.layers if self.case else {},
         )
         if outcome is None:
@@ -221,7 +226,9 @@ class _Columns:
         if result.verdict is Verdict.DROPPED:
             words = extent.no_effect(result.observations, result.layers, result.backend)
             result = replace(result, diagnosis=f"{words}; {result.diagnosis}".rstrip("; "))
-        return self._against_one_stage(self._placed(result, observed), observed)
+        result = self._against_one_stage(self._placed(result, observed), observed)
+        elsewhere = self._environments.relations(result.backend)
+        return replace(result, relations=(*result.relations, *elsewhere))
 
     def _judgement(self, scenario: Scenario, case: Case, truth: Truth, seen: _Seen) -> Judgement:
         """Judging is pure: columns that observed the very same bits are judged once."""

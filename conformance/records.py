@@ -60,6 +60,7 @@ class Verdict(StrEnum):
     TIMEOUT = "timeout"
     UNSUPPORTED = "unsupported"
     SKIPPED = "skipped"
+    UNTESTABLE = "untestable"
     UNKNOWN = "unknown"
 
     @property
@@ -77,7 +78,7 @@ class Verdict(StrEnum):
 
 
 PASSING = frozenset({Verdict.EXACT, Verdict.MATCH})
-NEUTRAL = frozenset({Verdict.UNSUPPORTED, Verdict.SKIPPED})
+NEUTRAL = frozenset({Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNTESTABLE})
 
 
 # --- what is asked for -------------------------------------------------------
@@ -124,7 +125,9 @@ class Backend:
 
     `engine` is a key of `conformance.engines.ENGINES`, or `module:function` for an
     engine of somebody else's. `transport` is `relay` or `native` where pipeline
-    stages are served, `auto` to prefer nnsight's own.
+    stages are served, `auto` to prefer nnsight's own. `environment` is the interpreter its
+    workers run on, "" for the harness's own. A column that was put on another environment is
+    a copy `of` its backend, there under `requirements`, or `untestable` for the reason given.
     """
 
     id: str
@@ -135,6 +138,9 @@ class Backend:
     default: bool = True
     environment: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    of: str = ""
+    requirements: tuple[str, ...] = ()
+    untestable: str = ""
 
 
 @record()
@@ -231,6 +237,7 @@ class Status(StrEnum):
     OK = "ok"
     UNSUPPORTED = "unsupported"
     SKIPPED = "skipped"
+    UNTESTABLE = "untestable"
     STRUCTURE = "structure"
     ERROR = "error"
     CRASH = "crash"

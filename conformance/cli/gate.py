@@ -11,11 +11,14 @@ import typer
 from conformance.cli import selecting
 from conformance.cli.options import (
     CALIBRATION,
+    ENVIRONMENTS,
     KNOWN,
     MANIFEST,
     REPORTS,
     SCENARIOS,
     Backends,
+    Env,
+    Environments,
     Expectations,
     Expression,
     Folder,
@@ -48,6 +51,8 @@ def gate(
         typer.Option(min=0, help="Repetitions of what was unexpected; default: 2, stored run: 0."),
     ] = None,
     to: Annotated[Path | None, typer.Option(help="The files' folder; default: RUN/gate.")] = None,
+    env: Env = [],  # noqa: B006
+    environments: Environments = ENVIRONMENTS,
     manifest: Manifest = MANIFEST,
     scenarios: Folder = SCENARIOS,
     reports: Reports = REPORTS,
@@ -72,7 +77,16 @@ def gate(
         folder = selecting.open_run(reports, name)
     else:
         gates.refuse_unmatched(known, every)
-        chosen = selecting.chosen(manifest, scenarios, model, backend, expression, tier)
+        chosen = selecting.chosen(
+            manifest,
+            scenarios,
+            model,
+            backend,
+            expression,
+            tier,
+            env=env,
+            environments=environments,
+        )
         folder = selecting.begun(reports, scenarios, chosen, jobs)
         selecting.executed(folder, scenarios, limits, jobs)
     rounds = (0 if name else 2) if repeats is None else repeats

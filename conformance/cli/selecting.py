@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from conformance import plan
-from conformance.cli.options import CALIBRATION, KNOWN, err, out
+from conformance.cli.options import CALIBRATION, ENVIRONMENTS, KNOWN, err, out
 from conformance.errors import ExitCode
 from conformance.records import Backend, Cell, Model, Thresholds
 
@@ -67,7 +68,10 @@ def executed(
     from conformance.report.progress import Progress
     from conformance.scenario import discover
 
-    with Progress(folder.plan().cells, out) as progress:
+    plan = folder.plan()
+    nowhere = {column.id for column in plan.backends if column.untestable}
+    cells = [cell for cell in plan.cells if cell.backend not in nowhere]
+    with Progress(cells, out) as progress:
         finished = execution.execute(
             folder,
             discover(scenarios),
@@ -89,18 +93,21 @@ def chosen(
     backend: list[str],
     expression: str,
     tier: str,
+    *,
+    env: Sequence[str] = (),
+    environments: Path = ENVIRONMENTS,
 ) -> tuple[tuple[Model, ...], tuple[Backend, ...], tuple[Cell, ...]]:
-    """Models, backends and cells that the options ask for."""
+    """Models, backends and cells that the options ask for. Environments are built."""
     from conformance import manifest as manifests
+    from conformance.cli.environments import placed
     from conformance.scenario import discover
 
     known = manifests.load(manifest)
     models = plan.choose(known.models, model, "model")
     if not model:
         models = plan.in_tier(models, tier)
-    backends = plan.choose(known.backends, backend, "backend")
-    if not backend:
-        backends = tuple(column for column in backends if column.default)
+    defaults = [column.id for column in known.backends if column.default]
+    backends = placed(known.backends, backend or defaults, env, environments)
     cells = plan.cells(models, backends, discover(scenarios), expression)
     return models, backends, cells
 

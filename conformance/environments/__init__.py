@@ -11,6 +11,8 @@ allows: two environments differ in what was asked for, and in what that forces t
 """
 
 from conformance.environments.building import build
+from conformance.environments.columns import Order, command_of, named_columns, place, read_order
+from conformance.environments.declared import load
 from conformance.environments.kept import Kept, kept, remove
 from conformance.environments.made import Environment, Untestable
 from conformance.environments.resolving import Moved, Resolution, resolve
@@ -20,12 +22,18 @@ __all__ = [
     "Environment",
     "Kept",
     "Moved",
+    "Order",
     "Resolution",
     "Spec",
     "Untestable",
     "build",
+    "command_of",
     "kept",
+    "load",
+    "named_columns",
     "parse",
+    "place",
+    "read_order",
     "remove",
     "resolve",
 ]

@@ -38,7 +38,9 @@ _ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT})
 #: The write did something else than it should.
 _WRITE = frozenset({Verdict.DROPPED, Verdict.PARTIAL, Verdict.CONTAMINATED, Verdict.MISSCALED})
 #: Neither a pass nor a failure of the columns.
-_NOT_RUN = frozenset({Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNKNOWN})
+_NOT_RUN = frozenset(
+    {Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNTESTABLE, Verdict.UNKNOWN}
+)
 
 
 def attribute(

@@ -70,7 +70,7 @@ class Assessed:
 def where_of(results: Results) -> dict[tuple[str, str], Where]:
     """What every group ran with; one whose worker never came up, with what the parent has."""
     groups = {(group.model, group.backend): group for group in results.groups}
-    environments = {backend.id: backend.environment for backend in results.backends}
+    environments = {b.id: b.id.partition("@")[2] or b.environment for b in results.backends}
     here = results.environment
     found: dict[tuple[str, str], Where] = {}
     for model, backend in {(cell.model, cell.backend) for cell in results.cells}:
@@ -126,7 +126,8 @@ def standing(assessed: Sequence[Assessed], known: Known, today: dt.date) -> tupl
 
 
 def plain_cell(cell: CellResult) -> Cell:
-    return Cell(cell.model, cell.backend, cell.scenario, cell.case)
+    """An entry on a backend holds for it in every environment."""
+    return Cell(cell.model, cell.backend.partition("@")[0], cell.scenario, cell.case)
 
 
 def _assess(cell: CellResult, known: Known, entries: tuple[int, ...], today: dt.date) -> Assessed:

