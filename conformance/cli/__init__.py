@@ -7,7 +7,18 @@ from collections.abc import Callable
 
 import typer
 
-from conformance.cli import calibrate, diff, doctor, gate, judge, known, run, selftest, show
+from conformance.cli import (
+    calibrate,
+    diff,
+    doctor,
+    environments,
+    gate,
+    judge,
+    known,
+    run,
+    selftest,
+    show,
+)
 from conformance.cli.options import err
 from conformance.errors import ConformanceError, ExitCode
 
@@ -21,6 +32,8 @@ app = typer.Typer(
 )
 known_app = typer.Typer(no_args_is_help=True, help="What is expected not to pass.")
 app.add_typer(known_app, name="known")
+env_app = typer.Typer(no_args_is_help=True, help="Interpreters with other versions.")
+app.add_typer(env_app, name="env")
 
 #: In the order of `--help`.
 VERBS: dict[str, Callable[..., None]] = {
@@ -39,6 +52,9 @@ VERBS: dict[str, Callable[..., None]] = {
 for name, verb in VERBS.items():
     app.command(name)(verb)
 known_app.command("update")(known.update_known)
+env_app.command("list")(environments.list_environments)
+env_app.command("build")(environments.build_environment)
+env_app.command("remove")(environments.remove_environments)
 
 
 def main() -> None:
