@@ -211,7 +211,8 @@ class HFEngine:
             identity={
                 "engine": "hf",
                 "device": device,
-                "attention": self.model.attn_implementation,
+                # Not of nnsight, whose model has a name for it since 0.8.1 only.
+                "attention": self.model._module.config._attn_implementation,
                 "layer_list": self.path,
                 "pipeline_size": 1,
             },
