@@ -84,7 +84,7 @@ def step(count: int, evidence: Sequence[Trial], confirm: int = CONFIRM) -> Try |
 class _Tried(NamedTuple):
     """All that is known of one candidate."""
 
-    index: int
+    candidate: int
     good: int
     bad: int
     untestable: int
@@ -117,40 +117,40 @@ def _ends(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
     first, last = known[0], known[-1]
     for end in (first, last):
         if not end.times:
-            return Try(end.index)
+            return Try(end.candidate)
         if end.silent:
-            return WrongEnd(end.index, Class.UNTESTABLE)
+            return WrongEnd(end.candidate, Class.UNTESTABLE)
         if end.flaky:
-            return NotMonotone((end.index,))
+            return NotMonotone((end.candidate,))
     for end, wrong in ((first, Class.BAD), (last, Class.GOOD)):
         if end.surely(wrong):
             if end.times < confirm:
-                return Try(end.index, again=True)
-            return WrongEnd(end.index, wrong)
+                return Try(end.candidate, again=True)
+            return WrongEnd(end.candidate, wrong)
     return None
 
 
 def _contradiction(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
     """A bad candidate before a good one: whichever was tried less is tried again."""
-    good = max((one for one in known if one.surely(Class.GOOD)), key=lambda one: one.index)
-    bad = min((one for one in known if one.surely(Class.BAD)), key=lambda one: one.index)
-    if good.index < bad.index:
+    good = max((one for one in known if one.surely(Class.GOOD)), key=lambda one: one.candidate)
+    bad = min((one for one in known if one.surely(Class.BAD)), key=lambda one: one.candidate)
+    if good.candidate < bad.candidate:
         return None
     doubtful = min(bad, good, key=lambda one: one.times)
     if doubtful.times < confirm:
-        return Try(doubtful.index, again=True)
-    return NotMonotone((bad.index, good.index))
+        return Try(doubtful.candidate, again=True)
+    return NotMonotone((bad.candidate, good.candidate))
 
 
 def _narrower(known: Sequence[_Tried], confirm: int) -> Try | Answer:
-    good = max((one for one in known if one.surely(Class.GOOD)), key=lambda one: one.index)
-    bad = min((one for one in known if one.surely(Class.BAD)), key=lambda one: one.index)
-    between = known[good.index + 1 : bad.index]
+    good = max((one for one in known if one.surely(Class.GOOD)), key=lambda one: one.candidate)
+    bad = min((one for one in known if one.surely(Class.BAD)), key=lambda one: one.candidate)
+    between = known[good.candidate + 1 : bad.candidate]
     # The middle one of those that are left, so that every answer halves them.
     left = [one for one in between if not one.times]
     if left:
-        return Try(left[len(left) // 2].index)
+        return Try(left[len(left) // 2].candidate)
     doubtful = min(good, bad, key=lambda one: one.times)
     if doubtful.times < confirm:
-        return Try(doubtful.index, again=True)
-    return Found(good.index, bad.index, tuple(one.index for one in between))
+        return Try(doubtful.candidate, again=True)
+    return Found(good.candidate, bad.candidate, tuple(one.candidate for one in between))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import typer
 
 from conformance.cli import (
+    bisect,
     calibrate,
     diff,
     doctor,
@@ -40,6 +41,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "gate": gate.gate,
     "diff": diff.diff,
+    "bisect": bisect.bisect,
     "list": show.list_cells,
     "show": show.show,
     "judge": judge.judge,

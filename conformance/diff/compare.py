@@ -159,8 +159,12 @@ def _kind(a: CellResult, b: CellResult) -> Kind | None:
 
 def _signature(cell: CellResult) -> tuple[str, str]:
     """The verdict and what was said, without what differs from run to run."""
-    said = _MEASURED.sub("#", cell.diagnosis) or _NUMBER.sub("#", cell.reason)
-    return cell.verdict.value, said
+    return cell.verdict.value, said(cell)
+
+
+def said(cell: CellResult) -> str:
+    """What a verdict was given for, without what is measured: equal wherever it is the same."""
+    return _MEASURED.sub("#", cell.diagnosis) or _NUMBER.sub("#", cell.reason)
 
 
 def _shrunk(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float) -> str:

@@ -14,6 +14,9 @@ from conformance.runner.zygotes import Zygote
 #: A zygote that served and then ended is started anew; after so many ends it is given up.
 ZYGOTE_STARTS = 3
 
+#: How the reason begins of a group whose interpreter has what the engine needs not, or broken.
+CANNOT_IMPORT = "the engine cannot be imported"
+
 
 class Pool:
     """`unusable` says why no worker can be had of a launch any more."""
@@ -76,7 +79,7 @@ class Pool:
             zygote.end()
             del self._zygotes[launch]
             if not zygote.ready:
-                self.unusable[launch] = f"the engine cannot be imported: {zygote.words}"
+                self.unusable[launch] = f"{CANNOT_IMPORT}: {zygote.words}"
             elif self._starts[launch] >= ZYGOTE_STARTS:
                 self.unusable[launch] = f"{ZYGOTE_STARTS} zygotes have ended: {zygote.words}"
         return lost

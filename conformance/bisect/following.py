@@ -1,0 +1,180 @@
+"""What follows from the trials so far: the next one, or how the bisect ends (pure).
+
+First the row is searched. What is found is then cleared of its company: of a release, the
+other packages that moved with it are held where they were; of a lock file, the changes are
+reduced to the fewest that are bad together.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from packaging.utils import canonicalize_name
+
+from conformance.bisect import locks, search
+from conformance.bisect.candidates import Candidate
+from conformance.bisect.minimal import Subset, minimise
+from conformance.bisect.search import Class, Found, NotMonotone, Trial, Try, WrongEnd
+from conformance.bisect.signature import Signatures, classify, same, swapped
+from conformance.bisect.state import Attempt, State
+from conformance.records import record
+from conformance.store.keys import PACKAGES
+
+#: The key of the candidate that is the first bad one with everything else as it was.
+HELD = "held"
+
+
+class Ending(StrEnum):
+    """How a bisect ends."""
+
+    CULPRIT = "culprit"
+    RANGE = "range"
+    SAME = "no difference"
+    SWAPPED = "swapped ends"
+    UNTESTABLE = "untestable end"
+    UNSTEADY = "not monotone"
+
+
+@record()
+class Next:
+    """`again`: it was tried before, and nothing may be taken from a cache."""
+
+    candidate: Candidate
+    again: bool = False
+
+
+@record()
+class Conclusion:
+    """`good` and `bad` are the candidates that the answer rests on, or those in doubt; the
+    keys `between` are untestable or flaky. `cause` names the changes that are bad together,
+    where several packages moved.
+    """
+
+    ending: Ending
+    good: str = ""
+    bad: str = ""
+    between: tuple[str, ...] = ()
+    cause: Subset = ()
+
+
+def following(state: State) -> Next | Conclusion:
+    """The next trial, or the end."""
+    row = state.candidates
+    first, last = (state.tested(row[index].key) for index in (0, -1))
+    if first and last:
+        a, b = first.signatures, last.signatures
+        if swapped(a, b):
+            return Conclusion(Ending.SWAPPED, row[0].key, row[-1].key)
+    trials = [
+        Trial(index, class_of(one, state))
+        for one in state.attempts
+        for index, candidate in enumerate(row)
+        if candidate.key == one.candidate
+    ]
+    match search.step(len(row), trials, state.asked.confirm):
+        case Try(index, again):
+            return Next(row[index], again)
+        case WrongEnd(index, found):
+            ending = Ending.UNTESTABLE if found is Class.UNTESTABLE else Ending.SAME
+            ends = (row[index].key, "") if index == 0 else (row[0].key, row[index].key)
+            return Conclusion(ending, *ends)
+        case NotMonotone(indices):
+            keys = [row[index].key for index in indices]
+            return Conclusion(Ending.UNSTEADY, keys[-1], keys[0])
+        case Found() as found:
+            return _cleared(state, found)
+
+
+def class_of(one: Attempt, state: State) -> Class:
+    """What an attempt says, by the signatures of the two ends."""
+    if not one.signatures:
+        return Class.UNTESTABLE
+    good, bad = ends(state)
+    return classify(one.signatures, good, bad or good, state.asked.by, state.asked.neither)
+
+
+def ends(state: State) -> tuple[Signatures, Signatures]:
+    """The signatures of the good and the bad end; () where it has none yet."""
+    first, last = (state.tested(state.candidates[index].key) for index in (0, -1))
+    return (first.signatures if first else (), last.signatures if last else ())
+
+
+def flaky(state: State, key: str) -> bool:
+    """Was it good once and bad another time?"""
+    found = {class_of(one, state) for one in state.of(key)}
+    return {Class.GOOD, Class.BAD} <= found
+
+
+def neither(state: State) -> tuple[str, ...]:
+    """The keys of candidates whose signatures are those of no end."""
+    known = [found for found in ends(state) if found]
+    odd = {
+        one.candidate: None
+        for one in state.attempts
+        if one.signatures
+        and not any(same(one.signatures, found, state.asked.by) for found in known)
+    }
+    return tuple(odd)
+
+
+def moved(good: Attempt, bad: Attempt, subject: str) -> dict[str, tuple[str, str]]:
+    """The packages but the subject whose versions differ: before and after."""
+    names = sorted({*good.versions, *bad.versions} - {canonicalize_name(subject)})
+    pairs = {name: (good.versions.get(name, ""), bad.versions.get(name, "")) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _cleared(state: State, found: Found) -> Next | Conclusion:
+    row = state.candidates
+    between = tuple(row[index].key for index in found.between)
+    ending = Ending.RANGE if between else Ending.CULPRIT
+    conclusion = Conclusion(ending, row[found.good].key, row[found.bad].key, between)
+    if state.locks:
+        return _reduced(state, found, conclusion)
+    if between:
+        return conclusion
+    return _held(state, conclusion)
+
+
+def _held(state: State, conclusion: Conclusion) -> Next | Conclusion:
+    """The first bad candidate once more, those that moved along and can matter held still."""
+    good, bad = state.tested(conclusion.good), state.tested(conclusion.bad)
+    if good is None or bad is None or state.of(HELD):
+        return conclusion
+    others = moved(good, bad, state.asked.subject)
+    pins = tuple(
+        f"{name}=={before}"
+        for name, (before, after) in others.items()
+        if name in PACKAGES and before and after
+    )
+    if not pins:
+        return conclusion
+    candidate = next(one for one in state.candidates if one.key == conclusion.bad)
+    label = f"{candidate.label} with {', '.join(pins)}"
+    return Next(Candidate(HELD, label, (*candidate.requirements, *pins)))
+
+
+def _reduced(state: State, found: Found, conclusion: Conclusion) -> Next | Conclusion:
+    """The fewest changes of the lock file that are bad by themselves."""
+    good = state.locks[0]
+    steps = locks.changes(*state.locks)
+    suspects = (tuple(range(found.good, found.bad)),)
+    questions = minimise(tuple(range(found.bad)), suspects)
+    try:
+        subset = next(questions)
+        while True:
+            candidate = locks.subset_of(good, steps, subset)
+            known = state.of(candidate.key)
+            if not known:
+                return Next(candidate)
+            subset = questions.send(class_of(known[0], state) is Class.BAD)
+    except StopIteration as end:
+        cause: Subset = end.value
+    candidate = locks.subset_of(good, steps, cause)
+    known = state.of(candidate.key)
+    if any(class_of(one, state) is not Class.BAD for one in known):
+        return Conclusion(Ending.UNSTEADY, conclusion.good, candidate.key)
+    if len(known) < state.asked.confirm:
+        return Next(candidate, again=True)
+    ending = Ending.CULPRIT if len(cause) == 1 else Ending.RANGE
+    return Conclusion(ending, conclusion.good, conclusion.bad, conclusion.between, cause)

@@ -1,0 +1,54 @@
+"""The fewest changes that are bad together (pure): delta debugging with untestable subsets.
+
+The algorithm ddmin of Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing
+Input", IEEE Transactions on Software Engineering 28 (2002), section 3: whatever is not bad,
+untestable subsets included, counts as not bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from itertools import pairwise
+
+#: Changes by index, ascending.
+Subset = tuple[int, ...]
+
+
+def minimise(changes: Subset, suspects: Sequence[Subset] = ()) -> Generator[Subset, bool, Subset]:
+    """Yields subsets and is told whether each is bad; returns a bad one from which no single
+    change can be left out. All `changes` together are bad; `suspects` are tried first.
+    """
+    for one in suspects:
+        if len(one) < len(changes) and (yield one):
+            changes = one
+            break
+    parts = 2
+    while len(changes) > 1:
+        smaller = yield from _smaller(changes, parts)
+        if smaller:
+            parts = 2 if len(smaller) * 2 <= len(changes) else max(parts - 1, 2)
+            changes = smaller
+        elif parts < len(changes):
+            parts = min(len(changes), 2 * parts)
+        else:
+            break
+    return changes
+
+
+def _smaller(changes: Subset, parts: int) -> Generator[Subset, bool, Subset]:
+    """One of so many pieces that is bad, or else all but one of them; () when none is."""
+    pieces = _split(changes, parts)
+    for piece in pieces:
+        if (yield piece):
+            return piece
+    for piece in pieces if parts > 2 else ():
+        rest = tuple(change for change in changes if change not in piece)
+        if (yield rest):
+            return rest
+    return ()
+
+
+def _split(changes: Subset, parts: int) -> list[Subset]:
+    """Consecutive pieces of nearly equal length."""
+    bounds = [len(changes) * index // parts for index in range(parts + 1)]
+    return [changes[a:b] for a, b in pairwise(bounds)]

@@ -1,0 +1,84 @@
+"""A line for every trial; on a terminal also what is being done."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.text import Text
+
+from conformance.bisect.following import Next
+from conformance.bisect.search import Class
+from conformance.bisect.state import Attempt, State
+from conformance.report.terminal import shown
+from conformance.runner import CellStarted, Event, GroupFinished, GroupStarted, WorkerDied
+
+_STYLES = {Class.GOOD: "green", Class.BAD: "red", Class.UNTESTABLE: "yellow"}
+_WORDS = 200
+
+
+class Progress:
+    """`with Progress(state, console) as progress: …`"""
+
+    def __init__(self, state: State, console: Console) -> None:
+        self._console = console
+        self._count = len(state.candidates)
+        self._number = len(state.attempts)
+        self._label = ""
+        self._status = console.status("") if console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        words = f"{self._count} candidates"
+        if self._number:
+            words += f", {self._number} trials from before"
+        self._console.print(Text(words))
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def begin(self, step: Next) -> None:
+        self._number += 1
+        again = " again" if step.again else ""
+        self._label = f"[{self._number}] {step.candidate.label}{again}"
+        if self._status is None:
+            self._console.print(Text(shown(f"{self._label} …")), soft_wrap=True)
+        else:
+            self.line("its environment")
+
+    def line(self, said: str) -> None:
+        """What is being done now."""
+        if self._status is not None:
+            words = f"{self._label}: {said}".splitlines()[0][:_WORDS]
+            self._status.update(Text(shown(words)))
+
+    def event(self, event: Event) -> None:
+        """What the runner tells."""
+        match event:
+            case GroupStarted():
+                self.line(f"{event.id}: loading")
+            case CellStarted():
+                self.line(f"{event.id}: {event.case}")
+            case GroupFinished():
+                self.line(f"{event.id}: done")
+            case WorkerDied():
+                self.line(f"{event.id}: {event.status.value}: {event.reason}")
+
+    def end(self, _: Next, made: Attempt, found: Class) -> None:
+        what = made.untestable or "; ".join(dict.fromkeys(map(str, made.signatures)))
+        place = f", environment {made.environment}" if made.environment else ""
+        how = "built" if made.built else "reused" if made.environment else "not built"
+        took = f"{made.seconds:.0f} s{place} {how}"
+        text = Text(shown(f"{self._label}: "))
+        text.append(found.value, style=_STYLES[found])
+        text.append(shown(f" ({took}): {' '.join(what.split())[:_WORDS]}"))
+        self._console.print(text, soft_wrap=True)

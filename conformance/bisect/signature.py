@@ -1,0 +1,114 @@
+"""What makes two results of a cell the same: verdict, diagnosis and layout, no exit code (pure).
+
+Numbers that are measured are left out, so that two honest runs have one signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from conformance.bisect.parts import USUAL, Part
+from conformance.bisect.search import Class
+from conformance.diff.compare import said
+from conformance.records import CellResult, Group, Results, Verdict, record
+from conformance.runner.pool import CANNOT_IMPORT
+
+#: What a group says of itself, of which a layout is made.
+_LAYOUT = ("layer_list", "model")
+
+
+@record()
+class Signature:
+    """One cell's. `diagnosis` is empty where it passes; `layout` says how the layers' output
+    holds the stream, where the list of layers is, and the class of the engine's model.
+    """
+
+    cell: str
+    verdict: Verdict
+    diagnosis: str = ""
+    layout: str = ""
+
+    def part(self, part: Part) -> str:
+        match part:
+            case Part.VERDICT:
+                return "pass" if self.verdict.passes else self.verdict.value
+            case Part.DIAGNOSIS:
+                return self.diagnosis
+            case Part.LAYOUT:
+                return self.layout
+            case Part.BITWISE:
+                return str(self.verdict is Verdict.EXACT)
+
+    def __str__(self) -> str:
+        words = (self.verdict.value, self.layout, self.diagnosis)
+        return "; ".join(word for word in words if word)
+
+
+#: Of all cells that were selected, in the order of the plan.
+Signatures = tuple[Signature, ...]
+
+
+@record()
+class Unusable:
+    """A run that says nothing of what was tested. `harness`: a fault of ours."""
+
+    reason: str
+    harness: bool = False
+
+
+def signatures(results: Results) -> Signatures | Unusable:
+    """The selected cells' signatures, or why they have none."""
+    groups = {(group.model, group.backend): group for group in results.groups}
+    found: list[Signature] = []
+    for cell in results.cells:
+        group = groups.get((cell.model, cell.backend))
+        if group is not None and group.reason.startswith(CANNOT_IMPORT):
+            return Unusable(group.reason)
+        if cell.harness and cell.verdict.fails:
+            return Unusable(f"{cell.id}: {cell.verdict.value}: {cell.reason}", harness=True)
+        found.append(Signature(cell.id, cell.verdict, _diagnosis(cell), _layout(group)))
+    return tuple(found)
+
+
+def _diagnosis(cell: CellResult) -> str:
+    return "" if cell.verdict.passes else said(cell)
+
+
+def _layout(group: Group | None) -> str:
+    """`batched at model.layers of TransformersForCausalLM`; empty where no engine came up."""
+    if group is None or not group.identity:
+        return ""
+    path, model = (str(group.identity.get(name, "")) for name in _LAYOUT)
+    words = group.layout or "no layout"
+    words += f" at {path}" if path else ""
+    return words + (f" of {model}" if model else "")
+
+
+def same(a: Signatures, b: Signatures, by: Collection[Part] = USUAL) -> bool:
+    return _key(a, by) == _key(b, by)
+
+
+def _key(found: Signatures, by: Collection[Part]) -> tuple[tuple[str, ...], ...]:
+    return tuple((one.cell, *(one.part(part) for part in Part if part in by)) for one in found)
+
+
+def classify(
+    found: Signatures, good: Signatures, bad: Signatures, by: Collection[Part], neither: Class
+) -> Class:
+    """As at the good end, or as at the bad end; what `neither` says for any other."""
+    if same(found, good, by):
+        return Class.GOOD
+    return Class.BAD if same(found, bad, by) else neither
+
+
+def swapped(good: Signatures, bad: Signatures) -> bool:
+    """Does the good end fail where the bad one passes, and nowhere the other way round?"""
+    pairs = list(zip(good, bad, strict=True))
+    worse = any(a.verdict.fails and b.verdict.passes for a, b in pairs)
+    better = any(a.verdict.passes and not b.verdict.passes for a, b in pairs)
+    return worse and not better
+
+
+def changed(a: Signatures, b: Signatures, by: Collection[Part]) -> Sequence[int]:
+    """Which of the cells are not the same."""
+    return [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if not same((x,), (y,), by)]

@@ -1,0 +1,157 @@
+"""A bisect's folder: what was asked, and every trial of a candidate, kept as it is made.
+
+reports/bisect-<time>-<random>/state.json     rewritten after every trial, by rename
+reports/bisect-<time>-<random>/cells.json     the cells and all that a run of them needs
+reports/bisect-<time>-<random>/runs/<run>/    one run for each trial
+reports/bisect-<time>-<random>/{report.json,report.md,index.html}
+"""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import field, replace
+from datetime import datetime
+from pathlib import Path
+
+from conformance.bisect.candidates import Candidate
+from conformance.bisect.parts import USUAL, Part
+from conformance.bisect.search import CONFIRM, Class
+from conformance.bisect.signature import Signatures
+from conformance.errors import ConformanceError
+from conformance.records import record
+from conformance.store.files import read_record, write_record
+
+PREFIX = "bisect-"
+STATE = "state.json"
+
+
+@record()
+class Asked:
+    """What was asked for. `subject` is what moves: a package, or "lock".
+
+    `with_cells` are the options that select the cells, for the command that reproduces.
+    `backwards`: the good end is the newer one.
+    """
+
+    subject: str
+    good: str
+    bad: str
+    command: str
+    with_cells: str = ""
+    by: tuple[Part, ...] = USUAL
+    neither: Class = Class.BAD
+    confirm: int = CONFIRM
+    started: str = ""
+    backwards: bool = False
+
+
+@record()
+class Attempt:
+    """One trial of a candidate: its signatures, or why it is untestable.
+
+    `environment` is the id of the one it ran in, `built` that it had to be made, `run` the
+    folder below `runs/`. `harness` marks a fault of ours.
+    """
+
+    candidate: str
+    signatures: Signatures = ()
+    untestable: str = ""
+    harness: bool = False
+    environment: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    built: bool = False
+    build_seconds: float = 0.0
+    seconds: float = 0.0
+    run: str = ""
+
+
+@record()
+class State:
+    """All that is known. `locked` holds both lock files where they are what is searched."""
+
+    asked: Asked
+    candidates: tuple[Candidate, ...]
+    attempts: tuple[Attempt, ...] = ()
+    locks: tuple[Mapping[str, str], ...] = ()
+
+    def of(self, key: str) -> tuple[Attempt, ...]:
+        return tuple(one for one in self.attempts if one.candidate == key)
+
+    def tested(self, key: str) -> Attempt | None:
+        """The first attempt that has signatures."""
+        return next((one for one in self.of(key) if one.signatures), None)
+
+    def with_attempt(self, one: Attempt) -> State:
+        return replace(self, attempts=(*self.attempts, one))
+
+    def without_untestable(self) -> State:
+        """Such candidates are tried again: the network may have been down."""
+        return replace(self, attempts=tuple(one for one in self.attempts if one.signatures))
+
+
+class BisectFolder:
+    """Where one bisect is kept."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    def read(self) -> State:
+        """Raises ConformanceError when this is not the folder of a bisect."""
+        found = read_record(State, self.path / STATE)
+        if found is None:
+            raise ConformanceError(
+                f"is not the folder of a bisect: it has no {STATE}", path=self.path
+            )
+        return found
+
+    def write(self, state: State) -> None:
+        write_record(self.path / STATE, state)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Two processes would overwrite each other's trials."""
+        with (self.path / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConformanceError(
+                    "another process is working on this bisect",
+                    path=self.path,
+                    remedy="wait for it, or end it; then use --resume",
+                ) from error
+            yield
+
+
+def create(reports: Path, state: State, now: datetime) -> BisectFolder:
+    """A new folder whose name sorts by time and is not taken."""
+    while True:
+        path = reports / f"{PREFIX}{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        folder = BisectFolder(path)
+        folder.write(state)
+        return folder
+
+
+def find(reports: Path, name: str) -> BisectFolder:
+    """A bisect by its name, or `latest`. Raises ConformanceError when there is none."""
+    if name == "latest":
+        names = sorted(path.parent.name for path in reports.glob(f"{PREFIX}*/{STATE}"))
+        name = names[-1] if names else name
+    path = reports / name
+    if not (path / STATE).is_file():
+        raise ConformanceError(
+            f"there is no bisect {name!r}",
+            path=reports,
+            remedy="start one: conformance bisect vllm --good VERSION --bad VERSION",
+        )
+    return BisectFolder(path)

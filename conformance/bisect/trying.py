@@ -1,0 +1,117 @@
+"""One trial of a candidate: its environment, and the selected cells in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from conformance import environments, execution
+from conformance.bisect.candidates import Candidate
+from conformance.bisect.signature import Signatures, Unusable, signatures
+from conformance.bisect.state import Attempt, BisectFolder
+from conformance.environments import Environment, Untestable
+from conformance.environments.resolving import NEEDS
+from conformance.runner import Event, Limits
+from conformance.scenario import Scenario
+from conformance.store import RunPlan
+from conformance.store.files import read_record, write_record
+
+CELLS = "cells.json"
+RUNS = "runs"
+
+
+class Observed(NamedTuple):
+    """What was seen in one environment, and in which run."""
+
+    found: Signatures | Unusable
+    run: str = ""
+
+
+#: Looks at an environment; the second argument says that nothing may come from a cache.
+Observe = Callable[[Environment, bool], Observed]
+
+
+def attempt(
+    candidate: Candidate,
+    observe: Observe,
+    *,
+    again: bool,
+    cache: Path,
+    needs: Sequence[str] = NEEDS,
+    say: Callable[[str], None] = lambda _: None,
+) -> Attempt:
+    """Build, or take, the candidate's environment and look at it. Nothing is raised for an
+    environment that cannot be had: it is untestable, in the words of who refused.
+    """
+    begun = time.monotonic()
+    spec = environments.parse("\n".join(candidate.requirements))
+    try:
+        environment = environments.build(spec, cache, on_line=say, needs=needs)
+    except Untestable as cannot:
+        spent = time.monotonic() - begun
+        return Attempt(candidate.key, untestable=str(cannot), build_seconds=spent, seconds=spent)
+    observed = observe(environment, again)
+    made = Attempt(
+        candidate.key,
+        environment=environment.id,
+        versions=dict(environment.versions),
+        built=not environment.reused,
+        build_seconds=environment.seconds,
+        seconds=time.monotonic() - begun,
+        run=observed.run,
+    )
+    if isinstance(observed.found, Unusable):
+        return replace(made, untestable=observed.found.reason, harness=observed.found.harness)
+    return replace(made, signatures=observed.found)
+
+
+def write_cells(folder: BisectFolder, plan: RunPlan) -> None:
+    write_record(folder.path / CELLS, plan)
+
+
+def read_cells(folder: BisectFolder) -> RunPlan | None:
+    return read_record(RunPlan, folder.path / CELLS)
+
+
+def run_cells(
+    folder: BisectFolder,
+    plan: RunPlan,
+    environment: Environment,
+    scenarios: dict[str, Scenario],
+    *,
+    fresh: bool,
+    cache: Path,
+    limits: Limits,
+    on_event: Callable[[Event], None],
+) -> Observed:
+    """The plan's cells, every column in this environment. The reference stays in ours.
+
+    With `fresh` not even the reference is taken from the cache of observations. Raises
+    KeyboardInterrupt when the run is interrupted.
+    """
+    backends = [replace(one, environment=str(environment.python)) for one in plan.backends]
+    run = execution.begin(
+        folder.path / RUNS,
+        plan.models,
+        backends,
+        plan.cells,
+        scenarios=Path(plan.scenarios),
+        thresholds=plan.thresholds,
+        calibration=plan.calibration,
+        jobs=plan.jobs,
+    )
+    finished = execution.execute(
+        run,
+        scenarios,
+        cache=cache,
+        limits=limits,
+        jobs=plan.jobs,
+        on_event=on_event,
+        observations=run.path / "observations" if fresh else None,
+    )
+    if finished.results is None:
+        raise KeyboardInterrupt
+    return Observed(signatures(finished.results), run.id)

@@ -1,0 +1,138 @@
+"""`conformance bisect`: the version, commit or change after which a cell is another one."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conformance.bisect.parts import USUAL, Part
+from conformance.bisect.search import CONFIRM, Class
+from conformance.cli import selecting
+from conformance.cli.options import (
+    MANIFEST,
+    REPORTS,
+    SCENARIOS,
+    Backends,
+    Expression,
+    Folder,
+    Manifest,
+    Models,
+    Reports,
+    Tier,
+    err,
+    out,
+)
+from conformance.errors import ConformanceError, ExitCode
+
+if TYPE_CHECKING:
+    from conformance.bisect.state import BisectFolder
+
+
+def bisect(
+    subject: Annotated[
+        str, typer.Argument(help="vllm, nnsight, transformers, torch, another package, or lock.")
+    ] = "",
+    good: Annotated[str, typer.Option(help="A version, revision or lock file that is fine.")] = "",
+    bad: Annotated[str, typer.Option(help="One that is not.")] = "",
+    repo: Annotated[
+        Path | None, typer.Option(help="Search the commits of this local repository of SUBJECT.")
+    ] = None,
+    model: Models = [],  # noqa: B006
+    backend: Backends = [],  # noqa: B006
+    expression: Expression = "",
+    tier: Tier = "default",
+    also: Annotated[
+        str, typer.Option("--with", help="Pinned in every environment: 'nnsight==0.8.0 …'.")
+    ] = "",
+    by: Annotated[
+        list[Part],
+        typer.Option(help="What of a cell's signature counts; again for more."),
+    ] = list(USUAL),  # noqa: B006
+    neither: Annotated[
+        Class, typer.Option(help="What a signature is that neither end has.")
+    ] = Class.BAD,
+    confirm: Annotated[
+        int, typer.Option(min=1, help="How often the two beside the answer are tried in all.")
+    ] = CONFIRM,
+    resume: Annotated[
+        str, typer.Option(help="Go on with this bisect (`latest`): its trials are kept.")
+    ] = "",
+    retry: Annotated[
+        bool, typer.Option(help="With --resume: try again what was untestable.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds a cell may take.")] = 60.0,
+    load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
+    manifest: Manifest = MANIFEST,
+    scenarios: Folder = SCENARIOS,
+    reports: Reports = REPORTS,
+) -> None:
+    """Find the version after which the selected cells are not what they were.
+
+    What is compared is each cell's signature: verdict, diagnosis, and how the engine's layers
+    hold the residual stream. Both ends are tried first. A signature that neither end has
+    counts as bad; `--neither good` searches for where the bad end's own begins. The two
+    neighbours of the answer are tried three times each in fresh workers.
+
+    Exits 0 when the culprit is found, 1 when the ends do not differ or only a range is left,
+    2 for ends that cannot be used, 3 when the harness failed.
+
+    Examples: `conformance bisect vllm --good 0.28.0 --bad 0.32.0 -m gpt_neox -k read_all`,
+    `conformance bisect nnsight --repo ../nnsight --good v0.8.0 --bad main -m llama`,
+    `conformance bisect lock --good before.txt --bad after.txt -m llama`,
+    `conformance bisect --resume latest`.
+    """
+    from conformance.bisect import state as states
+    from conformance.cli import bisecting
+
+    if resume:
+        folder = states.find(reports, resume)
+        if retry:
+            bisecting.forget_untestable(folder)
+    else:
+        if not (subject and good and bad):
+            raise ConformanceError(
+                "a bisect needs to know what to search, and two ends",
+                remedy="conformance bisect vllm --good 0.28.0 --bad 0.32.0 -m gpt_neox",
+            )
+        chosen = selecting.chosen(manifest, scenarios, model, backend, expression, tier)
+        row = bisecting.row(subject, good, bad, repo, also)
+        asked = states.Asked(
+            subject=row.subject,
+            good=good,
+            bad=bad,
+            command=shlex.join(["conformance", *sys.argv[1:]]),
+            with_cells=bisecting.options(model, backend, expression, tier),
+            by=tuple(part for part in Part if part in by),
+            neither=neither,
+            confirm=confirm,
+            backwards=row.backwards,
+        )
+        folder = bisecting.begin(reports, scenarios, asked, row, chosen, jobs)
+    _finish(folder, timeout, load_timeout)
+
+
+def _finish(folder: BisectFolder, timeout: float, load_timeout: float) -> None:
+    from conformance.checkpoints import cache_folder
+    from conformance.cli import bisecting
+    from conformance.runner import Limits
+
+    limits = Limits(cell=timeout, load=load_timeout)
+    try:
+        conclusion = bisecting.carry_on(folder, cache_folder(), limits, out)
+    except KeyboardInterrupt:
+        err.print(f"interrupted; go on with: conformance bisect --resume {folder.id}")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    from conformance.bisect import report, show
+
+    found = report.make(folder.read(), conclusion, folder, cache_folder())
+    page = report.write(found, folder)
+    show.show(found, out)
+    out.print(f"{page}", soft_wrap=True)
+    raise typer.Exit(found.exit_code)

