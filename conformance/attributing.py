@@ -8,6 +8,9 @@ from dataclasses import replace
 from conformance.judge.attribution import Plain, attribute
 from conformance.records import Backend, CellResult, Judged, Side, Site, Verdict
 
+#: Nothing was generated that could be compared; without an error, the process just ended.
+_ENDED = frozenset({Verdict.CRASH, Verdict.TIMEOUT, Verdict.ERROR, Verdict.MISSING})
+
 #: Judges what a cell's engine generated without nnsight; None where it was not asked.
 Generated = Callable[[CellResult], CellResult | None]
 
@@ -70,7 +73,7 @@ def plain_of(cell: CellResult, generated: CellResult | None) -> Plain | None:
     if generated is None or generated.harness or generated.verdict.neutral:
         return None
     verdict = generated.verdict
-    if verdict in {Verdict.CRASH, Verdict.TIMEOUT, Verdict.ERROR}:
+    if verdict in _ENDED:
         return _ended(generated)
     explains = verdict is not Verdict.DRIFT or cell.verdict is Verdict.DRIFT
     if not generated.observations or not explains:

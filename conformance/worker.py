@@ -131,7 +131,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             say("died", case=case.key, words=outcome.reason)
             return 1
         _record(folder, case, outcome, observed, say)
-        if outcome.status is Status.ERROR:
+        if outcome.status is Status.ERROR and group.status is not Status.ERROR:
             break  # a fresh worker takes the rest: no cell meets an engine that has raised
     peak, seconds = peak_mib(), time.monotonic() - begun
     folder.write_group(replace(group, seconds=seconds, peak_mib=peak))

@@ -12,17 +12,16 @@ from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 
-from conformance.engines import Unreadable
-from conformance.engines.parts import Part, TracedLayer, find_parts
+from conformance.engines.lm import TracedModel
+from conformance.engines.obstacle import probed, stop_at
+from conformance.engines.parts import TracedLayer, find_parts
 from conformance.engines.traced import (
     Layers,
     Probe,
     observe,
     read_probe,
-    settle_layout,
-    vector,
 )
-from conformance.engines.tree import follow, layer_path
+from conformance.engines.tree import layer_path
 from conformance.records import Case, Group, Job, Status
 from conformance.scenario import PROBE, Scenario
 from conformance.stream import LAYOUTS
@@ -94,13 +93,10 @@ class NewTokens:
         pass
 
 
-class HFModel:
+class HFModel(TracedModel):
     """`lm` of a scenario on transformers."""
 
-    def __init__(self, model: TransformersModel, layers: Layers, probe: Probe) -> None:
-        self.model = model
-        self.layers = layers
-        self.probe = probe
+    own = staticmethod(without_padding)
 
     def trace(self, *prompt: Any, steps: int = 1) -> Any:
         """nnsight's tracer of a greedy generation of so many tokens."""
@@ -128,19 +124,14 @@ class HFModel:
         ids: Tensor = self.model.generator.streamer.output.reshape(1).clone()
         return ids
 
-    @property
-    def embedding(self) -> Part:
-        """The token embeddings."""
-        return Part(follow(self.model, self.layers.parts.embedding), without_padding)
+    def edit(self) -> Any:
+        """nnsight's tracer of a block that acts in every trace from now on."""
+        return self.model.edit(inplace=True)
 
-    @property
-    def norm(self) -> Part:
-        """The norm after the last layer."""
-        return Part(follow(self.model, self.layers.parts.norm), without_padding)
-
-    def direction(self, layer: int, seed: int = 0) -> Tensor:
-        """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
-        return vector(self.probe, layer, seed).to(torch.bfloat16)
+    @staticmethod
+    def generated(result: Tensor, steps: int) -> list[Tensor]:
+        """int64 [1] a step: the ids in `tracer.result`."""
+        return [result.reshape(-1)[-left].reshape(1).clone() for left in range(steps, 0, -1)]
 
     def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
         """What transformers generates by itself: no trace, one prompt after the other."""
@@ -185,8 +176,10 @@ class HFEngine:
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
         count = module.config.get_text_config().num_hidden_layers
         self.path = layer_path(module, count)
-        self.settled = settle_layout(self._outputs(count), self.probe, job.model.layout)
-        parts = find_parts(module, self.path)
+        self.settled, self.obstacle = probed(
+            lambda: self._outputs(count), self.probe, job.model.layout
+        )
+        parts = find_parts(module, self.path, module.config.get_text_config().vocab_size)
         layers = Layers(self.model, self.path, count, self.settled.layout, PaddedLayer, parts)
         self.lm = HFModel(self.model, layers, self.probe)
 
@@ -204,7 +197,7 @@ class HFEngine:
         return Group(
             model=self.job.model.id,
             backend=self.job.backend.id,
-            status=Status.OK if self.settled.layout else Status.STRUCTURE,
+            status=self.obstacle.status if self.obstacle else Status.OK,
             reason=self.settled.reason,
             layout=self.settled.layout,
             layout_tried=self.settled.tried,
@@ -219,8 +212,7 @@ class HFEngine:
         )
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
-        if not self.settled.layout:
-            raise Unreadable(self.settled.reason)
+        stop_at(self.obstacle, scenario)
         return observe(self.lm, scenario, case)
 
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:

@@ -19,6 +19,7 @@ from conformance.engines.tree import follow
 from conformance.stream import LAYOUTS, Layer
 
 ATTENTION = ("self_attn", "attn", "attention", "self_attention")
+HEAD = ("lm_head", "embed_out", "output")
 MLP = ("mlp", "feed_forward", "ffn")
 
 #: Cuts what is not the block's own off a module's rows: the padding of a batch, on some engines.
@@ -38,6 +39,8 @@ class Parts:
     norm: str = ""
     attention: str = ""
     mlp: str = ""
+    head: str = ""
+    vocabulary: int = 0
 
     def require(self, needs: Collection[str]) -> None:
         """Raises Refused, naming what of this the model does not have."""
@@ -46,19 +49,30 @@ class Parts:
             raise Refused(f"the model has no part called {' or '.join(absent)}")
 
 
-def find_parts(module: Module, layers: str) -> Parts:
-    """The parts of a model whose layers are at this path."""
+def find_parts(module: Module, layers: str, vocabulary: int) -> Parts:
+    """The parts of a model whose layers are at this path; it knows so many tokens."""
     names = [name for name, _ in follow(module, f"{layers}.0").named_children()]
     above, _, _ = layers.rpartition(".")
     beside = follow(module, above) if above else module
     norms = [name for name, child in beside.named_children() if _is_norm(child)]
     embedded = (name for name, child in module.named_modules() if _is_embedding(child))
+    embedding = next(embedded, "")
     return Parts(
-        embedding=next(embedded, ""),
+        embedding=embedding,
         norm=f"{above}.{norms[-1]}".lstrip(".") if norms else "",
         attention=next((name for name in names if name in ATTENTION), ""),
         mlp=next((name for name in names if name in MLP), ""),
+        head=_head(module, layers) or embedding,
+        vocabulary=vocabulary,
     )
+
+
+def _head(module: Module, layers: str) -> str:
+    """The head's path, "" where its weights are the embeddings': what the model has of its own
+    besides the part that holds the layers.
+    """
+    trunk = layers.split(".", maxsplit=1)[0]
+    return next((name for name, _ in module.named_children() if name in HEAD and name != trunk), "")
 
 
 def _is_norm(module: Module) -> bool:
@@ -112,7 +126,12 @@ class Part:
 
     @property
     def output(self) -> Tensor:
-        return self.own(rows(next(floating(self.envoy.output)))).clone()
+        return self.live.clone()
+
+    @property
+    def live(self) -> Tensor:
+        """The output itself, in the model's own memory."""
+        return self.own(rows(next(floating(self.envoy.output))))
 
 
 def stream_before(inputs: Any, layout: str) -> Tensor:
@@ -125,6 +144,16 @@ def stream_before(inputs: Any, layout: str) -> Tensor:
     if len(parts) == 1:
         return rows(parts[0])
     return LAYOUTS[layout].read(parts)
+
+
+def passed_on(inputs: Any, layout: str) -> Any:
+    """What a layer that does nothing would return, in the form of this layout."""
+    found = arguments(inputs)
+    parts = [value.clone() for value in found if value.shape == found[0].shape][:2]
+    if layout in {"dual", "full_plus_stale", "second"}:
+        whole, rest = parts if len(parts) > 1 else (parts[0], parts[0].new_zeros(parts[0].shape))
+        return (rest, whole) if layout == "second" and len(parts) == 1 else (whole, rest)
+    return (parts[0],) if layout.startswith("tuple") else parts[0]
 
 
 class TracedLayer(Layer):
@@ -142,6 +171,16 @@ class TracedLayer(Layer):
     def input(self) -> Tensor:
         """The residual stream that came in, [tokens, width]."""
         return self.own(stream_before(self.envoy.inputs, self.layout)).clone()
+
+    def skip(self) -> None:
+        """Leave the layer out: what came in goes on."""
+        self.envoy.skip(passed_on(self.envoy.inputs, self.layout))
+
+    def cached(self, cache: Any) -> list[Tensor]:
+        """The stream of each step in what `tracer.cache` kept of this layer."""
+        kept = cache[self.envoy.path].output
+        steps = kept if isinstance(kept, list) else [kept]
+        return [LAYOUTS[self.layout].read(output) for output in steps]
 
     @property
     def attention(self) -> Part:

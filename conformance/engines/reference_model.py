@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import LogitsProcessor
 
 from conformance.direction import direction
@@ -28,7 +29,8 @@ Edit = Callable[[Tensor, Mapping[int, Tensor]], Tensor]
 class Run:
     """What one prompt gave: a list entry per step. `stream[s][layer]` is [tokens, width],
     `logits[s]` is [vocabulary], `tokens[s]` is int64 [1]. `branches[s]` is what the truth
-    records for the diagnosis where nothing is edited. `parts[s]` is what was asked for.
+    records for the diagnosis where nothing is edited. `parts[s]` is what was asked for,
+    `ids` int64 [tokens] the prompt's.
     """
 
     stream: list[dict[int, Tensor]] = field(default_factory=list)
@@ -36,6 +38,7 @@ class Run:
     tokens: list[Tensor] = field(default_factory=list)
     branches: list[Step] = field(default_factory=list)
     parts: list[Seen] = field(default_factory=list)
+    ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     def after(self, layer: int) -> list[dict[int, Tensor]]:
         """The streams after this layer and all later ones, per step."""
@@ -75,7 +78,7 @@ class ReferenceModel:
         self.forced: tuple[tuple[int, ...], ...] = ()
         self.prompts: tuple[str, ...] = ()
         self.branches: Branches | None = None
-        self.parts = find_parts(module, layers)
+        self.parts = find_parts(module, layers, module.config.get_text_config().vocab_size)
         self._unedited: dict[tuple[Any, ...], Run] = {}
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
@@ -87,7 +90,7 @@ class ReferenceModel:
     @torch.inference_mode()
     def run(
         self,
-        prompt: str,
+        prompt: str | Sequence[int],
         *,
         edits: Mapping[int, Edit] | None = None,
         steps: int = 1,
@@ -95,32 +98,54 @@ class ReferenceModel:
     ) -> Run:
         """Generate greedily from one prompt, changing the stream after the given layers.
 
-        `parts` are kept besides (names of `reference_parts`). A run without edits is computed
-        once: many scenarios ask for the same one.
+        The prompt is a text or token ids. `parts` (names of `reference_parts`) are kept besides.
+        A run without edits is computed once: many scenarios ask for the same one.
         """
-        forced = self._forced(prompt)
+        ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
+        forced = self._forced(ids)
         if edits:
-            return self._generate(prompt, edits, steps, forced, parts)
-        key = (prompt, steps, forced, *parts)
+            return self._generate(ids, edits, steps, forced, parts)
+        key = (ids, steps, forced, *parts)
         if key not in self._unedited:
-            self._unedited[key] = self._generate(prompt, {}, steps, forced, parts)
+            self._unedited[key] = self._generate(ids, {}, steps, forced, parts)
         return self._unedited[key]
+
+    def tokenize(self, prompt: str) -> list[int]:
+        """The ids of a text."""
+        return list(self.tokenizer(prompt).input_ids)
+
+    @torch.inference_mode()
+    def lens(self, stream: Tensor) -> Tensor:
+        """[rows, vocabulary]: the final norm and the head on rows of a stream."""
+        head = follow(self.module, self.parts.head)
+        with ExitStack() as stack:
+            self._rounding(stack)
+            normed = follow(self.module, self.parts.norm)(stream)
+            return functional.linear(normed, head.weight)
+
+    def _rounding(self, stack: ExitStack) -> None:
+        """Add and round as this member does."""
+        if self.member.split:
+            stack.enter_context(split_reductions(self.module))
+        if self.member.fused:
+            stack.enter_context(fused(self.module))
 
     def unedited(self) -> list[Run]:
         """The runs without edits of the present prompts."""
-        return [run for (prompt, *_), run in self._unedited.items() if prompt in self.prompts]
+        present = {tuple(self.tokenize(prompt)) for prompt in self.prompts}
+        return [run for (ids, *_), run in self._unedited.items() if ids in present]
 
     def _generate(
         self,
-        prompt: str,
+        prompt: tuple[int, ...],
         edits: Mapping[int, Edit],
         steps: int,
         forced: tuple[int, ...],
         parts: Sequence[str],
     ) -> Run:
-        ids = torch.tensor([self.tokenizer(prompt).input_ids], device=self.module.device)
+        ids = torch.tensor([prompt], device=self.module.device)
         inputs, mask, rows = self._batch(ids)
-        run = Run()
+        run = Run(ids=ids[0])
         with ExitStack() as stack:
             stack.enter_context(self._recorded(run, edits, rows))
             if parts:
@@ -130,10 +155,7 @@ class ReferenceModel:
             if self.branches is not None and not edits:
                 watched = self.branches.recorded(self.module, self.modules, run.branches)
                 stack.enter_context(watched)
-            if self.member.split:
-                stack.enter_context(split_reductions(self.module))
-            if self.member.fused:
-                stack.enter_context(fused(self.module))
+            self._rounding(stack)
             output = self.module.generate(
                 input_ids=inputs,
                 attention_mask=mask,
@@ -144,8 +166,12 @@ class ReferenceModel:
         run.tokens.extend(output[0, inputs.shape[1] :].split(1))
         return run
 
-    def _forced(self, prompt: str) -> tuple[int, ...]:
-        return self.forced[self.prompts.index(prompt)] if self.forced else ()
+    def _forced(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """What follows this prompt, where that is laid down: of the case's own prompts."""
+        for prompt, tokens in zip(self.prompts, self.forced, strict=False):
+            if tuple(self.tokenize(prompt)) == ids:
+                return tokens
+        return ()
 
     def _batch(self, ids: Tensor) -> tuple[Tensor, Tensor, int]:
         """Inputs, mask and how many rows precede the prompt's own."""

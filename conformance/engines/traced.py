@@ -139,7 +139,8 @@ def flatten_runs(
 def flatten(prompts: Sequence[Mapping[str, Any]], run: str) -> dict[str, Tensor]:
     """One mapping of observations per prompt → tensors by site, on the CPU.
 
-    A list is one entry a step, a dict one a layer, in either order of nesting.
+    A list is one entry a step, a dict one a layer, in either order of nesting. A text becomes
+    its bytes.
     """
     found: dict[str, Tensor] = {}
 
@@ -152,6 +153,8 @@ def flatten(prompts: Sequence[Mapping[str, Any]], run: str) -> dict[str, Tensor]
                 walk(part, dataclasses.replace(site, step=step))
         elif isinstance(value, Tensor):
             found[str(site)] = value.detach().to("cpu", copy=True).contiguous()
+        elif isinstance(value, str):
+            found[str(site)] = torch.tensor(list(value.encode()), dtype=torch.uint8)
         else:
             found[str(site)] = torch.as_tensor(value)
 

@@ -9,8 +9,10 @@ import torch
 from nnsight import save
 from torch import Tensor
 
-from conformance.engines import Refused, Unreadable, cpu
-from conformance.engines.parts import Part, TracedLayer, every_row, find_parts
+from conformance.engines import Refused, cpu
+from conformance.engines.lm import TracedModel
+from conformance.engines.obstacle import probed, stop_at
+from conformance.engines.parts import TracedLayer, find_parts
 from conformance.engines.relay import relay_needed
 from conformance.engines.trace_scope import trace_scope
 from conformance.engines.traced import (
@@ -18,10 +20,8 @@ from conformance.engines.traced import (
     Probe,
     observe,
     read_probe,
-    settle_layout,
-    vector,
 )
-from conformance.engines.tree import follow, layer_path
+from conformance.engines.tree import layer_path
 from conformance.records import Backend, Case, Group, Job, Status
 from conformance.scenario import PROBE, Scenario
 
@@ -37,13 +37,8 @@ REFUSALS = (
 )
 
 
-class VLLMModel:
+class VLLMModel(TracedModel):
     """`lm` of a scenario on vLLM. Travels into the engine's processes with a block."""
-
-    def __init__(self, model: Any, layers: Layers, probe: Probe) -> None:
-        self.model = model
-        self.layers = layers
-        self.probe = probe
 
     def trace(self, *prompt: Any, steps: int = 1) -> Any:
         """nnsight's tracer of a greedy generation of so many tokens."""
@@ -61,19 +56,14 @@ class VLLMModel:
         ids: Tensor = self.model.samples.reshape(1).to(torch.int64, copy=True)
         return ids
 
-    @property
-    def embedding(self) -> Part:
-        """The token embeddings."""
-        return Part(follow(self.model, self.layers.parts.embedding), every_row)
+    def edit(self) -> Any:
+        """nnsight's tracer of a block that acts in every request from now on."""
+        return self.model.edit()
 
-    @property
-    def norm(self) -> Part:
-        """The norm after the last layer."""
-        return Part(follow(self.model, self.layers.parts.norm), every_row)
-
-    def direction(self, layer: int, seed: int = 0) -> Tensor:
-        """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
-        return vector(self.probe, layer, seed).to(torch.bfloat16)
+    @staticmethod
+    def generated(result: Any, steps: int) -> list[Tensor]:
+        """int64 [1] a step: the ids in `tracer.result`."""
+        return [torch.tensor([token]) for token in result.outputs[0].token_ids[:steps]]
 
     def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
         """What vLLM generates by itself: no trace, all prompts in one batch."""
@@ -156,21 +146,15 @@ class VLLMEngine:
         count = self.model.vllm_entrypoint.llm_engine.model_config.get_total_num_hidden_layers()
         self.path = layer_path(self.model._module, count)
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
-        self.refusal: Refused | None = None
-        self.layout, self.tried, self.reason = "", {}, ""
-        try:
-            settled = settle_layout(self._outputs(count), self.probe, job.model.layout)
-            self.layout, self.tried, self.reason = (
-                settled.layout,
-                dict(settled.tried),
-                settled.reason,
-            )
-        except Exception as error:
-            self.refusal = refused(error)
-            if self.refusal is None:
-                raise
-        parts = find_parts(self.model._module, self.path)
-        layers = Layers(self.model, self.path, count, self.layout, TracedLayer, parts)
+        self.settled, self.obstacle = probed(
+            lambda: self._outputs(count), self.probe, job.model.layout, refused
+        )
+        parts = find_parts(
+            self.model._module,
+            self.path,
+            self.model.vllm_entrypoint.llm_engine.model_config.get_vocab_size(),
+        )
+        layers = Layers(self.model, self.path, count, self.settled.layout, TracedLayer, parts)
         self.lm = VLLMModel(self.model, layers, self.probe)
 
     def _outputs(self, count: int) -> list[Any]:
@@ -192,10 +176,10 @@ class VLLMEngine:
         return Group(
             model=self.job.model.id,
             backend=self.job.backend.id,
-            status=Status.OK if self.layout or self.refusal else Status.STRUCTURE,
-            reason=str(self.refusal or self.reason),
-            layout=self.layout,
-            layout_tried=self.tried,
+            status=self.obstacle.status if self.obstacle else Status.OK,
+            reason=self.settled.reason,
+            layout=self.settled.layout,
+            layout_tried=self.settled.tried,
             identity={
                 "engine": "vllm",
                 "layer_list": self.path,
@@ -206,10 +190,7 @@ class VLLMEngine:
         )
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
-        if self.refusal is not None:
-            raise self.refusal
-        if not self.layout:
-            raise Unreadable(self.reason)
+        stop_at(self.obstacle, scenario)
         try:
             return observe(self.lm, scenario, case)
         except Exception as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from conformance.judge.persistence import stays_off
 from conformance.records import Attribution, CellResult, Judged, Side, Site, Verdict, record
 
 
@@ -31,6 +32,8 @@ _OWNERS: tuple[tuple[re.Pattern[str], Side], ...] = (
     (re.compile(r"(^|/)(vllm|transformers)/"), Side.ENGINE),
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+#: nnsight mirrors the engine's modules: a name that it lacks is one that they lack.
+_NO_MODULE = re.compile(r"'Envoy' object \(nor its module\) has (?:no )?attribute '(\w+)'")
 #: An injected fault raises in the name of the code it was put into.
 _INJECTED = re.compile(r"conformance/selftest/")
 #: Nothing was observed that could be compared.
@@ -38,9 +41,7 @@ _ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT})
 #: The write did something else than it should.
 _WRITE = frozenset({Verdict.DROPPED, Verdict.PARTIAL, Verdict.CONTAMINATED, Verdict.MISSCALED})
 #: Neither a pass nor a failure of the columns.
-_NOT_RUN = frozenset(
-    {Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNTESTABLE, Verdict.UNKNOWN}
-)
+_NOT_RUN = frozenset({Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNTESTABLE, Verdict.UNKNOWN})
 
 
 def attribute(
@@ -66,7 +67,7 @@ def attribute(
     single = known.get((one_stage, cell.scenario, cell.case))
     if single is not None and _better(single, cell):
         return _between_stages(cell, single, plain)
-    if cell.verdict in _ENDED:
+    if cell.verdict in _ENDED or (cell.verdict is Verdict.MISSING and not cell.observations):
         found = _ended(cell, plain)
     else:
         found = (
@@ -103,6 +104,10 @@ def _between_stages(cell: CellResult, single: CellResult, plain: Plain | None) -
 
 def _ended(cell: CellResult, plain: Plain | None) -> Attribution:
     """Nothing to compare: the innermost frame of known code raised it."""
+    absent = _NO_MODULE.search(cell.reason)
+    if absent:
+        words = f"its modules have no {absent[1]!r}: another tree than the trace was written for"
+        return Attribution(Side.ENGINE, words)
     frames = _FRAME.findall(cell.detail)
     injected = any(_INJECTED.search(path) for path, _ in frames)
     for path, line in () if injected else reversed(frames):
@@ -190,8 +195,7 @@ def _by_parts(cell: CellResult, known: Sequence[CellResult], plain: Plain | None
         words = "the clean run is right, only the run with the write is not"
         return Attribution(Side.NNSIGHT, words + _also(plain))
     if ends and _right(ends) and reads:
-        words = "the logits of the run are right, so what was read on the way was computed right"
-        return Attribution(Side.NNSIGHT, words + _also(plain))
+        return _of_reads(reads, plain)
     if plain is not None:
         words = f"{cell.backend} is right without nnsight ({plain.evidence}) and wrong with it"
         return Attribution(Side.NNSIGHT, words)
@@ -205,6 +209,18 @@ def _by_parts(cell: CellResult, known: Sequence[CellResult], plain: Plain | None
         return Attribution(Side.NNSIGHT, words)
     words = "wrong in the clean run's logits too, and what the engine does alone is not known"
     return Attribution(Side.UNDECIDED, words)
+
+
+def _of_reads(reads: Sequence[Judged], plain: Plain | None) -> Attribution:
+    """What was read on the way is off, and the logits at its end are right."""
+    if stays_off(reads):
+        words = (
+            "the logits of the run are right, but what is off on the way stays off to the last "
+            "layer, on tokens that these logits need not show"
+        )
+        return Attribution(Side.UNDECIDED, words + _also(plain))
+    words = "the logits of the run are right, so what was read on the way was computed right"
+    return Attribution(Side.NNSIGHT, words + _also(plain))
 
 
 def _also(plain: Plain | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from conformance.judge.attribution import Plain, attribute
@@ -97,6 +99,50 @@ def test_a_wrong_edited_run_beside_a_right_clean_one_is_nnsights_write() -> None
 def test_a_wrong_read_before_right_logits_is_nnsights_read() -> None:
     off = cell(scenario="read_all", off=("p0/s0/stream.3",), right=("p0/s0/logits",))
     assert found(off).side is Side.NNSIGHT and "read" in found(off).evidence
+
+
+def rows(layer: int, *ratios: float) -> Judged:
+    verdict = Verdict.WRONG if max(ratios) > 3 else Verdict.MATCH
+    return Judged(f"p0/s0/stream.{layer}", verdict, ratios=ratios)
+
+
+LOGITS = Judged("p0/s0/logits", Verdict.MATCH)
+
+
+def read(*observations: Judged) -> CellResult:
+    return replace(cell(scenario="read_all"), observations=observations)
+
+
+def test_a_row_that_stays_off_to_the_last_layer_may_have_been_computed_so() -> None:
+    """The last token sees it through attention only, and may be right all the same."""
+    off = read(rows(0, 1, 1, 1), rows(1, 1, 9, 1), rows(2, 1, 9, 1), LOGITS)
+    assert found(off).side is Side.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        (rows(0, 1, 1), rows(1, 9, 1), rows(2, 1, 1)),  # right again: it was only read so
+        (rows(0, 1, 1), rows(1, 1, 1), rows(2, 9, 1)),  # the last layer alone
+        (rows(0, 1, 1), rows(1, 9, 9), rows(2, 9, 9)),  # the last token too, but logits are right
+    ],
+)
+def test_a_read_that_the_rest_of_the_run_contradicts_is_nnsights(
+    streams: tuple[Judged, ...],
+) -> None:
+    assert found(read(*streams, LOGITS)).side is Side.NNSIGHT
+
+
+def test_a_module_that_the_engine_lacks_is_the_engines_change() -> None:
+    words = "AttributeError: 'Envoy' object (nor its module) has attribute 'layers'"
+    off = replace(cell(Verdict.ERROR, detail='File "x/nnsight/envoy.py", line 3'), reason=words)
+    assert found(off).side is Side.ENGINE and "'layers'" in found(off).evidence
+
+
+def test_a_worker_that_just_ended_is_the_engines_where_it_does_so_without_nnsight() -> None:
+    assert found(cell(Verdict.MISSING), plain=WRONG).side is Side.ENGINE
+    assert found(cell(Verdict.MISSING), plain=RIGHT).side is Side.NNSIGHT
+    assert found(cell(Verdict.MISSING)).side is Side.UNDECIDED
 
 
 def test_wrong_logits_are_undecided_without_the_plain_engine() -> None:

@@ -1,0 +1,80 @@
+"""What `lm` of a scenario has on every engine that traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from conformance.engines.parts import Own, Part, every_row
+from conformance.engines.traced import Layers, Probe, vector
+from conformance.engines.tree import follow
+
+
+class TracedModel:
+    """The parts of a model that a block reads, alike on all engines.
+
+    Travels into the engine's processes with a block, so it holds the model and paths only.
+    """
+
+    #: Cuts a module's rows down to those of the running block's prompt.
+    own: Own = staticmethod(every_row)
+
+    def __init__(self, model: Any, layers: Layers, probe: Probe) -> None:
+        self.model = model
+        self.layers = layers
+        self.probe = probe
+
+    @property
+    def embedding(self) -> Part:
+        """The token embeddings."""
+        return Part(follow(self.model, self.layers.parts.embedding), self.own)
+
+    @property
+    def norm(self) -> Part:
+        """The norm after the last layer."""
+        return Part(follow(self.model, self.layers.parts.norm), self.own)
+
+    def lens(self, stream: Tensor) -> Tensor:
+        """[rows, vocabulary]: the final norm and the head on rows of a stream, nothing more."""
+        head = follow(self.model, self.layers.parts.head)
+        normed = follow(self.model, self.layers.parts.norm)(stream)
+        return functional.linear(normed, head.weight)[:, : self.layers.parts.vocabulary]
+
+    @property
+    def ids(self) -> Tensor:
+        """int64 [tokens]: the ids that the model was given in this step."""
+        given = follow(self.model, self.layers.parts.embedding).inputs
+        [ids] = [value for value in (*given[0], *given[1].values()) if isinstance(value, Tensor)]
+        return self.own(ids.reshape(-1)).to(torch.int64, copy=True)
+
+    def tokenize(self, prompt: str) -> list[int]:
+        """The ids that this engine's tokenizer makes of a text."""
+        return list(self.model.tokenizer(prompt).input_ids)
+
+    @staticmethod
+    def words(error: BaseException) -> str:
+        """What an error that came out of a trace says: its type and first line."""
+        return words(error)
+
+    def clear_edits(self) -> None:
+        """No registered block acts any more."""
+        self.model.clear_edits()
+
+    def direction(self, layer: int, seed: int = 0) -> Tensor:
+        """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
+        return vector(self.probe, layer, seed).to(torch.bfloat16)
+
+
+def words(error: BaseException) -> str:
+    """The type and the first line of an error that came out of a trace.
+
+    nnsight raises what a block raised as it is, or, from another process, as a RuntimeError
+    that begins with the original's type and message.
+    """
+    first = next(iter(str(error).splitlines()), "").strip()
+    if type(error) is RuntimeError and first.partition(":")[0].isidentifier():
+        return first
+    return f"{type(error).__name__}: {first}"

@@ -1,0 +1,39 @@
+"""Does an error stay in the stream once it is there, where the logits need not show it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conformance.records import Judged, Site
+
+#: The cap of k_max: what is further off than this never passes.
+_NOISE = 3.0
+
+
+def stays_off(reads: Sequence[Judged]) -> bool:
+    """Is the stream off from some layer to the last one, but never on the last token?
+
+    The logits come from the last token. It sees the others through attention only, which
+    may well hide that one of them is wrong.
+    """
+    streams: dict[tuple[int, int], list[tuple[int, Judged]]] = {}
+    for one in reads:
+        site = Site.parse(one.site)
+        if site.name == "stream" and site.layer is not None:
+            streams.setdefault((site.prompt, site.step), []).append((site.layer, one))
+    found = False
+    for ordered in streams.values():
+        ordered.sort(key=lambda pair: pair[0])
+        off = [not one.verdict.passes for _, one in ordered]
+        if not any(off):
+            continue
+        first = off.index(True)
+        local = all(_spares_the_last_token(one) for _, one in ordered[first:])
+        if not (all(off[first:]) and len(off) - first > 1 and local):
+            return False
+        found = True
+    return found
+
+
+def _spares_the_last_token(one: Judged) -> bool:
+    return bool(one.ratios) and one.ratios[-1] <= _NOISE < max(one.ratios)
