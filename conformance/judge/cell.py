@@ -22,6 +22,7 @@ from conformance.judge import (
     metrics,
     relations,
     structure,
+    texts,
     tokens,
     verdict,
 )
@@ -82,6 +83,9 @@ def _compare_structure(evidence: Evidence, *, comparable: bool) -> None:
         mine = observed[site]
         if site not in truth:
             evidence.settle(site, Verdict.STRUCTURE, "the reference has no such observation")
+        elif texts.is_text(mine) and texts.is_text(truth[site]):
+            said = texts.differ(mine, truth[site])
+            evidence.settle(site, Verdict.WRONG if said else Verdict.EXACT, said)
         elif said := structure.shape(mine, truth[site]):
             evidence.settle(site, Verdict.STRUCTURE, said)
         elif said := structure.dtype(mine, evidence.reference.honest[site], site):

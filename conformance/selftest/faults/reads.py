@@ -29,11 +29,13 @@ def half(value: Tensor, now: Moment) -> Any:
 
 def half_input(value: Tensor, now: Moment) -> Any:
     """The first of the two summands that a layer is given."""
+    if not now.here:
+        return value
     named = [*now.raw()[0], *now.raw()[1].values()]
     rows = [part for part in named if isinstance(part, Tensor) and part.shape == value.shape]
     if len(rows) < 2 or torch.equal(rows[0], value):
         raise Inexpressible("a layer is given the whole stream")
-    return rows[0].clone() if now.here else value
+    return rows[0].clone()
 
 
 def overwritten(value: Tensor, now: Moment) -> Tensor:

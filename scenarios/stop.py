@@ -1,0 +1,28 @@
+"""Stop: `tracer.stop` ends a run in the middle of the model; what was read before is kept.
+
+The trace that follows is a whole one.
+"""
+
+from conformance import scenario
+
+
+@scenario(layers={"at": ("early", "late")})
+def stop(lm, case):
+    at = case.layers["at"]
+    with lm.trace(case.prompts[0]) as tracer:
+        streams = {}.save()
+        for index in range(at + 1):
+            streams[index] = lm.layers[index].stream
+        tracer.stop()
+    with lm.trace(case.prompts[1]):
+        later = {index: layer.stream for index, layer in enumerate(lm.layers)}
+        later = later.save()
+        logits = lm.logits.save()
+    return [{"stream": streams}, {"stream": later, "logits": logits}]
+
+
+@stop.reference
+def _(model, case):
+    stopped, whole = (model.run(prompt) for prompt in case.prompts)
+    before = {index: stopped.stream[0][index] for index in range(case.layers["at"] + 1)}
+    return [{"stream": before}, {"stream": whole.stream, "logits": whole.logits}]
