@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from conformance.bisect.report import Report
@@ -61,15 +61,16 @@ def cost(report: Report) -> str:
     """What it took."""
     return (
         f"{len(report.trials)} trials of {report.candidates} candidates in {report.seconds:.0f} s; "
-        f"{report.environments} environments, {report.built} of them built in "
-        f"{report.build_seconds:.0f} s; {report.disk_mib / 1024:.1f} GiB on the disk"
+        f"{report.environments} environments ({report.built} built now, in "
+        f"{report.build_seconds:.0f} s), {report.disk_mib / 1024:.1f} GiB on the disk"
     )
 
 
 def show(report: Report, console: Console) -> None:
     """Tables on a terminal, the headline last."""
     for title, header, rows in parts(report):
-        table = Table(*header, title=title, title_justify="left", box=None, header_style="bold")
+        columns = [Column(name, overflow="fold") for name in header]
+        table = Table(*columns, title=title, title_justify="left", box=None, header_style="bold")
         for row in rows[:_ROWS]:
             table.add_row(*(Text(shown(text)) for text in row))
         console.print(table)
