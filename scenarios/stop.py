@@ -1,4 +1,5 @@
-"""Stop: `tracer.stop` ends a run in the middle of the model; what was read before is kept.
+"""Stop: `tracer.stop` ends a run in the middle of the model; what was read before is kept, and
+what stands after it does not happen.
 
 The trace that follows is a whole one.
 """
@@ -10,15 +11,16 @@ from conformance import scenario
 def stop(lm, case):
     at = case.layers["at"]
     with lm.trace(case.prompts[0]) as tracer:
-        streams = {}.save()
+        seen = {"stream": {}}.save()
         for index in range(at + 1):
-            streams[index] = lm.layers[index].stream
+            seen["stream"][index] = lm.layers[index].stream
         tracer.stop()
+        seen["logits"] = lm.logits
     with lm.trace(case.prompts[1]):
         later = {index: layer.stream for index, layer in enumerate(lm.layers)}
         later = later.save()
         logits = lm.logits.save()
-    return [{"stream": streams}, {"stream": later, "logits": logits}]
+    return [seen, {"stream": later, "logits": logits}]
 
 
 @stop.reference

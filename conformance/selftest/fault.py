@@ -30,6 +30,12 @@ class Point(StrEnum):
     WRITE = "write"  # what is assigned to it → what is written, SKIPPED or Raw
     INPUT = "input"  # what `lm.layers[i].input` gives
     PART = "part"  # what a branch, the embeddings or the final norm take or give
+    LIVE = "live"  # what a branch gives, in the model's own memory
+    SKIP = "skip"  # what is to stand for a layer that is left out, or SKIPPED
+    LENS = "lens"  # what `lm.lens` gives
+    STOP = "stop"  # `tracer.stop` is called: whether it is to act
+    CLEAR = "clear"  # registered blocks are cleared: whether they are to be
+    RESULT = "result"  # the ids in `tracer.result`
     PATH = "path"  # where a block looks for the layers
     LOGITS = "logits"  # what `lm.logits` gives
     CHOICE = "choice"  # what `lm.token` gives

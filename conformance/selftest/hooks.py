@@ -6,6 +6,7 @@ too. With no fault switched on every point hands through what it is given.
 
 from __future__ import annotations
 
+import importlib
 import re
 from typing import Any
 
@@ -27,7 +28,10 @@ def install(engine: str, *, pipeline: int) -> None:
     _part(TracedLayer, "input", Point.INPUT)
     _part(Part, "input", Point.PART)
     _part(Part, "output", Point.PART)
+    _part(Part, "live", Point.LIVE)
+    _skip(TracedLayer)
     _path(Layers)
+    _stop()
     if engine == "hf":
         from conformance.engines.hf import HFModel, PaddedLayer
 
@@ -70,6 +74,29 @@ def _part(kind: Any, name: str, point: Point) -> None:
     setattr(kind, name, property(read))
 
 
+def _skip(kind: Any) -> None:
+    def skip(self: Any) -> None:
+        inputs = self.envoy.inputs
+        new = switch.passes(Point.SKIP, passed_on(inputs, self.layout), _index(self))
+        if new is not SKIPPED:
+            self.envoy.skip(new)
+
+    # By name: the parent, which reads this module too, has no engine installed.
+    passed_on = importlib.import_module("conformance.engines.parts").passed_on
+    kind.skip = skip
+
+
+def _stop() -> None:
+    tracer = importlib.import_module("nnsight.intervention.tracer").InterleavingTracer
+    original = tracer.stop
+
+    def stop(self: Any) -> None:
+        if switch.passes(Point.STOP, value=True):
+            original(self)
+
+    tracer.stop = stop
+
+
 def _path(kind: Any) -> None:
     original = kind.__getitem__
 
@@ -100,6 +127,20 @@ def _lm(kind: Any) -> None:
         return trace(self, *prompt, **changed)
 
     kind.trace = asked
+    lens, clear, generated = kind.lens, kind.clear_edits, kind.generated
+
+    def through_lens(self: Any, stream: Any) -> Any:
+        return switch.passes(Point.LENS, lens(self, stream), raw=lambda: (self, stream))
+
+    def cleared(self: Any) -> None:
+        if switch.passes(Point.CLEAR, value=True):
+            clear(self)
+
+    kind.lens = through_lens
+    kind.clear_edits = cleared
+    kind.generated = staticmethod(
+        lambda result, steps: switch.passes(Point.RESULT, generated(result, steps))
+    )
 
 
 def _read(original: Any, point: Point) -> property:

@@ -13,10 +13,11 @@ from conformance.selftest.faults import (
     reads,
     relay,
     returned,
+    traces,
     weights,
     writes,
 )
 
-_MODULES = (quiet, reads, logits, returned, writes, forward, weights, relay, processes)
+_MODULES = (quiet, reads, logits, returned, traces, writes, forward, weights, relay, processes)
 
 FAULTS: Mapping[str, Fault] = {fault.id: fault for module in _MODULES for fault in module.FAULTS}

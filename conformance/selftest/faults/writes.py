@@ -23,6 +23,7 @@ from conformance.selftest.fault import (
 DROPPED = frozenset({Verdict.DROPPED})
 SCALED = frozenset({Verdict.MISSCALED})
 ABLATE = ("ablation.first", "ablation.middle", "ablation.last")
+OTHER = ("patching.late", "edits.early", "cache.all")
 STEER = ("steering.first-small-all", "steering.middle-large-all", "steering.last-small-one")
 
 
@@ -126,7 +127,7 @@ FAULTS = (
     _fault(
         "write-dropped",
         skipped,
-        cases=(*ABLATE, *STEER, "cross_write.one", "cross_write.two"),
+        cases=(*ABLATE, *STEER, "cross_write.one", "cross_write.two", *OTHER),
         verdicts=DROPPED,
         quick=True,
     ),
@@ -146,7 +147,12 @@ FAULTS = (
     ),
     _fault("write-twice", twice, quick=True),
     _fault("write-sign", opposite),
-    _fault("write-partly", partly, cases=("steering.middle-large-all",), doses=(0.5, 0.8)),
+    _fault(
+        "write-partly",
+        partly,
+        cases=("steering.middle-large-all", "patching.early"),
+        doses=(0.5, 0.8),
+    ),
     _fault(
         "write-elsewhere",
         elsewhere,

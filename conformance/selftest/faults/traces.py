@@ -1,0 +1,215 @@
+"""Faults of what a trace can do besides reading and writing: skip, stop, fail, register, repeat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import SKIPPED, VLLM, Fault, Inexpressible, Moment, Point
+from conformance.selftest.faults.reads import overwritten
+from conformance.selftest.faults.returned import Saved, named, short_list, sites
+
+WRONG = frozenset({Verdict.WRONG})
+ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT})
+#: What must be the same, to the last bit, as something else of the same run.
+SAME = frozenset({"beside_another", "second", "kept", "before"})
+
+
+def one_bit(saved: Saved, now: Moment) -> Saved:
+    """The last bit of one number that must be another's is not."""
+    found = sites(saved)
+    for site, value in found.items():
+        if site.name in SAME and site.run != "clean":
+            value.view(torch.int16).view(-1)[0] ^= 1
+            break
+    return named(found)
+
+
+def fewer_rows(saved: Saved, now: Moment) -> Saved:
+    """Tokens known from an earlier run are not computed again."""
+    return {
+        str(site): value[int(now.dose) :] if site.name == "third" else value
+        for site, value in sites(saved).items()
+    }
+
+
+def lasting(saved: Saved, now: Moment) -> Saved:
+    """What another prompt's block wrote in an earlier run is still there."""
+    return {
+        str(site): value * 0
+        if site.name in {"second", "beside_another"} and site.layer == now.layers - 1
+        else value
+        for site, value in sites(saved).items()
+    }
+
+
+def swallowed(saved: Saved, now: Moment) -> Saved:
+    """The error of the block came out of no trace."""
+    nothing = torch.tensor(list(b"nothing"), dtype=torch.uint8)
+    return {
+        str(site): nothing if site.name == "error" else value
+        for site, value in sites(saved).items()
+    }
+
+
+def still_there(saved: Saved, now: Moment) -> Saved:
+    """The trace after the one that failed has lost the failed one's layers."""
+    return {
+        str(site): torch.zeros_like(value) if site.layer == 0 else value
+        for site, value in sites(saved).items()
+    }
+
+
+def before_edit(saved: Saved, now: Moment) -> Saved:
+    """The cache keeps what the layers gave before the block changed it."""
+    found = sites(saved)
+    return {
+        str(site): found[replace(site, run="clean")]
+        if site.run == "edited" and site.name == "stream"
+        else value
+        for site, value in found.items()
+    }
+
+
+def other_ids(saved: Saved, now: Moment) -> Saved:
+    """The model was given another id than the text's in one place."""
+    return {
+        str(site): value.flip(0) + 1 if site.name == "ids" else value
+        for site, value in sites(saved).items()
+    }
+
+
+def alone(value: Any, now: Moment) -> Any:
+    """One tensor for a layer that gives two."""
+    if not isinstance(value, tuple):
+        raise Inexpressible("a layer's output is one tensor")
+    return value[0] + value[1]
+
+
+def unnormed(value: Tensor, now: Moment) -> Tensor:
+    """The head on the stream as it is."""
+    lm, stream = now.raw()
+    head = lm.model
+    for name in lm.layers.parts.head.split("."):
+        head = getattr(head, name)
+    return functional.linear(stream, head.weight)[:, : value.shape[-1]]
+
+
+def one_early(value: list[Tensor], now: Moment) -> list[Tensor]:
+    """The first id is the prompt's last."""
+    return [torch.zeros_like(value[0]), *value[:-1]]
+
+
+def never(value: Any, now: Moment) -> bool:
+    return False
+
+
+def lost(value: Any, now: Moment) -> Any:
+    return SKIPPED
+
+
+def _fault(name: str, act: Any, point: Point, *cases: str, **more: Any) -> Fault:
+    given: dict[str, Any] = {"source": "faults.md", "side": Side.NNSIGHT, "verdicts": WRONG}
+    return Fault(id=name, act=act, point=point, cases=cases, **(given | more))
+
+
+FAULTS = (
+    _fault(
+        "one-bit-again",
+        one_bit,
+        Point.RETURNED,
+        "batch.neighbours",
+        "repeat.all",
+        "save_alias.mlp",
+        "skip.middle-alone",
+        quick=True,
+    ),
+    _fault(
+        "prefix-cache-again",
+        fewer_rows,
+        Point.RETURNED,
+        "repeat.all",
+        doses=(1, 4),
+        verdicts=frozenset({Verdict.STRUCTURE}),
+    ),
+    _fault("lasting", lasting, Point.RETURNED, "repeat.all", "batch.neighbours"),
+    _fault(
+        "error-swallowed",
+        swallowed,
+        Point.RETURNED,
+        "errors.before",
+        "errors.order",
+        source="faults.md: error-lost",
+        quick=True,
+    ),
+    _fault("error-lasting", still_there, Point.RETURNED, "errors.between", "errors.unknown"),
+    _fault(
+        "alias-live",
+        overwritten,
+        Point.LIVE,
+        "save_alias.mlp",
+        "save_alias.attention",
+        source="faults.md: alias",
+        verdicts=frozenset({Verdict.ALIASED, Verdict.WRONG}),
+        quick=True,
+    ),
+    _fault(
+        "skip-dual",
+        alone,
+        Point.SKIP,
+        "skip.middle-alone",
+        verdicts=ENDED,
+        backends=VLLM,
+        alone=True,
+        short=True,
+    ),
+    _fault(
+        "skip-lost",
+        lost,
+        Point.SKIP,
+        "skip.middle-alone",
+        "skip.last-alone",
+        verdicts=frozenset({Verdict.DROPPED}),
+        quick=True,
+    ),
+    _fault("lens-unnormed", unnormed, Point.LENS, "logit_lens.all", quick=True),
+    _fault(
+        "stop-lost",
+        never,
+        Point.STOP,
+        "stop.early",
+        "stop.late",
+        verdicts=frozenset({Verdict.STRUCTURE}),
+        quick=True,
+    ),
+    _fault("result-early", one_early, Point.RESULT, "result.all", quick=True),
+    _fault(
+        "edit-stays",
+        never,
+        Point.CLEAR,
+        "edits.early",
+        alone=True,
+        verdicts=frozenset({Verdict.CONTAMINATED, Verdict.WRONG}),
+    ),
+    _fault(
+        "cache-unedited",
+        before_edit,
+        Point.RETURNED,
+        "cache.all",
+        verdicts=frozenset({Verdict.PARTIAL, Verdict.DROPPED}),
+    ),
+    _fault(
+        "cache-short",
+        short_list,
+        Point.RETURNED,
+        "cache.all",
+        doses=(1,),
+        verdicts=frozenset({Verdict.MISSING}),
+    ),
+    _fault("ids-other", other_ids, Point.RETURNED, "tokens.text", "tokens.ids", "tokens.one"),
+)
