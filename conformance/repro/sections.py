@@ -1,0 +1,101 @@
+"""Which lines of the harness one script holds: what its scenario uses, and nothing twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from conformance.repro.asked import Asked
+from conformance.repro.quoting import Quoted, quote, unused
+
+#: What the script defines itself instead: the harness's own would bring much along.
+GIVEN = frozenset({"record", "worker_class", "find", "observed", "Branches", "stop_at"})
+#: The same where a scenario reads nothing of a model but streams, logits and tokens.
+_NO_PARTS = frozenset({"Parts", "find_parts", "recorded"})
+#: Classes of which a script holds only the methods that it calls, or that its scenario does.
+_LEAN = frozenset(
+    {
+        *("HFEngine", "VLLMEngine", "ReferenceEngine", "ReferenceModel", "Run", "Parts", "Probe"),
+        *("Case", "Site", "Honest"),
+    }
+)
+_ASKED = frozenset({"HFModel", "VLLMModel", "TracedModel", "TracedLayer", "PaddedLayer", "Part"})
+_BOTH = (
+    "conformance.records:Case",
+    "conformance.records:Site",
+    "conformance.engines.traced:flatten_runs",
+    "conformance.continuations:continuation",
+    "conformance.continuations:differing",
+    "conformance.scenario:PROBE",
+)
+_TRUTH = ("conformance.engines.reference:open_engine", "conformance.scenario:_probe_reference")
+_TRACE = {
+    "hf": "conformance.engines.hf:open_engine",
+    "vllm": "conformance.engines.vllm:open_engine",
+}
+_VERDICT = "conformance.repro.verdict:"
+
+#: The engines that a script can be written for.
+ENGINES = frozenset(_TRACE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The parts of a script. `types` are only named in annotations; `parts` says that
+    `Parts` is among what is quoted.
+    """
+
+    common: Quoted
+    trace: Quoted
+    truth: Quoted
+    judge: Quoted
+    parts: bool
+
+    @property
+    def types(self) -> list[str]:
+        every = (self.common, self.trace, self.truth, self.judge)
+        defined = {name for part in every for name in part.owners}
+        own = GIVEN | (frozenset() if self.parts else _NO_PARTS)
+        return sorted({name for part in every for name in part.types} - defined - own)
+
+
+def sections(
+    asked: Asked, engine: str, worker: str, *, rules: Iterable[str], exact: bool, used: str
+) -> Sections:
+    """What to quote. `worker` is the worker's class, "" for none of the script's own; `rules`
+    are those of `verdict` that the cell needs, `used` what else the script says.
+    """
+    trace = (_TRACE[engine], *([worker] if worker else []))
+    judge = (f"{_VERDICT}verdict_on", *(f"{_VERDICT}{rule}" for rule in rules))
+    judge += ("conformance.judge.relations:compare_exact",) if exact else ()
+    said = f"{asked.text}\n{used}"
+    lean = _parted((trace, _TRUTH, judge), asked, said, GIVEN | _NO_PARTS)
+    if re.search(r"\.parts\b(?!\.require)[.\[]|\bparts=\(", f"{lean.trace.text}\n{asked.text}"):
+        return _parted((trace, _TRUTH, judge), asked, said, GIVEN)
+    return lean
+
+
+def _parted(
+    roots: tuple[Collection[str], Collection[str], Collection[str]],
+    asked: Asked,
+    used: str,
+    given: frozenset[str],
+) -> Sections:
+    every = [[*_BOTH, *part] for part in roots]
+    without = unused(every, _LEAN, used, given=given)
+    without |= unused(every, _ASKED, asked.text, given=given, among_themselves=True)
+
+    def one(wanted: Iterable[str], known: Collection[str]) -> Quoted:
+        return quote(wanted, given=known, without=without, avoid=asked.names)
+
+    owners = [one(part, given).owners for part in roots]
+    shared = {
+        f"{module}:{name}"
+        for first, second in ((0, 1), (0, 2), (1, 2))
+        for name, module in owners[first].items()
+        if owners[second].get(name) == module
+    }
+    common = one([*_BOTH, *sorted(shared)], given)
+    trace, truth, judge = (one(part, given | set(common.owners)) for part in roots)
+    return Sections(common, trace, truth, judge, parts="Parts" not in given)
