@@ -16,9 +16,11 @@ from conformance.cli import (
     gate,
     judge,
     known,
+    repro,
     run,
     selftest,
     show,
+    sweep,
 )
 from conformance.cli.options import err
 from conformance.errors import ConformanceError, ExitCode
@@ -41,9 +43,11 @@ VERBS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "gate": gate.gate,
     "diff": diff.diff,
+    "sweep": sweep.sweep,
     "bisect": bisect.bisect,
     "list": show.list_cells,
     "show": show.show,
+    "repro": repro.repro,
     "judge": judge.judge,
     "report": show.report,
     "calibrate": calibrate.calibrate,

@@ -60,9 +60,9 @@ def begun(
 
 
 def executed(
-    folder: RunFolder, scenarios: Path, limits: Limits, jobs: int | None
+    folder: RunFolder, scenarios: Path, limits: Limits, jobs: int | None, *, verb: str = "run"
 ) -> tuple[Results, Path]:
-    """Gather, judge and report. Exits when interrupted."""
+    """Gather, judge and report. Exits when interrupted; `verb` goes on with it."""
     from conformance import execution
     from conformance.checkpoints import cache_folder
     from conformance.report.progress import Progress
@@ -81,7 +81,7 @@ def executed(
             on_event=progress,
         )
     if finished.results is None or finished.page is None:
-        err.print(f"interrupted; go on with: conformance run --resume {folder.id}")
+        err.print(f"interrupted; go on with: conformance {verb} --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     return finished.results, finished.page
 
@@ -100,7 +100,6 @@ def chosen(
     """Models, backends and cells that the options ask for. Environments are built."""
     from conformance import manifest as manifests
     from conformance.cli.environments import placed
-    from conformance.scenario import discover
 
     known = manifests.load(manifest)
     models = plan.choose(known.models, model, "model")
@@ -108,8 +107,16 @@ def chosen(
         models = plan.in_tier(models, tier)
     defaults = [column.id for column in known.backends if column.default]
     backends = placed(known.backends, backend or defaults, env, environments)
-    cells = plan.cells(models, backends, discover(scenarios), expression)
-    return models, backends, cells
+    return models, backends, cells_of(models, backends, scenarios, expression)
+
+
+def cells_of(
+    models: Sequence[Model], backends: Sequence[Backend], scenarios: Path, expression: str
+) -> tuple[Cell, ...]:
+    """Every cell of these that is asked for."""
+    from conformance.scenario import discover
+
+    return plan.cells(models, backends, discover(scenarios), expression)
 
 
 def thresholds() -> Thresholds:

@@ -11,11 +11,18 @@ allows: two environments differ in what was asked for, and in what that forces t
 """
 
 from conformance.environments.building import build
-from conformance.environments.columns import Order, command_of, named_columns, place, read_order
+from conformance.environments.columns import (
+    Order,
+    command_of,
+    named_columns,
+    place,
+    read_order,
+    short,
+)
 from conformance.environments.declared import load
-from conformance.environments.kept import Kept, kept, remove
+from conformance.environments.kept import Kept, kept, kept_one, remove
 from conformance.environments.made import Environment, Untestable
-from conformance.environments.resolving import Moved, Resolution, resolve
+from conformance.environments.resolving import Moved, Resolution, resolve, vllm_package
 from conformance.environments.spec import Spec, parse
 
 __all__ = [
@@ -29,6 +36,7 @@ __all__ = [
     "build",
     "command_of",
     "kept",
+    "kept_one",
     "load",
     "named_columns",
     "parse",
@@ -36,4 +44,6 @@ __all__ = [
     "read_order",
     "remove",
     "resolve",
+    "short",
+    "vllm_package",
 ]

@@ -152,7 +152,10 @@ def _make(
 def _start(
     python: Path, resolution: Resolution, lock: int, say: uv.Say, *, worker: bool
 ) -> dict[str, str]:
-    """Import what the columns need; the versions that the interpreter itself says it has."""
+    """Import what the columns need; the versions that the interpreter itself says it has.
+
+    Python keeps what it compiles, whatever this process was told: every worker imports it again.
+    """
     say("starting it for the first time")
     modules = [name for name, brings in _ENGINES.items() if brings & set(resolution.names)]
     answer = python.parent.parent / "versions.json"
@@ -164,7 +167,12 @@ def _start(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**uv.environment(), **ENVIRONMENT, "PYTHONPATH": str(_SOURCES)},
+        env={
+            **uv.environment(),
+            **ENVIRONMENT,
+            "PYTHONPATH": str(_SOURCES),
+            "PYTHONDONTWRITEBYTECODE": "",
+        },
         pass_fds=(lock,),
         cwd=python.parent,
     )

@@ -36,6 +36,11 @@ def kept(cache: Path) -> tuple[Kept, ...]:
     return tuple(Kept(path.name, read(path), *_sizes(path)) for path in folders)
 
 
+def kept_one(environment: Environment) -> Kept:
+    """What one environment takes."""
+    return Kept(environment.id, environment, *_sizes(environment.python.parent.parent))
+
+
 def _sizes(folder: Path) -> tuple[float, float]:
     own = whole = 0
     for place, _, files in os.walk(folder):

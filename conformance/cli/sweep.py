@@ -1,0 +1,126 @@
+"""`conformance sweep`: the matrix over versions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conformance.cli import selecting
+from conformance.cli.environments import had
+from conformance.cli.options import (
+    MANIFEST,
+    REPORTS,
+    SCENARIOS,
+    Backends,
+    Expression,
+    Folder,
+    Manifest,
+    Models,
+    Reports,
+    Tier,
+    err,
+    out,
+)
+from conformance.errors import ConformanceError
+
+if TYPE_CHECKING:
+    from conformance.environments import Environment, Spec, Untestable
+    from conformance.sweep import Swept
+
+_RANGE = "Releases and ranges of them: 0.28..0.32 or 0.8.0,0.8.1 or 0.28.. (all since)."
+
+
+def sweep(
+    vllm: Annotated[str, typer.Option(help=_RANGE, metavar="VERSIONS")] = "",
+    nnsight: Annotated[str, typer.Option(help="The same.", metavar="VERSIONS")] = "",
+    transformers: Annotated[str, typer.Option(help="The same.", metavar="VERSIONS")] = "",
+    torch: Annotated[str, typer.Option(help="The same.", metavar="VERSIONS")] = "",
+    model: Models = [],  # noqa: B006
+    backend: Backends = [],  # noqa: B006
+    expression: Expression = "",
+    tier: Tier = "default",
+    jobs: Annotated[
+        int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
+    ] = None,
+    resume: Annotated[
+        str, typer.Option(help="Go on with this sweep (`latest`): finished cells are kept.")
+    ] = "",
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds a cell may take.")] = 60.0,
+    load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
+    manifest: Manifest = MANIFEST,
+    scenarios: Folder = SCENARIOS,
+    reports: Reports = REPORTS,
+) -> None:
+    """Run the matrix on every combination of versions; write one page, versions × scenarios.
+
+    One environment is built for each combination and kept (`conformance env list`); what it does
+    not name stays as in the lock file where the resolver allows. The reference is computed once.
+    Writes sweep.html, sweep.json and sweep.csv beside the run's own page.
+
+    Exits 0 when every cell passes or is neutral, 1 when one failed, 3 when the harness did.
+
+    Examples: `conformance sweep --vllm 0.28..0.32 --nnsight 0.8.0,0.8.1 -m llama`,
+    `conformance sweep --resume latest`.
+    """
+    from conformance import sweep as sweeps
+    from conformance.runner import Limits
+
+    limits = Limits(cell=timeout, load=load_timeout)
+    if resume:
+        folder = selecting.open_run(reports, resume)
+        _have(sweeps.read(folder))
+    else:
+        asked = {"vllm": vllm, "nnsight": nnsight, "transformers": transformers, "torch": torch}
+        chosen = selecting.chosen(manifest, scenarios, model, backend, "", tier)
+        swept, had = _swept({name: text for name, text in asked.items() if text})
+        columns = sweeps.columns(chosen[1], swept.points, had)
+        cells = selecting.cells_of(chosen[0], columns, scenarios, expression)
+        folder = selecting.begun(reports, scenarios, (chosen[0], columns, cells), jobs)
+        sweeps.write(folder, swept)
+    results, _ = selecting.executed(folder, scenarios, limits, jobs, verb="sweep")
+    page = sweeps.publish(folder, results, sweeps.read(folder))
+    _say(sweeps.read(folder))
+    typer.echo(page)
+    raise typer.Exit(results.footer.exit_code)
+
+
+def _swept(asked: dict[str, str]) -> tuple[Swept, dict[Spec, Environment | Untestable]]:
+    """The versions that are meant, and the environment of every combination."""
+    from conformance import sweep as sweeps
+    from conformance.environments import vllm_package
+
+    if not asked:
+        raise ConformanceError(
+            "no versions are named", remedy="for example --vllm 0.28..0.32 --nnsight 0.8.0,0.8.1"
+        )
+    axes = {}
+    for option, text in asked.items():
+        package = vllm_package() if option == "vllm" else option
+        axes[package] = sweeps.expand(text, sweeps.published(package))
+    combinations = sweeps.combinations(axes)
+    err.print(f"{len(combinations)} combinations of {axes}", markup=False, highlight=False)
+    points, environments = [], {}
+    for one in combinations:
+        spec = sweeps.spec_of(one)
+        environments[spec] = had(spec)
+        points.append(sweeps.point(one, environments[spec]))
+    return sweeps.Swept(axes, tuple(points)), environments
+
+
+def _have(swept: Swept) -> None:
+    """Build again what was removed since."""
+    for point in swept.points:
+        if not point.untestable:
+            had(point.spec)
+
+
+def _say(swept: Swept) -> None:
+    built = [point for point in swept.points if point.environment]
+    own = sum(point.own_mib for point in built)
+    seconds = sum(point.seconds for point in built)
+    out.print(
+        f"{len(built)} of {len(swept.points)} combinations have an environment: "
+        f"{seconds:.0f} s to have them, {own:,.0f} MiB of their own",
+        highlight=False,
+    )

@@ -1,0 +1,110 @@
+"""The combinations of versions of a sweep, and what became of the environment of each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from conformance.environments import (
+    Environment,
+    Order,
+    Spec,
+    Untestable,
+    kept_one,
+    parse,
+    place,
+    short,
+)
+from conformance.errors import ConformanceError
+from conformance.records import Backend, record
+from conformance.store import RunFolder
+from conformance.store.files import read_record, write_record
+
+FILE = "points.json"
+
+
+@record()
+class Point:
+    """One combination of versions.
+
+    `asked` maps a package to its version, `had` is everything that is installed, `moved` what
+    is not as the lock file pins it besides. `untestable` says why there is no environment.
+    `own_mib` is the disk space it takes, `mib` all that it shows: the rest are links.
+    """
+
+    name: str
+    asked: Mapping[str, str]
+    environment: str = ""
+    had: Mapping[str, str] = field(default_factory=dict)
+    moved: Mapping[str, str] = field(default_factory=dict)
+    untestable: str = ""
+    seconds: float = 0.0
+    reused: bool = False
+    own_mib: float = 0.0
+    mib: float = 0.0
+
+    @property
+    def spec(self) -> Spec:
+        return spec_of(self.asked)
+
+
+@record()
+class Swept:
+    """What was swept: the versions of each package in order, and every combination."""
+
+    axes: Mapping[str, tuple[str, ...]]
+    points: tuple[Point, ...]
+
+
+def spec_of(asked: Mapping[str, str]) -> Spec:
+    return parse(" ".join(f"{name}=={version}" for name, version in asked.items()))
+
+
+def combinations(axes: Mapping[str, Sequence[str]]) -> tuple[Mapping[str, str], ...]:
+    """Every combination, the last package's versions changing fastest."""
+    return tuple(
+        dict(zip(axes, versions, strict=True)) for versions in itertools.product(*axes.values())
+    )
+
+
+def point(asked: Mapping[str, str], had: Environment | Untestable) -> Point:
+    """One combination, once it is known what became of its environment."""
+    name = short(spec_of(asked))
+    if isinstance(had, Untestable):
+        return Point(name, asked, untestable=str(had))
+    size = kept_one(had)
+    return Point(
+        name,
+        asked,
+        had.id,
+        had.versions,
+        had.moved,
+        seconds=had.seconds,
+        reused=had.reused,
+        own_mib=size.own_mib,
+        mib=size.mib,
+    )
+
+
+def columns(
+    backends: Sequence[Backend],
+    points: Sequence[Point],
+    had: Mapping[Spec, Environment | Untestable],
+) -> tuple[Backend, ...]:
+    """Each backend in each environment: the backends first, then the versions."""
+    return place(backends, [Order(one.name, (), one.spec) for one in points], had)
+
+
+def write(run: RunFolder, swept: Swept) -> None:
+    write_record(run.path / FILE, swept)
+
+
+def read(run: RunFolder) -> Swept:
+    """Raises ConformanceError when this run is no sweep."""
+    found = read_record(Swept, run.path / FILE)
+    if found is None:
+        raise ConformanceError(
+            f"run {run.id} is no sweep", path=run.path, remedy="start one: conformance sweep"
+        )
+    return found

@@ -1,0 +1,93 @@
+"""Which releases "0.28..0.32, 0.33.1" means."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from packaging.version import InvalidVersion, Version
+
+from conformance.errors import ConformanceError
+
+#: Seconds that pip may take to answer.
+_PATIENCE = 300
+
+_EXAMPLE = "write releases and ranges of them: 0.28..0.30,0.32.0, or 0.28.. for all since"
+
+
+def published(package: str) -> tuple[str, ...]:
+    """Every version that pip finds, wherever it is told to look.
+
+    Raises ConformanceError when there is none.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "index", "versions", package, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PATIENCE,
+    )
+    try:
+        return tuple(json.loads(done.stdout)["versions"])
+    except (ValueError, KeyError) as error:
+        words = (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
+        raise ConformanceError(
+            f"the releases of {package} are not known: {words}",
+            remedy="check its name, and pip's settings: PIP_INDEX_URL, PIP_FIND_LINKS",
+        ) from error
+
+
+def expand(text: str, releases: Iterable[str]) -> tuple[str, ...]:
+    """The releases that are meant, in ascending order.
+
+    A range holds both of its ends and, of an end with fewer parts than a release has, all that
+    begins alike: 0.28..0.32 holds 0.32.1. Pre-releases are meant only when they are named.
+    Raises ConformanceError for what is no version, was never released, or means nothing.
+    """
+    known: dict[Version, str] = {}
+    for release in releases:
+        try:
+            known.setdefault(Version(Version(release).public), release)
+        except InvalidVersion:  # of a time before versions were standardised
+            continue
+    found: set[Version] = set()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        low, dots, high = part.partition("..")
+        mine = _between(known, low, high) if dots else _one(known, part)
+        if not mine:
+            raise ConformanceError(f"there is no release in {part!r}", remedy=_near(known))
+        found |= mine
+    if not found:
+        raise ConformanceError(f"{text!r} names no version", remedy=_EXAMPLE)
+    return tuple(known[one] for one in sorted(found))
+
+
+def _between(known: Iterable[Version], low: str, high: str) -> set[Version]:
+    first = _version(low) if low.strip() else None
+    last = _version(high) if high.strip() else None
+    return {
+        one
+        for one in known
+        if not one.is_prerelease
+        and (first is None or one >= first)
+        and (last is None or one <= last or one.release[: len(last.release)] == last.release)
+    }
+
+
+def _one(known: Iterable[Version], text: str) -> set[Version]:
+    wanted = _version(text)
+    return {one for one in known if one == wanted}
+
+
+def _version(text: str) -> Version:
+    try:
+        return Version(text.strip())
+    except InvalidVersion as error:
+        raise ConformanceError(f"{text!r} is no version", remedy=_EXAMPLE) from error
+
+
+def _near(known: Iterable[Version]) -> str:
+    newest = sorted((one for one in known if not one.is_prerelease), reverse=True)[:5]
+    return f"the newest releases: {', '.join(map(str, newest))}"
