@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
-from conformance import one_layer, plan
+from conformance import one_layer, plan, settings
 from conformance.checkpoints import Checkpoint, locate, patience
 from conformance.continuations import Continuation, by_member, continuation, differing
 from conformance.engines import ENGINES, preload
@@ -100,22 +101,25 @@ class _Maker:
         names = {(cell.scenario, cell.case) for _, cells in columns for cell in cells}
         reference = f"{self.model.id}:{REFERENCE.id}"
         jobs = self.groundwork(names)
+        begun = len(jobs)
         for backend, cells in columns:
-            jobs.append(
-                self._planned(
-                    f"{self.model.id}:{backend.id}",
-                    backend,
-                    self._column(backend, cells),
-                    needs=(reference,),
+            main, *others = settings.split(backend, cells, self.scenarios)
+            for group in (main, *others):
+                jobs.append(
+                    self._planned(
+                        f"{self.model.id}:{group.folder(backend, main)}",
+                        backend,
+                        self._column(backend, group, main),
+                        needs=(reference,),
+                    )
                 )
-            )
         jobs.append(
             self._planned(
                 f"{self.model.id}:{FORCED.id}",
                 FORCED,
                 lambda: self._forced(columns),
                 needs=(reference,),
-                after=tuple(f"{self.model.id}:{backend.id}" for backend, _ in columns),
+                after=tuple(job.id for job in jobs[begun:]),
             )
         )
         return jobs
@@ -147,7 +151,7 @@ class _Maker:
             after=after,
             cached=backend.engine in CACHED,
             load=load,
-            folder=self.run.group_folder(self.model.id, backend.id).path,
+            folder=self.run.group_folder(self.model.id, name.partition(":")[2]).path,
         )
 
     def _checkpoint(self) -> Checkpoint:
@@ -202,14 +206,18 @@ class _Maker:
         cases = self._cases(names)
         return self._job(REFERENCE, probe + cases + plain_cases(cases))
 
-    def _column(self, backend: Backend, cells: Sequence[Cell]) -> Callable[[], Job]:
+    def _column(
+        self, backend: Backend, group: settings.Group, main: settings.Group
+    ) -> Callable[[], Job]:
         probe = self.run.group_folder(self.model.id, REFERENCE.id).cell("probe.all")
 
         def make() -> Job:
-            cases = self._cases((cell.scenario, cell.case) for cell in cells)
-            return self._job(
-                backend, cases + plain_cases(cases), probe=probe, expect=expected(backend)
+            cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
+            job = self._job(
+                backend, cases + plain_cases(cases), probe=probe, expect=expected(backend, group.settings)
             )
+            job = replace(job, settings=group.settings)
+            return job if group is main else settings.apart(self.run, job, group, main)
 
         return make
 
@@ -248,8 +256,8 @@ def launch(backend: Backend) -> Launch:
     )
 
 
-def expected(backend: Backend) -> dict[str, Any]:
-    """What the engine must say of itself for its cells to count."""
+def expected(backend: Backend, asked: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """What the engine must say of itself for its cells to count; `asked` are its settings."""
     if backend.engine == "hf":
         return {"engine": "hf"}
     if backend.engine != "vllm":
@@ -260,6 +268,6 @@ def expected(backend: Backend) -> dict[str, Any]:
         "tensor_size": backend.tensor,
         "ranks": backend.pipeline * backend.tensor,
         "eager": True,
-        "prefix_caching": False,
-        "chunked_prefill": False,
+        "prefix_caching": bool(asked.get("prefix_cache")),
+        "chunked_prefill": "step_tokens" in asked,
     }

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from conformance import one_layer
+from conformance import one_layer, settings
 from conformance.attributing import attributed, one_stage
 from conformance.campaign import BUILD, FORCED, REFERENCE
 from conformance.continuations import by_member
@@ -306,5 +306,9 @@ def _model_info(run: RunFolder, model: Model) -> ModelInfo:
 
 def _groups(run: RunFolder) -> tuple[Group, ...]:
     """Every worker's own account. One that never got so far as to write it has none."""
-    found = (run.group(model, backend) for model, backend in run.groups() if backend != BUILD.id)
+    found = (
+        run.group(model, backend)
+        for model, backend in run.groups()
+        if backend != BUILD.id and settings.MARK not in backend
+    )
     return tuple(group for group in found if group is not None)

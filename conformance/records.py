@@ -149,7 +149,8 @@ class Case:
 
     `layers` maps the scenario's own names ("at", "early", "late" …) to layer
     indices. `active` is False in the clean twin of an intervention: same prompts,
-    same reads, no write. `forced` maps a run ("", "clean", "edited") to the token ids
+    same reads, no write. `settings` are what it asks of the engine (see
+    `conformance.settings`). `forced` maps a run ("", "clean", "edited") to the token ids
     each prompt's continuation is held to (reference only); empty when it runs freely.
     """
 
@@ -158,6 +159,7 @@ class Case:
     prompts: tuple[str, ...]
     layers: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     steps: int = 1
     active: bool = True
     forced: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
@@ -521,7 +523,8 @@ class Job:
     `engine` is `module:function`; it is called with this job and returns an object
     with `identity()`, `group()` and `run(scenario, case)`. `folder` receives what
     it writes. `probe` is the folder with the truth of the probe prompt. `expect`
-    is what the engine must prove to be (keys of `identity`).
+    is what the engine must prove to be (keys of `identity`). `settings` is what all of its
+    cases ask of the engine.
     """
 
     engine: str
@@ -533,6 +536,7 @@ class Job:
     cases: tuple[Case, ...]
     probe: Path | None = None
     expect: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
 
 

@@ -55,7 +55,8 @@ class Scenario:
     `twin` says whether a case has a second, clean run with `case.active` False, from
     which the intervention's gain is computed. `equal` names pairs of observations that must
     be bitwise equal within one run. `needs` says which parts (of
-    `conformance.engines.parts.Parts`) a model must have for a case to mean anything.
+    `conformance.engines.parts.Parts`) a model must have for a case to mean anything, and
+    `settings` what a case asks of the engine: words of `conformance.settings`.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Scenario:
     twin: Callable[[Case], bool]
     equal: Callable[[Case], Equal]
     needs: Callable[[Case], Sequence[str]] = lambda _: ()
+    settings: Callable[[Case], Mapping[str, Any]] = lambda _: {}
     _reference: list[Block] = field(default_factory=list)
 
     def reference(self, block: Block) -> Block:
@@ -92,7 +94,7 @@ class Scenario:
 
     def expand(self, layers: int) -> tuple[Case, ...]:
         """The cases for a model of so many layers."""
-        return tuple(
+        cases = (
             Case(
                 scenario=self.name,
                 name=name,
@@ -103,6 +105,7 @@ class Scenario:
             )
             for name, choice in self.cases.items()
         )
+        return tuple(replace(case, settings=self.settings(case)) for case in cases)
 
     def info(self) -> ScenarioInfo:
         return ScenarioInfo(
@@ -144,6 +147,7 @@ def scenario(
     twin: bool | Callable[[Case], bool] = False,
     equal: Equal | Callable[[Case], Equal] = (),
     needs: Callable[[Case], Sequence[str]] = lambda _: (),
+    settings: Callable[[Case], Mapping[str, Any]] = lambda _: {},
 ) -> Callable[[Block], Scenario]:
     """Declare a scenario. Every combination of the choices given is a case.
 
@@ -187,6 +191,7 @@ def scenario(
             twin=twin if callable(twin) else lambda _: twin,
             equal=equal if callable(equal) else lambda _: equal,
             needs=needs,
+            settings=settings,
         )
 
     return decorate

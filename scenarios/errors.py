@@ -1,7 +1,7 @@
 """Errors: a block raises before, between or after its accesses, asks for a layer that has
 already run, or for a module that is not there.
 
-The error comes out of the trace, of its own type and in its own words, and the engine's next
+The error comes out of the trace, of its own type and in its own words, and the next
 trace is right.
 """
 

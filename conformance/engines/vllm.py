@@ -34,6 +34,9 @@ REFUSALS = (
     "Pipeline parallelism is not supported for this model",
     # nnsight 0.8.1 answers every block on several stages so (facts: PP=2).
     "UnknownPersistentIdError",
+    # nnsight's answer to a block on a prompt that one step cannot hold.
+    "so no block could see it whole",
+    "is greater than the derived max_model_len",
 )
 
 
@@ -119,14 +122,27 @@ def load(job: Job) -> Any:
             pipeline_parallel_size=backend.pipeline,
             tensor_parallel_size=backend.tensor,
             kv_cache_memory_bytes=cpu.KV_CACHE_BYTES,
-            max_model_len=MAX_LENGTH,
             max_num_seqs=8,
             async_scheduling=False,
             max_logprobs=-1,
+            **({"max_model_len": MAX_LENGTH} | asked_for(job.settings)),
             **backend.options,
         )
     except Exception as error:
         raise refused(error) or error from error
+
+
+def asked_for(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM's own words for what a scenario asks of the engine."""
+    words = {
+        "prefix_cache": "enable_prefix_caching",
+        "step_tokens": "max_num_batched_tokens",
+        "blocks": "num_gpu_blocks_override",
+        "block_tokens": "block_size",
+        "length": "max_model_len",
+    }
+    found = {words[name]: value for name, value in settings.items()}
+    return found | ({"enable_chunked_prefill": True} if "step_tokens" in settings else {})
 
 
 def refused(error: BaseException) -> Refused | None:

@@ -148,7 +148,7 @@ def _expecting(make: Callable[[], Job | None], backend: Backend) -> Callable[[],
 
     def made() -> Job | None:
         job = make()
-        return None if job is None else replace(job, expect=expected(backend))
+        return None if job is None else replace(job, expect=expected(backend, job.settings))
 
     return made
 

@@ -43,6 +43,7 @@ _CARRIERS = frozenset(
         "runner",
         "selftest",
         "sessions.py",
+        "settings.py",
         "store",
         "sweep",
         "truths.py",

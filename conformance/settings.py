@@ -1,0 +1,93 @@
+"""What scenarios ask of an engine: those that ask the same share an engine load of their own.
+
+A scenario says what it needs in these words, and each engine translates them or, where it has
+nothing of the kind, goes on as it is. The cells stay cells of their column: their folders are
+links into that of the other load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from conformance.errors import ConformanceError
+from conformance.records import Backend, Cell, Job
+from conformance.scenario import Scenario
+from conformance.store import RunFolder
+
+#: Word → what it means.
+WORDS = {
+    "prefix_cache": "True: tokens known from an earlier request are not computed again",
+    "step_tokens": "so many tokens a step, and longer prompts are split",
+    "blocks": "so many blocks of memory for all requests together",
+    "block_tokens": "tokens in one such block",
+    "length": "room for so many tokens of prompt and generation",
+}
+
+#: Engines that have nothing of the kind: one load does for all.
+WITHOUT = frozenset({"hf"})
+
+#: Between a column's name and its settings in the name of a folder.
+MARK = "+"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells of one column that ask the same of the engine."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    cells: tuple[Cell, ...] = ()
+
+    def folder(self, backend: Backend, main: Group) -> str:
+        """The name of the group's folder: the column's, where it is the column's main group."""
+        if self is main:
+            return backend.id
+        words = (f"{name}-{value}".lower() for name, value in sorted(self.settings.items()))
+        return f"{backend.id}{MARK}{MARK.join(words)}"
+
+
+def split(
+    backend: Backend, cells: Sequence[Cell], scenarios: Mapping[str, Scenario]
+) -> tuple[Group, ...]:
+    """The groups of a column, the main one first: that of the cells that ask nothing.
+
+    Raises ConformanceError for a word that no engine could know.
+    """
+    if backend.engine in WITHOUT:
+        return (Group(cells=tuple(cells)),)
+    asked = {
+        (case.scenario, case.name): case.settings
+        for name in dict.fromkeys(cell.scenario for cell in cells)
+        for case in scenarios[name].expand(1)
+    }
+    found: dict[tuple[tuple[str, Any], ...], list[Cell]] = {}
+    for cell in cells:
+        settings = asked.get((cell.scenario, cell.case), {})
+        if unknown := set(settings) - set(WORDS):
+            raise ConformanceError(
+                f"scenario {cell.scenario!r} asks for {', '.join(sorted(unknown))} of the engine",
+                path=scenarios[cell.scenario].path,
+                remedy=f"use {', '.join(WORDS)}",
+            )
+        found.setdefault(tuple(sorted(settings.items())), []).append(cell)
+    return tuple(
+        Group(dict(key), tuple(members))
+        for key, members in sorted(found.items(), key=lambda item: bool(item[0]))
+    )
+
+
+def apart(run: RunFolder, job: Job, group: Group, main: Group) -> Job:
+    """The job in a folder of its own, and links to its cells from the column's folder.
+
+    What the engine does without nnsight is linked where the column's main load does not do it.
+    """
+    own = run.group_folder(job.model.id, job.backend.id)
+    target = run.group_folder(job.model.id, group.folder(job.backend, main))
+    (own.path / "cells").mkdir(parents=True, exist_ok=True)
+    theirs = {cell.key for cell in group.cells}
+    for case in job.cases:
+        link = own.cell(case.key)
+        if case.key in theirs and not link.is_symlink():
+            link.symlink_to(target.cell(case.key))
+    return replace(job, folder=target.path)
