@@ -176,5 +176,9 @@ def _reduced(state: State, found: Found, conclusion: Conclusion) -> Next | Concl
         return Conclusion(Ending.UNSTEADY, conclusion.good, candidate.key)
     if len(known) < state.asked.confirm:
         return Next(candidate, again=True)
-    ending = Ending.CULPRIT if len(cause) == 1 else Ending.RANGE
+    # Only where the rest was seen to be good is it known that the one left out is needed.
+    rests = [tuple(one for one in cause if one != left) for left in cause]
+    keys = [locks.subset_of(good, steps, rest).key for rest in rests]
+    needed = all(class_of(one, state) is Class.GOOD for key in keys for one in state.of(key)[:1])
+    ending = Ending.CULPRIT if needed else Ending.RANGE
     return Conclusion(ending, conclusion.good, conclusion.bad, conclusion.between, cause)

@@ -50,7 +50,10 @@ def _cause(state: State, conclusion: Conclusion) -> str:
     of = f"of {len(steps)} changes"
     if len(conclusion.cause) == 1:
         return f"{names} does it alone ({of})."
-    return f"These {len(conclusion.cause)} {of} do it together, none can be left out: {names}."
+    count = len(conclusion.cause)
+    if conclusion.ending is Ending.CULPRIT:
+        return f"These {count} {of} do it together, and none can be left out: {names}."
+    return f"The cause is among these {count} {of}; parts of them cannot be tested: {names}."
 
 
 def _unsteady(state: State, conclusion: Conclusion, label: Mapping[str, str]) -> str:

@@ -154,7 +154,8 @@ def _requirement(line: str, path: Path, number: int) -> Requirement | None:
         ) from error
     if one.marker is not None and not one.marker.evaluate():
         return None
-    if not one.url and [each.operator for each in one.specifier] != ["=="]:
+    exact = [each.operator for each in one.specifier] == ["=="] and "*" not in str(one.specifier)
+    if not one.url and not exact:
         raise ConformanceError(
             f"{one.name} has no exact version",
             path=path,

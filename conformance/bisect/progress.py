@@ -75,9 +75,9 @@ class Progress:
 
     def end(self, _: Next, made: Attempt, found: Class) -> None:
         what = made.untestable or "; ".join(dict.fromkeys(map(str, made.signatures)))
-        place = f", environment {made.environment}" if made.environment else ""
-        how = "built" if made.built else "reused" if made.environment else "not built"
-        took = f"{made.seconds:.0f} s{place} {how}"
+        took = f"{made.seconds:.0f} s"
+        if made.environment:
+            took += f", environment {made.environment} {'built' if made.built else 'reused'}"
         text = Text(shown(f"{self._label}: "))
         text.append(found.value, style=_STYLES[found])
         text.append(shown(f" ({took}): {' '.join(what.split())[:_WORDS]}"))

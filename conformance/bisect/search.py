@@ -11,6 +11,7 @@ two neighbours of the answer. Both are therefore tried again before the answer i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -77,7 +78,8 @@ def step(count: int, evidence: Sequence[Trial], confirm: int = CONFIRM) -> Try |
     """
     if count < 2:
         raise ValueError("a search needs two ends")
-    known = [_Tried.of(index, evidence) for index in range(count)]
+    times = Counter(evidence)
+    known = [_Tried(i, *(times[Trial(i, found)] for found in Class)) for i in range(count)]
     return _ends(known, confirm) or _contradiction(known, confirm) or _narrower(known, confirm)
 
 
@@ -88,11 +90,6 @@ class _Tried(NamedTuple):
     good: int
     bad: int
     untestable: int
-
-    @classmethod
-    def of(cls, index: int, evidence: Sequence[Trial]) -> _Tried:
-        found = [trial.found for trial in evidence if trial.candidate == index]
-        return cls(index, *(found.count(one) for one in Class))
 
     @property
     def times(self) -> int:

@@ -5,7 +5,7 @@ Numbers that are measured are left out, so that two honest runs have one signatu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from conformance.bisect.parts import USUAL, Part
 from conformance.bisect.search import Class
@@ -107,8 +107,3 @@ def swapped(good: Signatures, bad: Signatures) -> bool:
     worse = any(a.verdict.fails and b.verdict.passes for a, b in pairs)
     better = any(a.verdict.passes and not b.verdict.passes for a, b in pairs)
     return worse and not better
-
-
-def changed(a: Signatures, b: Signatures, by: Collection[Part]) -> Sequence[int]:
-    """Which of the cells are not the same."""
-    return [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if not same((x,), (y,), by)]

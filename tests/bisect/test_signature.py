@@ -1,0 +1,93 @@
+"""Signatures: what is the same result, and what says nothing of what was tested."""
+
+from dataclasses import replace
+
+import pytest
+
+from conformance.bisect.parts import Part
+from conformance.bisect.search import Class
+from conformance.bisect.signature import Unusable, classify, same, signatures, swapped
+from conformance.records import Group, Verdict
+from tests.bisect.states import BAD, GOOD, signature
+from tests.known_runs import cell, results
+
+GROUP = Group(
+    "llama",
+    "hf",
+    layout="batched",
+    identity={"layer_list": "model.layers", "model": "TransformersForCausalLM", "ranks": 1},
+)
+
+
+def of(group=GROUP, **more):
+    found = signatures(results(cells=[cell(**more)], groups=[group] if group else []))
+    return found[0] if isinstance(found, tuple) else found
+
+
+def test_a_layout_says_how_where_and_in_which_class():
+    assert of().layout == "batched at model.layers of TransformersForCausalLM"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layout": "single"},
+        {"identity": {**GROUP.identity, "layer_list": "gpt_neox.layers"}},
+        {"identity": {**GROUP.identity, "model": "GPTNeoXForCausalLM"}},
+    ],
+)
+def test_another_layout_list_or_class_is_another_signature(change):
+    assert not same((of(),), (of(replace(GROUP, **change)),))
+
+
+def test_what_is_measured_makes_no_difference():
+    slow = replace(GROUP, load_seconds=9.0, identity={**GROUP.identity, "ranks": 2})
+    failed = {"verdict": Verdict.WRONG}
+    assert same((of(),), (of(slow, seconds=7.0, reason="furthest 1.2"),))
+    one = of(**failed, diagnosis="0.41 of the stream after layer 3")
+    two = of(**failed, diagnosis="0.43 of the stream after layer 3")
+    assert same((one,), (two,))
+    assert not same((one,), (of(**failed, diagnosis="0.41 of the stream after layer 2"),))
+
+
+def test_two_ways_to_pass_are_one_unless_bits_count():
+    exact, match = of(verdict=Verdict.EXACT), of(verdict=Verdict.MATCH)
+    assert same((exact,), (match,))
+    assert not same((exact,), (match,), (Part.BITWISE,))
+
+
+def test_a_fault_of_ours_says_nothing():
+    found = of(verdict=Verdict.UNKNOWN, harness=True, reason="no reference")
+    assert isinstance(found, Unusable) and found.harness
+    assert "no reference" in found.reason
+
+
+def test_an_engine_that_cannot_be_imported_says_nothing():
+    group = replace(GROUP, reason="the engine cannot be imported: no module named vllm")
+    found = of(group, verdict=Verdict.ERROR, reason=group.reason)
+    assert isinstance(found, Unusable) and not found.harness
+
+
+def test_an_engine_that_fails_is_a_signature():
+    found = of(None, verdict=Verdict.ERROR, reason="KeyError at 0x7f12")
+    assert (found.layout, found.diagnosis) == ("", "KeyError at #")
+
+
+def test_classes_by_the_two_ends():
+    third = signature(Verdict.WRONG)
+    parts = (Part.VERDICT, Part.LAYOUT)
+    assert classify(GOOD, GOOD, BAD, parts, Class.UNTESTABLE) is Class.GOOD
+    assert classify(BAD, GOOD, BAD, parts, Class.UNTESTABLE) is Class.BAD
+    for counts in Class:
+        assert classify(third, GOOD, BAD, parts, counts) is counts
+
+
+def test_ends_are_swapped_only_where_nothing_got_worse():
+    passes, fails = signature(), signature(Verdict.WRONG)
+    refused = signature(Verdict.UNSUPPORTED)
+    assert swapped(fails, passes)
+    assert not swapped(passes, fails)
+    assert not swapped(fails + passes, passes + fails)
+    assert not swapped(fails + passes, passes + refused)
+    assert not swapped(refused, passes)
+    assert swapped(fails + fails, passes + fails)
