@@ -7,34 +7,35 @@ from dataclasses import replace
 
 from conformance.judge.attribution import Plain, attribute
 from conformance.records import Backend, CellResult, Judged, Side, Site, Verdict
+from conformance.without_nnsight import COMPUTED, GENERATED
 
 #: Nothing was generated that could be compared; without an error, the process just ended.
 _ENDED = frozenset({Verdict.CRASH, Verdict.TIMEOUT, Verdict.ERROR, Verdict.MISSING})
 
-#: Judges what a cell's engine generated without nnsight; None where it was not asked.
-Generated = Callable[[CellResult], CellResult | None]
+#: Judges what a cell's engine did without nnsight, by the name of what it was asked for.
+Alone = Callable[[CellResult], Mapping[str, CellResult]]
 
 
 def attributed(
     cells: Mapping[str, CellResult],
     backends: Sequence[Backend],
     single: Callable[[Backend], Backend | None],
-    generated: Generated,
+    alone: Alone,
 ) -> dict[str, CellResult]:
     """The cells of one model, each failed one with who is to blame.
 
-    `single` finds the column with one stage to a column with several. What an engine
-    generated is judged only where one of its cells failed.
+    `single` finds the column with one stage to a column with several. What an engine does
+    without nnsight is judged only where one of its cells failed.
     """
     by_id = {backend.id: backend for backend in backends}
-    known: dict[tuple[str, tuple[tuple[int, ...], ...]], CellResult | None] = {}
+    known: dict[tuple[str, tuple[tuple[int, ...], ...]], Mapping[str, CellResult]] = {}
     found = dict(cells)
     for cell in cells.values():
         if not cell.verdict.fails or cell.attribution is not None:
             continue
         own = (cell.backend, cell.prompt_ids)
         if own not in known:
-            known[own] = generated(cell)
+            known[own] = alone(cell)
         backend = by_id[cell.backend]
         one = single(backend)
         said = attribute(
@@ -64,24 +65,38 @@ def one_stage(backend: Backend, backends: Sequence[Backend]) -> Backend | None:
     )
 
 
-def plain_of(cell: CellResult, generated: CellResult | None) -> Plain | None:
-    """What an engine's own generation says about a failed cell of its.
+def plain_of(cell: CellResult, alone: Mapping[str, CellResult]) -> Plain | None:
+    """What an engine does without nnsight says this about a failed cell of its.
 
-    One that merely drifts explains no failure but drift. One that could not be made says
+    It agrees with the truth when all does that could be judged, its generation among it.
+    """
+    said = {name: _said(cell, result) for name, result in alone.items()}
+    known = {name: plain for name, plain in said.items() if plain is not None}
+    wrong = [plain for plain in known.values() if not plain.agrees]
+    if wrong:
+        return wrong[0]
+    if GENERATED.name not in known:
+        return None
+    words = " and ".join(plain.evidence for plain in known.values())
+    return Plain(True, f"{words} within the noise of the truth", streams=COMPUTED.name in known)
+
+
+def _said(cell: CellResult, alone: CellResult) -> Plain | None:
+    """One that merely drifts explains no failure but drift. One that could not be made says
     nothing, unless the engine itself was seen to fail in it.
     """
-    if generated is None or generated.harness or generated.verdict.neutral:
+    if alone.harness or alone.verdict.neutral:
         return None
-    verdict = generated.verdict
-    if verdict in _ENDED:
-        return _ended(generated)
+    verdict = alone.verdict
+    if verdict in _ENDED and not alone.observations:
+        return _ended(alone)
     explains = verdict is not Verdict.DRIFT or cell.verdict is Verdict.DRIFT
-    if not generated.observations or not explains:
+    if not alone.observations or not explains:
         return None
-    words = f"its own {_counted(generated.observations)} are"
+    words = f"its own {_counted(alone.observations)} are"
     if verdict.passes:
-        return Plain(agrees=True, evidence=f"{words} within the noise of the truth")
-    return Plain(agrees=False, evidence=f"{words} {verdict}: {generated.reason}")
+        return Plain(agrees=True, evidence=words)
+    return Plain(agrees=False, evidence=f"{words} {verdict}: {alone.reason}")
 
 
 def _ended(generated: CellResult) -> Plain | None:
@@ -96,5 +111,8 @@ def _ended(generated: CellResult) -> Plain | None:
 
 
 def _counted(observations: Sequence[Judged]) -> str:
-    count = sum(Site.parse(one.site).name == "tokens" for one in observations)
-    return f"{count} token{'s' * (count > 1)} and their log-probabilities"
+    sites = [Site.parse(one.site) for one in observations]
+    tokens = sum(site.name == "tokens" for site in sites)
+    if tokens:
+        return f"{tokens} token{'s' * (tokens > 1)} and their log-probabilities"
+    return f"streams, seen by plain hooks after {len({site.layer for site in sites})} layers,"

@@ -24,8 +24,9 @@ from conformance.engines.environment import ENVIRONMENT
 from conformance.errors import ConformanceError
 from conformance.records import Backend, Case, Cell, Job, Model
 from conformance.runner import Launch, Planned
-from conformance.scenario import PROBING, Scenario, plain_cases
+from conformance.scenario import PROBING, Scenario
 from conformance.store import RunFolder
+from conformance.without_nnsight import cases_beside
 
 #: Not a column: what every column is compared with.
 REFERENCE = Backend(id="reference", engine="reference", default=False)
@@ -204,7 +205,7 @@ class _Maker:
     def _reference(self, names: Iterable[tuple[str, str]]) -> Job:
         probe = PROBING.expand(self._checkpoint().layers)
         cases = self._cases(names)
-        return self._job(REFERENCE, probe + cases + plain_cases(cases))
+        return self._job(REFERENCE, probe + cases + cases_beside(cases))
 
     def _column(
         self, backend: Backend, group: settings.Group, main: settings.Group
@@ -214,7 +215,7 @@ class _Maker:
         def make() -> Job:
             cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
             job = self._job(
-                backend, cases + plain_cases(cases), probe=probe, expect=expected(backend, group.settings)
+                backend, cases + cases_beside(cases), probe=probe, expect=expected(backend, group.settings)
             )
             job = replace(job, settings=group.settings)
             return job if group is main else settings.apart(self.run, job, group, main)
@@ -228,7 +229,7 @@ class _Maker:
         found: dict[str, Case] = {}
         for backend, cells in columns:
             cases = self._cases((cell.scenario, cell.case) for cell in cells)
-            for case in cases + plain_cases(cases):
+            for case in cases + cases_beside(cases):
                 mine = self.run.observations(self.model.id, backend.id, case.key)
                 values = self.run.observations(self.model.id, REFERENCE.id, case.key)
                 members = by_member(values)

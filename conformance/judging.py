@@ -42,9 +42,10 @@ from conformance.records import (
     Thresholds,
     Verdict,
 )
-from conformance.scenario import PLAIN, Scenario, plain_case
+from conformance.scenario import Scenario
 from conformance.store import RunFolder
 from conformance.truths import Truth, Truths
+from conformance.without_nnsight import WITHOUT_NNSIGHT, case_of
 
 #: How gathering ended → the verdict where nothing is left to judge.
 UNJUDGED: Mapping[Status, Verdict] = {
@@ -126,16 +127,19 @@ def judge_model(
         judge = _Columns(run, model, backends, scenario, case, thresholds)
         found |= {cell.id: judge.cell(cell) for cell in columns}
 
-    def generated(cell: CellResult) -> CellResult | None:
-        """What the cell's engine made of its prompts without nnsight, judged."""
+    def alone(cell: CellResult) -> dict[str, CellResult]:
+        """What the cell's engine did with its prompts without nnsight, judged."""
         scenario = scenarios.get(cell.scenario)
-        case = plain_case(scenario.prompts if scenario else ())
-        own = Cell(model.id, cell.backend, PLAIN.name, case.name)
-        asked = run.outcome(own.model, own.backend, own.key) is not None
-        judge = _Columns(run, model, backends, PLAIN, case, thresholds)
-        return judge.cell(own) if asked else None
+        results = {}
+        for name, beside in WITHOUT_NNSIGHT.items():
+            case = case_of(name, scenario.prompts if scenario else ())
+            own = Cell(model.id, cell.backend, name, case.name)
+            if run.outcome(own.model, own.backend, own.key) is not None:
+                columns = _Columns(run, model, backends, beside, case, thresholds)
+                results[name] = columns.cell(own)
+        return results
 
-    return attributed(found, backends, lambda one: one_stage(one, backends), generated)
+    return attributed(found, backends, lambda one: one_stage(one, backends), alone)
 
 
 class _Seen(NamedTuple):

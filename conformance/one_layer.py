@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conformance.records import Case, Site
-from conformance.scenario import Scenario
+from conformance.scenario import built_in
 
 #: An observation this many times further from the truth than any honest run is looked into.
 _SUSPICIOUS = 3.0
@@ -56,17 +56,12 @@ def _trace(lm: Any, case: Case) -> Any:
     raise NotImplementedError("only the reference runs one-layer tests")
 
 
-ONE_LAYER = Scenario(
-    name="one_layer",
-    meaning="One layer: each layer of the reference with the candidate's own input.",
+ONE_LAYER = built_in(
+    "one_layer",
+    "One layer: each layer of the reference with the candidate's own input.",
+    __file__,
     run=_trace,
-    path=Path(__file__),
-    cases={},
-    prompts=(),
-    steps=1,
-    twin=lambda _: False,
-    equal=lambda _: (),
-    _reference=[_reference],
+    reference=_reference,
 )
 
 

@@ -22,14 +22,14 @@ import importlib
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from conformance.errors import ConformanceError
-from conformance.records import Case, ScenarioInfo, digest
+from conformance.records import Case, ScenarioInfo
 
 #: Two prompts that differ in content and length: else one prompt's rows cannot be
 #: told from another's.
@@ -240,58 +240,37 @@ def _probe_trace(lm: Any, case: Case) -> Any:
     raise NotImplementedError("only the reference runs the probe")
 
 
-#: Not one of the user's scenarios: the reference measures it first, for the layouts.
-PROBING = Scenario(
-    name="probe",
-    meaning="Probe: the stream of a prompt that no scenario uses, to find layouts by.",
+def built_in(
+    name: str,
+    meaning: str,
+    path: str,
+    *,
+    run: Callable[[Any, Case], Any],
+    reference: Callable[[Any, Case], Any],
+    prompts: tuple[str, ...] = (),
+    steps: int = 1,
+) -> Scenario:
+    """A scenario that is none of the user's: one case, "all"."""
+    return Scenario(
+        name=name,
+        meaning=meaning,
+        run=run,
+        path=Path(path),
+        cases={"all": {"layers": {}, "options": {}}},
+        prompts=prompts,
+        steps=steps,
+        twin=lambda _: False,
+        equal=lambda _: (),
+        _reference=[reference],
+    )
+
+
+#: The reference measures it first, for the layouts.
+PROBING = built_in(
+    "probe",
+    "Probe: the stream of a prompt that no scenario uses, to find layouts by.",
+    __file__,
     run=_probe_trace,
-    path=Path(__file__),
-    cases={"all": {"layers": {}, "options": {}}},
+    reference=_probe_reference,
     prompts=(PROBE,),
-    steps=1,
-    twin=lambda _: False,
-    equal=lambda _: (),
-    _reference=[_probe_reference],
 )
-
-
-def _plain_reference(model: Any, case: Case) -> Any:
-    runs = [model.run(prompt, steps=case.steps) for prompt in case.prompts]
-    return [
-        {"logits": [one.float().log_softmax(-1) for one in run.logits], "tokens": run.tokens}
-        for run in runs
-    ]
-
-
-def _plain_run(lm: Any, case: Case) -> Any:
-    return lm.generate(case.prompts, case.steps)
-
-
-#: Not one of the user's either: every engine runs it last, to tell its own faults from
-#: those of the intervention.
-PLAIN = Scenario(
-    name="without_nnsight",
-    meaning="Plain: the tokens and log-probabilities that the engine gives without nnsight.",
-    run=_plain_run,
-    path=Path(__file__),
-    cases={"all": {"layers": {}, "options": {}}},
-    prompts=PAIR,
-    steps=8,
-    twin=lambda _: False,
-    equal=lambda _: (),
-    _reference=[_plain_reference],
-)
-
-#: What workers know besides the files of a folder.
-BUILT_IN = {one.name: one for one in (PROBING, PLAIN)}
-
-
-def plain_case(prompts: tuple[str, ...]) -> Case:
-    """The plain generation from these prompts."""
-    [whole] = PLAIN.expand(0)
-    return replace(whole, name="all" if prompts == PAIR else digest(prompts), prompts=prompts)
-
-
-def plain_cases(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """What an engine is to do without nnsight: once for every set of prompts of these cases."""
-    return tuple(plain_case(prompts) for prompts in dict.fromkeys(case.prompts for case in cases))

@@ -29,9 +29,10 @@ from conformance.errors import ConformanceError
 from conformance.last_words import cause, points_elsewhere
 from conformance.one_layer import ONE_LAYER
 from conformance.records import Case, Group, Job, Outcome, Status
-from conformance.scenario import BUILT_IN, Scenario, discover
+from conformance.scenario import PROBING, Scenario, discover
 from conformance.store import GroupFolder, installed
 from conformance.store.files import read_record
+from conformance.without_nnsight import WITHOUT_NNSIGHT
 
 #: Errors that no engine can cause from inside this package.
 _OUR_MISTAKES = (NameError, SyntaxError, ImportError)
@@ -98,8 +99,8 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
     say("loading")
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
-        built_in = BUILT_IN | {ONE_LAYER.name: ONE_LAYER}
-        scenarios = built_in | discover(job.scenarios) if todo else {}
+        built_in = {one.name: one for one in (PROBING, ONE_LAYER)}
+        scenarios = built_in | WITHOUT_NNSIGHT | discover(job.scenarios) if todo else {}
         engine = _open(job)
         group = replace(
             engine.group(),

@@ -6,6 +6,7 @@ import pytest
 
 from conformance.attributing import attributed, plain_of
 from conformance.records import Backend, CellResult, Judged, Side, Verdict
+from conformance.without_nnsight import COMPUTED, GENERATED
 
 ENGINE = 'File "site-packages/vllm/x.py", line 3'
 OURS = 'File "conformance/scenario.py", line 3'
@@ -51,12 +52,34 @@ def cell(
     ],
 )
 def test_what_it_says_of_a_wrong_cell(generated: CellResult | None, agrees: bool | None) -> None:
-    found = plain_of(cell(Verdict.WRONG), generated)
+    alone = {GENERATED.name: generated} if generated else {}
+    found = plain_of(cell(Verdict.WRONG), alone)
     assert (found.agrees if found else None) is agrees
 
 
+STREAMS = (Judged("p0/s0/stream.0", Verdict.MATCH), Judged("p0/s0/stream.1", Verdict.MATCH))
+
+
+def test_its_own_streams_are_evidence_beside_what_it_generates() -> None:
+    right = {
+        GENERATED.name: cell(Verdict.MATCH),
+        COMPUTED.name: cell(Verdict.MATCH, observations=STREAMS),
+    }
+    found = plain_of(cell(Verdict.WRONG), right)
+    assert found is not None and found.agrees and found.streams
+    assert "after 2 layers" in found.evidence and "1 token " in found.evidence
+
+    wrong = right | {COMPUTED.name: cell(Verdict.WRONG, observations=STREAMS)}
+    found = plain_of(cell(Verdict.WRONG), wrong)
+    assert found is not None and not found.agrees and "hooks" in found.evidence
+
+    no_layout = right | {COMPUTED.name: cell(Verdict.STRUCTURE, observations=())}
+    found = plain_of(cell(Verdict.WRONG), no_layout)
+    assert found is not None and found.agrees and not found.streams
+
+
 def test_an_engine_that_drifts_by_itself_explains_drift() -> None:
-    found = plain_of(cell(Verdict.DRIFT), cell(Verdict.DRIFT))
+    found = plain_of(cell(Verdict.DRIFT), {GENERATED.name: cell(Verdict.DRIFT)})
     assert found is not None
     assert not found.agrees
 
@@ -66,11 +89,11 @@ def test_only_failed_cells_are_blamed_and_only_for_them_generations_are_judged()
     cells = {one.id: one for one in (cell(Verdict.MATCH, "hf"), cell(Verdict.WRONG))}
     asked: list[str] = []
 
-    def generated(one: CellResult) -> CellResult | None:
+    def alone(one: CellResult) -> dict[str, CellResult]:
         asked.append(one.backend)
-        return cell(Verdict.WRONG)
+        return {GENERATED.name: cell(Verdict.WRONG)}
 
-    found = attributed(cells, backends, lambda _: None, generated)
+    found = attributed(cells, backends, lambda _: None, alone)
     assert asked == ["vllm-pp1"]
     assert found["read[m-hf-all]"].attribution is None
     blamed = found["read[m-vllm-pp1-all]"].attribution

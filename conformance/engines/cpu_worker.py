@@ -16,6 +16,7 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from conformance.engines.identity import IdentityRPC
+from conformance.engines.watching import WatchRPC
 
 
 class CPUTraceRunner(NNsightGPUModelRunner, CPUModelRunner):  # type: ignore[misc]
@@ -41,7 +42,7 @@ class CPUTraceRunner(NNsightGPUModelRunner, CPUModelRunner):  # type: ignore[mis
         )
 
 
-class CPUTraceWorker(IdentityRPC, CPUWorker):  # type: ignore[misc]
+class CPUTraceWorker(IdentityRPC, WatchRPC, CPUWorker):  # type: ignore[misc]
     """vLLM's CPU worker with nnsight's runner and its RPC methods."""
 
     runner_class: type = CPUTraceRunner

@@ -1,11 +1,12 @@
-"""nnsight's own worker for CUDA with the identity RPC, imported by name in the engine."""
+"""nnsight's own worker for CUDA with the harness's RPC methods, imported by name in the engine."""
 
 from __future__ import annotations
 
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 
 from conformance.engines.identity import IdentityRPC
+from conformance.engines.watching import WatchRPC
 
 
-class GPUTraceWorker(IdentityRPC, NNsightGPUWorker):  # type: ignore[misc]
-    """As released, plus ``conformance_identity``."""
+class GPUTraceWorker(IdentityRPC, WatchRPC, NNsightGPUWorker):  # type: ignore[misc]
+    """As released, plus the harness's own RPC methods."""

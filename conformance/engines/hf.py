@@ -21,7 +21,8 @@ from conformance.engines.traced import (
     observe,
     read_probe,
 )
-from conformance.engines.tree import layer_path
+from conformance.engines.tree import follow, layer_path
+from conformance.engines.watching import Streams, watched
 from conformance.records import Case, Group, Job, Status
 from conformance.scenario import PROBE, Scenario
 from conformance.stream import LAYOUTS
@@ -150,6 +151,18 @@ class HFModel(TracedModel):
             logits = [torch.log_softmax(one[0].float(), dim=-1) for one in made.logits]
             tokens = list(made.sequences[0, ids.shape[1] :].split(1))
             found.append({"logits": logits, "tokens": tokens})
+        return found
+
+    def computed(self, prompts: Sequence[str]) -> list[dict[str, Streams]]:
+        """The stream after every layer without a trace, one prompt after the other."""
+        module = self.model._module
+        layers = dict(enumerate(follow(module, self.layers.path)))
+        found = []
+        for prompt in prompts:
+            ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
+            with watched(layers, self.layers.layout) as streams, torch.no_grad():
+                module(input_ids=ids, attention_mask=torch.ones_like(ids))
+            found.append({"stream": streams})
         return found
 
 

@@ -13,8 +13,9 @@ from typing import Any
 from conformance.engines import Refused, Unreadable
 from conformance.engines.traced import Probe, settle_layout
 from conformance.records import Status
-from conformance.scenario import PLAIN, Scenario
+from conformance.scenario import Scenario
 from conformance.stream import Settled
+from conformance.without_nnsight import GENERATED
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,6 @@ def probed(
 
 
 def stop_at(obstacle: Obstacle | None, scenario: Scenario) -> None:
-    """Raise the obstacle, unless there is none or the scenario needs no nnsight."""
-    if obstacle is not None and scenario.name != PLAIN.name:
+    """Raise the obstacle, unless there is none or the engine only generates by itself."""
+    if obstacle is not None and scenario.name != GENERATED.name:
         raise obstacle.error.with_traceback(obstacle.traceback)

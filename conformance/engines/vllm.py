@@ -22,6 +22,7 @@ from conformance.engines.traced import (
     read_probe,
 )
 from conformance.engines.tree import layer_path
+from conformance.engines.watching import Streams
 from conformance.records import Backend, Case, Group, Job, Status
 from conformance.scenario import PROBE, Scenario
 
@@ -83,6 +84,17 @@ class VLLMModel(TracedModel):
         with trace_scope():
             made = self.model.vllm_entrypoint.generate(list(prompts), asked, use_tqdm=False)
         return [own_words(one.outputs[0]) for one in made]
+
+    def computed(self, prompts: Sequence[str]) -> list[dict[str, Streams]]:
+        """The stream after every layer without a trace, one prompt after the other."""
+        return [{"stream": self._computed(prompt)} for prompt in prompts]
+
+    def _computed(self, prompt: str) -> Streams:
+        engine = self.model.vllm_entrypoint.llm_engine
+        engine.collective_rpc("conformance_watch", args=(self.layers.path, self.layers.layout))
+        self.generate([prompt], 1)
+        found = engine.collective_rpc("conformance_watched")
+        return {index: rows for streams in found for index, rows in streams.items()}
 
 
 def own_words(output: Any) -> dict[str, list[Tensor]]:

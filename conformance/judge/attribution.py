@@ -17,10 +17,13 @@ from conformance.records import Attribution, CellResult, Judged, Side, Site, Ver
 
 @record()
 class Plain:
-    """What an engine does by itself, without nnsight: its own tokens, logprobs or states."""
+    """What an engine does by itself, without nnsight: its own tokens and log-probabilities,
+    and (`streams`) what plain hooks see after its layers.
+    """
 
     agrees: bool
     evidence: str
+    streams: bool = False
 
 
 #: A frame's file → whose code it is; the relay is ours, but is the pipeline's transport, and
@@ -213,7 +216,7 @@ def _by_parts(cell: CellResult, known: Sequence[CellResult], plain: Plain | None
 
 def _of_reads(reads: Sequence[Judged], plain: Plain | None) -> Attribution:
     """What was read on the way is off, and the logits at its end are right."""
-    if stays_off(reads):
+    if stays_off(reads) and not (plain and plain.streams):
         words = (
             "the logits of the run are right, but what is off on the way stays off to the last "
             "layer, on tokens that these logits need not show"

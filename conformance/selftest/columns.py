@@ -15,9 +15,10 @@ from conformance.campaign import FORCED, expected, launch, planned_jobs
 from conformance.errors import ConformanceError
 from conformance.records import Backend, Case, Cell, Job, Model, Side
 from conformance.runner import Planned
-from conformance.scenario import PLAIN, Scenario
+from conformance.scenario import Scenario
 from conformance.selftest.fault import MARK, Fault, Variant
 from conformance.store import RunFolder
+from conformance.without_nnsight import WITHOUT_NNSIGHT
 
 ENGINE = "conformance.selftest.engine:open_engine"
 #: The group of all faults of a model and backend that one engine load can run.
@@ -188,7 +189,7 @@ def _sharing(
         cases: list[Case] = []
         target = run.group_folder(job.model.id, name)
         # What the engine does without nnsight, with the same fault: the judge blames by it.
-        without = [key for key, case in honest.items() if case.scenario == PLAIN.name]
+        without = [key for key, case in honest.items() if case.scenario in WITHOUT_NNSIGHT]
         for column in members:
             own = run.group_folder(job.model.id, column.id)
             (own.path / "cells").mkdir(parents=True, exist_ok=True)

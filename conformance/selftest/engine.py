@@ -18,10 +18,11 @@ from safetensors.torch import load_file, save_file
 
 from conformance.engines import ENGINES, Engine, Refused
 from conformance.records import Case, Group, Job
-from conformance.scenario import PLAIN, Scenario
+from conformance.scenario import Scenario
 from conformance.selftest import hooks, switch
 from conformance.selftest.fault import MARK, Inexpressible, Moment, Point, Variant, find
 from conformance.selftest.faults import FAULTS
+from conformance.without_nnsight import WITHOUT_NNSIGHT
 
 
 class FaultyEngine:
@@ -55,7 +56,7 @@ class FaultyEngine:
             with self._armed(variant):
                 switch.passes(Point.CASE, None)
                 observed = self.real.run(scenario, plain)
-                if scenario.name == PLAIN.name:  # nothing of nnsight's hands that back
+                if scenario.name in WITHOUT_NNSIGHT:  # nothing of nnsight's hands that back
                     return observed
                 return switch.passes(Point.RETURNED, dict(observed))  # type: ignore[no-any-return]
         except Inexpressible as error:

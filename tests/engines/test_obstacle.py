@@ -7,7 +7,8 @@ from conformance.engines import Refused, Unreadable
 from conformance.engines.obstacle import Obstacle, probed, stop_at
 from conformance.engines.traced import Probe
 from conformance.records import Status
-from conformance.scenario import PLAIN, PROBING
+from conformance.scenario import PROBING
+from conformance.without_nnsight import GENERATED
 
 STREAM = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
 PROBE = Probe((STREAM,), (0.01,))
@@ -35,7 +36,7 @@ def test_every_trace_meets_it_and_plain_generation_does_not(outputs, refused, ki
     settled, obstacle = probed(outputs, PROBE, "", refused)
     assert isinstance(obstacle, Obstacle) and obstacle.status is status
     assert not settled.layout and settled.reason
-    stop_at(obstacle, PLAIN)
+    stop_at(obstacle, GENERATED)
     depths = []
     for _ in range(2):
         with pytest.raises(kind) as raised:

@@ -117,6 +117,10 @@ def test_a_row_that_stays_off_to_the_last_layer_may_have_been_computed_so() -> N
     """The last token sees it through attention only, and may be right all the same."""
     off = read(rows(0, 1, 1, 1), rows(1, 1, 9, 1), rows(2, 1, 9, 1), LOGITS)
     assert found(off).side is Side.UNDECIDED
+    assert found(off, plain=RIGHT).side is Side.UNDECIDED
+    # What plain hooks see decides it.
+    assert found(off, plain=replace(RIGHT, streams=True)).side is Side.NNSIGHT
+    assert found(off, plain=WRONG).side is Side.ENGINE
 
 
 @pytest.mark.parametrize(

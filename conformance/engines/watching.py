@@ -1,0 +1,59 @@
+"""The stream after every layer as plain torch hooks see it: what is computed, not what is read.
+
+Nothing of nnsight is used but the path of the layer list and the layout that was settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+
+from conformance.engines.identity import identity
+from conformance.engines.tree import follow
+from conformance.stream import LAYOUTS
+
+Streams = dict[int, Tensor]
+
+
+@contextmanager
+def watched(layers: Mapping[int, Module], layout: str) -> Iterator[Streams]:
+    """Each layer's stream [tokens, width] in the first forward of the block, on the CPU."""
+    found: Streams = {}
+
+    def note(index: int) -> Any:
+        def hook(module: Module, args: Any, output: Any) -> None:
+            if index not in found:
+                stream = LAYOUTS[layout].read(output)
+                found[index] = stream.detach().to("cpu", copy=True)
+
+        return hook
+
+    handles = [layer.register_forward_hook(note(index)) for index, layer in layers.items()]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class WatchRPC:
+    """Mixed into a worker of vLLM: watches the layers that its process holds."""
+
+    model_runner: Any
+
+    def conformance_watch(self, path: str, layout: str) -> None:
+        """Begin. `path` leads to the list of layers."""
+        every = follow(self.model_runner.get_model(), path)
+        start, end = identity(self)["layers"]
+        layers = {index: every[index] for index in range(start, end)}
+        self._watching = watched(layers, layout)
+        self._streams = self._watching.__enter__()
+
+    def conformance_watched(self) -> Streams:
+        """What was seen since. The hooks are gone."""
+        self._watching.__exit__(None, None, None)
+        return self._streams

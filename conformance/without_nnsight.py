@@ -1,0 +1,61 @@
+"""What every engine does without nnsight, run last: it tells its own faults from nnsight's.
+
+Its own generation, and the stream after every layer as plain torch hooks see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from conformance.records import Case, digest
+from conformance.scenario import PAIR, built_in
+
+
+def _generated_reference(model: Any, case: Case) -> Any:
+    runs = [model.run(prompt, steps=case.steps) for prompt in case.prompts]
+    return [
+        {"logits": [one.float().log_softmax(-1) for one in run.logits], "tokens": run.tokens}
+        for run in runs
+    ]
+
+
+def _computed_reference(model: Any, case: Case) -> Any:
+    return [{"stream": model.run(prompt).stream} for prompt in case.prompts]
+
+
+#: No trace: the engine is asked as any of its users would ask it.
+GENERATED = built_in(
+    "without_nnsight",
+    "Plain: the tokens and log-probabilities that the engine gives without nnsight.",
+    __file__,
+    run=lambda lm, case: lm.generate(case.prompts, case.steps),
+    reference=_generated_reference,
+    prompts=PAIR,
+    steps=8,
+)
+
+#: No trace either, but the stream is read as the layout says, so there must be one.
+COMPUTED = built_in(
+    "own_streams",
+    "Own streams: what plain hooks see after every layer, without nnsight.",
+    __file__,
+    run=lambda lm, case: lm.computed(case.prompts),
+    reference=_computed_reference,
+    prompts=PAIR,
+)
+
+WITHOUT_NNSIGHT = {one.name: one for one in (GENERATED, COMPUTED)}
+
+
+def case_of(name: str, prompts: tuple[str, ...]) -> Case:
+    """One of these from other prompts."""
+    [whole] = WITHOUT_NNSIGHT[name].expand(0)
+    return replace(whole, name="all" if prompts == PAIR else digest(prompts), prompts=prompts)
+
+
+def cases_beside(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """What an engine is to do besides these cases: once for every set of their prompts."""
+    every = dict.fromkeys(case.prompts for case in cases)
+    return tuple(case_of(name, prompts) for prompts in every for name in WITHOUT_NNSIGHT)
