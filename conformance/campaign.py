@@ -215,9 +215,11 @@ class _Maker:
         def make() -> Job:
             cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
             job = self._job(
-                backend, cases + cases_beside(cases), probe=probe, expect=expected(backend, group.settings)
+                backend, cases + cases_beside(cases),
+                probe=probe,
+                expect=expected(backend, group.settings),
+                settings=group.settings,
             )
-            job = replace(job, settings=group.settings)
             return job if group is main else settings.apart(self.run, job, group, main)
 
         return make

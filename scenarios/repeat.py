@@ -1,6 +1,7 @@
 """Repeat: the same trace five times in a row, beside traces of other prompts.
 
-Nothing of one run may be seen in another: all five are the same to the last bit.
+Nothing of one run may be seen in another: all five are the same to the last bit, also where
+tokens known from an earlier request would not be computed again.
 """
 
 from conformance import scenario
@@ -17,7 +18,11 @@ def once(lm, prompt):
     return streams, logits
 
 
-@scenario(equal=[("stream", name) for name in AGAIN])
+@scenario(
+    options={"prefixes": ("forgotten", "kept")},
+    equal=[("stream", name) for name in AGAIN],
+    settings=lambda case: {"prefix_cache": True} if case.options["prefixes"] == "kept" else {},
+)
 def repeat(lm, case):
     first, logits = once(lm, case.prompts[0])
     observed = {"stream": first, "logits": logits}
