@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from conformance.records import Site
+from conformance.records import CHOSEN, Site
 
 #: Token ids by run ("", "clean", "edited"), one tuple a prompt.
 Continuation = dict[str, tuple[tuple[int, ...], ...]]
@@ -17,7 +17,7 @@ def continuation(values: Mapping[str, Tensor], prompts: int) -> Continuation:
     found: dict[str, dict[int, dict[int, int]]] = {}
     for text, value in values.items():
         site = Site.parse(text)
-        if site.name == "tokens" and value.numel() == 1:
+        if site.name in CHOSEN and value.numel() == 1:
             found.setdefault(site.run, {}).setdefault(site.prompt, {})[site.step] = int(value)
     return {
         run: tuple(

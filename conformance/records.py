@@ -221,6 +221,9 @@ class Site:
         return cls(name, int(prompt), int(step), None if layer is None else int(layer), run or "")
 
 
+#: Names of what holds the ids that a run went on with: chosen greedily, or drawn or forced.
+CHOSEN = ("tokens", "sampled")
+
 _SITE = re.compile(r"(?:(\w+)/)?p(\d+)/s(\d+)/([A-Za-z_]\w*)(?:\.(\d+))?")
 
 

@@ -99,8 +99,14 @@ class HFModel(TracedModel):
 
     own = staticmethod(without_padding)
 
-    def trace(self, *prompt: Any, steps: int = 1) -> Any:
-        """nnsight's tracer of a greedy generation of so many tokens."""
+    def trace(self, *prompt: Any, steps: int = 1, seed: int | None = None) -> Any:
+        """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
+        temperature 1.
+        """
+        how: dict[str, Any] = {"do_sample": False}
+        if seed is not None:
+            torch.manual_seed(seed)
+            how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
         # `generate` outside a with statement would generate at once; __wrapped__ is the
         # plain method, which the tracer calls.
         streamer = NewTokens(self.model.generator.streamer._module)
@@ -110,7 +116,7 @@ class HFModel(TracedModel):
             fn=generate,
             streamer=streamer,
             max_new_tokens=steps,
-            do_sample=False,
+            **how,
         )
 
     @property
@@ -124,6 +130,12 @@ class HFModel(TracedModel):
         """int64 [1]: the id generated in this step."""
         ids: Tensor = self.model.generator.streamer.output.reshape(1).clone()
         return ids
+
+    def force(self, token: int) -> None:
+        """Let the generation go on with this id. The logits were read before, if at all."""
+        logits = self.model.output.logits
+        logits[:, -1] = -torch.inf
+        logits[:, -1, token] = 0
 
     def edit(self) -> Any:
         """nnsight's tracer of a block that acts in every trace from now on."""

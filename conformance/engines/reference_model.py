@@ -95,14 +95,15 @@ class ReferenceModel:
         edits: Mapping[int, Edit] | None = None,
         steps: int = 1,
         parts: Sequence[str] = (),
+        held: Sequence[int] = (),
     ) -> Run:
         """Generate greedily from one prompt, changing the stream after the given layers.
 
-        The prompt is a text or token ids. `parts` (names of `reference_parts`) are kept besides.
+        The prompt is a text or token ids; `held` are the ids that it goes on with. `parts` (names of `reference_parts`) are kept besides.
         A run without edits is computed once: many scenarios ask for the same one.
         """
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
-        forced = self._forced(ids)
+        forced = tuple(held) or self._forced(ids)
         if edits:
             return self._generate(ids, edits, steps, forced, parts)
         key = (ids, steps, forced, *parts)

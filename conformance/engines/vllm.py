@@ -44,9 +44,12 @@ REFUSALS = (
 class VLLMModel(TracedModel):
     """`lm` of a scenario on vLLM. Travels into the engine's processes with a block."""
 
-    def trace(self, *prompt: Any, steps: int = 1) -> Any:
-        """nnsight's tracer of a greedy generation of so many tokens."""
-        return self.model.trace(*prompt, temperature=0.0, max_tokens=steps, ignore_eos=True)
+    def trace(self, *prompt: Any, steps: int = 1, seed: int | None = None) -> Any:
+        """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
+        temperature 1.
+        """
+        how = {"temperature": 0.0} if seed is None else {"temperature": 1.0, "seed": seed}
+        return self.model.trace(*prompt, max_tokens=steps, ignore_eos=True, **how)
 
     @property
     def logits(self) -> Tensor:
@@ -59,6 +62,10 @@ class VLLMModel(TracedModel):
         """int64 [1]: the id sampled in this step."""
         ids: Tensor = self.model.samples.reshape(1).to(torch.int64, copy=True)
         return ids
+
+    def force(self, token: int) -> None:
+        """Let the generation go on with this id."""
+        self.model.samples = torch.full_like(self.model.samples, token)
 
     def edit(self) -> Any:
         """nnsight's tracer of a block that acts in every request from now on."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge import metrics
-from conformance.records import Relation, Site, Thresholds
+from conformance.records import CHOSEN, Relation, Site, Thresholds
 
 #: Flips that are each excusable are together not, if they were this improbable.
 FLIPS_IMPROBABLE = 1e-4
@@ -75,7 +75,9 @@ def agreed_steps(
     found: dict[tuple[str, int], int] = {}
     for run, prompt in {(site.run, site.prompt) for site in truth}:
         step = 0
-        while _same_ids(candidate, truth, Site("tokens", prompt, step, run=run)):
+        while any(
+            _same_ids(candidate, truth, Site(name, prompt, step, run=run)) for name in CHOSEN
+        ):
             step += 1
         found[run, prompt] = step
     return found
