@@ -99,8 +99,8 @@ class ReferenceModel:
     ) -> Run:
         """Generate greedily from one prompt, changing the stream after the given layers.
 
-        The prompt is a text or token ids; `held` are the ids that it goes on with. `parts` (names of `reference_parts`) are kept besides.
-        A run without edits is computed once: many scenarios ask for the same one.
+        The prompt is a text or token ids; `held` are the ids that it goes on with. `parts` (names
+        of `reference_parts`) are kept besides. A run without edits is computed once: many scenarios ask for the same one.
         """
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)
@@ -122,7 +122,7 @@ class ReferenceModel:
         with ExitStack() as stack:
             self._rounding(stack)
             normed = follow(self.module, self.parts.norm)(stream)
-            return functional.linear(normed, head.weight)
+            return functional.linear(normed.to(head.weight.dtype), head.weight)
 
     def _rounding(self, stack: ExitStack) -> None:
         """Add and round as this member does."""

@@ -35,6 +35,7 @@ class Point(StrEnum):
     LENS = "lens"  # what `lm.lens` gives
     STOP = "stop"  # `tracer.stop` is called: whether it is to act
     CLEAR = "clear"  # registered blocks are cleared: whether they are to be
+    FORCE = "force"  # the id that a generation is to go on with, or SKIPPED
     RESULT = "result"  # the ids in `tracer.result`
     PATH = "path"  # where a block looks for the layers
     LOGITS = "logits"  # what `lm.logits` gives

@@ -136,6 +136,14 @@ def _lm(kind: Any) -> None:
         if switch.passes(Point.CLEAR, value=True):
             clear(self)
 
+    force = kind.force
+
+    def forced(self: Any, token: int) -> None:
+        new = switch.passes(Point.FORCE, token)
+        if new is not SKIPPED:
+            force(self, new)
+
+    kind.force = forced
     kind.lens = through_lens
     kind.clear_edits = cleared
     kind.generated = staticmethod(

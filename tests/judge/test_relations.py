@@ -118,3 +118,15 @@ def test_zeros_are_lost_values_and_no_alias() -> None:
 def test_what_the_truth_holds_equal_is_no_alias() -> None:
     zeros = dict.fromkeys(streams(4), torch.zeros(2, 8))
     assert relations.aliased(zeros, floors(zeros)) == {}
+
+
+def test_a_layers_partner_may_be_the_next_ones() -> None:
+    stream = {Site("stream", layer=i): torch.full((2, 2), float(i + 1)) for i in range(3)}
+    given_ = {Site("input", layer=i): torch.full((2, 2), float(i)) for i in range(3)}
+    truth = stream | given_
+    held = relations.equal_within(truth, truth, ("stream", "input+1"))
+    assert held.holds and held.detail == "2 pairs"
+    broken = truth | {Site("input", layer=2): torch.full((2, 2), 2.5)}
+    found = relations.equal_within(broken, truth, ("stream", "input+1"))
+    assert not found.holds and "p0/s0/stream.1 and p0/s0/input.2" in found.detail
+    assert not relations.equal_within(truth, truth, ("stream", "input")).holds, "no such pair"

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from conformance.records import Side, Verdict
 from conformance.selftest.fault import SKIPPED, VLLM, Fault, Inexpressible, Moment, Point
-from conformance.selftest.faults.reads import overwritten
+from conformance.selftest.faults.reads import last_chunk, overwritten
 from conformance.selftest.faults.returned import Saved, named, short_list, sites
 
 WRONG = frozenset({Verdict.WRONG})
@@ -103,6 +103,27 @@ def unnormed(value: Tensor, now: Moment) -> Tensor:
 def one_early(value: list[Tensor], now: Moment) -> list[Tensor]:
     """The first id is the prompt's last."""
     return [torch.zeros_like(value[0]), *value[:-1]]
+
+
+def other_seed(how: dict[str, Any], now: Moment) -> dict[str, Any]:
+    """Every generation is drawn with a seed of its own."""
+    now.memory["drawn"] = now.memory.get("drawn", 0) + 1
+    return how | {"seed": how["seed"] + now.memory["drawn"]}
+
+
+def recomputed_step(saved: Saved, now: Moment) -> Saved:
+    """A request that was set aside reports one step twice, and all later ones a step late."""
+    found = sites(saved)
+    return {
+        str(site): found[replace(site, step=site.step - 1)]
+        if site.step >= now.dose and site.prompt == 1
+        else value
+        for site, value in found.items()
+    }
+
+
+def next_id(token: int, now: Moment) -> int:
+    return token + 1
 
 
 def never(value: Any, now: Moment) -> bool:
@@ -210,6 +231,41 @@ FAULTS = (
         "cache.all",
         doses=(1,),
         verdicts=frozenset({Verdict.MISSING}),
+    ),
+    _fault("seed-lost", other_seed, Point.ASKED, "sampling.drawn", quick=True),
+    _fault("force-lost", lost, Point.FORCE, "sampling.forced", quick=True),
+    _fault("force-other", next_id, Point.FORCE, "sampling.forced"),
+    _fault(
+        "chunked-prompt",
+        last_chunk,
+        Point.READ,
+        "chunked.all",
+        source="faults.md: chunked",
+        verdicts=frozenset({Verdict.STRUCTURE}),
+        doses=(1, 16),
+        places=("middle",),
+        backends=("hf",),
+    ),
+    _fault(
+        "preempt-late",
+        recomputed_step,
+        Point.RETURNED,
+        "preempt.all",
+        source="faults.md: preempt",
+        verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
+        doses=(9,),
+        alone=True,
+    ),
+    _fault(
+        "prefix-cache-kept",
+        fewer_rows,
+        Point.RETURNED,
+        "repeat.kept",
+        source="faults.md: prefix-cache",
+        verdicts=frozenset({Verdict.STRUCTURE}),
+        doses=(4,),
+        backends=VLLM,
+        alone=True,
     ),
     _fault("ids-other", other_ids, Point.RETURNED, "tokens.text", "tokens.ids", "tokens.one"),
 )

@@ -1,0 +1,114 @@
+"""The parts of a model are found by structure, and their values by their form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from conformance.engines import Refused  # noqa: E402
+from conformance.engines.lm import words  # noqa: E402
+from conformance.engines.parts import (  # noqa: E402
+    Parts,
+    arguments,
+    find_parts,
+    floating,
+    passed_on,
+    stream_before,
+)
+from conformance.engines.tree import follow, layer_path  # noqa: E402
+
+SIZES: dict[str, dict[str, Any]] = {
+    "llama": {"intermediate_size": 48, "num_key_value_heads": 2},
+    "gemma2": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
+    "gpt2": {},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "gpt_neox": {"intermediate_size": 48},
+    "bloom": {},
+}
+
+
+@pytest.mark.parametrize("architecture", SIZES)
+def test_every_part_is_what_its_name_says(architecture: str) -> None:
+    torch.manual_seed(3)
+    config = transformers.CONFIG_MAPPING[architecture](
+        vocab_size=40,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        **SIZES[architecture],
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    layers = layer_path(model, 3)
+    parts = find_parts(model, layers, 40)
+    embedding = model.get_input_embeddings()
+    assert follow(model, parts.embedding) is embedding
+    head = follow(model, parts.head)
+    assert head is model.get_output_embeddings() or head.weight is embedding.weight
+    last = follow(model, layers)[-1]
+    order: list[str] = []
+    for name, module in (
+        ("norm", follow(model, parts.norm)),
+        ("attention", follow(last, parts.attention)) if parts.attention else ("", None),
+        ("mlp", follow(last, parts.mlp)) if parts.mlp else ("", None),
+        ("last", last),
+    ):
+        if module is not None:
+            module.register_forward_hook(lambda *_, name=name: order.append(name))
+    with torch.inference_mode():
+        model(torch.arange(1, 8)[None])
+    assert order[-2:] == ["last", "norm"], "the norm follows the last layer"
+    assert set(order) >= {"last", "norm"} | ({"attention"} if parts.attention else set())
+
+
+def test_a_model_without_a_part_refuses_in_words() -> None:
+    parts = Parts(embedding="wte", norm="ln_f")
+    parts.require(("embedding", "norm"))
+    with pytest.raises(Refused, match="the model has no part called attention or mlp"):
+        parts.require(("attention", "mlp", "norm"))
+
+
+def test_positions_masks_and_rotary_tables_are_not_what_a_module_works_on() -> None:
+    rows = torch.randn(5, 8)
+    tables = (torch.randn(5, 4), torch.randn(5, 4))
+    inputs = ((torch.arange(5),), {"hidden_states": rows, "position_embeddings": tables})
+    assert [id(value) for value in arguments(inputs)] == [id(rows)]
+    assert next(floating((rows, None))) is rows
+
+
+def test_the_stream_before_a_layer_is_one_tensor_or_the_sum_of_two() -> None:
+    branch, residual = torch.randn(5, 8), torch.randn(5, 8)
+    positions = torch.arange(5)
+    assert torch.equal(stream_before(((positions, branch, None), {}), "dual"), branch)
+    both = ((positions, branch, residual), {})
+    assert torch.equal(stream_before(both, "dual"), branch + residual)
+    assert torch.equal(stream_before(both, "second"), residual)
+    assert torch.equal(stream_before(((branch[None],), {}), "batched"), branch)
+
+
+def test_a_layer_that_is_left_out_hands_on_what_it_was_given_as_copies() -> None:
+    branch, residual = torch.randn(5, 8), torch.randn(5, 8)
+    first, second = passed_on(((torch.arange(5), branch, residual), {}), "dual")
+    assert torch.equal(first, branch) and torch.equal(second, residual)
+    assert first.data_ptr() != branch.data_ptr()
+    whole, nothing = passed_on(((torch.arange(5), branch, None), {}), "dual")
+    assert torch.equal(whole + nothing, branch)
+    assert torch.equal(passed_on(((branch,), {}), "single"), branch)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("between"), "ValueError: between"),
+        (RuntimeError("KeyError: 'gone'\n\nIntervention traceback:\n …"), "KeyError: 'gone'"),
+        (RuntimeError("the engine is dead"), "RuntimeError: the engine is dead"),
+        (ValueError(), "ValueError: "),
+    ],
+)
+def test_an_error_says_its_own_type_also_from_another_process(
+    error: BaseException, said: str
+) -> None:
+    assert words(error) == said
