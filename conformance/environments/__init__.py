@@ -23,6 +23,7 @@ from conformance.environments.declared import load
 from conformance.environments.kept import Kept, kept, kept_one, remove
 from conformance.environments.made import Environment, Untestable
 from conformance.environments.resolving import Moved, Resolution, resolve, vllm_package
+from conformance.environments.sources import importable
 from conformance.environments.spec import Spec, parse
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Untestable",
     "build",
     "command_of",
+    "importable",
     "kept",
     "kept_one",
     "load",

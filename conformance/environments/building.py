@@ -23,13 +23,12 @@ from conformance.engines.environment import ENVIRONMENT
 from conformance.environments import uv
 from conformance.environments.made import Environment, Untestable
 from conformance.environments.resolving import NEEDS, Resolution, resolve
+from conformance.environments.sources import importable
 from conformance.environments.spec import Spec
 from conformance.records import from_json
 from conformance.store.files import write_record, write_text
 
 STAMP = "environment.json"
-
-_SOURCES = Path(__file__).parent.parent.parent
 
 #: Importing vLLM for the first time compiles thousands of files.
 _START_SECONDS = 600
@@ -170,7 +169,7 @@ def _start(
         env={
             **uv.environment(),
             **ENVIRONMENT,
-            "PYTHONPATH": str(_SOURCES),
+            "PYTHONPATH": str(importable()),
             "PYTHONDONTWRITEBYTECODE": "",
         },
         pass_fds=(lock,),

