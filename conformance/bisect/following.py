@@ -179,6 +179,7 @@ def _reduced(state: State, found: Found, conclusion: Conclusion) -> Next | Concl
     # Only where the rest was seen to be good is it known that the one left out is needed.
     rests = [tuple(one for one in cause if one != left) for left in cause]
     keys = [locks.subset_of(good, steps, rest).key for rest in rests]
-    needed = all(class_of(one, state) is Class.GOOD for key in keys for one in state.of(key)[:1])
+    first = [state.of(key)[:1] for key in keys]
+    needed = all(one and class_of(one[0], state) is Class.GOOD for one in first)
     ending = Ending.CULPRIT if needed else Ending.RANGE
     return Conclusion(ending, conclusion.good, conclusion.bad, conclusion.between, cause)

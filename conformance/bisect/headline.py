@@ -13,7 +13,7 @@ from conformance.store.keys import PACKAGES
 
 def headline(state: State, conclusion: Conclusion) -> str:
     """One sentence: what is the cause, or why there is none to name."""
-    label = {one.key: one.label for one in state.candidates}
+    label = labels(state, conclusion)
     good, bad = label.get(conclusion.good, ""), label.get(conclusion.bad, "")
     match conclusion.ending:
         case Ending.SAME:
@@ -30,6 +30,18 @@ def headline(state: State, conclusion: Conclusion) -> str:
             return _unsteady(state, conclusion, label)
         case Ending.CULPRIT | Ending.RANGE:
             return _cause(state, conclusion) if state.locks else _found(state, conclusion, label)
+
+
+def labels(state: State, conclusion: Conclusion) -> dict[str, str]:
+    """What every candidate that was tried is called, by key."""
+    found = {one.key: one.label for one in state.candidates}
+    found[HELD] = f"{found.get(conclusion.bad, '')}, the others held"
+    if state.locks:
+        steps = locks.changes(*state.locks)
+        for one in state.attempts:
+            subset = tuple(int(word) for word in one.candidate.partition(" ")[2].split(",") if word)
+            found.setdefault(one.candidate, locks.subset_of(state.locks[0], steps, subset).label)
+    return found
 
 
 def _found(state: State, conclusion: Conclusion, label: Mapping[str, str]) -> str:

