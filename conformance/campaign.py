@@ -77,7 +77,7 @@ def reference_jobs(
     run: RunFolder, model: Model, scenarios: Mapping[str, Scenario], *, folder: Path, cache: Path
 ) -> list[Planned]:
     """The jobs of a model that has no columns: its checkpoint, and its reference on every case."""
-    names = {(one.name, case) for one in scenarios.values() for case in one.cases}
+    names = {(cell.scenario, cell.case) for cell in plan.cells([model], [REFERENCE], scenarios)}
     return _Maker(run, model, scenarios, folder, cache).groundwork(names)
 
 

@@ -63,7 +63,8 @@ def cells(
     scenarios: Mapping[str, Scenario],
     expression: str = "",
 ) -> tuple[Cell, ...]:
-    """Every cell that is asked for, grouped by model, then backend, then scenario.
+    """Every cell that is asked for, grouped by model, then backend, then scenario. A case that
+    needs what a model does not have is none.
 
     Raises ConformanceError when nothing is left: an empty run would look green.
     """
@@ -73,8 +74,9 @@ def cells(
         for model in models
         for backend in backends
         for scenario in scenarios.values()
-        for case in scenario.cases
-        if wanted((cell := Cell(model.id, backend.id, scenario.name, case)).id)
+        for case in scenario.expand(1)
+        if set(scenario.needs(case)) <= set(model.parts)
+        and wanted((cell := Cell(model.id, backend.id, scenario.name, case.name)).id)
     )
     if not planned:
         raise ConformanceError(

@@ -103,13 +103,18 @@ class Source:
     sha256: str = ""
 
 
+#: What a model has for scenarios to look at, unless models.yaml says otherwise.
+PARTS = ("embedding", "attention", "mlp", "norm", "head")
+
+
 @record()
 class Model:
     """An entry of models.yaml.
 
     `architecture` is the transformers `model_type`. `layout` pins the residual
     stream's reading (a name of `conformance.stream.LAYOUTS`); empty means: probe.
-    `tiers` are the named selections this model belongs to.
+    `tiers` are the named selections this model belongs to, `parts` what a scenario may need
+    of it: a case that needs something else is not planned.
     """
 
     id: str
@@ -117,6 +122,7 @@ class Model:
     sources: tuple[Source, ...]
     layout: str = ""
     tiers: tuple[str, ...] = ("default",)
+    parts: tuple[str, ...] = PARTS
 
 
 @record()
