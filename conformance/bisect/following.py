@@ -8,6 +8,7 @@ reduced to the fewest that are bad together.
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import product
 
 from packaging.utils import canonicalize_name
 
@@ -22,6 +23,9 @@ from conformance.store.keys import PACKAGES
 
 #: The key of the candidate that is the first bad one with everything else as it was.
 HELD = "held"
+
+#: So often each end is tried before the user is told that they are swapped.
+_BEFORE_REFUSING = 2
 
 
 class Ending(StrEnum):
@@ -60,11 +64,8 @@ class Conclusion:
 def following(state: State) -> Next | Conclusion:
     """The next trial, or the end."""
     row = state.candidates
-    first, last = (state.tested(row[index].key) for index in (0, -1))
-    if first and last:
-        a, b = first.signatures, last.signatures
-        if swapped(a, b):
-            return Conclusion(Ending.SWAPPED, row[0].key, row[-1].key)
+    if step := _swapped(state):
+        return step
     trials = [
         Trial(index, class_of(one, state))
         for one in state.attempts
@@ -83,6 +84,19 @@ def following(state: State) -> Next | Conclusion:
             return Conclusion(Ending.UNSTEADY, keys[-1], keys[0])
         case Found() as found:
             return _cleared(state, found)
+
+
+def _swapped(state: State) -> Next | Conclusion | None:
+    """Whether the good end is the bad one; both are asked twice before that is said."""
+    ends_of_row = (state.candidates[0], state.candidates[-1])
+    tested = [[one for one in state.of(end.key) if one.signatures] for end in ends_of_row]
+    pairs = list(product(*tested))
+    if not pairs or not all(swapped(a.signatures, b.signatures) for a, b in pairs):
+        return None
+    for end, tries in zip(ends_of_row, tested, strict=True):
+        if len(tries) < min(_BEFORE_REFUSING, state.asked.confirm):
+            return Next(end, again=True)
+    return Conclusion(Ending.SWAPPED, ends_of_row[0].key, ends_of_row[1].key)
 
 
 def class_of(one: Attempt, state: State) -> Class:

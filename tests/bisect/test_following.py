@@ -52,7 +52,13 @@ def test_equal_ends_are_no_difference_and_are_not_believed_at_once():
 def test_a_failing_good_end_and_a_passing_bad_one_are_swapped():
     conclusion, state = finish(releases(), lambda one: WRONG if one.key == "0.0" else GOOD)
     assert conclusion.ending is Ending.SWAPPED
-    assert len(state.attempts) == 2
+    assert [one.candidate for one in state.attempts] == ["0.0", "0.4", "0.0", "0.4"]
+
+
+def test_ends_that_seem_swapped_once_only_are_not_refused():
+    told = iter([WRONG])
+    conclusion, _ = finish(releases(2), lambda one: next(told, GOOD) if one.key == "0.0" else GOOD)
+    assert conclusion.ending is not Ending.SWAPPED
 
 
 @pytest.mark.parametrize("end", ["0.0", "0.4"])
