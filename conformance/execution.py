@@ -18,6 +18,7 @@ import torch
 
 from conformance import judging
 from conformance.campaign import planned_jobs
+from conformance.diff import since
 from conformance.records import (
     Backend,
     Calibration,
@@ -164,13 +165,14 @@ def judge(
 
 
 def publish(run: RunFolder, results: Results) -> Path:
-    """Write results.json, the same as tables, and the page; let reports/latest name this run."""
+    """Write results.json, the same as tables, and the pages; let reports/latest name this run."""
     # pandas takes half a second, which the start of a run need not wait for.
     from conformance.report import tables
 
     run.write_results(results)
     tables.write(results, run.path)
-    page = html.write(results, run.path)
+    besides = html.Besides(changes=since.last(run.path, results))
+    page = html.publish(results, run.path, besides)
     point_latest(run)
     return page
 

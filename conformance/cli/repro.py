@@ -58,5 +58,5 @@ def repro(
         )
     output.mkdir(parents=True, exist_ok=True)
     path = output / script.script_name(found)
-    typer.echo(script.write(results, found, scenario, case, checkpoint, path))
+    typer.echo(script.write(results, found, model, scenario, case, checkpoint, path))
     err.print(f"run it with: python {path}", markup=False, highlight=False, soft_wrap=True)

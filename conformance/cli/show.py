@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,14 +18,14 @@ from conformance.cli.options import (
     Manifest,
     Models,
     Reports,
-    Run,
     Tier,
     err,
     out,
 )
 
 if TYPE_CHECKING:
-    pass
+    from conformance.records import Results
+    from conformance.report.changed import Changes
 
 
 def list_cells(
@@ -55,12 +56,57 @@ def show(
     terminal.show(selecting.open_run(reports, name).results(), cell, out)
 
 
-def report(name: Run = "latest", reports: Reports = REPORTS) -> None:
-    """Write the page of a judged run anew and print its path."""
+def report(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="A run's name, or `latest`; several runs become one page."),
+    ] = None,
+    against: Annotated[
+        str,
+        typer.Option(help="Compare with this run; by default the one before, `none` for no run."),
+    ] = "",
+    reports: Reports = REPORTS,
+) -> None:
+    """Write the pages of a judged run anew, or of several merged, and print the path.
+
+    Runs of several machines get a column each: `conformance report RUN_CPU RUN_GPU` writes
+    `reports/RUN_CPU+RUN_GPU/index.html`. Runs that are incomplete, or that cannot stand side by
+    side (other thresholds, weights or scenarios, the same cells on the same hardware), are
+    refused.
+    """
     from conformance.report import html
 
-    folder = selecting.open_run(reports, name)
-    typer.echo(html.write(folder.results(), folder.path))
+    if names and len(names) > 1:
+        typer.echo(_merged(names, against, reports))
+        return
+    folder = selecting.open_run(reports, *(names or ["latest"]))
+    results = folder.results()
+    changes = _changes(folder.path, results, against, reports)
+    typer.echo(html.publish(results, folder.path, html.Besides(changes=changes)))
+
+
+def _merged(names: list[str], against: str, reports: Path) -> Path:
+    from conformance.report import html, merging, tables
+    from conformance.store import RunFolder
+
+    found = merging.merged([selecting.open_run(reports, name).results() for name in names])
+    folder = RunFolder(reports / found.results.run.id)
+    folder.path.mkdir(exist_ok=True)
+    folder.write_results(found.results)
+    tables.write(found.results, folder.path)
+    changes = _changes(folder.path, found.results, against or "none", reports)
+    besides = html.Besides(changes=changes, sources=found.sources, origin=found.origin)
+    return html.publish(found.results, folder.path, besides)
+
+
+def _changes(path: Path, results: Results, against: str, reports: Path) -> Changes | None:
+    from conformance.diff import since
+
+    if against == "none":
+        return None
+    if against:
+        return since.between(selecting.open_run(reports, against).results(), results)
+    return since.last(path, results)
 
 
 def schema() -> None:

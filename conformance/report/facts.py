@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
@@ -81,8 +82,10 @@ def when(text: str) -> str:
     return f"{time:%Y-%m-%d %H:%M}{zone}"
 
 
-def run_facts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The run's facts, as titled lists of names and values."""
+def run_facts(
+    results: Results, sources: Sequence[Results] = ()
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The run's facts, as titled lists of names and values; `sources` are what was merged."""
     run, environment = results.run, results.environment
     about = [
         ("run", run.id),
@@ -104,8 +107,12 @@ def run_facts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
         (key, value if isinstance(value, str) else number(value))
         for key, value in asdict(environment.thresholds).items()
     ]
+    merged = [
+        (one.run.id, f"{', '.join(one.environment.devices)}, {one.run.command}") for one in sources
+    ]
     return [
         ("Run", about),
+        *([("Merged of", merged)] if merged else []),
         ("Machine", machine),
         ("Versions", sorted(environment.versions.items())),
         ("Thresholds", thresholds),

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from markupsafe import Markup
 
 from conformance.records import Results
 from conformance.report import calibrated, facts, findings, selftested
+from conformance.report.changed import Changes
 from conformance.report.looks import FAMILIES, LOOKS
 from conformance.report.payload import counts, payload
 from conformance.report.words import number
@@ -38,19 +42,77 @@ SCRIPTS = (
 STYLES = ("page.css", "parts.css")
 
 
-def write(results: Results, folder: Path, *, name: str = "index.html") -> Path:
-    """Write the page into `folder` and return its path; the file appears whole or not at all."""
+@dataclass(frozen=True, slots=True)
+class Besides:
+    """What a page shows besides its run: all of it may be absent.
+
+    `tested` is what the last self-test found, `changes` what differs from another run.
+    `sources` are the runs that were merged, `origin` the run and the id there of each cell.
+    `files` maps an architecture to the page of its own beside this one.
+    """
+
+    tested: selftested.Tested | None = None
+    changes: Changes | None = None
+    sources: tuple[Results, ...] = ()
+    origin: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def publish(results: Results, folder: Path, besides: Besides | None = None) -> Path:
+    """The page of the whole run, whose path is returned, and beside it one per architecture."""
+    tested = selftested.read(folder)
+    besides = replace(besides or Besides(), tested=tested, files=files(results))
+    for architecture, name in besides.files.items():
+        own = of_architecture(results, architecture)
+        models = {model.id for model in own.models}
+        changes = besides.changes.of(models) if besides.changes else None
+        write(own, folder, replace(besides, changes=changes, files={}), name=name)
+    return write(results, folder, besides)
+
+
+def write(
+    results: Results, folder: Path, besides: Besides | None = None, *, name: str = "index.html"
+) -> Path:
+    """Write one page into `folder` and return its path; the file appears whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     unfinished = path.with_suffix(".unfinished")
-    text = render(results, selftested.read(folder))
+    text = render(results, besides or Besides(tested=selftested.read(folder)))
     unfinished.write_text(text, encoding="utf-8", errors="replace")
     unfinished.replace(path)
     return path
 
 
-def render(results: Results, tested: selftested.Tested | None = None) -> str:
-    """The page's text. `tested` is what the last self-test found."""
+def files(results: Results) -> dict[str, str]:
+    """The file name of every architecture's own page, in the order of the run."""
+    found: dict[str, str] = {}
+    for architecture in dict.fromkeys(cell.architecture for cell in results.cells):
+        name = re.sub(r"[^A-Za-z0-9._-]+", "_", architecture).strip("._")[:80] or "architecture"
+        while f"{name}.html" in {*found.values(), "index.html"}:
+            name += "_"
+        found[architecture] = f"{name}.html"
+    return found
+
+
+def of_architecture(results: Results, architecture: str) -> Results:
+    """The run's models of one architecture, and what belongs to them."""
+    cells = tuple(cell for cell in results.cells if cell.architecture == architecture)
+    models = {cell.model for cell in cells}
+    columns = {cell.backend for cell in cells}
+    asked = {cell.scenario for cell in cells}
+    return replace(
+        results,
+        cells=cells,
+        models=tuple(model for model in results.models if model.id in models),
+        backends=tuple(backend for backend in results.backends if backend.id in columns),
+        scenarios=tuple(scenario for scenario in results.scenarios if scenario.id in asked),
+        groups=tuple(group for group in results.groups if group.model in models),
+    )
+
+
+def render(results: Results, besides: Besides | None = None) -> str:
+    """The page's text."""
+    besides = besides or Besides()
     script = "(() => {\n'use strict';\n" + "\n".join(map(_asset, SCRIPTS)) + "\n})();\n"
     style = "\n".join(map(_asset, STYLES))
     environment = jinja2.Environment(
@@ -63,7 +125,7 @@ def render(results: Results, tested: selftested.Tested | None = None) -> str:
     environment.filters["number"] = number
     return environment.get_template("page.html.j2").render(
         results=results,
-        data=payload(results),
+        data=payload(results, besides.origin, besides.files),
         script=Markup(script),  # noqa: S704 - our own files
         style=Markup(style),  # noqa: S704
         script_digest=_digest(script),
@@ -71,10 +133,12 @@ def render(results: Results, tested: selftested.Tested | None = None) -> str:
         headline=findings.headline_of(results),
         findings=findings.findings(results),
         backends=facts.backends(results),
-        facts=facts.run_facts(results),
+        facts=facts.run_facts(results, besides.sources),
         calibration=results.environment.calibration,
         calibrated=calibrated,
-        tested=tested,
+        tested=besides.tested,
+        changes=besides.changes,
+        ids={cell.id for cell in results.cells},
         layouts=facts.layouts(results),
         started=facts.when(results.run.started),
         counts=counts(results.cells),

@@ -10,9 +10,11 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 from conformance.records import CellResult, Group, Judged, Results, Verdict
@@ -34,7 +36,14 @@ class Payload:
     parts: tuple[str, ...]
 
 
-def payload(results: Results) -> Payload:
+def payload(
+    results: Results,
+    origin: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> Payload:
+    """`origin` is the run and the id there of cells that come of another run; `files` are the
+    pages of the architectures.
+    """
     groups = {(group.model, group.backend): group for group in results.groups}
     same: dict[tuple[str, str, str], list[CellResult]] = defaultdict(list)
     members: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
@@ -52,11 +61,13 @@ def payload(results: Results) -> Payload:
                     group,
                     tuple(same[cell.model, cell.scenario, cell.case]),
                 ),
+                origin.get(cell.id, (results.run.id, cell.id)),
             )
             for cell in cells
         ]
         parts.append(packed({"log": clipped(group.log_tail if group else ""), "cells": details}))
-    return Payload(packed(_index(results, members, groups)), tuple(parts))
+    index = _index(results, members, groups) | {"files": dict(files)}
+    return Payload(packed(index), tuple(parts))
 
 
 def packed(value: Any) -> str:
@@ -161,10 +172,16 @@ def _about(group: Group | None) -> dict[str, Any]:
     return about | {"boundaries": list(figures.boundaries(group))}
 
 
-def _detail(cell: CellResult, context: Context) -> dict[str, Any]:
+def repro_command(run: str, cell: str) -> str:
+    """Writes the script that shows the cell's verdict again without the harness."""
+    return shlex.join(["conformance", "repro", cell, "--run", run])
+
+
+def _detail(cell: CellResult, context: Context, origin: tuple[str, str]) -> dict[str, Any]:
     return {
         "words": [clipped(text) for text in reasoning(cell, context)],
         "command": cell.command,
+        "repro": repro_command(*origin),
         "detail": clipped(cell.detail),
         "layers": plain(cell.layers),
         "prompts": [list(ids) for ids in cell.prompt_ids],

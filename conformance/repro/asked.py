@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.errors import ConformanceError
-from conformance.repro.quoting import Imported, extent, import_lines
+from conformance.repro.quoting import Imported, extent
 from conformance.scenario import PAIR, Scenario
 
 _KNOWN = {"scenario", "PAIR"}
@@ -18,7 +19,7 @@ _KNOWN = {"scenario", "PAIR"}
 class Asked:
     """The scenario's code; `trace` and `reference` are the names of its two functions."""
 
-    imports: tuple[str, ...]
+    imports: Mapping[str, Imported]
     text: str
     names: frozenset[str]
     trace: str
@@ -41,7 +42,7 @@ def asked(scenario: Scenario) -> Asked:
     reading = _Reading(scenario.path.parent)
     _read(reading, scenario.path, scenario.name)
     return Asked(
-        imports=tuple(import_lines(reading.imports)),
+        imports=reading.imports,
         text="\n\n\n".join(reading.texts),
         names=frozenset(reading.names),
         trace=scenario.name,

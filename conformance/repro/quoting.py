@@ -24,25 +24,25 @@ _REMARK = re.compile(r"[ \t]+# (?:type: ignore|noqa)[^\n]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Quoted:
-    """Import lines of other packages, and definitions in the order they need each other.
-
-    `owners` are the modules of what is defined; `types` are the harness's own that annotations
-    name and that are not defined, because nothing looks them up.
-    """
-
-    imports: tuple[str, ...]
-    text: str
-    owners: Mapping[str, str]
-    types: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Imported:
     """A name that a module took from elsewhere; `name` is "" where it is a module itself."""
 
     module: str
     name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """What is imported of other packages, and definitions in the order they need each other.
+
+    `owners` are the modules of what is defined; `types` are the harness's own that annotations
+    name and that are not defined, because nothing looks them up.
+    """
+
+    imports: Mapping[str, Imported]
+    text: str
+    owners: Mapping[str, str]
+    types: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def quote(
     texts = [renamed(text, clashes) for text in (*taken.texts, *taken.namespaces())]
     imports = {f"{k}{OTHER}" if k in clashes else k: v for k, v in taken.imports.items()}
     types = frozenset(taken.types) - {*taken.owners, *imports, *given}
-    return Quoted(tuple(import_lines(imports)), "\n\n\n".join(texts), taken.owners, types)
+    return Quoted(imports, "\n\n\n".join(texts), taken.owners, types)
 
 
 def unused(

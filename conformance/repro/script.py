@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
@@ -15,10 +15,22 @@ from conformance.campaign import REFERENCE
 from conformance.checkpoints import Checkpoint
 from conformance.engines.environment import ENVIRONMENT
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Case, CellResult, Group, Results, Thresholds, Verdict
+from conformance.records import (
+    Backend,
+    Case,
+    CellResult,
+    Group,
+    Model,
+    Results,
+    Thresholds,
+    Verdict,
+)
 from conformance.repro.asked import asked
 from conformance.repro.sections import ENGINES, sections
 from conformance.scenario import Scenario
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _WORKERS = {
     "cpu": "conformance.engines.cpu_worker:CPUTraceWorker",
@@ -42,19 +54,23 @@ def script_name(cell: CellResult) -> str:
 def write(
     results: Results,
     cell: CellResult,
+    model: Model,
     scenario: Scenario,
     case: Case,
     checkpoint: Checkpoint,
     path: Path,
 ) -> Path:
     """Write the script of a judged cell. Raises ConformanceError where it cannot stand alone."""
-    path.write_text(text(results, cell, scenario, case, checkpoint, path.name), encoding="utf-8")
+    path.write_text(
+        text(results, cell, model, scenario, case, checkpoint, path.name), encoding="utf-8"
+    )
     return path
 
 
 def text(
     results: Results,
     cell: CellResult,
+    model: Model,
     scenario: Scenario,
     case: Case,
     checkpoint: Checkpoint,
@@ -100,19 +116,14 @@ def text(
         versions=repr({n: v for n, v in _versions(group, results).items() if n in _SHOWN}),
         verdict=repr("match" if cell.verdict is Verdict.EXACT else cell.verdict.value),
         limits=_limits(results.environment.thresholds),
-        model_layout=repr(_pinned(group)),
-        backend={
-            "id": repr(backend.id),
-            "pipeline": backend.pipeline,
-            "tensor": backend.tensor,
-            "transport": repr(backend.transport),
-            "options": repr(dict(backend.options)),
-        },
+        model=_fields(model, leave={"sources"}),
+        backend=_fields(backend, leave={"environment"}),
+        job={"settings": dict(case.settings)},
         twin=scenario.twin(case),
         wanted=repr(tuple(scenario.needs(case))),
         one_stage=one_stage,
         patience=_TO_HANG if cell.verdict is Verdict.TIMEOUT else _PATIENCE,
-        case={f.name: repr(_plain(getattr(case, f.name))) for f in dataclasses.fields(case)},
+        case=_fields(case),
         engine=_words(backend, device, relay=relay),
         worker=repr(_RELAYS[device])
         if relay
@@ -193,16 +204,18 @@ def _relayed(group: Group, backend: Backend) -> bool:
     return served == "relay" if served else relay_needed(backend.pipeline, backend.transport)
 
 
-def _pinned(group: Group) -> str:
-    return group.layout
-
-
 def _versions(group: Group, results: Results) -> Mapping[str, str]:
     return group.versions or results.environment.versions
 
 
 def _limits(thresholds: Thresholds) -> dict[str, float]:
     return {k: v for k, v in dataclasses.asdict(thresholds).items() if not isinstance(v, str)}
+
+
+def _fields(record: DataclassInstance, leave: Collection[str] = ()) -> dict[str, str]:
+    """A record's fields as expressions."""
+    names = [one.name for one in dataclasses.fields(record) if one.name not in leave]
+    return {name: repr(_plain(getattr(record, name))) for name in names}
 
 
 def _plain(value: Any) -> Any:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from conformance.errors import ConformanceError
 from conformance.repro.asked import Asked
-from conformance.repro.quoting import Quoted, quote, unused
+from conformance.repro.quoting import Imported, Quoted, import_lines, quote, unused
 
 #: What the script defines itself instead: the harness's own would bring much along.
 GIVEN = frozenset({"record", "worker_class", "find", "observed", "Branches", "stop_at"})
@@ -40,6 +41,40 @@ _VERDICT = "conformance.repro.verdict:"
 ENGINES = frozenset(_TRACE)
 
 
+#: What the script itself imports.
+_ITSELF = {
+    **{
+        name: Imported(name)
+        for name in ("re", "signal", "subprocess", "tempfile", "torch", "traceback")
+    },
+    "dataclass": Imported("dataclasses", "dataclass"),
+    "replace": Imported("dataclasses", "replace"),
+    "metadata": Imported("importlib", "metadata"),
+    "SimpleNamespace": Imported("types", "SimpleNamespace"),
+}
+
+
+#: What the script defines and imports itself; a scenario may not.
+_OWN = frozenset(
+    {
+        *("STEP", "CHECKPOINT", "CHECKPOINT_DIGEST", "DEVICE", "VERSIONS", "VERDICT", "REASON"),
+        *("LIMITS", "MODEL", "BACKEND", "TWIN", "NEEDS", "SECONDS", "CASE", "SCENARIO", "record"),
+        *(
+            "job",
+            "run_truth",
+            "run_trace",
+            "half",
+            "traced_on",
+            "claims",
+            "same_way",
+            "first_line",
+            "main",
+        ),
+        *("sys", "os", "importlib", "Path", *_ITSELF, *GIVEN, *_NO_PARTS),
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Sections:
     """The parts of a script. `types` are only named in annotations; `parts` says that
@@ -51,6 +86,17 @@ class Sections:
     truth: Quoted
     judge: Quoted
     parts: bool
+
+    def imports(self, asked: Asked) -> list[str]:
+        """Import lines of everything but the two halves, which import for themselves."""
+        names = {**self.judge.imports, **self.common.imports, **asked.imports, **_ITSELF}
+        return list(import_lines(names))
+
+    def halves(self, part: Quoted, asked: Asked) -> list[str]:
+        """Import lines of one half: what the whole script has is not repeated."""
+        known = {**self.judge.imports, **self.common.imports, **asked.imports, **_ITSELF}
+        own = {name: one for name, one in part.imports.items() if known.get(name) != one}
+        return list(import_lines(own))
 
     @property
     def types(self) -> list[str]:
@@ -66,6 +112,12 @@ def sections(
     """What to quote. `worker` is the worker's class, "" for none of the script's own; `rules`
     are those of `verdict` that the cell needs, `used` what else the script says.
     """
+    for name in sorted(asked.names & _OWN):
+        if asked.imports.get(name) != _ITSELF.get(name) or name not in _ITSELF:
+            raise ConformanceError(
+                f"the scenario {asked.trace!r} defines {name!r}, which the script needs itself",
+                remedy="give it another name in the scenario's file",
+            )
     trace = (_TRACE[engine], *([worker] if worker else []))
     judge = (f"{_VERDICT}verdict_on", *(f"{_VERDICT}{rule}" for rule in rules))
     judge += ("conformance.judge.relations:compare_exact",) if exact else ()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.judge import metrics, relations, tokens
+from conformance.judge import metrics, relations, texts, tokens
 from conformance.records import Site
 
 #: First that fits decides.
@@ -96,8 +96,16 @@ def form(site: Site, mine: Values, truth: Values, members: Sequence[Values]) -> 
     if site not in truth:
         return "structure", "the reference has no such observation"
     value, wanted = mine[site], truth[site]
+    if texts.is_text(value) and texts.is_text(wanted):
+        words = texts.differ(value, wanted)
+        return ("wrong", words) if words else None
     if value.shape != wanted.shape:
         return "structure", f"shape {list(value.shape)} instead of {list(wanted.shape)}"
+    return kind_of(site, value, wanted, members)
+
+
+def kind_of(site: Site, value: Tensor, wanted: Tensor, members: Sequence[Values]) -> Claim | None:
+    """Dtype and finiteness."""
     allowed = {member[site].dtype for member in members}
     if wanted.is_floating_point():
         allowed |= {torch.bfloat16} | ({torch.float32} if site.name == "logits" else set())

@@ -34,7 +34,8 @@ function verdictPart(cell, detail) {
   return el('section', { class: `verdict ${cell.verdict.family}` },
     el('p', { class: 'big' }, mark(cell.verdict), el('span', {}, own(first))),
     rest.map((words) => el('p', {}, own(words))),
-    el('h3', {}, 'Run this cell again'), copyable(detail.command, 'the command'));
+    el('h3', {}, 'Run this cell again'), copyable(detail.command, 'the command'),
+    el('h3', {}, 'Write a script that shows it without the harness'), copyable(detail.repro, 'the command for a script'));
 }
 
 /** The same case on the other backends, and the other cases here. */

@@ -20,7 +20,7 @@ async function load() {
   const index = await unpack('index');
   run.verdicts = index.verdicts.map(([name, family, symbol, meaning], rank) => ({ name, family, symbol, meaning, rank }));
   run.byVerdict = new Map(run.verdicts.map((verdict) => [verdict.name, verdict]));
-  for (const key of ['families', 'thresholds', 'environment', 'models', 'backends', 'scenarios']) run[key] = index[key];
+  for (const key of ['families', 'thresholds', 'environment', 'models', 'backends', 'scenarios', 'files']) run[key] = index[key];
   run.others = index.others.map(([model, name, about]) => ({ model: run.models[model], backend: { id: name }, about }));
   const columns = index.cells;
   let next = 0;

@@ -35,11 +35,12 @@ function neighbours(cell) {
   return { next: problems[at + 1], worse: problems[at - 1] };
 }
 
-function buildFindings() {
-  const button = byId('more-findings');
+/** A button that shows the rest of a list that the page begins with. */
+function buildMore(id, rest) {
+  const button = byId(id);
   if (!button) return;
   button.addEventListener('click', () => {
-    for (const line of document.querySelectorAll('[data-more]')) line.hidden = false;
+    for (const line of document.querySelectorAll(rest)) line.hidden = false;
     button.remove();
   });
 }

@@ -57,17 +57,20 @@ function filtered() {
 async function begin() {
   byId('theme').addEventListener('click', toggleTheme);
   byId('skip').addEventListener('click', () => document.querySelector('.tile[tabindex="0"]')?.focus());
-  byId('to-findings')?.addEventListener('click', (event) => {
-    event.preventDefault();
-    byId('findings').scrollIntoView();
-    byId('findings').focus({ preventScroll: true });
-  });
+  for (const link of document.querySelectorAll('[data-to]')) {
+    link.addEventListener('click', (event) => {
+      event.preventDefault();
+      byId(link.dataset.to).scrollIntoView();
+      byId(link.dataset.to).focus({ preventScroll: true });
+    });
+  }
   await load();
   readFilter(location.hash.slice(1));
   buildToolbar(filtered);
   buildMatrix();
   buildList();
-  buildFindings();
+  buildMore('more-findings', '[data-more]');
+  buildMore('more-changes', '[data-more-changes]');
   buildKeys();
   refresh();
   addEventListener('hashchange', follow);

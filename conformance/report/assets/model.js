@@ -7,7 +7,7 @@ function showModel(model) {
   host.replaceChildren(...[
     el('nav', { class: 'crumbs', 'aria-label': 'where you are' }, el('a', { href: filterLink() }, 'matrix'), ' / ', own(model.id)),
     el('h2', { tabindex: '-1' }, own(model.id)),
-    el('p', { class: 'lead' }, modelWords(model)),
+    el('p', { class: 'lead' }, modelWords(model), run.files[model.architecture] && [' · ', el('a', { href: encodeURI(run.files[model.architecture]) }, 'this architecture as a page of its own')]),
     el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'scenarios by backend' }, el('table', { class: 'cases' },
       el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'scenario'), groups.map((group) => el('th', { scope: 'col' }, own(group.backend.id))))),
       el('tbody', {}, scenarios.map((scenario) => el('tr', {},
