@@ -215,7 +215,8 @@ class _Maker:
         def make() -> Job:
             cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
             job = self._job(
-                backend, cases + cases_beside(cases),
+                backend,
+                cases + cases_beside(cases),
                 probe=probe,
                 expect=expected(backend, group.settings),
                 settings=group.settings,

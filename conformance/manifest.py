@@ -16,7 +16,7 @@ from pydantic import Field
 
 from conformance.documents import Location, Refusal, check, parse
 from conformance.engines import ENGINES
-from conformance.records import PARTS, Backend, Model, Source, record
+from conformance.records import PARTS, Backend, Model, Part, Source, record
 
 #: A model's or backend's id is also the name of a folder.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -63,7 +63,7 @@ class _ModelEntry:
     sources: tuple[_SourceEntry, ...] = ()
     layout: str = ""
     tiers: tuple[str, ...] = ("default",)
-    parts: tuple[Literal["embedding", "attention", "mlp", "norm", "head", "experts"], ...] = PARTS
+    parts: tuple[Part, ...] = PARTS
 
 
 @record()
@@ -138,9 +138,7 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
         config = {key: value for key, value in merged.items() if value is not None}
         seed = defaults.seed if entry.seed is None else entry.seed
         sources = (Source("tiny", config=config, seed=seed),)
-    return Model(
-        name, entry.architecture or name, sources, entry.layout, entry.tiers, entry.parts
-    )
+    return Model(name, entry.architecture or name, sources, entry.layout, entry.tiers, entry.parts)
 
 
 def _source(entry: _SourceEntry, place: Location, folder: Path) -> Source:

@@ -104,7 +104,8 @@ class Source:
 
 
 #: What a model has for scenarios to look at, unless models.yaml says otherwise.
-PARTS = ("embedding", "attention", "mlp", "norm", "head")
+Part = Literal["embedding", "attention", "mlp", "norm", "head", "experts"]
+PARTS: tuple[Part, ...] = ("embedding", "attention", "mlp", "norm", "head")
 
 
 @record()
@@ -122,7 +123,7 @@ class Model:
     sources: tuple[Source, ...]
     layout: str = ""
     tiers: tuple[str, ...] = ("default",)
-    parts: tuple[str, ...] = PARTS
+    parts: tuple[Part, ...] = PARTS
 
 
 @record()
