@@ -6,6 +6,7 @@ columns = sweep.columns(backends, points, had)
 sweep.publish(run, results, sweep.read(run))
 """
 
+from conformance.bisect.releases import published
 from conformance.sweep.page import publish
 from conformance.sweep.points import (
     Point,
@@ -18,7 +19,7 @@ from conformance.sweep.points import (
     write,
 )
 from conformance.sweep.trend import Trend, trend
-from conformance.sweep.versions import expand, published
+from conformance.sweep.versions import expand
 
 __all__ = [
     "Point",

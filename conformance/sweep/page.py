@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jinja2
@@ -15,8 +16,8 @@ from conformance.records import Results, to_json
 from conformance.report.looks import FAMILIES, LOOKS
 from conformance.store import RunFolder
 from conformance.store.files import write_text
-from conformance.sweep.points import Swept
-from conformance.sweep.trend import Trend, split, trend
+from conformance.sweep.points import Point, Swept
+from conformance.sweep.trend import Mark, Trend, split, together, trend
 
 PAGE, JSON, TABLE = "sweep.html", "sweep.json", "sweep.csv"
 
@@ -96,8 +97,18 @@ def render(found: Trend) -> str:
         looks=LOOKS,
         families=FAMILIES,
         used=[verdict for verdict in LOOKS if found.verdicts.get(verdict.value)],
-        packages=list(found.axes),
+        heads_of=heads(found.points, list(found.axes)),
     )
+
+
+def heads(points: Sequence[Point], packages: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
+    """For each package its versions over the columns, each with how many columns it spans."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for at, package in enumerate(packages):
+        names = packages[: at + 1]
+        versions = [tuple(point.asked[name] for name in names) for point in points]
+        found[package] = [(one[-1], len(list(group))) for one, group in itertools.groupby(versions)]
+    return found
 
 
 class _Model:
@@ -113,3 +124,8 @@ class _Model:
         }
         self.engines = {one.backend: one.said for one in found.engines if one.model == name}
         self.changes = [change for change in found.changes if change.model == name]
+
+    def whole(self, backend: str) -> list[Mark]:
+        """One backend's scenarios taken together, point by point."""
+        columns = zip(*(row.marks for row in self.backends[backend]), strict=True)
+        return [together(marks) for marks in columns]

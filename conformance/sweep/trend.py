@@ -8,7 +8,7 @@ from dataclasses import field
 
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import CellResult, Group, Results, Verdict, record
-from conformance.report.findings import headline
+from conformance.report.findings import blamed, headline
 from conformance.report.looks import ORDER, worst
 from conformance.sweep.points import Point, Swept
 
@@ -41,6 +41,16 @@ class Row:
     scenario: str
     marks: tuple[Mark, ...]
 
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Which marks stand for other bits than the last one before that observed anything."""
+        found, last = [], 0
+        for at, mark in enumerate(self.marks):
+            if mark.bits and last not in (0, mark.bits):
+                found.append(at)
+            last = mark.bits or last
+        return tuple(found)
+
 
 @record()
 class Change:
@@ -72,6 +82,7 @@ class Explained:
     cells: int
     example: str
     command: str
+    blamed: str = ""
 
 
 @record()
@@ -173,6 +184,13 @@ def _mark(point: str, cells: Sequence[CellResult], bits: int) -> Mark:
     )
 
 
+def together(marks: Sequence[Mark]) -> Mark:
+    """Several scenarios at one point as one mark."""
+    bad = min(marks, key=lambda mark: ORDER[mark.verdict])
+    cells, passed = (sum(getattr(mark, name) for mark in marks) for name in ("cells", "passed"))
+    return Mark(bad.point, bad.verdict, cells, passed, bad.words)
+
+
 def _numbers(row: Sequence[Sequence[str]]) -> list[int]:
     """One number for each point: equal where all the cases observed the very same bits."""
     known: list[Sequence[str]] = []
@@ -253,10 +271,11 @@ def _short(mark: Mark) -> str:
 
 def _explained(results: Results, swept: Swept) -> tuple[Explained, ...]:
     """Cells that did not pass, gathered by what is said of them, the worst first."""
-    found: dict[tuple[Verdict, str], list[CellResult]] = {}
+    found: dict[tuple[Verdict, str, str], list[CellResult]] = {}
     for cell in results.cells:
         if not cell.verdict.passes:
-            found.setdefault((cell.verdict, headline(cell)), []).append(cell)
+            key = (cell.verdict, headline(cell), blamed(cell))
+            found.setdefault(key, []).append(cell)
     order = [point.name for point in swept.points]
     explained = [
         Explained(
@@ -269,7 +288,8 @@ def _explained(results: Results, swept: Swept) -> tuple[Explained, ...]:
             len(cells),
             cells[0].id,
             cells[0].command,
+            who,
         )
-        for (verdict, words), cells in found.items()
+        for (verdict, words, who), cells in found.items()
     ]
     return tuple(sorted(explained, key=lambda one: (ORDER[one.verdict], -one.cells)))

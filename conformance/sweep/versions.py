@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterable
 
 from packaging.version import InvalidVersion, Version
 
 from conformance.errors import ConformanceError
 
-#: Seconds that pip may take to answer.
-_PATIENCE = 300
-
 _EXAMPLE = "write releases and ranges of them: 0.28..0.30,0.32.0, or 0.28.. for all since"
-
-
-def published(package: str) -> tuple[str, ...]:
-    """Every version that pip finds, wherever it is told to look.
-
-    Raises ConformanceError when there is none.
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "index", "versions", package, "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_PATIENCE,
-    )
-    try:
-        return tuple(json.loads(done.stdout)["versions"])
-    except (ValueError, KeyError) as error:
-        words = (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
-        raise ConformanceError(
-            f"the releases of {package} are not known: {words}",
-            remedy="check its name, and pip's settings: PIP_INDEX_URL, PIP_FIND_LINKS",
-        ) from error
 
 
 def expand(text: str, releases: Iterable[str]) -> tuple[str, ...]:
