@@ -104,7 +104,7 @@ class Source:
 
 
 #: What a model has for scenarios to look at, unless models.yaml says otherwise.
-Part = Literal["embedding", "attention", "mlp", "norm", "head", "experts"]
+Part = Literal["embedding", "attention", "mlp", "norm", "head", "experts", "long"]
 PARTS: tuple[Part, ...] = ("embedding", "attention", "mlp", "norm", "head")
 
 

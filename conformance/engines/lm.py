@@ -41,7 +41,9 @@ class TracedModel:
         """[rows, vocabulary]: the final norm and the head on rows of a stream, nothing more."""
         head = follow(self.model, self.layers.parts.head)
         normed = follow(self.model, self.layers.parts.norm)(stream)
-        return functional.linear(normed.to(head.weight.dtype), head.weight)[:, : self.layers.parts.vocabulary]
+        return functional.linear(normed.to(head.weight.dtype), head.weight)[
+            :, : self.layers.parts.vocabulary
+        ]
 
     @property
     def ids(self) -> Tensor:

@@ -43,8 +43,10 @@ class Parts:
     vocabulary: int = 0
 
     def require(self, needs: Collection[str]) -> None:
-        """Raises Refused, naming what of this the model does not have."""
-        absent = [name for name in needs if not getattr(self, name)]
+        """Raises Refused, naming what of this the model does not have; what else it may have
+        (long prompts) is models.yaml's to say.
+        """
+        absent = [name for name in needs if not getattr(self, name, name)]
         if absent:
             raise Refused(f"the model has no part called {' or '.join(absent)}")
 

@@ -66,6 +66,7 @@ def columns(
         Column(backend, variant, _cells(model, f"{backend.id}{MARK}{variant.id}", variant))
         for fault in faults
         if not fault.architectures or model.architecture in fault.architectures
+        if set(fault.parts) <= set(model.parts)
         for backend in backends
         if backend.id in fault.backends
         for variant in fault.variants()[-(most or 0) :]

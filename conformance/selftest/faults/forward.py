@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from conformance.records import Side, Verdict
-from conformance.selftest.fault import Fault, Inexpressible, Moment, Point
+from conformance.selftest.fault import VLLM, Fault, Inexpressible, Moment, Point
 from conformance.selftest.faults.model import attention, layer, mlp, positional
 from conformance.selftest.faults.shapes import noisy
 
@@ -83,6 +83,11 @@ def positions_off(model: nn.Module, now: Moment) -> list[Any]:
     return [module.register_forward_pre_hook(hook, with_kwargs=True) for _, module in modules]
 
 
+def unchanged(value: Any, now: Moment) -> Any:
+    """The engine is only opened otherwise."""
+    return value
+
+
 def _fault(name: str, act: Any, **more: Any) -> Fault:
     given: dict[str, Any] = {
         "source": "faults.md",
@@ -108,6 +113,29 @@ FAULTS = (
         source="faults.md: tp-race",
     ),
     _fault("rope", positions_off, doses=(1, 8), places=("",), verdicts=OFF, quick=True),
+    _fault(
+        "rope-long",
+        positions_off,
+        source="faults.md: rope",
+        cases=("long_context.all",),
+        parts=("long",),
+        doses=(1,),
+        places=("",),
+        verdicts=OFF,
+        alone=True,
+    ),
+    _fault(
+        "softcap-window",
+        unchanged,
+        point=Point.NOWHERE,
+        cases=("long_context.all",),
+        parts=("long",),
+        places=("",),
+        backends=VLLM,
+        verdicts=OFF,
+        alone=True,
+        options={"hf_overrides": {"sliding_window": 4096}},
+    ),
     _fault(
         "coarse-mlp", noisy_mlp, doses=(0.003, 0.03, 0.3), verdicts=OFF, cases=("read_all.pair",)
     ),

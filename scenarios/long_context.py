@@ -1,0 +1,34 @@
+"""Long context: a prompt of some 1,600 tokens, past the window of layers that have one.
+
+The stream after the first, the middle and the last layer, of every token, and the logits.
+"""
+
+from conformance import scenario
+
+THINGS = ("lamps", "ropes", "barrels", "letters", "saddles", "kettles", "ladders", "baskets")
+PROMPT = " ".join(
+    f"On day {n} they carried {3 * n % 17 + 2} {THINGS[n % 8]} to the upper house."
+    for n in range(1, 49)
+)
+LAYERS = {"first": "first", "middle": "middle", "last": "last"}
+
+
+@scenario(
+    layers=LAYERS,
+    prompts=(PROMPT,),
+    needs=lambda _: ("long",),
+    settings=lambda _: {"length": 2048},
+)
+def long_context(lm, case):
+    with lm.trace(case.prompts[0]):
+        streams = {index: lm.layers[index].stream for index in sorted(case.layers.values())}
+        streams = streams.save()
+        logits = lm.logits.save()
+    return [{"stream": streams, "logits": logits}]
+
+
+@long_context.reference
+def _(model, case):
+    run = model.run(case.prompts[0])
+    streams = {index: run.stream[0][index] for index in sorted(case.layers.values())}
+    return [{"stream": streams, "logits": run.logits}]
