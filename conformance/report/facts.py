@@ -35,11 +35,15 @@ def backends(results: Results) -> list[Column]:
     groups: dict[str, list[Group]] = defaultdict(list)
     for group in results.groups:
         groups[group.backend].append(group)
+    asked = {backend.id: " ".join(backend.requirements) for backend in results.backends}
     columns = []
     for name, total in by_backend(results).items():
         mine = [summary for (_, backend), summary in pairs.items() if backend == name]
         clean = sum(summary.passed == summary.total for summary in mine)
-        columns.append(Column(name, total, clean, len(mine), engine(groups[name])))
+        said = engine(groups[name])
+        if asked.get(name):
+            said = f"{said}; with {asked[name]}"
+        columns.append(Column(name, total, clean, len(mine), said))
     return columns
 
 
