@@ -10,6 +10,15 @@ from conformance.bisect.search import Class
 from conformance.bisect.state import State
 from conformance.store.keys import PACKAGES
 
+#: How much is told of why something is untestable; report.json has all.
+_WORDS = 240
+
+
+def clipped(text: str) -> str:
+    """On one line, and not too long."""
+    words = " ".join(text.split())
+    return words if len(words) <= _WORDS else words[: _WORDS - 1].rstrip() + "…"
+
 
 def headline(state: State, conclusion: Conclusion) -> str:
     """One sentence: what is the cause, or why there is none to name."""
@@ -24,7 +33,7 @@ def headline(state: State, conclusion: Conclusion) -> str:
                 f"--bad. The candidates may run from new to old."
             )
         case Ending.UNTESTABLE:
-            why = state.of(conclusion.bad or conclusion.good)[0].untestable
+            why = clipped(state.of(conclusion.bad or conclusion.good)[0].untestable)
             return f"The end {bad or good} cannot be tested: {why}"
         case Ending.UNSTEADY:
             return _unsteady(state, conclusion, label)
@@ -92,7 +101,7 @@ def held_words(state: State, conclusion: Conclusion, others: Mapping[str, tuple[
         case Class.GOOD:
             return f"With {held} it is good: not {asked.subject} is the cause, but one of them."
         case Class.UNTESTABLE:
-            return f"{held} cannot be kept: {tried[0].untestable}"
+            return f"{held} cannot be kept: {clipped(tried[0].untestable)}"
 
 
 def notes(state: State, odd: Sequence[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from conformance.bisect.headline import clipped
 from conformance.bisect.report import Report
 from conformance.errors import ExitCode
 from conformance.report.markdown import plain
@@ -37,7 +38,11 @@ def parts(report: Report) -> Iterator[Part]:
             ("package", good, bad),
             [(name, a or "–", b or "–") for name, (a, b) in report.moved.items()],
         ),
-        ("Nothing is known of", ("candidate", "why"), list(report.between.items())),
+        (
+            "Nothing is known of",
+            ("candidate", "why"),
+            [(name, clipped(why)) for name, why in report.between.items()],
+        ),
         (
             "Trials",
             ("candidate", "found", "signature", "environment", "build", "all"),
@@ -45,7 +50,7 @@ def parts(report: Report) -> Iterator[Part]:
                 (
                     one.candidate,
                     one.found.value,
-                    one.words,
+                    clipped(one.words),
                     one.environment,
                     f"{one.build_seconds:.0f} s" if one.built else "reused" * bool(one.environment),
                     f"{one.seconds:.0f} s",
