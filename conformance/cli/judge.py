@@ -35,7 +35,7 @@ def judge(
     Examples: `conformance judge latest --k-max 1.8`,
     `conformance judge latest --calibration calibration.json`.
     """
-    from conformance import calibration, execution
+    from conformance import calibration, execution, sweep
     from conformance.report.terminal import summary
     from conformance.scenario import discover
 
@@ -57,5 +57,6 @@ def judge(
         )
     results = execution.judge(folder, discover(scenarios), thresholds, found)
     page = execution.publish(folder, results)
+    sweep.publish_if_swept(folder, results)
     summary(results, page, out)
     raise typer.Exit(results.footer.exit_code)

@@ -7,7 +7,7 @@ sweep.publish(run, results, sweep.read(run))
 """
 
 from conformance.bisect.releases import published
-from conformance.sweep.page import publish
+from conformance.sweep.page import publish, publish_if_swept
 from conformance.sweep.points import (
     Point,
     Swept,
@@ -30,6 +30,7 @@ __all__ = [
     "expand",
     "point",
     "publish",
+    "publish_if_swept",
     "published",
     "read",
     "spec_of",

@@ -16,7 +16,7 @@ from conformance.records import Results, to_json
 from conformance.report.looks import FAMILIES, LOOKS
 from conformance.store import RunFolder
 from conformance.store.files import write_text
-from conformance.sweep.points import Point, Swept
+from conformance.sweep.points import FILE, Point, Swept, read
 from conformance.sweep.trend import Mark, Trend, split, together, trend
 
 PAGE, JSON, TABLE = "sweep.html", "sweep.json", "sweep.csv"
@@ -29,6 +29,11 @@ def publish(run: RunFolder, results: Results, swept: Swept) -> Path:
     write_text(run.path / TABLE, table(results, swept))
     write_text(run.path / PAGE, render(found))
     return run.path / PAGE
+
+
+def publish_if_swept(run: RunFolder, results: Results) -> Path | None:
+    """The same for a run that may be no sweep: then there is nothing to write."""
+    return publish(run, results, read(run)) if (run.path / FILE).is_file() else None
 
 
 def bits(run: RunFolder, results: Results) -> dict[str, str]:

