@@ -216,7 +216,7 @@ class _Maker:
             cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
             job = self._job(
                 backend,
-                cases + cases_beside(cases),
+                cases + (cases_beside(cases) if group is main else ()),
                 probe=probe,
                 expect=expected(backend, group.settings),
                 settings=group.settings,

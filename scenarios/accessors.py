@@ -26,15 +26,20 @@ def of_layer(layer, what):
     return part.input if what.endswith("input") else part.output
 
 
-def block(lm, what):
+def layers_with(lm, part):
+    """The layers that have this part: all, but in models of several kinds of layer."""
+    return [index for index, layer in enumerate(lm.layers) if not part or layer.has(part)]
+
+
+def block(lm, what, layers):
     """What each prompt's block reads, by its name; what layers have by layer."""
     if what in {"embedding", "norm"}:
         return {what: getattr(lm, what).output}
     values, streams = {}, {}
-    for index, layer in enumerate(lm.layers):
-        values[index] = of_layer(layer, what)
+    for index in layers:
+        values[index] = of_layer(lm.layers[index], what)
         if what == "input":
-            streams[index] = layer.stream
+            streams[index] = lm.layers[index].stream
     return {what: values, "stream": streams}
 
 
@@ -44,11 +49,13 @@ def block(lm, what):
     equal=lambda case: [("stream", "input+1")] if case.options["of"] == "input" else [],
 )
 def accessors(lm, case):
+    what = case.options["of"]
+    layers = [] if what in {"embedding", "norm"} else layers_with(lm, PARTS[what])
     with lm.trace() as tracer:
         with tracer.invoke(case.prompts[0]):
-            first = block(lm, case.options["of"]).save()
+            first = block(lm, what, layers).save()
         with tracer.invoke(case.prompts[1]):
-            second = block(lm, case.options["of"]).save()
+            second = block(lm, what, layers).save()
     return [first, second]
 
 

@@ -1,7 +1,8 @@
 """Batch: several prompts in one trace, each with its own rows and nobody else's.
 
-Six of mixed lengths; the same prompt three times; and a prompt beside a neighbour, then beside
-another of equal length, which must leave its rows the same to the last bit.
+Six of mixed lengths; the same prompt three times; a prompt beside a neighbour, then beside
+another of equal length, which must leave its rows the same to the last bit; and two whose
+blocks add to one list.
 """
 
 from conformance import scenario
@@ -32,18 +33,32 @@ def together(lm, prompts):
     return found
 
 
+def appended(lm, prompts):
+    """One trace in which every prompt's block adds to one list."""
+    with lm.trace() as tracer:
+        found = [].save()
+        for prompt in prompts:
+            with tracer.invoke(prompt):
+                found.append(block(lm))
+    return found
+
+
 def members(case):
     """Which prompts make up the batch."""
-    return {"six": range(6), "same": (0, 0, 0), "neighbours": (0, 1)}[case.options["of"]]
+    of = case.options["of"]
+    return {"six": range(6), "same": (0, 0, 0), "neighbours": (0, 1), "appended": (0, 1)}[of]
 
 
 @scenario(
     prompts=PROMPTS,
-    options={"of": ("six", "same", "neighbours")},
+    options={"of": ("six", "same", "neighbours", "appended")},
     equal=lambda case: [("stream", "beside_another")] if case.options["of"] == "neighbours" else [],
 )
 def batch(lm, case):
-    found = together(lm, [case.prompts[index] for index in members(case)])
+    prompts = [case.prompts[index] for index in members(case)]
+    if case.options["of"] == "appended":
+        return appended(lm, prompts)
+    found = together(lm, prompts)
     if case.options["of"] == "neighbours":
         other = together(lm, [case.prompts[0], case.prompts[2]])
         found[0]["beside_another"] = other[0]["stream"]

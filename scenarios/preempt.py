@@ -1,4 +1,4 @@
-"""Preemption: there is less room than four prompts need as they grow, so some are set aside and
+"""Preemption: there is less room than three prompts need as they grow, so some are set aside and
 computed anew.
 
 Each step's last row is that of an undisturbed generation, and no step is seen twice.
@@ -10,7 +10,6 @@ PROMPTS = (
     "The river rose through the night and by the morning the lower meadows lay under water",
     "Two brothers kept a small shop near the harbour where the ferries used to come in from the",
     "Count the lamps along the street and write down which of them are broken before the rain",
-    "Every autumn the storks gather on the roof of the mill and leave on the same day as last",
 )
 
 

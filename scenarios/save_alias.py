@@ -7,10 +7,11 @@ bit, whatever the model has done with its buffers since.
 from conformance import scenario
 
 
-def block(lm, part):
+def block(lm, part, layers):
     """What each prompt's block does: of every layer a copy, and the thing itself."""
     copied, kept = {}, {}
-    for index, layer in enumerate(lm.layers):
+    for index in layers:
+        layer = lm.layers[index]
         live = layer.attention.live if part == "attention" else layer.mlp.live
         copied[index] = live.clone()
         kept[index] = live
@@ -23,11 +24,13 @@ def block(lm, part):
     equal=lambda case: [(case.options["of"], "kept")],
 )
 def save_alias(lm, case):
+    part = case.options["of"]
+    layers = [index for index, layer in enumerate(lm.layers) if layer.has(part)]
     with lm.trace() as tracer:
         with tracer.invoke(case.prompts[0]):
-            first = block(lm, case.options["of"]).save()
+            first = block(lm, part, layers).save()
         with tracer.invoke(case.prompts[1]):
-            second = block(lm, case.options["of"]).save()
+            second = block(lm, part, layers).save()
     return [first, second]
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance import plan
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Model, Source
+from conformance.records import PARTS, Backend, Model, Source
 from conformance.scenario import discover
 
 ROOT = Path(__file__).parent.parent
@@ -25,7 +25,11 @@ def scenarios():
 
 def test_every_model_backend_scenario_and_case_is_one_cell(scenarios):
     cells = plan.cells(MODELS, BACKENDS, scenarios)
-    cases = sum(len(scenario.cases) for scenario in scenarios.values())
+    cases = sum(
+        set(scenario.needs(case)) <= set(PARTS)
+        for scenario in scenarios.values()
+        for case in scenario.expand(1)
+    )
     assert len(cells) == len({cell.id for cell in cells}) == 2 * 2 * cases
     assert [len(members) for members in plan.groups(cells).values()] == [cases] * 4
 
@@ -74,3 +78,19 @@ def test_a_tier_holds_the_models_that_name_it():
     assert [model.id for model in plan.in_tier(MODELS, "full")] == ["gpt2"]
     with pytest.raises(ConformanceError, match="no model is in tier 'none'"):
         plan.in_tier(MODELS, "none")
+
+
+def test_a_case_that_needs_what_a_model_has_not_is_no_cell(scenarios):
+    bare = Model("bare", "mamba2", TINY, parts=("embedding", "norm", "head"))
+    whole = plan.cells(MODELS[:1], BACKENDS[:1], scenarios, "accessors")
+    left = plan.cells((bare,), BACKENDS[:1], scenarios, "accessors")
+    assert {cell.case for cell in whole} - {cell.case for cell in left} == {
+        "attention",
+        "attention_input",
+        "mlp",
+        "mlp_input",
+    }
+    long = Model("long", "llama", TINY, parts=(*PARTS, "long"))
+    assert plan.cells((long,), BACKENDS[:1], scenarios, "long_context")
+    with pytest.raises(ConformanceError, match="no cell matches"):
+        plan.cells(MODELS[:1], BACKENDS[:1], scenarios, "long_context")

@@ -20,7 +20,8 @@ from conformance.stream import LAYOUTS, Layer
 
 ATTENTION = ("self_attn", "attn", "attention", "self_attention")
 HEAD = ("lm_head", "embed_out", "output")
-MLP = ("mlp", "feed_forward", "ffn")
+MLP = ("mlp", "block_sparse_moe", "feed_forward", "ffn")
+ROUTER = ("gate", "router")
 
 #: Cuts what is not the block's own off a module's rows: the padding of a batch, on some engines.
 Own = Callable[[Tensor], Tensor]
@@ -33,12 +34,15 @@ def every_row(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Parts:
-    """Paths of a model's parts, "" where it has none. `attention` and `mlp` are in a layer."""
+    """Paths of a model's parts, "" where it has none. `attention`, `mlp` and the `router` of its
+    experts are in a layer.
+    """
 
     embedding: str = ""
     norm: str = ""
     attention: str = ""
     mlp: str = ""
+    router: str = ""
     head: str = ""
     vocabulary: int = 0
 
@@ -53,20 +57,36 @@ class Parts:
 
 def find_parts(module: Module, layers: str, vocabulary: int) -> Parts:
     """The parts of a model whose layers are at this path; it knows so many tokens."""
-    names = [name for name, _ in follow(module, f"{layers}.0").named_children()]
+    last = follow(module, layers)[-1]  # the first ones may do without experts
+    names = [name for name, _ in last.named_children()]
     above, _, _ = layers.rpartition(".")
     beside = follow(module, above) if above else module
     norms = [name for name, child in beside.named_children() if _is_norm(child)]
     embedded = (name for name, child in module.named_modules() if _is_embedding(child))
     embedding = next(embedded, "")
+    mlp = next((name for name in names if name in MLP), "")
     return Parts(
         embedding=embedding,
         norm=f"{above}.{norms[-1]}".lstrip(".") if norms else "",
         attention=next((name for name in names if name in ATTENTION), ""),
-        mlp=next((name for name in names if name in MLP), ""),
+        mlp=mlp,
+        router=next((f"{mlp}.{name}" for name in _children(last, mlp) if name in ROUTER), ""),
         head=_head(module, layers) or embedding,
         vocabulary=vocabulary,
     )
+
+
+def reaches(root: Any, path: str) -> bool:
+    """Whether something is at this path."""
+    try:
+        follow(root, path)
+    except AttributeError:
+        return False
+    return True
+
+
+def _children(layer: Module, part: str) -> list[str]:
+    return [name for name, _ in follow(layer, part).named_children()] if part else []
 
 
 def _head(module: Module, layers: str) -> str:
@@ -187,6 +207,14 @@ class TracedLayer(Layer):
     @property
     def attention(self) -> Part:
         return Part(follow(self.envoy, self.parts.attention), self.own)
+
+    def has(self, part: str) -> bool:
+        """Whether this layer has such a part: not every layer of a mixture has experts."""
+        return reaches(self.envoy, getattr(self.parts, part))
+
+    @property
+    def router(self) -> Part:
+        return Part(follow(self.envoy, self.parts.router), self.own)
 
     @property
     def mlp(self) -> Part:

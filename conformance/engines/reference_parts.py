@@ -10,14 +10,14 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
-from conformance.engines.parts import Parts, arguments, floating
+from conformance.engines.parts import Parts, arguments, floating, reaches
 from conformance.engines.tree import follow
 
 #: What a step gave by name: a tensor [tokens, width], or one for each layer.
 Seen = dict[str, Any]
 
 #: What can be asked for → which part of the model, or "" for a layer itself.
-OUTPUTS = {"embedding": "embedding", "norm": "norm", "attention": "attention", "mlp": "mlp"}
+OUTPUTS = {name: name for name in ("embedding", "norm", "attention", "mlp", "router")}
 INPUTS = {"input": "", "attention_input": "attention", "mlp_input": "mlp"}
 
 
@@ -34,11 +34,14 @@ def recorded(
 
     `padding` rows in front of a prompt are not its own.
     """
+    prompts = [1]
 
     def begin(module: Module, args: Any, kwargs: Any) -> None:
         steps.append({})
+        prompts[0] = len(kwargs["input_ids"])
 
     def keep(name: str, index: int | None, value: Tensor) -> None:
+        value = value.reshape(prompts[0], -1, value.shape[-1])  # a router has no batch axis
         own = value[0, padding if value.shape[1] > 1 else 0 :].clone()
         if index is None:
             steps[-1][name] = own
@@ -54,6 +57,7 @@ def recorded(
             else [
                 (index, follow(layer, path) if path else layer)
                 for index, layer in enumerate(layers)
+                if not path or reaches(layer, path)
             ]
         )
         for index, module in places:

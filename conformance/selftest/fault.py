@@ -101,8 +101,8 @@ class Fault:
     `cases` must catch it, with one of `verdicts` and with one of the words of `says` in the
     diagnosis (none: no diagnosis is asked for). It is injected at each of `places` (a name
     of `conformance.scenario.position`, "" for everywhere) with each of `doses`. `silent`
-    ones must not be flagged. `architectures` and `parts` are what a model must be and have. `alone` asks for an engine load of its own, `options` are then
-    the engine's.
+    ones must not be flagged. `architectures` and `parts` are what a model must be and have.
+    `alone` asks for an engine load of its own, `options` are then the engine's.
     """
 
     id: str
