@@ -126,6 +126,14 @@ def next_id(token: int, now: Moment) -> int:
     return token + 1
 
 
+def tie_broken(value: Tensor, now: Moment) -> Tensor:
+    """The two best experts of one token change places."""
+    scores = value.clone()
+    best = scores[-1].topk(2).indices
+    scores[-1, best] = value[-1, best.flip(0)]
+    return scores if now.here else value
+
+
 def never(value: Any, now: Moment) -> bool:
     return False
 
@@ -231,6 +239,14 @@ FAULTS = (
         "cache.all",
         doses=(1,),
         verdicts=frozenset({Verdict.MISSING}),
+    ),
+    _fault(
+        "router-tie",
+        tie_broken,
+        Point.PART,
+        "router.all",
+        parts=("experts",),
+        places=("middle", "last"),
     ),
     _fault("seed-lost", other_seed, Point.ASKED, "sampling.drawn", quick=True),
     _fault("force-lost", lost, Point.FORCE, "sampling.forced", quick=True),
