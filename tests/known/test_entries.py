@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from conformance import known
+from conformance import known, manifest, plan
 from conformance.errors import ConformanceError, ExitCode
 from conformance.known.entries import refuse_unmatched
 from conformance.records import Cell, Verdict
+from conformance.scenario import discover
+
+ROOT = Path(__file__).parents[2]
 
 GOOD = """\
 known:
@@ -103,6 +106,10 @@ def test_an_entry_that_matches_nothing_is_refused_with_its_line(tmp_path):
     refuse_unmatched(found, [*cells, Cell("m", "b", "steering", "first-1")])
 
 
-def test_the_projects_own_expectations_are_read():
-    own = known.load(Path(__file__).parents[2] / "known.yaml")
-    assert [one.match.model for one in own.entries] == ["mamba2"]
+def test_the_projects_own_expectations_are_of_cells_that_there_are():
+    own = known.load(ROOT / "known.yaml")
+    whole = manifest.load(ROOT / "models.yaml")
+    every = plan.cells(whole.models, whole.backends, discover(ROOT / "scenarios"))
+    assert own.entries and known.matching_nothing(own, every) == ()
+    unnamed = [one.reason for one in own.entries if not (one.reproduce or one.link)]
+    assert unnamed == []
