@@ -7,6 +7,7 @@ links into that of the other load.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -89,5 +90,5 @@ def apart(run: RunFolder, job: Job, group: Group, main: Group) -> Job:
     for case in job.cases:
         link = own.cell(case.key)
         if case.key in theirs and not link.is_symlink():
-            link.symlink_to(target.cell(case.key))
+            link.symlink_to(os.path.relpath(target.cell(case.key), link.parent))
     return replace(job, folder=target.path)

@@ -54,5 +54,9 @@ def conformance(reports: Path, *arguments: str) -> Ran:
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Every scenario on a tiny llama and every default backend."""
-    return conformance(tmp_path_factory.mktemp("reports"), "run", "-m", "llama", "-j", "2")
+    """Every scenario that one engine load can run, on a tiny llama and every default backend;
+    without what nnsight is known to lose.
+    """
+    cells = "not (appended or chunked or preempt or kept)"
+    reports = tmp_path_factory.mktemp("reports")
+    return conformance(reports, "run", "-m", "llama", "-j", "2", "-k", cells)
