@@ -96,6 +96,7 @@ PLANTED: Mapping[tuple[str, str, str], Verdict] = {
     ("smollm3", "vllm-pp1", "cross_consume"): Verdict.MISSING,
     ("gpt2", "vllm-pp2", "steering"): Verdict.ERROR,
     ("qwen2", "hf", "multigen"): Verdict.SKIPPED,
+    ("gpt2", "hf", "clean"): Verdict.UNTESTABLE,
     ("gemma3", "vllm-pp1", "cross_write"): Verdict.UNKNOWN,
     ("qwen3", "vllm-pp1", "clean"): Verdict.EXACT,
 }
@@ -120,6 +121,7 @@ REASONS: Mapping[Verdict, str] = {
     Verdict.TIMEOUT: "no outcome within 60 s; the worker's session was ended",
     Verdict.UNSUPPORTED: "NotImplementedError: this model has no pipeline parallelism",
     Verdict.SKIPPED: "the model has no generation on this backend",
+    Verdict.UNTESTABLE: "no environment has nnsight 0.9.0: it was never released",
     Verdict.UNKNOWN: "the engine reports 1 stage, the column says 2",
 }
 DIAGNOSES: Mapping[Verdict, str] = {
@@ -161,6 +163,7 @@ class Maker:
         seen = verdict not in {
             Verdict.UNSUPPORTED,
             Verdict.SKIPPED,
+            Verdict.UNTESTABLE,
             Verdict.ERROR,
             Verdict.CRASH,
             Verdict.TIMEOUT,

@@ -48,7 +48,7 @@ function siblingPart(cell) {
 }
 
 function failurePart(cell, detail, log) {
-  if (!detail.detail && !['broken', 'doubt', 'neutral'].includes(cell.verdict.family)) return null;
+  if (!detail.detail && cell.verdict.family === 'pass') return null;
   return el('section', {},
     detail.detail && [el('h3', {}, 'In its own words'), block(detail.detail, 'what was said')],
     log && el('details', { open: !detail.detail && cell.verdict.family === 'broken' }, el('summary', {}, 'end of the log'), block(log, 'end of the log')));
@@ -62,10 +62,15 @@ function plotPart(cell, detail) {
   if (!lines.length && !detail.gains.length) return null;
   const host = el('div', { class: 'figures' });
   const draw = (line) => host.replaceChildren(...[layerPlot(line, boundaries, detail.observations), heatMap(line, boundaries, detail.prompts[line.prompt])].filter(Boolean));
-  const choice = lines.length > 1 && el('p', {}, el('label', {}, 'shown: ', el('select', { onchange: (event) => draw(lines[event.target.value]) },
-    lines.map((line, i) => el('option', { value: i }, `${lineName(line)}${line.worst === null ? '' : ` — worst ${times(line.worst)}`}`)))));
+  const chooser = el('select', { onchange: (event) => draw(lines[event.target.value]) },
+    lines.map((line, i) => el('option', { value: i }, `${lineName(line)}${line.worst === null ? '' : ` — worst ${times(line.worst)}`}`)));
+  const choice = lines.length > 1 && el('p', {}, el('label', {}, 'by layer: ', chooser));
+  const pick = (line) => {
+    chooser.value = String(lines.indexOf(line));
+    draw(line);
+  };
   if (lines.length) draw(lines[0]);
-  return el('section', {}, el('h3', {}, 'Evidence'), choice, host, gainPart(detail.gains.map(([index, tokens]) => {
+  return el('section', {}, el('h3', {}, 'Evidence'), promptMap(lines, pick), choice, host, gainPart(detail.gains.map(([index, tokens]) => {
     const [site, verdict, , , , , , , [g, h, sigma]] = detail.observations[index];
     return { site, verdict, g, h, sigma, tokens };
   })));

@@ -135,6 +135,47 @@ function heatWords(lines) {
   return `Ratio to the noise floor by token and layer: ${off.size ? `${plural(off.size, 'token column')} in ${rowsOff} of ${lines.length} rows beyond the limit` : 'every token is within the limit'}.`;
 }
 
+/** Which prompts and tokens are affected: a row for each run and prompt, its worst layer a token. */
+function promptMap(lines, pick) {
+  const shownLines = lines.filter((line) => line.heat.length);
+  if (shownLines.length < 2) return null;
+  const ordered = [...shownLines].sort((a, b) => a.run.localeCompare(b.run) || a.prompt - b.prompt);
+  const rowsOf = ordered.map((line) => {
+    const columns = Math.max(...line.heat.map(([, values]) => values.length));
+    return Array.from({ length: columns }, (_, i) => {
+      // A value of one row alone (the logits) belongs to the last token, which it is aligned with.
+      const at = line.heat.map(([, values]) => values[i - columns + values.length]).filter((value) => value !== undefined && value !== null);
+      return at.reduce((worst, value) => (worst === null || size(value) > size(worst) ? value : worst), null);
+    });
+  });
+  const names = 150;
+  const columns = Math.max(...rowsOf.map((values) => values.length));
+  const wide = Math.min(40, (WIDTH - names - 24) / Math.max(columns, 8));
+  const tall = 22;
+  const height = ordered.length * tall + 36;
+  const words = ordered.map((line, i) => {
+    const off = rowsOf[i].filter((value) => ['h2', 'h3', 'h4', 'h5'].includes(heatClass(value))).length;
+    return `${lineName(line)}: ${off ? `${off} of ${plural(rowsOf[i].length, 'token column')} beyond the limit` : 'none beyond the limit'}`;
+  });
+  const drawn = svg('svg', { viewBox: `0 0 ${WIDTH} ${height}`, class: 'plot heat prompts', role: 'img', 'aria-label': `Prompts by tokens. ${words.join('; ')}.` });
+  ordered.forEach((line, row) => {
+    drawn.append(label(names - 8, row * tall + tall / 2 + 7, lineName(line), { 'text-anchor': 'end' }));
+    rowsOf[row].forEach((value, i) => {
+      const kind = heatClass(value);
+      const square = svg('rect', { class: kind, x: names + i * wide, y: row * tall + 4, width: Math.max(wide - (wide > 6 ? 1 : 0), 0.5), height: tall - 1 },
+        svg('title', {}, `${lineName(line)}, token ${i * line.bin}: ${times(value) || 'not measured'} at its worst layer`));
+      square.addEventListener('click', () => pick(line));
+      drawn.append(square);
+      if (wide > 9 && ['h2', 'h3', 'h4', 'h5'].includes(kind)) drawn.append(label(names + (i + 0.5) * wide, row * tall + tall / 2 + 7, '×', { class: `over ${kind}`, 'text-anchor': 'middle' }));
+    });
+  });
+  const every = Math.ceil(columns / 20);
+  for (let i = 0; i < columns; i += every) drawn.append(label(names + (i + 0.5) * wide, height - 16, i * ordered[0].bin, { 'text-anchor': 'middle' }));
+  drawn.append(label(names, height - 2, 'token', {}));
+  const limit = number(run.thresholds.k_max);
+  return figure(drawn, [['key h0', 'at most the noise floor'], ['key h1', `within the limit of ${limit}×`], ['key h2', 'to 5×'], ['key h3', 'to 10×'], ['key h4', 'to 100×'], ['key h5', 'beyond, or not finite']], 'By prompt and token, the worst layer of each');
+}
+
 /** The write's gain at each site: 1 is landed, 0 is dropped; faint dots are single tokens. */
 function gainPlot(gains) {
   const [low, high] = [-1.25, 2.25];
