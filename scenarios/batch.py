@@ -46,7 +46,12 @@ def appended(lm, prompts):
 def members(case):
     """Which prompts make up the batch."""
     of = case.options["of"]
-    return {"six": range(6), "same": (0, 0, 0), "neighbours": (0, 1), "appended": (0, 1)}[of]
+    return {
+        "six": range(len(case.prompts)),
+        "same": (0, 0, 0),
+        "neighbours": (0, 1),
+        "appended": (0, 1),
+    }[of]
 
 
 @scenario(
