@@ -205,7 +205,7 @@ class _Maker:
     def _reference(self, names: Iterable[tuple[str, str]]) -> Job:
         probe = PROBING.expand(self._checkpoint().layers)
         cases = self._cases(names)
-        return self._job(REFERENCE, probe + cases + cases_beside(cases))
+        return self._job(REFERENCE, probe + cases + beside(cases))
 
     def _column(
         self, backend: Backend, group: settings.Group, main: settings.Group
@@ -216,7 +216,7 @@ class _Maker:
             cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
             job = self._job(
                 backend,
-                cases + (cases_beside(cases) if group is main else ()),
+                cases + beside(cases),
                 probe=probe,
                 expect=expected(backend, group.settings),
                 settings=group.settings,
@@ -244,6 +244,11 @@ class _Maker:
                     alone = one_layer.case_of(case, backend.id, folder / "observations.safetensors")
                     found[alone.key] = alone
         return self._job(FORCED, tuple(found.values())) if found else None
+
+
+def beside(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """What an engine does besides these cases: not for those that ask other settings of it."""
+    return cases_beside(case for case in cases if not case.settings)
 
 
 def _differing(case: Case, mine: Mapping[str, Tensor], truth: Mapping[str, Tensor]) -> Continuation:
