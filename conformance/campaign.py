@@ -232,7 +232,7 @@ class _Maker:
         found: dict[str, Case] = {}
         for backend, cells in columns:
             cases = self._cases((cell.scenario, cell.case) for cell in cells)
-            for case in cases + cases_beside(cases):
+            for case in cases + beside(cases):
                 mine = self.run.observations(self.model.id, backend.id, case.key)
                 values = self.run.observations(self.model.id, REFERENCE.id, case.key)
                 members = by_member(values)
