@@ -30,6 +30,9 @@ _NEEDED: Mapping[str, Sequence[str]] = {
     "hub": ("revision",),
 }
 
+#: Tiers that hold all models of the ones before them. Any other name is a tier apart.
+_GROWING = ("smoke", "default", "full")
+
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -138,7 +141,14 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
         config = {key: value for key, value in merged.items() if value is not None}
         seed = defaults.seed if entry.seed is None else entry.seed
         sources = (Source("tiny", config=config, seed=seed),)
-    return Model(name, entry.architecture or name, sources, entry.layout, entry.tiers, entry.parts)
+    tiers = _tiers(entry.tiers)
+    return Model(name, entry.architecture or name, sources, entry.layout, tiers, entry.parts)
+
+
+def _tiers(named: Sequence[str]) -> tuple[str, ...]:
+    """The tiers named, and those that hold them."""
+    larger = [_GROWING[_GROWING.index(name) :] for name in named if name in _GROWING]
+    return tuple(dict.fromkeys((*named, *(name for names in larger for name in names))))
 
 
 def _source(entry: _SourceEntry, place: Location, folder: Path) -> Source:

@@ -67,7 +67,7 @@ def test_an_entry_holds_what_differs_from_the_defaults(tmp_path):
     assert real.sources[1].package == "some-weights==1.2"
     assert real.sources[1].sha256 == "abc"
     assert (real.sources[2].repo, real.sources[2].revision) == ("owner/name", "f00")
-    assert (real.layout, real.tiers) == ("single", ("default", "nightly"))
+    assert (real.layout, real.tiers) == ("single", ("default", "nightly", "full"))
     plain, staged = found.backends
     assert (plain.id, plain.engine, plain.pipeline, plain.default) == ("plain", "hf", 1, True)
     assert (staged.pipeline, staged.transport, staged.default) == (2, "native", False)
@@ -174,16 +174,34 @@ def own():
     return manifest.load(ROOT / "models.yaml")
 
 
-def test_the_matrix_has_a_real_model_and_twelve_tiny_architectures(own):
-    tiny = [each for each in own.models if each.sources[0].kind == "tiny"]
-    assert {each.architecture for each in tiny} == {
+def architectures(own, tier):
+    return {each.architecture for each in own.models if tier in each.tiers}
+
+
+def test_the_matrix_has_a_real_model_and_every_family_that_people_use(own):
+    default = [each for each in own.models if "default" in each.tiers]
+    real = [each for each in default if each.sources[0].kind != "tiny"]
+    assert [(each.id, [one.kind for one in each.sources]) for each in real] == [
+        ("smollm2-135m", ["wheel", "hub"])
+    ]
+    assert architectures(own, "default") >= {
         *("llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt2", "opt", "gpt_neox"),
-        *("phi3", "bloom", "smollm3", "mamba2"),
+        *("phi3", "bloom", "smollm3", "mamba2", "mistral", "granite", "olmo2", "phi", "falcon"),
+        *("mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next"),
     }
-    assert len(tiny) == 12
-    (real,) = [each for each in own.models if each not in tiny]
-    assert real.id == "smollm2-135m"
-    assert [each.kind for each in real.sources] == ["wheel", "hub"]
+    assert len(architectures(own, "full")) > len(architectures(own, "default")) >= 22
+    assert len([each for each in own.models if "smoke" in each.tiers]) == 3
+
+
+def test_a_tier_holds_the_smaller_ones_and_what_needs_a_hub_is_apart(own):
+    for each in own.models:
+        assert ("smoke" not in each.tiers) or ("default" in each.tiers)
+        assert ("default" not in each.tiers) or ("full" in each.tiers)
+    hub = [each for each in own.models if "hub" in each.tiers]
+    assert len(hub) >= 5
+    for each in hub:
+        assert each.tiers == ("hub",)
+        assert all(len(one.revision) == 40 for one in each.sources if one.kind == "hub")
 
 
 def test_every_tiny_model_has_layers_enough_for_two_stages_and_one_has_an_odd_number(own):

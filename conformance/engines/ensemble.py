@@ -12,12 +12,16 @@ from torch import Tensor
 from torch.nn import Linear, Module
 from torch.nn.functional import linear
 
+from conformance.engines.exchanged import exchanged
+from conformance.engines.experts import in_halves, is_experts
+
 
 @dataclass(frozen=True)
 class Member:
     """One way to compute the reference. `pad` rows of padding go in front of the prompt,
     in a batch with a longer one; `split` adds the branches' last projections up in halves,
-    as two tensor-parallel ranks do; `fused` rounds norms, activations and gates once.
+    as two tensor-parallel ranks do; `fused` rounds norms, activations and gates once; `ties`
+    lets a router choose the other expert of two that are equal within the noise.
     """
 
     name: str
@@ -26,6 +30,7 @@ class Member:
     pad: int = 0
     split: bool = False
     fused: bool = False
+    ties: bool = False
 
 
 TRUTH = Member("truth", torch.float32, "eager")
@@ -48,10 +53,20 @@ EAGER_ENSEMBLE = tuple(
 )
 
 
+def with_ties(ensemble: tuple[Member, ...]) -> tuple[Member, ...]:
+    """The ensemble of a model whose layers choose among experts: half of it takes the one side
+    of a near-tie and half the other, since either is as likely in an honest run.
+    """
+    kept = [one for one in ensemble if one.name in {"eager", "split", "fused", "fused_split"}]
+    both = [(one, replace(one, name=f"{one.name}_ties", ties=True)) for one in kept]
+    return tuple(member for pair in both for member in pair)
+
+
 @contextmanager
 def split_reductions(module: Any) -> Iterator[None]:
     """Compute every projection back to the model's width as the sum of two halves, each
-    rounded to bf16: the order of addition that two tensor-parallel ranks have.
+    rounded to bf16: the order of addition that two tensor-parallel ranks have. Experts, which
+    hold no projections of their own, likewise.
     """
     width = module.config.get_text_config().hidden_size
     handles = []
@@ -72,8 +87,10 @@ def split_reductions(module: Any) -> Iterator[None]:
             out = shape[0] if isinstance(layer, Linear) else shape[1]
             if out == width:
                 handles.append(layer.register_forward_hook(halves))
+    experts = {layer: in_halves(layer) for layer in module.modules() if is_experts(layer)}
     try:
-        yield
+        with exchanged(experts):
+            yield
     finally:
         for handle in handles:
             handle.remove()

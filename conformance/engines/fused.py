@@ -7,61 +7,72 @@ by right, and where a massive activation arises the two can be far apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 from transformers.activations import ACT2CLS
 
+from conformance.engines.exchanged import exchanged
+from conformance.engines.experts import is_experts, rounded_once
 
-@contextmanager
-def fused(module: Module) -> Iterator[None]:
-    """Norms, activations and gates of the model in float32, each with one rounding."""
+#: A formula is a norm's own when it gives what the norm gives, in float32, to this.
+_SAME = 1e-4
+
+
+def fused(module: Module) -> AbstractContextManager[None]:
+    """Norms, activations, gates and experts of the model in float32, each with one rounding."""
     activations = {kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values()}
-    originals: list[tuple[Module, Any]] = []
-
-    def exchange(child: Module, forward: Callable[..., Tensor]) -> None:
-        originals.append((child, child.forward))
-        child.forward = forward
-
-    for child in list(module.modules()):
-        if is_rms_norm(child):
-            exchange(child, rms_norm(child))
+    forwards: dict[Module, Callable[..., Tensor]] = {}
+    for child in module.modules():
+        if (norm := rms_norm(child)) is not None:
+            forwards[child] = norm
         elif is_gated(child):
-            exchange(child, gated(child))
+            forwards[child] = gated(child)
+        elif is_experts(child):
+            forwards[child] = rounded_once(child)
         elif type(child) in activations:
-            exchange(child, in_float32(child.forward))
-    try:
-        yield
-    finally:
-        for child, forward in originals:
-            child.forward = forward
+            forwards[child] = in_float32(child.forward)
+    return exchanged(forwards)
 
 
-def is_rms_norm(module: Module) -> bool:
-    """A root-mean-square norm that multiplies with its weight as it is (not Gemma's 1 + w)."""
-    name = type(module).__name__
-    return name.endswith("RMSNorm") and not name.startswith("Gemma") and hasattr(module, "weight")
-
-
-def rms_norm(module: Any) -> Callable[[Tensor], Tensor]:
-    """x / √(mean x² + ε) · w, rounded once (Zhang and Sennrich 2019)."""
+def rms_norm(module: Any) -> Callable[[Tensor], Tensor] | None:
+    """x / √(mean x² + ε) · w, rounded once (Zhang and Sennrich 2019), or with 1 + w, as Gemma
+    has it. Which one is measured: a name does not tell, and None is for what is neither.
+    """
+    weight = getattr(module, "weight", None)
+    if not type(module).__name__.endswith("RMSNorm") or weight is None or weight.ndim != 1:
+        return None
     found = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
     epsilon = 1e-6 if found is None else float(found)
 
-    def forward(value: Tensor) -> Tensor:
-        wide = value.float()
-        normed = wide * (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt()
-        weighted: Tensor = normed * module.weight.float()
-        return weighted.to(value.dtype)
+    def computing(offset: float) -> Callable[[Tensor], Tensor]:
+        def forward(value: Tensor) -> Tensor:
+            wide = value.float()
+            normed = wide * (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+            weighted: Tensor = normed * (offset + weight.float())
+            return weighted.to(value.dtype)
 
-    return forward
+        return forward
+
+    ramp = torch.linspace(-1, 1, weight.numel(), device=weight.device)[None]
+    with torch.no_grad():
+        own = module.forward(ramp)
+        for offset in (0.0, 1.0):
+            forward = computing(offset)
+            if float((forward(ramp) - own).norm()) <= _SAME * float(own.norm()):
+                return forward
+    return None
 
 
 def is_gated(module: Module) -> bool:
-    return all(hasattr(module, name) for name in ("gate_proj", "up_proj", "down_proj", "act_fn"))
+    return all(
+        isinstance(getattr(module, name, None), Module)
+        for name in ("gate_proj", "up_proj", "down_proj", "act_fn")
+    )
 
 
 def gated(module: Any) -> Callable[[Tensor], Tensor]:

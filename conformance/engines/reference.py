@@ -8,8 +8,9 @@ tries besides.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from conformance.engines.ensemble import (
     Member,
     score_caps,
     uncapped,
+    with_ties,
 )
 from conformance.engines.reference_branches import find, observed
 from conformance.engines.reference_model import ReferenceModel, Run
+from conformance.engines.routing import inputs, noise
 from conformance.engines.traced import flatten_runs
 from conformance.engines.tree import follow, layer_path
 from conformance.records import Case, Group, Job
@@ -61,15 +64,37 @@ class ReferenceEngine:
         self.norms = tuple(
             float(rows.norm(dim=-1).median()) for rows in self._probe(TRUTH).stream[0].values()
         )
-        other = replace(TRUTH, attention="sdpa") if sdpa else replace(TRUTH, pad=5)
-        with uncapped(module):
-            self.disagreement = relative(self._probe(other).logits[0], self._probe(TRUTH).logits[0])
-        if not self.disagreement <= AGREEMENT:
-            raise TruthRejected(
-                f"float32 computed in two ways ({TRUTH}, {other}) differs by "
-                f"{self.disagreement:.1e} "
-                f"(allowed {AGREEMENT:.0e}): the truth of {job.model.id} cannot be trusted"
-            )
+        self.disagreement = self._disagreement(ENSEMBLE if sdpa else EAGER_ENSEMBLE)
+        self.routing_noise = self._routing_noise()
+        if self.routing_noise:
+            self.ensemble = with_ties(self.ensemble)
+
+    def _disagreement(self, ensemble: Sequence[Member]) -> float:
+        """How far the members' ways of computing are from each other where rounding is not
+        the reason: in float32. A way that computes something else would hide every fault.
+        """
+        found = {}
+        with uncapped(self.modules[torch.float32]):
+            truth = self._probe(TRUTH).logits[0]
+            for member in ensemble:
+                other = self._probe(replace(member, dtype=torch.float32)).logits[0]
+                found[member.name] = relative(other, truth)
+        for name, distance in found.items():
+            if not distance <= AGREEMENT:
+                raise TruthRejected(
+                    f"float32 computed in two ways ({TRUTH.name}, {name}) differs by "
+                    f"{distance:.1e} (allowed {AGREEMENT:.0e}): "
+                    f"the truth of {self.job.model.id} cannot be trusted"
+                )
+        return max(found.values())
+
+    def _routing_noise(self) -> tuple[float, ...]:
+        """The bf16 noise of what each router gets; nothing for a model without experts."""
+        seen = []
+        for member in (TRUTH, replace(TRUTH, dtype=torch.bfloat16)):
+            probe = partial(self._probe, member)
+            seen.append(inputs(self.modules[member.dtype], probe))
+        return noise(*seen)
 
     def _probe(self, member: Member) -> Run:
         return ReferenceModel(self._weights(member), self.tokenizer, member, self.path, ()).run(
@@ -87,6 +112,7 @@ class ReferenceEngine:
         module = self._weights(member)
         if member not in self.members:
             model = ReferenceModel(module, self.tokenizer, member, self.path, self.norms)
+            model.routing_noise = self.routing_noise
             if member == TRUTH:
                 model.branches = find(
                     module, list(follow(module, self.path)), lambda: self._probe(TRUTH)

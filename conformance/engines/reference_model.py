@@ -18,6 +18,7 @@ from conformance.engines.fused import fused
 from conformance.engines.parts import find_parts
 from conformance.engines.reference_branches import Branches, Step
 from conformance.engines.reference_parts import Seen, recorded
+from conformance.engines.routing import other_side
 from conformance.engines.tree import follow
 
 #: Changes the stream after one layer: (stream [tokens, width], the streams of this step
@@ -78,6 +79,7 @@ class ReferenceModel:
         self.forced: tuple[tuple[int, ...], ...] = ()
         self.prompts: tuple[str, ...] = ()
         self.branches: Branches | None = None
+        self.routing_noise: tuple[float, ...] = ()
         self.parts = find_parts(module, layers, module.config.get_text_config().vocab_size)
         self._unedited: dict[tuple[Any, ...], Run] = {}
 
@@ -130,6 +132,8 @@ class ReferenceModel:
             stack.enter_context(split_reductions(self.module))
         if self.member.fused:
             stack.enter_context(fused(self.module))
+        if self.member.ties:
+            stack.enter_context(other_side(self.module, self.routing_noise))
 
     def unedited(self) -> list[Run]:
         """The runs without edits of the present prompts."""

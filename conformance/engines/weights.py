@@ -50,6 +50,10 @@ CORPUS = (
     "def add(first, second): return first + second  # a line of code in between",
 )
 
+#: The key of a tiny config under which stands what its checkpoints hold beyond the keys that
+#: transformers knows, because another engine reads it.
+UNREAD = "unread"
+
 #: Spread of what is added to norm weights and biases.
 ROUGHNESS = 0.1
 
@@ -148,6 +152,8 @@ def _config(
     # transformers keeps an unknown key as an attribute that nothing reads: a misspelt
     # `head_dim` would go unnoticed.
     known = {*kind().to_dict(), *kind.attribute_map}
+    unread = dict(wanted.get(UNREAD, {}))
+    wanted = {key: value for key, value in wanted.items() if key != UNREAD}
     for key in wanted:
         if key not in known:
             raise ConformanceError(
@@ -160,7 +166,7 @@ def _config(
         "bos_token_id": None,
         "eos_token_id": None,
     }
-    return kind(**wanted, **special)
+    return kind(**wanted, **unread, **special)
 
 
 def _final_norm_weight(model: PreTrainedModel) -> Tensor:
@@ -189,10 +195,15 @@ def _stop_echo(final_norm: Tensor) -> None:
 
 
 def _roughen(model: PreTrainedModel) -> None:
-    """Move norm weights off one and biases off zero: there a fault could hide."""
-    for parameter in model.parameters():
-        if parameter.ndim == 1:
-            parameter.add_(torch.randn_like(parameter), alpha=ROUGHNESS)
+    """Move norm weights off one, and biases (also those of experts or of a router, which may be
+    a buffer) off zero: there a fault could hide.
+    """
+    buffers = {name for name, _ in model.named_buffers()}
+    saved = model.state_dict(keep_vars=True)
+    held = [each for name, each in saved.items() if name in buffers and each.is_floating_point()]
+    for value in (*model.parameters(), *held):
+        if value.ndim == 1 or (value.numel() > 1 and bool((value == value.flatten()[0]).all())):
+            value.add_(torch.randn_like(value), alpha=ROUGHNESS)
 
 
 def _train_tokenizer(size: int) -> PreTrainedTokenizerFast:

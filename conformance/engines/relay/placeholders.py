@@ -147,28 +147,34 @@ def elsewhere(
 Fetch = Callable[[str, str], torch.Tensor]
 
 
-class RemoteModule:
-    """Mixed into the class of a module that lives on another stage."""
+#: Class of a module → the class it has while the module lives on another stage.
+_REMOTE: dict[type, type] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        path, fetch = self.__dict__["_relay_path"], self.__dict__["_relay_fetch"]
+
+def _remote_class(cls: type[torch.nn.Module]) -> type:
+    """A subclass that fetches weights. It has one base only: among several, Python may take
+    another for the layout of its instances, and no longer let a module change its class.
+    """
+
+    def getattr_fetching(self: Any, name: str) -> Any:
         for kind in ("_parameters", "_buffers"):
             held = self.__dict__[kind].get(name)
             if held is not None and held.is_meta:
-                return fetch(path, name)
-        return super().__getattr__(name)  # type: ignore[misc]
+                return self.__dict__["_relay_fetch"](self.__dict__["_relay_path"], name)
+        return cls.__getattr__(self, name)
 
-
-_REMOTE: dict[type, type] = {}
+    return type(
+        cls.__name__, (cls,), {"__module__": cls.__module__, "__getattr__": getattr_fetching}
+    )
 
 
 def remote(module: torch.nn.Module, path: str, fetch: Fetch) -> torch.nn.Module:
     """``module``, whose weights are from now on taken from where they live."""
     cls = type(module)
-    if issubclass(cls, RemoteModule):
+    if "_relay_path" in module.__dict__:
         return module
     if cls not in _REMOTE:
-        _REMOTE[cls] = type(cls.__name__, (RemoteModule, cls), {"__module__": cls.__module__})
+        _REMOTE[cls] = _remote_class(cls)
     module.__dict__["_relay_path"] = path
     module.__dict__["_relay_fetch"] = fetch
     module.__class__ = _REMOTE[cls]

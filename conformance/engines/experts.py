@@ -1,0 +1,59 @@
+"""A layer's experts, computed with another rounding than transformers' own.
+
+transformers keeps the experts of a layer as two tensors of three axes, one matrix for each
+expert, and rounds each expert's output before it is weighted and added. A kernel that does
+all of it at once works in float32 and rounds the sum. With tensor parallelism each rank has
+a half of every expert's inner width, and two rounded sums are added.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+
+def is_experts(module: Module) -> bool:
+    """Does the module hold all experts of a layer, in the two tensors of transformers?"""
+    held = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
+    return all(isinstance(each, Tensor) and each.ndim == 3 for each in held)
+
+
+def rounded_once(module: Module) -> Callable[..., Tensor]:
+    """The experts and their weighted sum in float32."""
+
+    def forward(value: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        wide = {name: each.float() for name, each in module.named_parameters()}
+        return _computed(module, wide, value.float(), index, weights.float()).to(value.dtype)
+
+    return forward
+
+
+def in_halves(module: Module) -> Callable[..., Tensor]:
+    """The sum over the first half of every expert's inner width, and that over the second."""
+
+    def forward(value: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        held = dict(module.named_parameters())
+        down = held["down_proj"]
+        # [experts, width, inner] beside [experts, 2·inner, width], or the other way round.
+        inner = 2 if held["gate_up_proj"].shape[1] == 2 * down.shape[2] else 1
+        first = torch.arange(down.shape[inner], device=down.device) < down.shape[inner] // 2
+        mask = first if inner == 2 else first[:, None]
+        bias = {n: torch.zeros_like(b) for n, b in held.items() if n == "down_proj_bias"}
+        left = _computed(module, {**held, "down_proj": down * mask}, value, index, weights)
+        right = {**held, **bias, "down_proj": down * ~mask}
+        return left + _computed(module, right, value, index, weights)
+
+    return forward
+
+
+def _computed(module: Any, held: dict[str, Tensor], *args: Tensor) -> Tensor:
+    """What the module's own forward gives with these weights."""
+    other = copy.copy(module)
+    other._parameters = held
+    computed: Tensor = type(module).forward(other, *args)
+    return computed
