@@ -10,6 +10,7 @@ import typer
 from conformance import plan
 from conformance.cli import selecting
 from conformance.cli.options import (
+    KNOWN,
     MANIFEST,
     REPORTS,
     SCENARIOS,
@@ -51,6 +52,7 @@ def selftest(
 
     Exits 0 when they are and nothing sound is flagged, 1 otherwise, 3 when the harness failed.
     """
+    from conformance import known as expectations
     from conformance import manifest as manifests
     from conformance.checkpoints import cache_folder
     from conformance.selftest import command
@@ -58,6 +60,7 @@ def selftest(
     from conformance.selftest.show import show as show_table
 
     known = manifests.load(manifest)
+    gaps = expectations.load(KNOWN).entries if KNOWN.exists() else ()
     models = model or list(command.QUICK_MODELS if quick else command.MODELS)
     backends = plan.choose(known.backends, backend, "backend")
     asked = command.Asked(
@@ -71,6 +74,7 @@ def selftest(
         jobs=jobs or os.cpu_count() or 1,
         again=again,
         blind=blind,
+        gaps=tuple(entry.match for entry in gaps),
     )
     folder, found = command.run(asked, cache_folder(), Lines(err))
     if found is None:

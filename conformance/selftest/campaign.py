@@ -12,6 +12,7 @@ import torch
 
 from conformance import execution
 from conformance.errors import ConformanceError
+from conformance.known import Match
 from conformance.records import Backend, Cell, CellResult, Model, Thresholds
 from conformance.runner import Event, Limits
 from conformance.runner import run as run_jobs
@@ -34,6 +35,12 @@ class Plan:
     backends: tuple[Backend, ...]
     faulty: tuple[columns.Column, ...]
     honest: tuple[Cell, ...]
+    gaps: tuple[Match, ...] = ()
+
+    @property
+    def sound(self) -> tuple[Cell, ...]:
+        """What must not be flagged: the honest cells that are not known to fail."""
+        return tuple(cell for cell in self.honest if not any(cell in gap for gap in self.gaps))
 
 
 def plan(
@@ -43,6 +50,7 @@ def plan(
     honest: Sequence[Cell] = (),
     *,
     most: int | None = None,
+    gaps: Sequence[Match] = (),
 ) -> Plan:
     """Every faulty column of these models; `honest` cells are run besides those it needs."""
     faulty = tuple(
@@ -51,7 +59,8 @@ def plan(
     if not faulty:
         raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")
     needed = columns.honest_cells(faulty, models, backends)
-    return Plan(tuple(models), tuple(backends), faulty, tuple(dict.fromkeys((*needed, *honest))))
+    everything = tuple(dict.fromkeys((*needed, *honest)))
+    return Plan(tuple(models), tuple(backends), faulty, everything, tuple(gaps))
 
 
 def gather(
@@ -121,8 +130,8 @@ def tabulate(
 ) -> table.SelfTest:
     """The table. `sound` is what the unbroken judge said, where `found` is another's."""
     rows = examine.rows(run, planned.faulty, found, sound or found)
-    alarms = examine.alarms(found, planned.honest)
-    counted = table.totals(rows, len(planned.honest), len(alarms))
+    alarms = examine.alarms(found, planned.sound)
+    counted = table.totals(rows, len(planned.sound), len(alarms))
     return table.SelfTest(
         schema=table.SCHEMA,
         run=run.id,

@@ -81,12 +81,14 @@ def honest_cells(
     faulty: Iterable[Column], models: Sequence[Model], backends: Sequence[Backend]
 ) -> tuple[Cell, ...]:
     """The cells without a fault that correspond to some cell with one."""
-    wanted = dict.fromkeys((cell.scenario, cell.case) for one in faulty for cell in one.cells)
+    every = [cell for one in faulty for cell in one.cells]
     return tuple(
         Cell(model.id, backend.id, scenario, case)
         for model in models
         for backend in backends
-        for scenario, case in wanted
+        for scenario, case in dict.fromkeys(
+            (cell.scenario, cell.case) for cell in every if cell.model == model.id
+        )
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from conformance import execution, plan
 from conformance.errors import ExitCode
+from conformance.known import Match
 from conformance.records import Backend, Model, Thresholds
 from conformance.runner import Event
 from conformance.scenario import discover
@@ -28,7 +29,7 @@ QUICK_VARIANTS = 2
 @dataclass(frozen=True)
 class Asked:
     """What the command line asks for. `again` names a stored self-test to judge anew, `blind` a
-    gate that is broken on purpose.
+    gate that is broken on purpose. `gaps` are known not to pass, so they are no false alarms.
     """
 
     models: tuple[Model, ...]
@@ -41,6 +42,7 @@ class Asked:
     jobs: int = 1
     again: str = ""
     blind: str = ""
+    gaps: tuple[Match, ...] = ()
 
 
 def chosen(expression: str, *, quick: bool) -> tuple[Fault, ...]:
@@ -68,6 +70,7 @@ def run(
         asked.backends,
         honest,
         most=QUICK_VARIANTS if asked.quick else None,
+        gaps=asked.gaps,
     )
     if asked.again:
         folder = open_run(asked.reports, asked.again)
