@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from conformance.cli import selecting
 from conformance.cli.options import REPORTS, Reports, err
 from conformance.errors import ConformanceError
+
+if TYPE_CHECKING:
+    from conformance.checkpoints import Checkpoint
+    from conformance.records import CellResult, Model, Results
+    from conformance.store import RunFolder
 
 
 def repro(
@@ -28,7 +33,6 @@ def repro(
 
     Example: `conformance repro 'steering[llama-vllm-pp1-middle-small-one]'`
     """
-    from conformance.checkpoints import cache_folder, locate
     from conformance.report import terminal
     from conformance.repro import script
     from conformance.scenario import discover
@@ -38,16 +42,10 @@ def repro(
     found = terminal.find(results, cell)
     scenario = discover(Path(plan.scenarios)).get(found.scenario)
     model = next(one for one in plan.models if one.id == found.model)
-    checkpoint = locate(model, cache_folder())
+    checkpoint = _checkpoint(folder, results, model, found)
     if scenario is None:
         raise ConformanceError(
             f"there is no scenario {found.scenario!r} any more", path=Path(plan.scenarios)
-        )
-    if checkpoint is None:
-        raise ConformanceError(
-            f"the checkpoint of {found.model!r} is not in the cache",
-            path=cache_folder(),
-            remedy=f"make it again: {found.command}",
         )
     case = next((one for one in scenario.expand(checkpoint.layers) if one.name == found.case), None)
     if case is None:
@@ -60,3 +58,30 @@ def repro(
     path = output / script.script_name(found)
     typer.echo(script.write(results, found, model, scenario, case, checkpoint, path))
     err.print(f"run it with: python {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _checkpoint(folder: RunFolder, results: Results, model: Model, cell: CellResult) -> Checkpoint:
+    """The weights that the cell ran on, where they still are; else the model's in the cache."""
+    from conformance.checkpoints import Checkpoint, cache_folder, locate
+    from conformance.records import Job
+    from conformance.store.files import read_record
+
+    info = next(one for one in results.models if one.id == model.id)
+    job = read_record(Job, folder.group_folder(cell.model, cell.backend).path / "job.json")
+    if job is not None and job.checkpoint.is_dir() and info.layers:
+        return Checkpoint(
+            path=job.checkpoint,
+            digest=info.digest,
+            source=info.source,
+            architecture=info.architecture,
+            layers=info.layers,
+            width=info.width,
+        )
+    found = locate(model, cache_folder())
+    if found is None or (info.digest and found.digest != info.digest):
+        raise ConformanceError(
+            f"the checkpoint that {cell.model!r} had in the run is no longer there",
+            path=cache_folder(),
+            remedy=f"run the cell again: {cell.command}",
+        )
+    return found

@@ -149,14 +149,14 @@ class _Taken:
             self._define(module, name)
 
     def _define(self, module: Module, name: str) -> None:
-        node = _lean(module.defined[name], self.without)
-        text = source(module.lines, module.defined[name], self.without)
-        for used in names(node):
+        mine = frozenset(one for one in self.without if one.startswith(f"{name}."))
+        text, looked_up, annotations, of_modules = _needs(module.name, name, mine)
+        for used in looked_up:
             if used != name and (used in module.defined or used in module.imported):
                 self.take(module.name, used)
-        for named in annotated(node):
+        for named in annotations:
             self._annotate(module, named)
-        for alias, attribute in attributes(node):
+        for alias, attribute in of_modules:
             origin = module.imported.get(alias)
             if origin is not None and _ours(origin) and _is_module(origin):
                 self.take(_full(origin), attribute)
@@ -186,6 +186,17 @@ class _Taken:
             self.imports[name] = origin
         elif not _is_module(origin):
             self.take(origin.module, origin.name)
+
+
+@cache
+def _needs(
+    module_name: str, name: str, without: frozenset[str]
+) -> tuple[str, list[str], list[str], list[tuple[str, str]]]:
+    """A definition's text, and the names, annotations and attributes of names in it."""
+    module = read(module_name)
+    node = _lean(module.defined[name], without)
+    text = source(module.lines, module.defined[name], without)
+    return text, names(node), annotated(node), attributes(node)
 
 
 def import_lines(imports: Mapping[str, Imported]) -> Iterator[str]:
