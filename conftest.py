@@ -85,6 +85,8 @@ class CellItem(pytest.Item):
         [result] = [one for one in results.cells if one.id == self.cell.id]
         if result.verdict.neutral:
             pytest.skip(f"{result.verdict}: {result.reason}")
+        if result.expected:
+            pytest.xfail(f"{result.verdict}: {result.expected}")
         if not result.verdict.passes:
             raise WrongVerdict(_reasoning(results, result))
 
@@ -117,8 +119,9 @@ def _results(session: pytest.Session) -> Results:
 
 def _run(session: pytest.Session) -> Results:
     from conformance import calibration, execution
+    from conformance import known as expectations
     from conformance.checkpoints import cache_folder
-    from conformance.cli.options import CALIBRATION
+    from conformance.cli.options import CALIBRATION, KNOWN
     from conformance.runner import Limits
 
     known, scenarios = _known()
@@ -141,6 +144,7 @@ def _run(session: pytest.Session) -> Results:
         limits=Limits(),
         jobs=session.config.getoption("--jobs"),
         on_event=_quiet,
+        known=expectations.load(ROOT / KNOWN),
     )
     if finished.results is None:
         raise KeyboardInterrupt

@@ -19,10 +19,12 @@ import torch
 from conformance import judging
 from conformance.campaign import planned_jobs
 from conformance.diff import since
+from conformance.known import Known, expected
 from conformance.records import (
     Backend,
     Calibration,
     Cell,
+    CellResult,
     Environment,
     Group,
     Model,
@@ -113,10 +115,12 @@ def execute(
     jobs: int,
     on_event: Callable[[Event], None],
     observations: Path | None = None,
+    known: Known | None = None,
 ) -> Finished:
     """Gather what the run's plan asks for and is not there yet, then judge and report.
 
-    `observations` is where finished ones are kept between runs, by default in `cache`.
+    `observations` is where finished ones are kept between runs, by default in `cache`. What is
+    `known` not to pass is marked so, and is no failure of the run.
     Ctrl-C ends the gathering; what was gathered is kept, and the run can be resumed.
     """
     plan = run.plan()
@@ -140,7 +144,7 @@ def execute(
     if summary.interrupted:
         return Finished(run, summary, None, None)
     write_record(run.path / INFO, _info(run, plan, summary))
-    results = judge(run, scenarios, plan.thresholds, plan.calibration)
+    results = judge(run, scenarios, plan.thresholds, plan.calibration, known)
     page = publish(run, results)
     return Finished(run, summary, results, page)
 
@@ -150,9 +154,10 @@ def judge(
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
     calibration: Calibration | None = None,
+    known: Known | None = None,
 ) -> Results:
     """The verdicts on a stored run. No engine is started. `calibration` is where the
-    thresholds come from, for the report.
+    thresholds come from, for the report; what is `known` not to pass is marked so.
     """
     # Thousands of small operations: several threads cost five times what one does.
     torch.set_num_threads(1)
@@ -161,7 +166,16 @@ def judge(
         plan.run, plan.started, plan.started, 0.0, plan.command, plan.jobs
     )
     machine = replace(environment(thresholds), calibration=calibration)
-    return judging.judge_run(run, scenarios, thresholds, info=info, environment=machine)
+    results = judging.judge_run(run, scenarios, thresholds, info=info, environment=machine)
+    if known is None:
+        return results
+    return with_cells(results, expected(results, known, datetime.now(UTC).date()))
+
+
+def with_cells(results: Results, cells: tuple[CellResult, ...]) -> Results:
+    """The results with these cells, and the exit code that follows from them."""
+    footer = replace(results.footer, exit_code=judging.exit_code_of(cells))
+    return replace(results, cells=cells, footer=footer)
 
 
 def publish(run: RunFolder, results: Results) -> Path:

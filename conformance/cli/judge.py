@@ -55,7 +55,8 @@ def judge(
             k_max=thresholds.k_max if k_max is None else k_max,
             source="command line",
         )
-    results = execution.judge(folder, discover(scenarios), thresholds, found)
+    known = selecting.expected()
+    results = execution.judge(folder, discover(scenarios), thresholds, found, known)
     page = execution.publish(folder, results)
     sweep.publish_if_swept(folder, results)
     summary(results, page, out)

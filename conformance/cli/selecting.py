@@ -24,15 +24,18 @@ if TYPE_CHECKING:
 
 def known(path: Path, manifest: Path, scenarios: Path) -> tuple[Known, tuple[Cell, ...]]:
     """The expectations, and every cell there could be. The default file may be absent."""
-    from conformance import known as expectations
     from conformance import manifest as manifests
     from conformance.scenario import discover
 
     whole = manifests.load(manifest)
-    every = plan.cells(whole.models, whole.backends, discover(scenarios))
-    if path == KNOWN and not path.exists():
-        return expectations.Known(), every
-    return expectations.load(path), every
+    return expected(path), plan.cells(whole.models, whole.backends, discover(scenarios))
+
+
+def expected(path: Path = KNOWN) -> Known:
+    """The expectations. The default file may be absent."""
+    from conformance import known as expectations
+
+    return expectations.Known() if path == KNOWN and not path.exists() else expectations.load(path)
 
 
 def today() -> date:
@@ -69,6 +72,7 @@ def executed(
     from conformance.scenario import discover
 
     plan = folder.plan()
+    known = expected()
     nowhere = {column.id for column in plan.backends if column.untestable}
     cells = [cell for cell in plan.cells if cell.backend not in nowhere]
     with Progress(cells, out) as progress:
@@ -79,6 +83,7 @@ def executed(
             limits=limits,
             jobs=jobs or os.cpu_count() or 1,
             on_event=progress,
+            known=known,
         )
     if finished.results is None or finished.page is None:
         err.print(f"interrupted; go on with: conformance {verb} --resume {folder.id}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 
 from conformance import execution
 from conformance.gate.decide import (
@@ -15,8 +14,7 @@ from conformance.gate.decide import (
     settle,
     to_repeat,
 )
-from conformance.judging import exit_code_of
-from conformance.known import Finding, Known, assess
+from conformance.known import Known, assess, marked
 from conformance.known.assess import plain_cell
 from conformance.known.entries import refuse_unmatched
 from conformance.records import Cell, Results, Thresholds
@@ -57,9 +55,6 @@ def check(
 
 def mark_expected(run: RunFolder, decision: Decision) -> None:
     """Say in the run's results and on its page which gaps are known."""
-    words = {one.cell.id: one.words for one in decision.assessed if one.finding is Finding.KNOWN}
-    if not words:
-        return
-    cells = tuple(replace(cell, expected=words.get(cell.id, "")) for cell in decision.results.cells)
-    footer = replace(decision.results.footer, exit_code=exit_code_of(cells))
-    execution.publish(run, replace(decision.results, cells=cells, footer=footer))
+    cells = marked(decision.results.cells, decision.assessed)
+    if any(cell.expected for cell in cells):
+        execution.publish(run, execution.with_cells(decision.results, cells))

@@ -10,6 +10,7 @@ from conformance.known.assess import (
     where_of,
 )
 from conformance.known.entries import Conditions, Entry, Known, Match, load, matching_nothing
+from conformance.known.marking import expected, marked
 from conformance.known.update import Update, difference, update
 
 __all__ = [
@@ -24,7 +25,9 @@ __all__ = [
     "Where",
     "assess",
     "difference",
+    "expected",
     "load",
+    "marked",
     "matching_nothing",
     "standing",
     "update",
