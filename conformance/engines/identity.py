@@ -61,6 +61,8 @@ def identity(worker: Any) -> dict[str, Any]:
         "layers": _layers_held(
             runner.get_model(), runner, pipeline.rank_in_group, pipeline.world_size
         ),
+        "total_layers": int(runner.model_config.get_total_num_hidden_layers()),
+        "vocabulary": int(runner.model_config.get_vocab_size()),
         "served": _served(runner, pipeline.world_size),
     }
 

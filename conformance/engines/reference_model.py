@@ -102,7 +102,8 @@ class ReferenceModel:
         """Generate greedily from one prompt, changing the stream after the given layers.
 
         The prompt is a text or token ids; `held` are the ids that it goes on with. `parts` (names
-        of `reference_parts`) are kept besides. A run without edits is computed once: many scenarios ask for the same one.
+        of `reference_parts`) are kept besides. A run without edits is computed once: many
+        scenarios ask for the same one.
         """
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)

@@ -35,6 +35,10 @@ REFUSALS = (
     "Pipeline parallelism is not supported for this model",
     # nnsight 0.8.1 answers every block on several stages so (facts: PP=2).
     "UnknownPersistentIdError",
+    # nnsight's answers to several prompts in one trace, and to a registered block, on a
+    # streaming engine.
+    "Async tracing takes a single prompt",
+    "on an async engine",
     # nnsight's answer to a block on a prompt that one step cannot hold.
     "so no block could see it whole",
     "is greater than the derived max_model_len",
@@ -49,7 +53,22 @@ class VLLMModel(TracedModel):
         temperature 1.
         """
         how = {"temperature": 0.0} if seed is None else {"temperature": 1.0, "seed": seed}
-        return self.model.trace(*prompt, max_tokens=steps, ignore_eos=True, **how)
+        return self.model.trace(*prompt, max_tokens=steps, ignore_eos=True, **how, **self.way())
+
+    def way(self) -> dict[str, Any]:
+        """How a trace gets to the engine, in nnsight's keywords, and its values back."""
+        return {}
+
+    def rpc(self, method: str, *args: Any) -> list[Any]:
+        """What every process of the engine answers to this method of its worker."""
+        answers: list[Any] = self.model.vllm_entrypoint.llm_engine.collective_rpc(method, args=args)
+        return answers
+
+    def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:
+        """vLLM's outputs for prompts without a block, all in one batch."""
+        with trace_scope():
+            made = self.model.vllm_entrypoint.generate(list(prompts), asked, use_tqdm=False)
+        return list(made)
 
     @property
     def logits(self) -> Tensor:
@@ -88,19 +107,16 @@ class VLLMModel(TracedModel):
             flat_logprobs=True,
             detokenize=False,
         )
-        with trace_scope():
-            made = self.model.vllm_entrypoint.generate(list(prompts), asked, use_tqdm=False)
-        return [own_words(one.outputs[0]) for one in made]
+        return [own_words(one.outputs[0]) for one in self.submit(prompts, asked)]
 
     def computed(self, prompts: Sequence[str]) -> list[dict[str, Streams]]:
         """The stream after every layer without a trace, one prompt after the other."""
         return [{"stream": self._computed(prompt)} for prompt in prompts]
 
     def _computed(self, prompt: str) -> Streams:
-        engine = self.model.vllm_entrypoint.llm_engine
-        engine.collective_rpc("conformance_watch", args=(self.layers.path, self.layers.layout))
+        self.rpc("conformance_watch", self.layers.path, self.layers.layout)
         self.generate([prompt], 1)
-        found = engine.collective_rpc("conformance_watched")
+        found = self.rpc("conformance_watched")
         return {index: rows for streams in found for index, rows in streams.items()}
 
 
@@ -127,8 +143,8 @@ def worker_class(backend: Backend) -> str:
     return "conformance.engines.gpu_worker.GPUTraceWorker"
 
 
-def load(job: Job) -> Any:
-    """nnsight's VLLM over the checkpoint. Raises Refused in vLLM's words."""
+def load(job: Job, mode: str = "sync") -> Any:
+    """nnsight's VLLM over the checkpoint, in one of its modes. Raises Refused in vLLM's words."""
     from nnsight.modeling.vllm import VLLM
 
     backend = job.backend
@@ -137,6 +153,7 @@ def load(job: Job) -> Any:
         return VLLM(
             str(job.checkpoint),
             dispatch=True,
+            mode=mode,
             dtype="bfloat16",
             pipeline_parallel_size=backend.pipeline,
             tensor_parallel_size=backend.tensor,
@@ -174,29 +191,42 @@ def refused(error: BaseException) -> Refused | None:
 
 
 class VLLMEngine:
+    """vLLM's `LLM`; other ways to it derive from this one."""
+
+    kind: type[VLLMModel] = VLLMModel
+
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.model = load(job)
-        self.ranks = self.model.vllm_entrypoint.llm_engine.collective_rpc("conformance_identity")
-        count = self.model.vllm_entrypoint.llm_engine.model_config.get_total_num_hidden_layers()
+        self.model = self.load()
+        self.ranks = self._traced(Layers(self.model, "", 0, "", TracedLayer)).rpc(
+            "conformance_identity"
+        )
+        count = int(self.ranks[0]["total_layers"])
         self.path = layer_path(self.model._module, count)
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
         self.settled, self.obstacle = probed(
             lambda: self._outputs(count), self.probe, job.model.layout, refused
         )
-        parts = find_parts(
-            self.model._module,
-            self.path,
-            self.model.vllm_entrypoint.llm_engine.model_config.get_vocab_size(),
-        )
+        parts = find_parts(self.model._module, self.path, int(self.ranks[0]["vocabulary"]))
         layers = Layers(self.model, self.path, count, self.settled.layout, TracedLayer, parts)
-        self.lm = VLLMModel(self.model, layers, self.probe)
+        self.lm = self._traced(layers)
+
+    def load(self) -> Any:
+        """nnsight's model, with an engine behind it."""
+        return load(self.job)
+
+    def front(self) -> str:
+        """What takes the requests, as it names itself."""
+        return type(self.model.vllm_entrypoint).__name__
+
+    def _traced(self, layers: Layers) -> VLLMModel:
+        return self.kind(self.model, layers, getattr(self, "probe", Probe((), ())))
 
     def _outputs(self, count: int) -> list[Any]:
         """The raw outputs of every layer on the probe prompt."""
         layers = Layers(self.model, self.path, count, "", TracedLayer)
         outputs: Any
-        with self.model.trace(PROBE, temperature=0.0, max_tokens=1):
+        with self._traced(layers).trace(PROBE):
             outputs = [copied(layers[index].envoy.output) for index in range(count)]
             outputs = save(outputs)
         return list(outputs)
@@ -217,6 +247,7 @@ class VLLMEngine:
             layout_tried=self.settled.tried,
             identity={
                 "engine": "vllm",
+                "front": self.front(),
                 "layer_list": self.path,
                 **common,
                 "ranks": len(self.ranks),
