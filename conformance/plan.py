@@ -64,7 +64,7 @@ def cells(
     expression: str = "",
 ) -> tuple[Cell, ...]:
     """Every cell that is asked for, grouped by model, then backend, then scenario. A case that
-    needs what a model does not have is none.
+    needs what a model does not have is none, nor one that is for another tier.
 
     Raises ConformanceError when nothing is left: an empty run would look green.
     """
@@ -76,6 +76,7 @@ def cells(
         for scenario in scenarios.values()
         for case in scenario.expand(1)
         if set(scenario.needs(case)) <= set(model.parts)
+        and scenario.tier(case) in ("", *model.tiers)
         and wanted((cell := Cell(model.id, backend.id, scenario.name, case.name)).id)
     )
     if not planned:

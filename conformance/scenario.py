@@ -56,7 +56,9 @@ class Scenario:
     which the intervention's gain is computed. `equal` names pairs of observations that must
     be bitwise equal within one run. `needs` says which parts (of
     `conformance.engines.parts.Parts`) a model must have for a case to mean anything, and
-    `settings` what a case asks of the engine: words of `conformance.settings`.
+    `settings` what a case asks of the engine: words of `conformance.settings`. `tier` names
+    the selection of models that a case is planned for, "" for all: what is the engine's doing
+    alone needs no 20 families.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Scenario:
     equal: Callable[[Case], Equal]
     needs: Callable[[Case], Sequence[str]] = lambda _: ()
     settings: Callable[[Case], Mapping[str, Any]] = lambda _: {}
+    tier: Callable[[Case], str] = lambda _: ""
     _reference: list[Block] = field(default_factory=list)
 
     def reference(self, block: Block) -> Block:
@@ -148,6 +151,7 @@ def scenario(
     equal: Equal | Callable[[Case], Equal] = (),
     needs: Callable[[Case], Sequence[str]] = lambda _: (),
     settings: Callable[[Case], Mapping[str, Any]] = lambda _: {},
+    tier: Callable[[Case], str] = lambda _: "",
 ) -> Callable[[Block], Scenario]:
     """Declare a scenario. Every combination of the choices given is a case.
 
@@ -192,6 +196,7 @@ def scenario(
             equal=equal if callable(equal) else lambda _: equal,
             needs=needs,
             settings=settings,
+            tier=tier,
         )
 
     return decorate

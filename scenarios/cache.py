@@ -11,12 +11,14 @@ def cache(lm, case):
     at = case.layers["at"]
     with lm.trace(case.prompts[0], steps=case.steps) as tracer:
         kept = tracer.cache(modules=[layer.envoy for layer in lm.layers]).save()
-        if case.active:
-            lm.layers[at].stream = lm.layers[at].stream * 2
-        logits = lm.logits.save()
-        token = lm.token.save()
+        logits, chosen = [].save(), [].save()
+        for step in tracer.iter[: case.steps]:
+            if case.active and step == 0:
+                lm.layers[at].stream = lm.layers[at].stream * 2
+            logits.append(lm.logits)
+            chosen.append(lm.token)
     streams = {index: layer.cached(kept) for index, layer in enumerate(lm.layers)}
-    return [{"stream": streams, "logits": logits, "tokens": token}]
+    return [{"stream": streams, "logits": logits, "tokens": chosen}]
 
 
 @cache.reference
@@ -25,4 +27,4 @@ def _(model, case):
     # Only the first step has more than one token.
     double = {at: lambda stream, _: stream * 2 if len(stream) > 1 else stream}
     run = model.run(case.prompts[0], edits=double if case.active else {}, steps=case.steps)
-    return [{"stream": run.stream, "logits": run.logits[:1], "tokens": run.tokens[:1]}]
+    return [{"stream": run.stream, "logits": run.logits, "tokens": run.tokens}]

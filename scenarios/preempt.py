@@ -17,7 +17,8 @@ PROMPTS = (
     layers={"early": "early", "late": "late"},
     prompts=PROMPTS,
     steps=24,
-    settings=lambda _: {"blocks": 6, "block_tokens": 32, "length": 128},
+    settings=lambda _: {"blocks": 8, "block_tokens": 32, "length": 96},
+    tier=lambda _: "smoke",
 )
 def preempt(lm, case):
     with lm.trace(steps=case.steps) as tracer:

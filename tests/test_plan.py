@@ -26,7 +26,7 @@ def scenarios():
 def test_every_model_backend_scenario_and_case_is_one_cell(scenarios):
     cells = plan.cells(MODELS, BACKENDS, scenarios)
     cases = sum(
-        set(scenario.needs(case)) <= set(PARTS)
+        set(scenario.needs(case)) <= set(PARTS) and not scenario.tier(case)
         for scenario in scenarios.values()
         for case in scenario.expand(1)
     )
@@ -94,3 +94,10 @@ def test_a_case_that_needs_what_a_model_has_not_is_no_cell(scenarios):
     assert plan.cells((long,), BACKENDS[:1], scenarios, "long_context")
     with pytest.raises(ConformanceError, match="no cell matches"):
         plan.cells(MODELS[:1], BACKENDS[:1], scenarios, "long_context")
+
+
+def test_a_case_for_one_tier_is_planned_for_its_models_only(scenarios):
+    small = Model("small", "llama", TINY, tiers=("smoke", "default"))
+    cells = plan.cells((small, *MODELS), BACKENDS, scenarios, "repeat")
+    assert {cell.model for cell in cells if cell.case == "kept"} == {"small"}
+    assert {cell.model for cell in cells if cell.case == "forgotten"} == {"small", "llama", "gpt2"}
