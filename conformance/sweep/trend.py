@@ -71,7 +71,7 @@ class Change:
 
 @record()
 class Explained:
-    """Cells that did not pass, alike in verdict and words."""
+    """Cells that did not pass, alike in verdict and words. `expected` is what known.yaml says."""
 
     verdict: Verdict
     words: str
@@ -83,6 +83,7 @@ class Explained:
     example: str
     command: str
     blamed: str = ""
+    expected: str = ""
 
 
 @record()
@@ -271,10 +272,10 @@ def _short(mark: Mark) -> str:
 
 def _explained(results: Results, swept: Swept) -> tuple[Explained, ...]:
     """Cells that did not pass, gathered by what is said of them, the worst first."""
-    found: dict[tuple[Verdict, str, str], list[CellResult]] = {}
+    found: dict[tuple[Verdict, str, str, str], list[CellResult]] = {}
     for cell in results.cells:
         if not cell.verdict.passes:
-            key = (cell.verdict, headline(cell), blamed(cell))
+            key = (cell.verdict, headline(cell), blamed(cell), cell.expected)
             found.setdefault(key, []).append(cell)
     order = [point.name for point in swept.points]
     explained = [
@@ -289,7 +290,10 @@ def _explained(results: Results, swept: Swept) -> tuple[Explained, ...]:
             cells[0].id,
             cells[0].command,
             who,
+            expected,
         )
-        for (verdict, words, who), cells in found.items()
+        for (verdict, words, who, expected), cells in found.items()
     ]
-    return tuple(sorted(explained, key=lambda one: (ORDER[one.verdict], -one.cells)))
+    return tuple(
+        sorted(explained, key=lambda one: (bool(one.expected), ORDER[one.verdict], -one.cells))
+    )

@@ -174,6 +174,28 @@ def test_a_worker_with_other_versions_than_its_column_says_is_a_fault_of_ours():
     assert caught.value.code is ExitCode.HARNESS
 
 
+def test_what_is_known_is_told_last_with_its_reason():
+    broken = set(at(vllm="0.30.0"))
+    run = results(
+        lambda point, scenario: (
+            (Verdict.ERROR if scenario == "steering" else Verdict.WRONG)
+            if point.name in broken
+            else Verdict.MATCH
+        )
+    )
+    cells = tuple(
+        replace(cell, expected="a known gap") if cell.verdict is Verdict.WRONG else cell
+        for cell in run.cells
+    )
+    found = trend(replace(run, cells=cells), SWEPT, {})
+    assert [(one.verdict, one.expected) for one in found.explained] == [
+        (Verdict.ERROR, ""), (Verdict.WRONG, "a known gap"),
+    ]  # fmt: skip
+    page = render(found)
+    assert "<b>known:</b> a known gap" in page
+    assert "20 of 24 cells pass on 6 combinations of versions; 2 more are known gaps" in page
+
+
 def untestable():
     gone = replace(POINTS[-1], environment="", untestable="cannot be resolved: no <torch>")
     swept = replace(SWEPT, points=(*POINTS[:-1], gone))
