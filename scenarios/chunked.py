@@ -10,7 +10,7 @@ PROMPT = (
 )
 
 
-@scenario(prompts=(PROMPT,), settings=lambda _: {"step_tokens": 16}, tier=lambda _: "smoke")
+@scenario(prompts=(PROMPT,), settings=lambda _: {"step_tokens": 16}, tier=lambda _: "scheduling")
 def chunked(lm, case):
     with lm.trace(case.prompts[0]):
         streams = {index: layer.stream for index, layer in enumerate(lm.layers)}

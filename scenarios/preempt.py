@@ -18,7 +18,7 @@ PROMPTS = (
     prompts=PROMPTS,
     steps=24,
     settings=lambda _: {"blocks": 8, "block_tokens": 32, "length": 96},
-    tier=lambda _: "smoke",
+    tier=lambda _: "scheduling",
 )
 def preempt(lm, case):
     with lm.trace(steps=case.steps) as tracer:

@@ -22,7 +22,7 @@ def once(lm, prompt):
     options={"prefixes": ("forgotten", "kept")},
     equal=[("stream", name) for name in AGAIN],
     settings=lambda case: {"prefix_cache": True} if case.options["prefixes"] == "kept" else {},
-    tier=lambda case: "smoke" if case.options["prefixes"] == "kept" else "",
+    tier=lambda case: "scheduling" if case.options["prefixes"] == "kept" else "",
 )
 def repeat(lm, case):
     first, logits = once(lm, case.prompts[0])

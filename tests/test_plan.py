@@ -97,7 +97,7 @@ def test_a_case_that_needs_what_a_model_has_not_is_no_cell(scenarios):
 
 
 def test_a_case_for_one_tier_is_planned_for_its_models_only(scenarios):
-    small = Model("small", "llama", TINY, tiers=("smoke", "default"))
+    small = Model("small", "llama", TINY, tiers=("default", "scheduling"))
     cells = plan.cells((small, *MODELS), BACKENDS, scenarios, "repeat")
     assert {cell.model for cell in cells if cell.case == "kept"} == {"small"}
     assert {cell.model for cell in cells if cell.case == "forgotten"} == {"small", "llama", "gpt2"}
