@@ -8,6 +8,7 @@ sweep.publish(run, results, sweep.read(run))
 
 from conformance.bisect.releases import published
 from conformance.sweep.page import publish, publish_if_swept
+from conformance.sweep.parts import Trend
 from conformance.sweep.points import (
     Point,
     Swept,
@@ -18,7 +19,7 @@ from conformance.sweep.points import (
     spec_of,
     write,
 )
-from conformance.sweep.trend import Trend, trend
+from conformance.sweep.trend import trend
 from conformance.sweep.versions import expand
 
 __all__ = [

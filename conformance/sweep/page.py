@@ -16,8 +16,9 @@ from conformance.records import Results, to_json
 from conformance.report.looks import FAMILIES, LOOKS
 from conformance.store import RunFolder
 from conformance.store.files import write_text
+from conformance.sweep.parts import Mark, Trend
 from conformance.sweep.points import FILE, Point, Swept, read
-from conformance.sweep.trend import Mark, Trend, split, together, trend
+from conformance.sweep.trend import split, together, trend
 
 PAGE, JSON, TABLE = "sweep.html", "sweep.json", "sweep.csv"
 

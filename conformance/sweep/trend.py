@@ -4,112 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import CellResult, Group, Results, Verdict, record
+from conformance.records import CellResult, Group, Results, Verdict
 from conformance.report.findings import blamed, headline
 from conformance.report.looks import ORDER, worst
-from conformance.sweep.points import Point, Swept
-
-SCHEMA = "conformance-sweep/1"
-
-
-@record()
-class Mark:
-    """A scenario on one model and backend at one point: how its cases ended.
-
-    `bits` numbers what was observed: equal numbers in a row are bitwise equal observations;
-    0 where nothing was.
-    """
-
-    point: str
-    verdict: Verdict
-    cells: int
-    passed: int
-    words: str = ""
-    bits: int = 0
-
-
-@record()
-class Row:
-    """One scenario, or "" for what the engine said of itself, along all points in order."""
-
-    model: str
-    architecture: str
-    backend: str
-    scenario: str
-    marks: tuple[Mark, ...]
-
-    @property
-    def others(self) -> tuple[int, ...]:
-        """Which marks stand for other bits than the last one before that observed anything."""
-        found, last = [], 0
-        for at, mark in enumerate(self.marks):
-            if mark.bits and last not in (0, mark.bits):
-                found.append(at)
-            last = mark.bits or last
-        return tuple(found)
-
-
-@record()
-class Change:
-    """What one step of one package's version changed, in which scenarios of which columns.
-
-    `at` names the versions of the other packages with which it did, "" for all of them.
-    """
-
-    model: str
-    package: str
-    before: str
-    after: str
-    what: str
-    backends: tuple[str, ...]
-    scenarios: tuple[str, ...]
-    at: str = ""
-
-
-@record()
-class Explained:
-    """Cells that did not pass, alike in verdict and words. `expected` is what known.yaml says."""
-
-    verdict: Verdict
-    words: str
-    models: tuple[str, ...]
-    backends: tuple[str, ...]
-    points: tuple[str, ...]
-    scenarios: tuple[str, ...]
-    cells: int
-    example: str
-    command: str
-    blamed: str = ""
-    expected: str = ""
-
-
-@record()
-class Engine:
-    """What an engine was at each point: its class and the layout of its stream."""
-
-    model: str
-    backend: str
-    said: tuple[str, ...]
-
-
-@record()
-class Trend:
-    """`sweep.json`, whole."""
-
-    schema: str
-    run: str
-    axes: Mapping[str, tuple[str, ...]]
-    points: tuple[Point, ...]
-    rows: tuple[Row, ...]
-    engines: tuple[Engine, ...]
-    changes: tuple[Change, ...]
-    explained: tuple[Explained, ...]
-    seconds: float
-    cells: int
-    verdicts: Mapping[str, int] = field(default_factory=dict)
+from conformance.sweep.changes import changes
+from conformance.sweep.parts import SCHEMA, Engine, Explained, Mark, Row, Trend
+from conformance.sweep.points import Swept
 
 
 def trend(results: Results, swept: Swept, bits: Mapping[str, str]) -> Trend:
@@ -128,7 +30,7 @@ def trend(results: Results, swept: Swept, bits: Mapping[str, str]) -> Trend:
         points=swept.points,
         rows=rows,
         engines=engines,
-        changes=tuple(_changes(rows, engines, swept)),
+        changes=tuple(changes(rows, engines, swept)),
         explained=_explained(results, swept),
         seconds=results.run.seconds,
         cells=len(results.cells),
@@ -219,55 +121,6 @@ def _said(group: Group | None) -> str:
         return ""
     parts = (str(group.identity.get("model", "")), group.layout)
     return ", ".join(filter(None, parts))
-
-
-def _changes(rows: Sequence[Row], engines: Sequence[Engine], swept: Swept) -> Iterator[Change]:
-    """Along every package: each pair of neighbouring versions, the others' held fast."""
-    names = {_key(one.asked): index for index, one in enumerate(swept.points)}
-    series: list[tuple[str, str, str, list[str]]] = [
-        (row.model, row.backend, row.scenario, [_short(mark) for mark in row.marks])
-        for row in rows
-        if len(row.marks) == len(swept.points)
-    ]
-    series += [(one.model, one.backend, "", list(one.said)) for one in engines]
-    found: dict[tuple[str, str, str, str, str], dict[str, list[tuple[str, str]]]] = {}
-    for package, versions in swept.axes.items():
-        for one in swept.points:
-            at = versions.index(one.asked[package])
-            if at + 1 == len(versions):
-                continue
-            later = names[_key({**one.asked, package: versions[at + 1]})]
-            here = names[_key(one.asked)]
-            rest = ", ".join(f"{k} {v}" for k, v in one.asked.items() if k != package)
-            for model, backend, scenario, said in series:
-                if said[here] != said[later] and said[here] and said[later]:
-                    what = f"{said[here]} → {said[later]}"
-                    key = (model, package, versions[at], versions[at + 1], what)
-                    found.setdefault(key, {}).setdefault(rest, []).append((backend, scenario))
-    for (model, package, before, after, what), by_rest in found.items():
-        others = len(swept.points) // len(swept.axes[package])
-        everywhere = len(by_rest) == others
-        where = [pair for pairs in by_rest.values() for pair in pairs]
-        yield Change(
-            model,
-            package,
-            before,
-            after,
-            what,
-            tuple(dict.fromkeys(backend for backend, _ in where)),
-            tuple(dict.fromkeys(scenario for _, scenario in where if scenario)),
-            "" if everywhere else "; ".join(by_rest),
-        )
-
-
-def _key(asked: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(asked.items()))
-
-
-def _short(mark: Mark) -> str:
-    if mark.verdict.passes:
-        return "passes"
-    return mark.verdict.value if mark.passed == 0 else f"{mark.verdict.value} in some cases"
 
 
 def _explained(results: Results, swept: Swept) -> tuple[Explained, ...]:

@@ -1,0 +1,57 @@
+"""What each step of one package's version changed (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from conformance.sweep.parts import Change, Engine, Mark, Row
+from conformance.sweep.points import Swept
+
+
+def changes(rows: Sequence[Row], engines: Sequence[Engine], swept: Swept) -> Iterator[Change]:
+    """What each step from one version to the next changed, the other packages' held fast."""
+    names = {_key(one.asked): index for index, one in enumerate(swept.points)}
+    series: list[tuple[str, str, str, list[str]]] = [
+        (row.model, row.backend, row.scenario, [_short(mark) for mark in row.marks])
+        for row in rows
+        if len(row.marks) == len(swept.points)
+    ]
+    series += [(one.model, one.backend, "", list(one.said)) for one in engines]
+    found: dict[tuple[str, str, str, str, str], dict[str, list[tuple[str, str]]]] = {}
+    for package, versions in swept.axes.items():
+        for one in swept.points:
+            at = versions.index(one.asked[package])
+            if at + 1 == len(versions):
+                continue
+            later = names[_key({**one.asked, package: versions[at + 1]})]
+            here = names[_key(one.asked)]
+            rest = ", ".join(f"{k} {v}" for k, v in one.asked.items() if k != package)
+            for model, backend, scenario, said in series:
+                if said[here] != said[later] and said[here] and said[later]:
+                    what = f"{said[here]} → {said[later]}"
+                    key = (model, package, versions[at], versions[at + 1], what)
+                    found.setdefault(key, {}).setdefault(rest, []).append((backend, scenario))
+    for (model, package, before, after, what), by_rest in found.items():
+        others = len(swept.points) // len(swept.axes[package])
+        everywhere = len(by_rest) == others
+        where = [pair for pairs in by_rest.values() for pair in pairs]
+        yield Change(
+            model,
+            package,
+            before,
+            after,
+            what,
+            tuple(dict.fromkeys(backend for backend, _ in where)),
+            tuple(dict.fromkeys(scenario for _, scenario in where if scenario)),
+            "" if everywhere else "; ".join(by_rest),
+        )
+
+
+def _key(asked: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(asked.items()))
+
+
+def _short(mark: Mark) -> str:
+    if mark.verdict.passes:
+        return "passes"
+    return mark.verdict.value if mark.passed == 0 else f"{mark.verdict.value} in some cases"
