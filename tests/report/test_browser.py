@@ -50,6 +50,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory, results: Results) -> Callabl
         "empty": lambda: synthetic.wrapped(()),
         "one": synthetic.one_cell,
         "many": synthetic.many,
+        "wide": lambda: synthetic.results(
+            synthetic.Maker(scenarios={f"scenario_{i:02}": ("all",) for i in range(23)})
+        ),
     }
 
     def get(name: str) -> Path:
@@ -291,15 +294,35 @@ def test_nothing_is_wider_than_the_screen(tab: Any, name: str) -> None:
             assert found <= width, (fragment, width)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (360, "light")])
-def test_axe_finds_nothing(tab: Any, width: int, scheme: str) -> None:
+def test_three_columns_of_many_scenarios_are_seen_at_once(tab: Any) -> None:
+    page = tab("wide").open()
+    sizes = page.evaluate("[matrix.scrollWidth, matrix.clientWidth]")
+    assert sizes[0] <= sizes[1]
+    few = tab().open()
+    tile = "document.querySelector('.tile').clientWidth"
+    assert few.evaluate(tile) > page.evaluate(tile) >= 10
+    page.set_viewport_size({"width": 2000, "height": 900})
+    settle(page)
+    assert page.evaluate(tile) > 12
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme", "name"),
+    [
+        (1280, "light", "default"),
+        (1280, "dark", "default"),
+        (360, "light", "default"),
+        (1280, "light", "wide"),
+    ],
+)
+def test_axe_finds_nothing(tab: Any, width: int, scheme: str, name: str) -> None:
     """Nothing at all, not only nothing serious."""
     import axe_playwright_python
 
-    page = tab(viewport={"width": width, "height": 900}, color_scheme=scheme).open()
+    page = tab(name, viewport={"width": width, "height": 900}, color_scheme=scheme).open()
     page.evaluate((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text("utf-8"))
     views = ("#", "#model=qwen3", f"#cell={DROPPED}", "#cell=multigen[bloom-vllm-pp2-read]")
-    for fragment in views:
+    for fragment in views if name == "default" else views[:2]:
         visit(page, fragment)
         found = page.evaluate("async () => (await axe.run()).violations")
         said = [(v["id"], v["impact"], [n["html"][:120] for n in v["nodes"][:3]]) for v in found]
@@ -391,13 +414,39 @@ FILTER = """async () => {
 }"""
 
 
+def busy(page: Page, session: Any) -> float:
+    """Milliseconds that the page's thread has computed: other processes do not count."""
+    found = session.send("Performance.getMetrics")["metrics"]
+    seconds: float = next(one["value"] for one in found if one["name"] == "TaskDuration")
+    return 1000 * seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "opening", "filtering"),
+    [("default", FIRST_PAINT, FILTERING), ("many", MANY, 5 * FILTERING)],
+)
+def test_a_page_computes_little(tab: Any, name: str, opening: float, filtering: float) -> None:
+    """The measures below without the machine's load: what the page itself takes."""
+    one = tab(name)
+    session = one.page.context.new_cdp_session(one.page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page = one.open()
+    opened = busy(page, session)
+    assert opened < opening
+    page.evaluate(FILTER)
+    assert (busy(page, session) - opened) / 6 < filtering
+
+
+@pytest.mark.slow
 def test_the_default_page_is_quick(tab: Any) -> None:
+    """By the clock, on a machine that does nothing else."""
     page = tab().open()
     times = page.evaluate(TIMES)
     assert times["paint"] < FIRST_PAINT, times
     assert page.evaluate(FILTER)[3] < FILTERING
 
 
+@pytest.mark.slow
 def test_ten_thousand_cells_are_quick(tab: Any, pages: Callable[[str], Path]) -> None:
     assert pages("many").stat().st_size < 5_000_000
     page = tab("many").open()

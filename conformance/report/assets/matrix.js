@@ -5,7 +5,7 @@ function buildMatrix() {
   const host = byId('matrix');
   const scenarios = run.scenarios;
   host.style.setProperty('--scenarios', scenarios.length);
-  host.style.setProperty('--tile', scenarios.length > 12 ? '1.15rem' : '1.75rem');
+  addEventListener('resize', fitTiles);
   host.append(el('div', { role: 'row', class: 'row head' },
     el('div', { role: 'columnheader', class: 'name' }, 'model'),
     run.backends.map((backend) => el('div', { role: 'columnheader', class: 'block', 'data-backend': backend.id },
@@ -28,6 +28,16 @@ function buildMatrix() {
   host.addEventListener('keydown', walk);
   for (const name of ['mouseover', 'focusin']) host.addEventListener(name, (event) => say(event.target.closest('.tile')));
   host.addEventListener('mouseleave', () => say(null));
+}
+
+/** As large as lets every column be seen at once, within reason: else the matrix scrolls. */
+function fitTiles() {
+  const host = byId('matrix');
+  const columns = Number(host.style.getPropertyValue('--backends')) || run.backends.length;
+  const room = (host.clientWidth - 120 - 34 * columns) / Math.max(columns * run.scenarios.length, 1);
+  const tile = Math.max(12, Math.min(28, Math.floor(room) - 2));
+  host.style.setProperty('--tile', `${tile}px`);
+  host.style.setProperty('--between', tile < 20 ? '2px' : '0.2rem');
 }
 
 function buildBlock(row, backend, group) {
@@ -54,6 +64,7 @@ function showMatrix() {
   const asked = filtering() ? new Set(shown) : null;
   const wanted = (cells) => (asked ? cells.filter((cell) => asked.has(cell)) : cells);
   byId('matrix').style.setProperty('--backends', filter.backend.size ? run.backends.filter((b) => filter.backend.has(b.id)).length : run.backends.length);
+  fitTiles();
   for (const node of byId('matrix').querySelectorAll('.head .block')) node.hidden = filter.backend.size > 0 && !filter.backend.has(node.dataset.backend);
   let any = false;
   for (const row of rows) {
