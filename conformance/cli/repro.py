@@ -23,6 +23,10 @@ def repro(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The folder that gets the script.")
     ] = Path(),
+    scenarios: Annotated[
+        Path | None,
+        typer.Option("--scenarios", help="The scenario files; by default those of the run."),
+    ] = None,
     reports: Reports = REPORTS,
 ) -> None:
     """Write a script that shows one cell's verdict again without the harness.
@@ -40,12 +44,15 @@ def repro(
     folder = selecting.open_run(reports, name)
     results, plan = folder.results(), folder.plan()
     found = terminal.find(results, cell)
-    scenario = discover(Path(plan.scenarios)).get(found.scenario)
+    files = scenarios or Path(plan.scenarios)
+    scenario = discover(files).get(found.scenario)
     model = next(one for one in plan.models if one.id == found.model)
     checkpoint = _checkpoint(folder, results, model, found)
     if scenario is None:
         raise ConformanceError(
-            f"there is no scenario {found.scenario!r} any more", path=Path(plan.scenarios)
+            f"there is no scenario {found.scenario!r} any more",
+            path=files,
+            remedy="name the folder of the scenario files: --scenarios",
         )
     case = next((one for one in scenario.expand(checkpoint.layers) if one.name == found.case), None)
     if case is None:
