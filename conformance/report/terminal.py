@@ -17,6 +17,7 @@ from conformance.records import CellResult, Judged, Results, Thresholds, Verdict
 from conformance.report import figures
 from conformance.report.findings import Summary, by_group, findings, headline_of
 from conformance.report.looks import LOOKS, ORDER, STYLES, family
+from conformance.report.payload import repro_command
 from conformance.report.words import Context, number, percent, reasoning, times
 
 _FINDINGS = 12
@@ -160,6 +161,8 @@ def show(results: Results, cell_id: str, console: Console) -> None:
     console.print(
         Text("\nagain: ", style="bold").append(shown(cell.command), style="default"), soft_wrap=True
     )
+    script = shown(repro_command(results.run.id, cell.id))
+    console.print(Text("alone: ", style="bold").append(script, style="default"), soft_wrap=True)
 
 
 def _meaning(results: Results, cell: CellResult, console: Console) -> None:

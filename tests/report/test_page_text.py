@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,36 @@ def test_says_which_transport_ran_and_how_many_stages_there_were(results: Result
     text = Reader(html.render(results)).text
     assert "2 stages, values carried by the stage relay" in text
     assert "1 stage" in text
+
+
+def test_every_architecture_has_a_page_with_its_own_models_only(
+    tmp_path: Path, results: Results
+) -> None:
+    index = html.publish(results, tmp_path)
+    assert index.name == "index.html"
+    architectures = {model.architecture for model in results.models}
+    pages = {path.stem for path in tmp_path.glob("*.html")} - {"index"}
+    assert pages == architectures
+    own = Reader((tmp_path / "llama.html").read_text(encoding="utf-8"))
+    data = unpacked(own.scripts["index"])
+    assert [model["id"] for model in data["models"]] == ["smollm2", "llama"]
+    cells = sum(group[2] for group in data["groups"])
+    assert cells == sum(cell.architecture == "llama" for cell in results.cells)
+    assert not data["files"]
+    whole = unpacked(Reader(index.read_text(encoding="utf-8")).scripts["index"])
+    assert whole["files"]["gpt2"] == "gpt2.html"
+
+
+def test_a_name_of_an_architecture_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
+    run = hostile.hostile()
+    names = ("../../up", "index", "..", "a/b", "a b", hostile.ATTACK * 9, "\ud83d")
+    cells = tuple(
+        replace(run.cells[i % 3], architecture=name, id=f"cell {i}") for i, name in enumerate(names)
+    )
+    found = html.files(replace(run, cells=cells))
+    assert len(set(found.values())) == len(names)
+    assert "index.html" not in found.values()
+    assert all(re.fullmatch(r"[\w.-]{1,100}\.html", name) for name in found.values()), found
+    html.publish(replace(run, cells=cells), tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert len(list((tmp_path / "run").glob("*.html"))) == len(names) + 1

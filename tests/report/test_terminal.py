@@ -39,6 +39,7 @@ def test_show_says_the_same_sentences_as_the_page(results: Results) -> None:
     for sentence in words.reasoning(cell, terminal.context(results, cell)):
         assert " ".join(sentence.split()) in text
     assert f"again: {cell.command}" in text
+    assert f"alone: conformance repro '{cell.id}' --run {results.run.id}" in text
 
 
 def test_show_accepts_a_part_that_only_one_id_has(results: Results) -> None:
