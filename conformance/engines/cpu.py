@@ -6,6 +6,7 @@ Importing this module imports neither vLLM nor torch, so the environment can be 
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 from typing import Any
@@ -39,21 +40,34 @@ def silence_empty_cache() -> None:
     torch.accelerator.empty_cache = nothing_to_empty
 
 
+#: The modules in which one vLLM or another looks up `cpu_prepack_moe_weight`.
+_PREPACKING = (
+    "vllm.model_executor.layers.fused_moe.experts.cpu_moe",
+    "vllm.model_executor.layers.fused_moe.cpu_fused_moe",
+)
+
+
 def skip_meta_prepack() -> None:
     """Leave a MoE layer on the meta device as it is: the client's tree is read for its
     structure only, and ``_C::prepack_moe_weight`` has no meta kernel.
     """
-    from vllm.model_executor.layers.fused_moe.experts import cpu_moe
+    for place in _PREPACKING:
+        try:
+            module: Any = importlib.import_module(place)
+        except ModuleNotFoundError:
+            continue
+        original = getattr(module, "cpu_prepack_moe_weight", None)
+        if original is None or getattr(original, "skips_meta", False):
+            continue
+        module.cpu_prepack_moe_weight = _skipping_meta(original)
 
-    original = cpu_moe.cpu_prepack_moe_weight
-    if getattr(original, "skips_meta", False):
-        return
 
+def _skipping_meta(original: Any) -> Any:
     def prepack(weight: Any, isa: Any) -> Any:
         return weight if weight.is_meta else original(weight, isa)
 
     prepack.skips_meta = True  # type: ignore[attr-defined]
-    cpu_moe.cpu_prepack_moe_weight = prepack
+    return prepack
 
 
 def fork_workers() -> None:
