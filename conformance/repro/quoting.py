@@ -88,11 +88,12 @@ def unused(
     among_themselves: bool = False,
 ) -> frozenset[str]:
     """The methods of the classes in `lean` that neither the text `used` nor what the parts'
-    roots need calls; of the latter only those classes' own, with `among_themselves`.
+    roots need calls. With `among_themselves`, properties count as looked up only there and in
+    `used`: other classes have some of the same names.
     """
     texts = [quote(part, given=given).text for part in parts]
     methods: dict[str, list[tuple[str, str, bool]]] = {}
-    live = used
+    live, elsewhere = used, ""
     for text in texts:
         lines = text.splitlines()
         for node in ast.parse(text).body:
@@ -105,8 +106,9 @@ def unused(
                     methods.setdefault(part.name, []).append(entry)
                 if among_themselves:
                     live += "\n".join(lines[slice(*extent(tuple(lines), node))])
-        live += "" if among_themselves else "\n".join(lines)
-    while found := [name for name in methods if _is_used(name, methods[name], live)]:
+        elsewhere += "\n".join(lines)
+    live += "" if among_themselves else elsewhere
+    while found := [n for n in methods if _is_used(n, methods[n], live, elsewhere)]:
         live += "".join(body for name in found for _, body, _ in methods.pop(name))
     return frozenset(title for entries in methods.values() for title, _, _ in entries)
 
@@ -116,10 +118,15 @@ def _methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
     return [part for part in parts if not part.name.startswith("__")]
 
 
-def _is_used(name: str, entries: Iterable[tuple[str, str, bool]], text: str) -> bool:
-    """A property is looked up and not called, which tells `layer.norm` from `tensor.norm()`."""
-    after = r"\b(?!\()" if all(is_property for *_, is_property in entries) else r"\b"
-    return re.search(rf"\.{name}{after}", text) is not None
+def _is_used(
+    name: str, entries: Iterable[tuple[str, str, bool]], live: str, elsewhere: str = ""
+) -> bool:
+    """A property is looked up and not called, which tells `layer.norm` from `tensor.norm()`.
+    `elsewhere` only what is called counts.
+    """
+    if all(is_property for *_, is_property in entries):
+        return re.search(rf"\.{name}\b(?!\()", live) is not None
+    return bool(re.search(rf"\.{name}\b", live) or re.search(rf"\.{name}\(", elsewhere))
 
 
 @dataclass

@@ -137,6 +137,8 @@ def _parted(
     every = [[*_BOTH, *part] for part in roots]
     without = unused(every, _LEAN, used, given=given)
     without |= unused(every, _ASKED, asked.text, given=given, among_themselves=True)
+    if ".generate(" not in asked.text:
+        without |= {f"{name}.generate" for name in _ASKED}
 
     def one(wanted: Iterable[str], known: Collection[str]) -> Quoted:
         return quote(wanted, given=known, without=without, avoid=asked.names)
