@@ -72,6 +72,11 @@ def test_a_property_is_not_mistaken_for_a_method_of_another_type() -> None:
     assert quoting._is_used("norm", [("Probe.norm", "", False)], "probe.norm(layer)")
 
 
+def test_a_method_that_other_classes_call_stays_and_a_property_of_theirs_does_not_count() -> None:
+    assert quoting._is_used("rpc", [("VLLMModel.rpc", "", False)], "", "lm.rpc(question)")
+    assert not quoting._is_used("norm", [("TracedModel.norm", "", True)], "", "parts.norm")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
