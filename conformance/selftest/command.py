@@ -18,8 +18,9 @@ from conformance.selftest.fault import ALL, Fault
 from conformance.selftest.faults import FAULTS
 from conformance.store import RunFolder, open_run
 
-#: The real model with massive activations, and three layouts of the stream.
-MODELS = ("smollm2-135m", "llama", "gpt2", "gemma2")
+#: The real model with massive activations, and the three layouts of the stream: two summands,
+#: one tensor, and one with a batch axis.
+MODELS = ("smollm2-135m", "llama", "gpt2", "gpt_neox")
 #: Two summands, and one tensor.
 QUICK_MODELS = ("llama", "gpt2")
 #: Of each fault, the last of its places and doses.

@@ -16,6 +16,8 @@ from conformance.selftest.faults.shapes import float32, noisy
 CROSS = ("cross_consume.early-last",)
 ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT, Verdict.MISSING})
 WRONG = frozenset({Verdict.WRONG})
+#: [tokens, width], or [1, tokens, width].
+_TOKENS = -2
 
 
 def _tensors(value: Any, change: Any) -> Any:
@@ -38,7 +40,7 @@ def guessed_dtype(served: Any, now: Moment) -> Any:
 
 
 def one_row(served: Any, now: Moment) -> Any:
-    return _first_stage(served, now, lambda rows: rows[:1])
+    return _first_stage(served, now, lambda rows: rows.narrow(_TOKENS, 0, 1))
 
 
 def noise(served: Any, now: Moment) -> Any:
@@ -47,7 +49,7 @@ def noise(served: Any, now: Moment) -> Any:
 
 def rows_rolled(served: Any, now: Moment) -> Any:
     """A stale batch: rows of the neighbouring request."""
-    return _first_stage(served, now, lambda rows: rows.roll(-1, dims=0))
+    return _first_stage(served, now, lambda rows: rows.roll(-1, dims=_TOKENS))
 
 
 def stale(served: Any, now: Moment) -> Any:
