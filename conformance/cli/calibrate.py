@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -25,9 +25,6 @@ from conformance.cli.options import (
 )
 from conformance.errors import ExitCode
 from conformance.records import Calibration
-
-if TYPE_CHECKING:
-    pass
 
 
 def calibrate(

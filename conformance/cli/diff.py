@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from conformance.cli import selecting
 from conformance.cli.options import REPORTS, Reports, out
-
-if TYPE_CHECKING:
-    pass
 
 
 def diff(

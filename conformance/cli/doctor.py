@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from conformance.cli.options import MANIFEST, Manifest, out
 from conformance.errors import ExitCode
-
-if TYPE_CHECKING:
-    pass
 
 
 def doctor(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -28,9 +28,6 @@ from conformance.cli.options import (
     Tier,
     out,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def gate(

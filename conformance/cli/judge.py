@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from conformance.cli import selecting
 from conformance.cli.options import REPORTS, SCENARIOS, Folder, Reports, Run, out
 from conformance.errors import ConformanceError
-
-if TYPE_CHECKING:
-    pass
 
 
 def judge(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,9 +20,6 @@ from conformance.cli.options import (
     err,
 )
 from conformance.errors import ExitCode
-
-if TYPE_CHECKING:
-    pass
 
 
 def update_known(

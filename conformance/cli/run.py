@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,9 +23,6 @@ from conformance.cli.options import (
     Tier,
     out,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def run(

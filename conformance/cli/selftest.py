@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,9 +23,6 @@ from conformance.cli.options import (
     out,
 )
 from conformance.errors import ExitCode
-
-if TYPE_CHECKING:
-    pass
 
 
 def selftest(
