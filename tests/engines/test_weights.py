@@ -84,8 +84,8 @@ def test_a_tiny_model_never_ends_its_text(made):
     assert tokenizer.eos_token_id == tokenizer.pad_token_id == 0
     with torch.no_grad():
         logits = model(tokenizer(PROBE, return_tensors="pt").input_ids).logits[0]
-    assert torch.all(logits[:, 0] == 0)
-    assert torch.all(logits.amax(-1) > 1)
+    # Some families scale their logits or add a bias: what counts is the distance.
+    assert torch.all(logits.amax(-1) - logits[:, 0] > logits.std(-1))
 
 
 def test_a_tiny_tokenizer_knows_every_id_and_every_text(made):

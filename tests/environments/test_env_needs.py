@@ -8,6 +8,8 @@ from conformance.environments.resolving import NEEDS
 
 #: Modules that come with a package of another name, or that are asked for by themselves.
 COMES_WITH = {"huggingface_hub": "transformers", "vllm": "nnsight"}
+#: What vLLM brings for its own server, and `vllm-serve` takes from there.
+COMES_WITH |= dict.fromkeys(("fastapi", "httpx", "uvicorn"), "nnsight")
 
 
 def test_every_package_that_a_worker_imports_is_in_an_environment():
