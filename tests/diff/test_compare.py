@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from conformance.diff import Kind, compare, headline, markdown, page, show
+from conformance.diff.columns import by_backend
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Gain, Judged, Thresholds, Verdict, to_json
 from tests.known_runs import CELLS, cell, group, results
@@ -223,3 +224,20 @@ def test_a_runs_own_words_do_nothing_to_a_page_or_table():
     found = compare(run(Verdict.MATCH), run(Verdict.WRONG, reason=HOSTILE))
     assert "<script>" not in page(found)
     assert "<script>" not in markdown(found)
+
+
+def test_a_backend_on_another_environment_is_compared_by_its_own_name():
+    old, new = (f"vllm-pp1@{name}" for name in ("0.31", "0.32"))
+    a = results(cells=[cell(backend=old)], groups=[group(backend=old, layout="single")])
+    b = results(
+        cells=[cell(backend=new, verdict=Verdict.ERROR)],
+        groups=[group(backend=new, layout="batched")],
+    )
+    found = compare(a, b)
+    assert [(one.kind, one.backend) for one in found.changes] == [(Kind.FAILURE, "vllm-pp1")]
+    assert [(one.what, one.before, one.after) for one in found.layouts] == [
+        ("layout", "single", "batched")
+    ]
+    # Two environments of one backend in one run: neither is meant more than the other.
+    both = results(cells=[cell(backend=old), cell(backend=new)])
+    assert {one.id for one in both.cells} == {one.id for one in by_backend(both).cells}

@@ -25,7 +25,7 @@ def test_a_column_has_cells_of_several_loads_and_each_proves_its_settings(tmp_pa
     assert "split across steps by chunked prefill" in refused.reason
     folder = ran.folder
     found = {
-        name.partition("+")[2]: group.identity["prefix_caching"]
+        name.partition("~")[2]: group.identity["prefix_caching"]
         for model, name in folder.groups()
         if name.startswith("vllm-pp1") and (group := folder.group(model, name))
     }
@@ -33,6 +33,6 @@ def test_a_column_has_cells_of_several_loads_and_each_proves_its_settings(tmp_pa
         "": False,
         "prefix_cache-true": True,
         "step_tokens-16": False,
-        "block_tokens-32+blocks-8+length-96": False,
+        "block_tokens-32~blocks-8~length-96": False,
     }
     assert [group.backend for group in ran.results.groups].count("vllm-pp1") == 1

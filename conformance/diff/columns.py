@@ -1,0 +1,35 @@
+"""Columns of two runs that were put on different environments, side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from conformance.records import Cell, CellResult, Results
+
+
+def by_backend(results: Results) -> Results:
+    """The run with every column named after its backend alone, whatever environment it was on.
+
+    A backend that one run has in several environments keeps those names: which of them is meant
+    is not for us to say.
+    """
+    count = Counter(_backend(one.id) for one in results.backends)
+    names = {one.id: _backend(one.id) for one in results.backends if count[_backend(one.id)] == 1}
+    return replace(
+        results,
+        backends=tuple(replace(one, id=names.get(one.id, one.id)) for one in results.backends),
+        groups=tuple(
+            replace(one, backend=names.get(one.backend, one.backend)) for one in results.groups
+        ),
+        cells=tuple(_renamed(one, names.get(one.backend, one.backend)) for one in results.cells),
+    )
+
+
+def _backend(column: str) -> str:
+    return column.partition("@")[0]
+
+
+def _renamed(cell: CellResult, backend: str) -> CellResult:
+    plain = Cell(cell.model, backend, cell.scenario, cell.case)
+    return replace(cell, id=plain.id, backend=backend)
