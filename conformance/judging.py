@@ -253,8 +253,12 @@ class _Columns:
         return judgement
 
     def _placed(self, result: CellResult, observed: Mapping[str, Tensor]) -> CellResult:
-        """Which layers introduce the error, where the reference was given their inputs."""
-        if self.case is None or result.verdict.passes:
+        """Which layers introduce the error, where the reference was given their inputs.
+
+        What is missing was not computed wrongly, so no layer is to blame for it.
+        """
+        absent = result.verdict is Verdict.MISSING
+        if self.case is None or result.verdict.passes or absent:
             return result
         case = one_layer.case_of(self.case, result.backend, Path())
         outcome = self.run.outcome(self.model.id, FORCED.id, case.key)
