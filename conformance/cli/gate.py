@@ -85,7 +85,7 @@ def gate(
             environments=environments,
         )
         folder = selecting.begun(reports, scenarios, chosen, jobs)
-        selecting.executed(folder, scenarios, limits, jobs)
+        selecting.executed(folder, scenarios, limits, jobs, known=known)
     rounds = (0 if name else 2) if repeats is None else repeats
     with Progress(folder.plan().cells, out) as progress:
         again = partial(
@@ -106,8 +106,6 @@ def gate(
             strict=strict,
             repeat=again if rounds else None,
         )
-    if not name:
-        gates.mark_expected(folder, decision)
     step_summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
     gates.write(decision, to or folder.path / "gate", step_summary=step_summary)
     typer.echo(gates.headline(decision) if step_summary else gates.markdown(decision))

@@ -63,16 +63,24 @@ def begun(
 
 
 def executed(
-    folder: RunFolder, scenarios: Path, limits: Limits, jobs: int | None, *, verb: str = "run"
+    folder: RunFolder,
+    scenarios: Path,
+    limits: Limits,
+    jobs: int | None,
+    *,
+    verb: str = "run",
+    known: Known | None = None,
 ) -> tuple[Results, Path]:
-    """Gather, judge and report. Exits when interrupted; `verb` goes on with it."""
+    """Gather, judge and report. Exits when interrupted; `verb` goes on with it. What is `known`
+    not to pass is what known.yaml says, where nothing else is given.
+    """
     from conformance import execution
     from conformance.checkpoints import cache_folder
     from conformance.report.progress import Progress
     from conformance.scenario import discover
 
     plan = folder.plan()
-    known = expected()
+    known = expected() if known is None else known
     nowhere = {column.id for column in plan.backends if column.untestable}
     cells = [cell for cell in plan.cells if cell.backend not in nowhere]
     with Progress(cells, out) as progress:

@@ -1,6 +1,6 @@
 """A run and its expectations → may this pass? Pure but for `check`, `repeat` and `files`."""
 
-from conformance.gate.check import Repeat, check, mark_expected
+from conformance.gate.check import Repeat, check
 from conformance.gate.decide import Decision, decide
 from conformance.gate.files import write
 from conformance.gate.repeat import repeat
@@ -13,7 +13,6 @@ __all__ = [
     "check",
     "decide",
     "headline",
-    "mark_expected",
     "markdown",
     "refuse_unmatched",
     "repeat",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Sequence
 
-from conformance import execution
 from conformance.gate.decide import (
     MOST_REPEATED,
     Decision,
@@ -14,7 +13,7 @@ from conformance.gate.decide import (
     settle,
     to_repeat,
 )
-from conformance.known import Known, assess, marked
+from conformance.known import Known, assess
 from conformance.known.assess import plain_cell
 from conformance.known.entries import refuse_unmatched
 from conformance.records import Cell, Results, Thresholds
@@ -51,10 +50,3 @@ def check(
         repeats = repeat([plain_cell(one.cell) for one in doubtful])
         assessed = settle(results, assessed, repeats, known, today)
     return decide(results, known, today, assessed=assessed, strict=strict, notes=notes)
-
-
-def mark_expected(run: RunFolder, decision: Decision) -> None:
-    """Say in the run's results and on its page which gaps are known."""
-    cells = marked(decision.results.cells, decision.assessed)
-    if any(cell.expected for cell in cells):
-        execution.publish(run, execution.with_cells(decision.results, cells))

@@ -10,7 +10,7 @@ from conformance.known.assess import (
     where_of,
 )
 from conformance.known.entries import Conditions, Entry, Known, Match, load, matching_nothing
-from conformance.known.marking import expected, marked
+from conformance.known.marking import expected
 from conformance.known.update import Update, difference, update
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "difference",
     "expected",
     "load",
-    "marked",
     "matching_nothing",
     "standing",
     "update",
