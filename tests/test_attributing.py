@@ -7,6 +7,7 @@ import pytest
 from conformance.attributing import attributed, plain_of
 from conformance.records import Backend, CellResult, Judged, Side, Verdict
 from conformance.without_nnsight import COMPUTED, GENERATED
+from tests import known_runs
 
 ENGINE = 'File "site-packages/vllm/x.py", line 3'
 OURS = 'File "conformance/scenario.py", line 3'
@@ -20,20 +21,8 @@ def cell(
     observations: tuple[Judged, ...] = OBSERVED,
     detail: str = "",
 ) -> CellResult:
-    return CellResult(
-        id=f"read[m-{backend}-all]",
-        model="m",
-        architecture="llama",
-        backend=backend,
-        scenario="read",
-        case="all",
-        verdict=verdict,
-        reason="because",
-        seconds=0.0,
-        command="",
-        observations=observations,
-        detail=detail,
-    )
+    more = {"verdict": verdict, "observations": observations, "detail": detail}
+    return known_runs.cell("m", backend, "read", "all", **more)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from conformance.bisect.search import Class
 from conformance.bisect.state import Attempt, BisectFolder, State
 from conformance.environments import parse
 from conformance.errors import ExitCode
-from conformance.records import record, to_json
+from conformance.records import record
 from conformance.store.files import write_text
 from conformance.stream import LAYOUTS
 
@@ -132,17 +132,6 @@ def make(state: State, conclusion: Conclusion, folder: BisectFolder, cache: Path
         build_seconds=sum(one.build_seconds for one in state.attempts if one.built),
         disk_mib=footprint(cache / "environments" / place for place in places),
     )
-
-
-def write(report: Report, folder: BisectFolder) -> Path:
-    """report.json, report.md and the page, whose path is returned."""
-    from conformance.bisect.page import page
-    from conformance.bisect.show import markdown
-
-    write_text(folder.path / "report.json", to_json(report, indent=1) + "\n")
-    write_text(folder.path / "report.md", markdown(report))
-    write_text(folder.path / "index.html", page(report))
-    return folder.path / "index.html"
 
 
 def footprint(folders: Iterable[Path]) -> float:

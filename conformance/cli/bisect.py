@@ -129,10 +129,10 @@ def _finish(folder: BisectFolder, timeout: float, load_timeout: float) -> None:
     except KeyboardInterrupt:
         err.print(f"interrupted; go on with: conformance bisect --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    from conformance.bisect import report, show
+    from conformance.bisect import files, report, show
 
     found = report.make(folder.read(), conclusion, folder, cache_folder())
-    page = report.write(found, folder)
+    page = files.write(found, folder)
     show.show(found, out)
     out.print(f"{page}", soft_wrap=True)
     raise typer.Exit(found.exit_code)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from conformance.engines.parts import Own, Part, every_row
+from conformance.engines.parts import Own, Part, every_row, floating
 from conformance.engines.traced import Layers, Probe, vector
 from conformance.engines.tree import follow
 
@@ -40,7 +40,8 @@ class TracedModel:
     def lens(self, stream: Tensor) -> Tensor:
         """[rows, vocabulary]: the final norm and the head on rows of a stream, nothing more."""
         head = follow(self.model, self.layers.parts.head)
-        normed = follow(self.model, self.layers.parts.norm)(stream)
+        # Some of vLLM's norms return a tuple: the normalised rows come first.
+        normed = next(floating(follow(self.model, self.layers.parts.norm)(stream)))
         return functional.linear(normed.to(head.weight.dtype), head.weight)[
             :, : self.layers.parts.vocabulary
         ]

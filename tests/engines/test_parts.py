@@ -10,15 +10,17 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from conformance.engines import Refused  # noqa: E402
-from conformance.engines.lm import words  # noqa: E402
+from conformance.engines.lm import TracedModel, words  # noqa: E402
 from conformance.engines.parts import (  # noqa: E402
     Parts,
+    TracedLayer,
     arguments,
     find_parts,
     floating,
     passed_on,
     stream_before,
 )
+from conformance.engines.traced import Layers, Probe  # noqa: E402
 from conformance.engines.tree import follow, layer_path  # noqa: E402
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -77,6 +79,24 @@ def test_positions_masks_and_rotary_tables_are_not_what_a_module_works_on() -> N
     inputs = ((torch.arange(5),), {"hidden_states": rows, "position_embeddings": tables})
     assert [id(value) for value in arguments(inputs)] == [id(rows)]
     assert next(floating((rows, None))) is rows
+
+
+class _NormWithRest(torch.nn.Module):
+    """vLLM's Cohere: the norm gives back a residual that it was not given."""
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return rows / rows.norm(dim=-1, keepdim=True), None
+
+
+def test_the_lens_takes_the_rows_of_a_norm_that_returns_a_tuple() -> None:
+    model = torch.nn.ModuleDict({"norm": _NormWithRest(), "head": torch.nn.Linear(8, 12)})
+    parts = Parts(norm="norm", head="head", vocabulary=10)
+    layers = Layers(model, "", 0, "single", TracedLayer, parts)
+    rows = torch.randn(3, 8)
+    expected = (rows / rows.norm(dim=-1, keepdim=True)) @ model["head"].weight.T
+    with torch.no_grad():
+        found = TracedModel(model, layers, Probe((), ())).lens(rows)
+    assert torch.allclose(found, expected[:, :10])
 
 
 def test_the_stream_before_a_layer_is_one_tensor_or_the_sum_of_two() -> None:

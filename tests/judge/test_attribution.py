@@ -8,6 +8,7 @@ import pytest
 
 from conformance.judge.attribution import Plain, attribute
 from conformance.records import Attribution, CellResult, Judged, Side, Verdict
+from tests import known_runs
 
 RIGHT = Plain(agrees=True, evidence="8 of 8 greedy tokens")
 WRONG = Plain(agrees=False, evidence="3 of 8 greedy tokens")
@@ -28,21 +29,8 @@ def cell(
         for sites, kind in ((off, Verdict.WRONG), (right, Verdict.MATCH))
         for site in sites
     )
-    return CellResult(
-        id=f"{scenario}[m-{backend}-all]",
-        model="m",
-        architecture="llama",
-        backend=backend,
-        scenario=scenario,
-        case="all",
-        verdict=verdict,
-        reason="because",
-        seconds=0.0,
-        command="",
-        observations=observations,
-        detail=detail,
-        harness=harness,
-    )
+    more = {"observations": observations, "detail": detail, "harness": harness}
+    return known_runs.cell("m", backend, scenario, "all", verdict=verdict, **more)
 
 
 def found(failed: CellResult, *others: CellResult, **facts: object) -> Attribution:
