@@ -11,11 +11,11 @@ from typing import Any
 
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
-from vllm.v1.sample import sampler
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from conformance.engines.identity import IdentityRPC
+from conformance.engines.ranks import count_as_written
 from conformance.engines.watching import WatchRPC
 
 
@@ -54,12 +54,7 @@ class CPUTraceWorker(IdentityRPC, WatchRPC, CPUWorker):  # type: ignore[misc]
                 f"expected vLLM's CPUModelRunner, got {type(self.model_runner).__qualname__}"
             )
         self.model_runner.__class__ = self.runner_class
-        # Asked for log-probabilities, the sampler counts each token's rank by a function that
-        # is compiled for some ten seconds in every process; as it is written it takes none.
-        compiled = sampler.batched_count_greater_than
-        sampler.batched_count_greater_than = getattr(
-            compiled, "_torchdynamo_orig_callable", compiled
-        )
+        count_as_written()
 
     # The RPC methods touch nothing but `self.model_runner`, so they are taken over as
     # they are: nnsight's worker cannot be a base class, as it derives from the GPU worker

@@ -5,8 +5,13 @@ from __future__ import annotations
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 
 from conformance.engines.identity import IdentityRPC
+from conformance.engines.ranks import count_as_written
 from conformance.engines.watching import WatchRPC
 
 
 class GPUTraceWorker(IdentityRPC, WatchRPC, NNsightGPUWorker):  # type: ignore[misc]
     """As released, plus the harness's own RPC methods."""
+
+    def init_device(self) -> None:
+        super().init_device()
+        count_as_written()

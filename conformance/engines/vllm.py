@@ -22,12 +22,16 @@ from conformance.engines.traced import (
     read_probe,
 )
 from conformance.engines.tree import layer_path
-from conformance.engines.watching import Streams
+from conformance.engines.watching import Streams, unpacked
 from conformance.records import Backend, Case, Group, Job, Status
 from conformance.scenario import PROBE, Scenario
 
 #: Room for the longest prompt and generation of any scenario, in tokens.
 MAX_LENGTH = 256
+
+#: Of a GPU's memory, what must be free when an engine starts. The cache's size is given, so vLLM
+#: takes no share; but it asks for 0.92 of a GPU that several engines have between them.
+MEMORY_SHARE = 0.05
 
 #: What vLLM and nnsight say when they do not support what a backend asks for. Their words
 #: are kept as the reason; anything else that goes wrong is an error.
@@ -116,7 +120,7 @@ class VLLMModel(TracedModel):
     def _computed(self, prompt: str) -> Streams:
         self.rpc("conformance_watch", self.layers.path, self.layers.layout)
         self.generate([prompt], 1)
-        found = self.rpc("conformance_watched")
+        found = map(unpacked, self.rpc("conformance_watched"))
         return {index: rows for streams in found for index, rows in streams.items()}
 
 
@@ -158,6 +162,7 @@ def load(job: Job, mode: str = "sync") -> Any:
             pipeline_parallel_size=backend.pipeline,
             tensor_parallel_size=backend.tensor,
             kv_cache_memory_bytes=cpu.KV_CACHE_BYTES,
+            gpu_memory_utilization=MEMORY_SHARE,
             max_num_seqs=8,
             async_scheduling=False,
             max_logprobs=-1,

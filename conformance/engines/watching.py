@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn import Module
 
@@ -40,6 +41,18 @@ def watched(layers: Mapping[int, Module], layout: str) -> Iterator[Streams]:
             handle.remove()
 
 
+def packed(streams: Streams) -> bytes:
+    """Streams as bytes: the one form of a tensor that comes out of an engine whose core is a
+    process of its own as it went in. A bare one arrives as a list of dtype, shape and buffer.
+    """
+    return save({str(index): stream.contiguous() for index, stream in streams.items()})
+
+
+def unpacked(data: bytes) -> Streams:
+    """What was packed."""
+    return {int(index): stream for index, stream in load(data).items()}
+
+
 class WatchRPC:
     """Mixed into a worker of vLLM: watches the layers that its process holds."""
 
@@ -53,7 +66,7 @@ class WatchRPC:
         self._watching = watched(layers, layout)
         self._streams = self._watching.__enter__()
 
-    def conformance_watched(self) -> Streams:
-        """What was seen since. The hooks are gone."""
+    def conformance_watched(self) -> bytes:
+        """What was seen since, packed. The hooks are gone."""
         self._watching.__exit__(None, None, None)
-        return self._streams
+        return packed(self._streams)

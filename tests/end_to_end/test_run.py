@@ -106,3 +106,12 @@ def test_bad_input_is_refused_with_exit_2_and_starts_nothing(
     assert ran.code == 2
     assert words in ran.output
     assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.slow
+def test_own_streams_come_out_of_an_engine_whose_core_is_another_process(tmp_path: Path) -> None:
+    ran = conformance(tmp_path, "run", "-m", "llama", "-b", "vllm-async", "-k", "clean and alone")
+    assert ran.code == 0, ran.output
+    found = ran.folder.observations("llama", "vllm-async", "own_streams.all")
+    assert {str(value.dtype) for value in found.values()} == {"torch.bfloat16"}
+    assert {value.shape[-1] for value in found.values()} == {256}

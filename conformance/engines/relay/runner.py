@@ -57,7 +57,7 @@ class RelayRunner:
     def _start_relay(self, column: Column, stages: int, tensor: Any) -> None:
         model, interleaver = self.nnsight_model, self.nnsight_model.interleaver  # type: ignore[attr-defined]
         tree = placeholders.tree(model._module, placeholders.whole_model(self.vllm_config))  # type: ignore[attr-defined]
-        owners = weights.Owners(column, tree)
+        owners = weights.Owners(column, tree, self.device)  # type: ignore[attr-defined]
         spanning = frozenset().union(*owners.spanning)
         first, last = column.stage == 0, column.stage == stages - 1
         adopt(interleaver, placeholders.elsewhere(spanning, tree.absent, first=first, last=last))

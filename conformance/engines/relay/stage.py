@@ -71,6 +71,7 @@ class Relay:
     incoming: dict[int, Names] = field(default_factory=dict)
     failed: bool = False
     bytes_sent: int = 0
+    sending: Any = None
 
     @property
     def stage(self) -> int:
@@ -212,8 +213,9 @@ class Relay:
         else:
             from vllm.distributed.parallel_state import get_pp_group
 
-            # Whoever drops vLLM's handles may: it keeps what it is sending.
-            get_pp_group().isend_tensor_dict({RECORD: self._packed(self.stage + 1, poison)})
+            # Gloo sends from the tensor that its handle holds: nothing may be dropped yet.
+            data = {RECORD: self._packed(self.stage + 1, poison)}
+            self.sending = get_pp_group().isend_tensor_dict(data)
 
     # -- later -------------------------------------------------------------------------
 

@@ -42,7 +42,8 @@ def _serve(listener: Listener, modules: dict[str, torch.nn.Module]) -> None:
 class Owners:
     """Which stage holds which module, and the way to its weights."""
 
-    def __init__(self, column: Column, tree: Tree) -> None:
+    def __init__(self, column: Column, tree: Tree, device: torch.device) -> None:
+        self.device = device
         listener = Listener(None, authkey=None, backlog=16)
         threading.Thread(
             target=_serve, args=(listener, tree.here), daemon=True, name="relay-weights"
@@ -59,10 +60,10 @@ class Owners:
         self._kept: dict[tuple[str, str], torch.Tensor] = {}
 
     def fetch(self, path: str, name: str) -> torch.Tensor:
-        """The parameter or buffer ``name`` of the module at ``path``, from its stage."""
+        """The parameter or buffer ``name`` of the module at ``path``, on this stage's device."""
         key = (path, name)
         if key not in self._kept:
-            self._kept[key] = self._ask(path, name)
+            self._kept[key] = self._ask(path, name).to(self.device)
         return self._kept[key]
 
     def _ask(self, path: str, name: str) -> torch.Tensor:
