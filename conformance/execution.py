@@ -149,6 +149,40 @@ def execute(
     return Finished(run, summary, results, page)
 
 
+def once_more(
+    reports: Path,
+    plan: RunPlan,
+    scenarios: Mapping[str, Scenario],
+    *,
+    fresh: bool,
+    cache: Path,
+    limits: Limits,
+    on_event: Callable[[Event], None],
+) -> Finished:
+    """A new run in `reports` of what a plan holds, under its conditions. With `fresh` nothing is
+    taken from the cache of observations, not even the reference.
+    """
+    run = begin(
+        reports,
+        plan.models,
+        plan.backends,
+        plan.cells,
+        scenarios=Path(plan.scenarios),
+        thresholds=plan.thresholds,
+        calibration=plan.calibration,
+        jobs=plan.jobs,
+    )
+    return execute(
+        run,
+        scenarios,
+        cache=cache,
+        limits=limits,
+        jobs=plan.jobs,
+        on_event=on_event,
+        observations=run.path / "observations" if fresh else None,
+    )
+
+
 def judge(
     run: RunFolder,
     scenarios: Mapping[str, Scenario],

@@ -89,29 +89,19 @@ def run_cells(
 ) -> Observed:
     """The plan's cells, every column in this environment. The reference stays in ours.
 
-    With `fresh` not even the reference is taken from the cache of observations. Raises
-    KeyboardInterrupt when the run is interrupted.
+    With `fresh` nothing is taken from the cache of observations. Raises KeyboardInterrupt when
+    the run is interrupted.
     """
-    backends = [replace(one, environment=str(environment.python)) for one in plan.backends]
-    run = execution.begin(
+    backends = tuple(replace(one, environment=str(environment.python)) for one in plan.backends)
+    finished = execution.once_more(
         folder.path / RUNS,
-        plan.models,
-        backends,
-        plan.cells,
-        scenarios=Path(plan.scenarios),
-        thresholds=plan.thresholds,
-        calibration=plan.calibration,
-        jobs=plan.jobs,
-    )
-    finished = execution.execute(
-        run,
+        replace(plan, backends=backends),
         scenarios,
+        fresh=fresh,
         cache=cache,
         limits=limits,
-        jobs=plan.jobs,
         on_event=on_event,
-        observations=run.path / "observations" if fresh else None,
     )
     if finished.results is None:
         raise KeyboardInterrupt
-    return Observed(signatures(finished.results), run.id)
+    return Observed(signatures(finished.results), finished.folder.id)

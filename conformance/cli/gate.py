@@ -74,17 +74,18 @@ def gate(
         folder = selecting.open_run(reports, name)
     else:
         gates.refuse_unmatched(known, every)
-        chosen = selecting.chosen(
+        folder = selecting.new_run(
+            reports,
             manifest,
             scenarios,
             model,
             backend,
             expression,
             tier,
-            env=env,
-            environments=environments,
+            env,
+            environments,
+            jobs,
         )
-        folder = selecting.begun(reports, scenarios, chosen, jobs)
         selecting.executed(folder, scenarios, limits, jobs, known=known)
     rounds = (0 if name else 2) if repeats is None else repeats
     with Progress(folder.plan().cells, out) as progress:

@@ -63,17 +63,18 @@ def run(
     if resume:
         folder = selecting.open_run(reports, resume)
     else:
-        chosen = selecting.chosen(
+        folder = selecting.new_run(
+            reports,
             manifest,
             scenarios,
             model,
             backend,
             expression,
             tier,
-            env=env,
-            environments=environments,
+            env,
+            environments,
+            jobs,
         )
-        folder = selecting.begun(reports, scenarios, chosen, jobs)
     results, page = selecting.executed(folder, scenarios, limits, jobs)
     summary(results, page, out)
     raise typer.Exit(results.footer.exit_code)

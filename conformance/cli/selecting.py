@@ -62,6 +62,25 @@ def begun(
     )
 
 
+def new_run(
+    reports: Path,
+    manifest: Path,
+    scenarios: Path,
+    model: list[str],
+    backend: list[str],
+    expression: str,
+    tier: str,
+    env: list[str],
+    environments: Path,
+    jobs: int | None,
+) -> RunFolder:
+    """A new run's folder with the plan of what the options ask for. Environments are built."""
+    cells = chosen(
+        manifest, scenarios, model, backend, expression, tier, env=env, environments=environments
+    )
+    return begun(reports, scenarios, cells, jobs)
+
+
 def executed(
     folder: RunFolder,
     scenarios: Path,

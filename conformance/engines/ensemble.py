@@ -21,7 +21,8 @@ class Member:
     """One way to compute the reference. `pad` rows of padding go in front of the prompt,
     in a batch with a longer one; `split` adds the branches' last projections up in halves,
     as two tensor-parallel ranks do; `fused` rounds norms, activations and gates once; `ties`
-    lets a router choose the other expert of two that are equal within the noise.
+    names the runs ("" for one without a twin) in which a router chooses the other expert of
+    two that are equal within the noise.
     """
 
     name: str
@@ -30,7 +31,7 @@ class Member:
     pad: int = 0
     split: bool = False
     fused: bool = False
-    ties: bool = False
+    ties: tuple[str, ...] = ()
 
 
 TRUTH = Member("truth", torch.float32, "eager")
@@ -53,12 +54,22 @@ EAGER_ENSEMBLE = tuple(
 )
 
 
+#: By ways of computing, the runs in which the other side of ties is taken. The clean and the
+#: edited run of an engine may be on different sides of one, so some of these are, either way.
+TIES = {
+    "eager": ("", "clean", "edited"),
+    "split": ("", "clean", "edited"),
+    "fused": ("", "edited"),
+    "fused_split": ("", "clean"),
+}
+
+
 def with_ties(ensemble: tuple[Member, ...]) -> tuple[Member, ...]:
     """The ensemble of a model whose layers choose among experts: half of it takes the one side
     of a near-tie and half the other, since either is as likely in an honest run.
     """
-    kept = [one for one in ensemble if one.name in {"eager", "split", "fused", "fused_split"}]
-    both = [(one, replace(one, name=f"{one.name}_ties", ties=True)) for one in kept]
+    kept = [one for one in ensemble if one.name in TIES]
+    both = [(one, replace(one, name=f"{one.name}_ties", ties=TIES[one.name])) for one in kept]
     return tuple(member for pair in both for member in pair)
 
 

@@ -166,7 +166,7 @@ class ReferenceEngine:
 
         def run(twin: Case) -> Any:
             name = ("edited" if twin.active else "clean") if scenario.twin(case) else ""
-            model.forced = forced.get(name, ())
+            model.forced, model.twin = forced.get(name, ()), name
             return scenario.specification(model, twin)
 
         return flatten_runs(scenario, case, run, only=tuple(case.forced))

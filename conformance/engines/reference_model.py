@@ -78,6 +78,7 @@ class ReferenceModel:
         self.norms = norms
         self.forced: tuple[tuple[int, ...], ...] = ()
         self.prompts: tuple[str, ...] = ()
+        self.twin = ""
         self.branches: Branches | None = None
         self.routing_noise: tuple[float, ...] = ()
         self.parts = find_parts(module, layers, module.config.get_text_config().vocab_size)
@@ -109,7 +110,7 @@ class ReferenceModel:
         forced = tuple(held) or self._forced(ids)
         if edits:
             return self._generate(ids, edits, steps, forced, parts)
-        key = (ids, steps, forced, *parts)
+        key = (self._at_ties(), ids, steps, forced, *parts)
         if key not in self._unedited:
             self._unedited[key] = self._generate(ids, {}, steps, forced, parts)
         return self._unedited[key]
@@ -133,13 +134,17 @@ class ReferenceModel:
             stack.enter_context(split_reductions(self.module))
         if self.member.fused:
             stack.enter_context(fused(self.module))
-        if self.member.ties:
+        if self._at_ties():
             stack.enter_context(other_side(self.module, self.routing_noise))
+
+    def _at_ties(self) -> bool:
+        """Whether this member takes the other side of ties in the present run."""
+        return self.twin in self.member.ties
 
     def unedited(self) -> list[Run]:
         """The runs without edits of the present prompts."""
         present = {tuple(self.tokenize(prompt)) for prompt in self.prompts}
-        return [run for (ids, *_), run in self._unedited.items() if ids in present]
+        return [run for (_, ids, *_), run in self._unedited.items() if ids in present]
 
     def _generate(
         self,

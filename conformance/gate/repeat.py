@@ -8,6 +8,7 @@ after another one fails for a reason, not by accident.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from conformance import execution
@@ -37,24 +38,14 @@ def repeat(
     found: list[Results] = []
     for number in range(rounds):
         wanted = alone(plan, cells) if number == 0 else in_company(plan, cells)
-        folder = execution.begin(
+        finished = execution.once_more(
             run.path / REPEATS,
-            plan.models,
-            plan.backends,
-            wanted,
-            scenarios=Path(plan.scenarios),
-            thresholds=plan.thresholds,
-            calibration=plan.calibration,
-            jobs=plan.jobs,
-        )
-        finished = execution.execute(
-            folder,
+            replace(plan, cells=wanted),
             scenarios,
+            fresh=True,
             cache=cache,
             limits=limits,
-            jobs=plan.jobs,
             on_event=on_event,
-            observations=folder.path / "observations",
         )
         if finished.results is None:
             raise ConformanceError(

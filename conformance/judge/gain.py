@@ -29,6 +29,9 @@ UNEVEN = 2.0
 #: float32 itself is no more certain.
 UNTOUCHED = 1e-5
 
+#: A row on which honest changes scatter more than so many times as much as on the usual row
+#: takes no part in the gain of its site.
+TORN = 4.0
 
 #: How much of the off-axis noise may lie along the write, where it looks like gain: seen are
 #: up to 0.06 on clean backends (13 models, doses of 0.5 %), where honest members agree by luck.
@@ -51,9 +54,9 @@ class Landing(StrEnum):
 class Change:
     """How one observation changed between the clean and the edited run, on both sides.
 
-    `g` and `h` are the candidate's, `own` the scatter of the ensemble's gains around 1,
-    `off_axis` the ensemble's h and `even` what noise of that size gives when spread
-    evenly over the dimensions; the `token_` arrays hold the same for each touched row,
+    `g` and `h` are the candidate's on the steady rows, `own` the scatter of the ensemble's
+    gains around 1, `off_axis` the ensemble's h and `even` what noise of that size gives when
+    spread evenly over the dimensions; the `token_` arrays hold the same for each touched row,
     whose indices are `touched`. `leak` is the largest change of a row that must not
     change, in multiples of what noise explains; `leaking` are those rows. `moved` says
     whether the candidate changed at all where the truth does.
@@ -164,9 +167,11 @@ def _change(sums: _Sums, thresholds: Thresholds) -> Change:
     if not touched.any():
         return Change(rows, worst, leaking)
     sums = sums.at(touched)
-    whole = sums.tt.sum()
-    g, h = _project(sums.ct.sum(), sums.cc.sum(), whole)
-    site = _noise(*_project(sums.rt.sum(axis=-1), sums.rr.sum(axis=-1), whole), sums.width.sum())
+    steady = sums.at(_steady(sums))
+    whole = steady.tt.sum()
+    g, h = _project(steady.ct.sum(), steady.cc.sum(), whole)
+    runs = _project(steady.rt.sum(axis=-1), steady.rr.sum(axis=-1), whole)
+    site = _noise(*runs, steady.width.sum())
     token = _noise(*_project(sums.rt, sums.rr, sums.tt), sums.width)
     return Change(
         rows,
@@ -230,6 +235,16 @@ def _noise(g: Array, h: Array, width: Array) -> tuple[Array, Array, Array]:
     """The scatter of g, the size of h, and h spread evenly, over the members (first dimension)."""
     off_axis = np.sqrt((h * h).mean(axis=0))
     return np.sqrt(((g - 1) ** 2).mean(axis=0)), off_axis, off_axis / np.sqrt(width)
+
+
+def _steady(sums: _Sums) -> npt.NDArray[np.bool_]:
+    """The rows on which honest runs changed about as much alike as on most.
+
+    Where a router is at a tie in one of the two runs, the row differs by a whole expert, and
+    one such row would drown what all the others say of the write.
+    """
+    noise = np.maximum(sums.rr - 2 * sums.rt + sums.tt, 0.0).mean(axis=0)
+    return np.asarray(noise <= TORN**2 * np.median(noise))
 
 
 def _leak(sums: _Sums) -> Array:

@@ -190,4 +190,13 @@ def test_the_noise_of_a_router_is_that_of_its_input(model: Any) -> None:
 def test_half_of_the_ensemble_takes_the_other_side() -> None:
     whole = with_ties(EAGER_ENSEMBLE)
     assert len({member.name for member in whole}) == len(whole) >= 8
-    assert sum(member.ties for member in whole) * 2 == len(whole)
+    ties = [member.ties for member in whole if member.ties]
+    assert len(ties) * 2 == len(whole)
+    assert all("" in runs for runs in ties)
+
+
+def test_the_clean_and_the_edited_run_may_be_on_different_sides_of_a_tie() -> None:
+    ties = {member.ties for member in with_ties(EAGER_ENSEMBLE)}
+    for run in ("clean", "edited"):
+        assert any(run in runs for runs in ties)
+        assert any(runs and run not in runs for runs in ties)

@@ -198,3 +198,21 @@ def test_unevenness_is_pooled_over_sites_and_never_below_what_was_measured() -> 
 def test_a_gain_is_dropped_or_landed_by_the_given_tolerance(room: float) -> None:
     limits = Thresholds(gain_tolerance=0.01, gain_sigmas=room)
     assert gain.tolerance(0.1, limits) == max(0.01, room * 0.1)
+
+
+@pytest.mark.parametrize("dose", [1.0, 0.0])
+def test_a_row_on_which_honest_runs_are_torn_says_nothing_of_the_write(dose: float) -> None:
+    """One of four honest runs met a tie in its edited run alone, and so did the candidate."""
+    change = steering(0.02)
+    case = Case(change, noise=0.0005)
+    jump = torch.zeros_like(change)
+    jump[2] = torch.randn(D, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    clean, edited = case.floors
+    torn = edited.members.clone()
+    torn[0] += jump
+    case.floors = (clean, floor.floor(edited.truth, torn))
+    effect = case.effect(dose * change + jump)
+    assert effect.landing is (Landing.LANDED if dose else Landing.DROPPED)
+    calm = floor.floor(edited.truth, edited.members)
+    case.floors = (clean, calm)
+    assert case.effect(change + jump).landing is Landing.MISDIRECTED
