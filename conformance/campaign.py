@@ -281,4 +281,5 @@ def expected(backend: Backend, asked: Mapping[str, Any] = MappingProxyType({})) 
         "eager": True,
         "prefix_caching": bool(asked.get("prefix_cache")),
         "chunked_prefill": "step_tokens" in asked,
+        "extraction": bool(asked.get("extraction")),
     }

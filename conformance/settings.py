@@ -24,6 +24,7 @@ WORDS = {
     "blocks": "so many blocks of memory for all requests together",
     "block_tokens": "tokens in one such block",
     "length": "room for so many tokens of prompt and generation",
+    "extraction": "True: the engine hands out the states after its layers by itself",
 }
 
 #: Engines that have nothing of the kind: one load does for all.

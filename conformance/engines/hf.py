@@ -12,6 +12,7 @@ from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 
+from conformance.engines import Refused
 from conformance.engines.lm import TracedModel
 from conformance.engines.obstacle import probed, stop_at
 from conformance.engines.parts import TracedLayer, find_parts
@@ -99,14 +100,18 @@ class HFModel(TracedModel):
 
     own = staticmethod(without_padding)
 
-    def trace(self, *prompt: Any, steps: int = 1, seed: int | None = None) -> Any:
+    def trace(
+        self, *prompt: Any, steps: int = 1, seed: int | None = None, extract: bool = False
+    ) -> Any:
         """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
-        temperature 1.
+        temperature 1. With `extract` its result has the model's own hidden states.
         """
         how: dict[str, Any] = {"do_sample": False}
         if seed is not None:
             torch.manual_seed(seed)
             how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        if extract:
+            how |= {"output_hidden_states": True, "return_dict_in_generate": True}
         # `generate` outside a with statement would generate at once; __wrapped__ is the
         # plain method, which the tracer calls.
         streamer = NewTokens(self.model.generator.streamer._module)
@@ -145,6 +150,17 @@ class HFModel(TracedModel):
     def generated(result: Tensor, steps: int) -> list[Tensor]:
         """int64 [1] a step: the ids in `tracer.result`."""
         return [result.reshape(-1)[-left].reshape(1).clone() for left in range(steps, 0, -1)]
+
+    def extracted(self, result: Any, prompt: str, layers: Sequence[int]) -> dict[int, Tensor]:
+        """[tokens, width] after each of these layers, as transformers itself handed it out in
+        the generation with this `tracer.result`.
+        """
+        first_step = result.hidden_states[0]
+        last = len(first_step) - 2
+        if last in layers:
+            raise Refused("transformers' last hidden state has gone through the final norm")
+        own = len(self.tokenize(prompt))  # the rows before them are padding
+        return {layer: first_step[layer + 1].flatten(0, -2)[-own:].clone() for layer in layers}
 
     def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
         """What transformers generates by itself: no trace, one prompt after the other."""

@@ -53,6 +53,7 @@ def identity(worker: Any) -> dict[str, Any]:
         "eager": bool(config.model_config.enforce_eager),
         "prefix_caching": bool(config.cache_config.enable_prefix_caching),
         "chunked_prefill": bool(config.scheduler_config.enable_chunked_prefill),
+        "extraction": getattr(config.speculative_config, "method", "") == "extract_hidden_states",
         "async_scheduling": bool(config.scheduler_config.async_scheduling),
         "device": str(runner.device.type),
         "dtype": str(runner.model_config.dtype),

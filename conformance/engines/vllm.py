@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from nnsight import save
 from torch import Tensor
+from transformers import AutoConfig
 
-from conformance.engines import Refused, cpu
+from conformance.engines import Refused, cpu, extraction
 from conformance.engines.lm import TracedModel
 from conformance.engines.obstacle import probed, stop_at
 from conformance.engines.parts import TracedLayer, find_parts
@@ -46,15 +48,19 @@ REFUSALS = (
     # nnsight's answer to a block on a prompt that one step cannot hold.
     "so no block could see it whole",
     "is greater than the derived max_model_len",
+    # vLLM's answer to an extraction from a model that does not hand its states out.
+    "Model does not support EAGLE3 interface",
 )
 
 
 class VLLMModel(TracedModel):
     """`lm` of a scenario on vLLM. Travels into the engine's processes with a block."""
 
-    def trace(self, *prompt: Any, steps: int = 1, seed: int | None = None) -> Any:
+    def trace(
+        self, *prompt: Any, steps: int = 1, seed: int | None = None, extract: bool = False
+    ) -> Any:
         """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
-        temperature 1.
+        temperature 1. What the engine extracts it was asked for when it was opened.
         """
         how = {"temperature": 0.0} if seed is None else {"temperature": 1.0, "seed": seed}
         return self.model.trace(*prompt, max_tokens=steps, ignore_eos=True, **how, **self.way())
@@ -98,6 +104,12 @@ class VLLMModel(TracedModel):
     def generated(result: Any, steps: int) -> list[Tensor]:
         """int64 [1] a step: the ids in `tracer.result`."""
         return [torch.tensor([token]) for token in result.outputs[0].token_ids[:steps]]
+
+    def extracted(self, result: Any, prompt: str, layers: Sequence[int]) -> dict[int, Tensor]:
+        """[tokens, width] after each of these layers, as the engine itself handed it out in the
+        request with this `tracer.result`.
+        """
+        return extraction.given(self.model.vllm_entrypoint, result, layers)
 
     def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
         """What vLLM generates by itself: no trace, all prompts in one batch."""
@@ -166,15 +178,16 @@ def load(job: Job, mode: str = "sync") -> Any:
             max_num_seqs=8,
             async_scheduling=False,
             max_logprobs=-1,
-            **({"max_model_len": MAX_LENGTH} | asked_for(job.settings)),
+            **({"max_model_len": MAX_LENGTH} | asked_for(job)),
             **backend.options,
         )
     except Exception as error:
         raise refused(error) or error from error
 
 
-def asked_for(settings: Mapping[str, Any]) -> dict[str, Any]:
+def asked_for(job: Job) -> dict[str, Any]:
     """vLLM's own words for what a scenario asks of the engine."""
+    settings = job.settings
     words = {
         "prefix_cache": "enable_prefix_caching",
         "step_tokens": "max_num_batched_tokens",
@@ -182,8 +195,13 @@ def asked_for(settings: Mapping[str, Any]) -> dict[str, Any]:
         "block_tokens": "block_size",
         "length": "max_model_len",
     }
-    found = {words[name]: value for name, value in settings.items()}
-    return found | ({"enable_chunked_prefill": True} if "step_tokens" in settings else {})
+    found = {words[name]: value for name, value in settings.items() if name in words}
+    if "step_tokens" in settings:
+        found["enable_chunked_prefill"] = True
+    if settings.get("extraction"):
+        config = AutoConfig.from_pretrained(job.checkpoint).get_text_config()
+        found |= extraction.asked(extraction.place(job), config.num_hidden_layers)
+    return found
 
 
 def refused(error: BaseException) -> Refused | None:
@@ -272,6 +290,7 @@ class VLLMEngine:
 
     def close(self) -> None:
         cpu.close(self.model)
+        shutil.rmtree(extraction.place(self.job), ignore_errors=True)
 
 
 def copied(value: Any) -> Any:

@@ -1,9 +1,15 @@
 """Which side a failed cell is to be blamed on, from what else is known of the same model.
 
-Four facts decide: does the plain engine, without nnsight, agree with the truth; does
+Five facts decide: does the plain engine, without nnsight, agree with the truth; does
 the same cell pass on one pipeline stage; is the clean run right where the edited is
-wrong, or the last logits where what was read on the way is not; and does the scenario
-fail alike on every engine, where others of its kind pass.
+wrong, or the last logits where what was read on the way is not; is what the engine itself
+handed out of the same run right; and does the scenario fail alike on every engine, where
+others of its kind pass.
+
+What plain hooks see after the layers speaks for the engine in every cell: they need no other
+load, and nothing of vLLM's that refuses most models and several stages. Its own extraction of
+hidden states is the witness in the cells that have it (scenario `extract`), where it is
+compared with what the block read of the very same forward, and with the truth.
 """
 
 from __future__ import annotations
@@ -39,6 +45,8 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _NO_MODULE = re.compile(r"'Envoy' object \(nor its module\) has (?:no )?attribute '(\w+)'")
 #: An injected fault raises in the name of the code it was put into.
 _INJECTED = re.compile(r"conformance/selftest/")
+#: A scenario's names for the engine's own extraction, and for the ends of a run.
+EXTRACTED, ENDS = "extracted", frozenset({"logits", "tokens"})
 #: Nothing was observed that could be compared.
 _ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT})
 #: The write did something else than it should.
@@ -77,6 +85,7 @@ def attribute(
             _of_scenario(cell, list(known.values()))
             or _of_write(cell, plain)
             or _of_engine(plain)
+            or _of_extraction(cell)
             or _by_parts(cell, list(known.values()), plain)
         )
     compared = single is not None and single.verdict not in _NOT_RUN
@@ -184,12 +193,30 @@ def _of_engine(plain: Plain | None) -> Attribution | None:
     return Attribution(Side.ENGINE, f"without nnsight it is wrong as well: {plain.evidence}")
 
 
+def _of_extraction(cell: CellResult) -> Attribution | None:
+    """What the engine handed out by itself, beside what the block read of the same run."""
+    own = [one for one in cell.observations if Site.parse(one.site).name == EXTRACTED]
+    read = [one for one in cell.observations if Site.parse(one.site).name not in {EXTRACTED, *ENDS}]
+    if not own or not read or cell.verdict is Verdict.DRIFT:
+        return None
+    if _right(read) and not _right(own):
+        words = "what the engine handed out by itself is off, what was read of the same run is not"
+        return Attribution(Side.ENGINE, words)
+    if _right(own) and not _right(read):
+        words = "what was read is off, what the engine handed out by itself in the same run is not"
+        return Attribution(Side.NNSIGHT, words)
+    if _right(own):
+        words = "what was read and what the engine handed out are both within the noise"
+        return Attribution(Side.UNDECIDED, f"{words}, but not the same: either may have changed")
+    return None
+
+
 def _by_parts(cell: CellResult, known: Sequence[CellResult], plain: Plain | None) -> Attribution:
     """Clean run against edited run, last logits against what was read on the way."""
     sites = {Site.parse(one.site): one for one in cell.observations}
     unedited = {site: one for site, one in sites.items() if site.run in {"", "clean"}}
-    ends = [one for site, one in unedited.items() if site.name in {"logits", "tokens"}]
-    reads = [one for site, one in unedited.items() if site.name not in {"logits", "tokens"}]
+    ends = [one for site, one in unedited.items() if site.name in ENDS]
+    reads = [one for site, one in unedited.items() if site.name not in ENDS]
     edited = [one for site, one in sites.items() if site.run == "edited"]
     if cell.verdict is Verdict.DRIFT:
         words = "it drifts, which a coarser computation and a rounded copy both explain"

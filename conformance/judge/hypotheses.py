@@ -13,6 +13,7 @@ from torch import Tensor
 
 from conformance.judge import transformations
 from conformance.judge.predictions import Hypothesis, Scene, make, only
+from conformance.records import Site
 
 #: Batches of more rows are not searched for a shifted span.
 _LONGEST_BATCH = 256
@@ -58,11 +59,19 @@ def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
         elif only(site, here, "prompt"):
             kind, words = "other-prompt", f"the rows of prompt {site.prompt}"
         elif replace(site, name=here.name, layer=here.layer) == here:
+            if _known_alike(scene, site):
+                continue
             layer = "" if site.layer is None else f" of layer {site.layer}"
             kind, words = f"name:{site.name}", f"the value of {site.name!r}{layer}"
         else:
             continue
         yield make(scene, kind, words, known.rows, known.noise, source)
+
+
+def _known_alike(scene: Scene, site: Site) -> bool:
+    """Does the truth hold the same by the observation's own name? Then that one says it."""
+    twin = scene.known.get(replace(site, name=scene.site.name))
+    return twin is not None and torch.equal(twin.rows, scene.known[site].rows)
 
 
 def _apart(distance: int, what: str) -> str:

@@ -37,6 +37,7 @@ class Point(StrEnum):
     CLEAR = "clear"  # registered blocks are cleared: whether they are to be
     FORCE = "force"  # the id that a generation is to go on with, or SKIPPED
     RESULT = "result"  # the ids in `tracer.result`
+    EXTRACTED = "extracted"  # a layer's rows as the engine itself handed them out
     PATH = "path"  # where a block looks for the layers
     LOGITS = "logits"  # what `lm.logits` gives
     CHOICE = "choice"  # what `lm.token` gives

@@ -136,6 +136,13 @@ def _lm(kind: Any) -> None:
         if switch.passes(Point.CLEAR, value=True):
             clear(self)
 
+    extracted = kind.extracted
+
+    def handed_out(self: Any, *asked: Any) -> Any:
+        rows = extracted(self, *asked)
+        return {at: switch.passes(Point.EXTRACTED, value, at) for at, value in rows.items()}
+
+    kind.extracted = handed_out
     force = kind.force
 
     def forced(self: Any, token: int) -> None:

@@ -254,3 +254,24 @@ def test_a_scenario_is_not_blamed_for_less() -> None:
 def test_the_innermost_frame_says_who_raised(frames: list[str], side: Side) -> None:
     detail = "\n".join(f'  File "{path}", line 3, in f' for path in frames)
     assert found(cell(Verdict.ERROR, detail=detail)).side is side
+
+
+@pytest.mark.parametrize(
+    ("off", "side"),
+    [
+        (("p0/s0/extracted.1",), Side.ENGINE),
+        (("p0/s0/stream.1",), Side.NNSIGHT),
+        ((), Side.UNDECIDED),  # both within the noise, and not the same bits
+    ],
+)
+def test_what_the_engine_hands_out_itself_tells_its_faults_from_those_of_a_read(
+    off: tuple[str, ...], side: Side
+) -> None:
+    every = {"p0/s0/stream.1", "p0/s0/extracted.1", "p0/s0/logits"}
+    failed = cell(scenario="extract", off=off, right=tuple(every - set(off)))
+    for plain in (None, RIGHT):
+        assert found(failed, plain=plain).side is side
+    assert found(failed, plain=WRONG).side is Side.ENGINE
+    both = cell(scenario="extract", off=("p0/s0/stream.1", "p0/s0/extracted.1"))
+    assert found(both, plain=WRONG).side is Side.ENGINE
+    assert "handed out" not in found(both).evidence

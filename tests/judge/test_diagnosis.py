@@ -374,3 +374,23 @@ def test_rows_of_another_shape_are_found(
 def test_rows_that_are_nobodys_are_not_found() -> None:
     found = toy.judge(other_shape(lambda v: v[1:] * 3)(engine()), reference())
     assert found.explanations == () and found.diagnosis.startswith("concerns stream")
+
+
+def test_a_value_that_has_two_names_is_told_by_the_observations_own() -> None:
+    """As where the engine itself hands out what was read."""
+
+    def twice(run: toy.Observations) -> toy.Observations:
+        extracted = {
+            of(Site.parse(site), name="extracted"): value
+            for site, value in run.items()
+            if Site.parse(site).name == "stream"
+        }
+        return extracted | run
+
+    known = {name: run if name == "aux" else twice(dict(run)) for name, run in reference().items()}
+    off = twice(dict(engine()))
+    off[str(Site("stream", layer=2))] = off[str(Site("stream", layer=1))]
+    judged = toy.judge(off, known)
+    assert judged.verdict is Verdict.WRONG
+    assert "the value of the previous layer" in judged.diagnosis
+    assert "extracted" not in judged.diagnosis

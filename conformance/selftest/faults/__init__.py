@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from conformance.selftest.fault import Fault
 from conformance.selftest.faults import (
+    extraction,
     forward,
     logits,
     processes,
@@ -18,6 +19,18 @@ from conformance.selftest.faults import (
     writes,
 )
 
-_MODULES = (quiet, reads, logits, returned, traces, writes, forward, weights, relay, processes)
+_MODULES = (
+    quiet,
+    reads,
+    extraction,
+    logits,
+    returned,
+    traces,
+    writes,
+    forward,
+    weights,
+    relay,
+    processes,
+)
 
 FAULTS: Mapping[str, Fault] = {fault.id: fault for module in _MODULES for fault in module.FAULTS}

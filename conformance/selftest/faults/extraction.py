@@ -1,0 +1,88 @@
+"""Faults of the hidden states that an engine hands out by itself, and of reads beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import Fault, Moment, Point
+from conformance.selftest.faults.reads import previous_layer
+
+WRONG = frozenset({Verdict.WRONG})
+
+
+def layer_before(model: nn.Module, now: Moment) -> list[Any]:
+    """The engine hands out the state after the layer before, in the process that computes it."""
+    assert now.at is not None  # noqa: S101 - every variant of this names a layer
+    at = now.at
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        states = getattr(output, "hidden_states", None)
+        if states is not None:
+            place = at + 1  # the first one goes into the first layer
+            output.hidden_states = (*states[:place], states[place - 1], *states[place + 1 :])
+        elif isinstance(output, tuple) and isinstance(output[1], list):
+            output[1][at] = output[1][at - 1]
+        return output
+
+    return [model.register_forward_hook(hook)]
+
+
+def fewer_rows(value: Tensor, now: Moment) -> Tensor:
+    """The last tokens are not there."""
+    return value[: -int(now.dose)] if now.here else value
+
+
+def last_bit(value: Tensor, now: Moment) -> Tensor:
+    """The last bit of one number is another one: far below the noise."""
+    if now.here:
+        value.view(torch.int16).view(-1)[0] ^= 1
+    return value
+
+
+def _fault(name: str, act: Any, **more: Any) -> Fault:
+    given: dict[str, Any] = {
+        "source": "faults.md: hidden-extract",
+        "cases": ("extract.alone",),
+        "verdicts": WRONG,
+        "places": ("middle",),
+        "alone": True,
+    }
+    return Fault(id=name, act=act, **(given | more))
+
+
+FAULTS = (
+    _fault(
+        "hidden-extract",
+        fewer_rows,
+        point=Point.EXTRACTED,
+        side=Side.ENGINE,
+        verdicts=frozenset({Verdict.STRUCTURE}),
+        doses=(1,),
+    ),
+    _fault(
+        "extract-off",
+        layer_before,
+        point=Point.FORWARD,
+        side=Side.ENGINE,
+        says=("previous layer",),
+    ),
+    _fault(
+        "read-beside",
+        previous_layer,
+        source="faults.md: layer-off",
+        point=Point.READ,
+        side=Side.NNSIGHT,
+        says=("previous layer",),
+    ),
+    _fault(
+        "read-bit",
+        last_bit,
+        source="a read that is not the engine's own value",
+        point=Point.READ,
+        side=Side.UNDECIDED,  # as nobody could tell by which of the two values it happened
+    ),
+)

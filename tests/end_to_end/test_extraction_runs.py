@@ -1,0 +1,32 @@
+"""The engine's own extraction, on a real engine: bit for bit what a block reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conformance.records import Verdict
+from tests.end_to_end.conftest import conformance
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+def test_the_engine_hands_out_what_is_read_or_refuses_in_its_own_words(tmp_path: Path) -> None:
+    models = ("-m", "llama", "-m", "gpt2")
+    ran = conformance(tmp_path, "run", *models, "-k", "extract", "-j", "2")
+    assert ran.code == 0, ran.output  # what fails is known, and known by these words
+    cells = {(cell.model, cell.backend, cell.case): cell for cell in ran.results.cells}
+    for case in ("alone", "pair", "last"):
+        right = cells["llama", "vllm-pp1", case]
+        assert right.verdict.passes, right.reason
+        [same] = [rule for rule in right.relations if "extracted" in rule.name]
+        assert same.holds
+        assert "SupportsPP" in cells["llama", "vllm-pp2", case].reason
+        assert "EAGLE3" in cells["gpt2", "vllm-pp1", case].reason
+    assert cells["llama", "hf", "alone"].verdict.passes
+    assert cells["llama", "hf", "last"].verdict is Verdict.UNSUPPORTED
+    asked = ran.folder.group("llama", "vllm-pp1")
+    assert asked is not None and asked.identity["extraction"] is True
+    left = ran.folder.group_folder("llama", "vllm-pp1").path.glob("**/*.lock")
+    assert list(left) == [], "what was handed out is in the observations, and nowhere else"
