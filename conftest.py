@@ -63,7 +63,12 @@ class ScenarioFile(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         known, scenarios = _known()
         scenario = scenarios[self.path.stem]
-        models = plan.in_tier(known.models, self.config.getoption("--tier"))
+        tier = self.config.getoption("--tier")
+        models = plan.in_tier(known.models, tier)
+        if tier in known.tiers and scenario.name not in plan.only(
+            scenarios, known.tiers[tier].scenarios
+        ):
+            return
         backends = [backend for backend in known.backends if backend.default]
         for cell in plan.cells(models, backends, {scenario.name: scenario}):
             yield CellItem.from_parent(self, name=cell.id, cell=cell)

@@ -37,9 +37,17 @@ Count = Annotated[int, Field(ge=1)]
 
 
 @record()
+class Tier:
+    """What a selection of models runs: these scenarios only, or all where none is named."""
+
+    scenarios: tuple[str, ...] = ()
+
+
+@record()
 class Manifest:
     models: tuple[Model, ...]
     backends: tuple[Backend, ...]
+    tiers: Mapping[str, Tier] = field(default_factory=dict)
 
 
 @record()
@@ -85,6 +93,7 @@ class _Document:
     models: Mapping[str, _ModelEntry]
     backends: Mapping[str, _BackendEntry]
     defaults: _Defaults = field(default_factory=_Defaults)
+    tiers: Mapping[str, Tier] = field(default_factory=dict)
 
 
 def load(path: Path) -> Manifest:
@@ -100,19 +109,24 @@ def load(path: Path) -> Manifest:
             _model(name, entry, document.defaults, path.parent)
             for name, entry in document.models.items()
         )
+        _check_tiers(document.tiers, models)
         backends = tuple(_backend(name, entry) for name, entry in document.backends.items())
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
-    return Manifest(models, backends)
+    return Manifest(models, backends, document.tiers)
 
 
 def _keys(location: Location) -> list[str]:
     """The keys that are known at a place of the document."""
     kind: type = _Document
     if location:
-        kind = {"models": _ModelEntry, "backends": _BackendEntry, "defaults": _Defaults}[
-            str(location[0])
-        ]
+        kinds = {
+            "models": _ModelEntry,
+            "backends": _BackendEntry,
+            "defaults": _Defaults,
+            "tiers": Tier,
+        }
+        kind = kinds[str(location[0])]
     if "sources" in location:
         kind = _SourceEntry
     return [each.name for each in fields(kind)]
@@ -187,6 +201,15 @@ def _backend(name: str, entry: _BackendEntry) -> Backend:
             f"one of {', '.join(ENGINES)}, or module:function of your own",
         )
     return Backend(name, **{each.name: getattr(entry, each.name) for each in fields(entry)})
+
+
+def _check_tiers(tiers: Mapping[str, Tier], models: Sequence[Model]) -> None:
+    known = dict.fromkeys(tier for model in models for tier in model.tiers)
+    for name in tiers:
+        if name not in known:
+            raise Refusal(
+                ("tiers", name), f"no model is in tier {name!r}", f"one of: {', '.join(known)}"
+            )
 
 
 def _check_id(name: str, place: Location) -> None:

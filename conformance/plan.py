@@ -104,3 +104,16 @@ def in_tier(models: Sequence[Model], tier: str) -> tuple[Model, ...]:
             f"no model is in tier {tier!r}", remedy=f"one of: {', '.join(tiers)}"
         )
     return found
+
+
+def only(scenarios: Mapping[str, Scenario], names: Sequence[str]) -> dict[str, Scenario]:
+    """The scenarios with these names, all of them when none is named. Raises ConformanceError
+    for a name that none has.
+    """
+    for name in names:
+        if name not in scenarios:
+            raise ConformanceError(
+                f"there is no scenario {name!r}, which a tier of models.yaml names",
+                remedy=f"one of: {', '.join(scenarios)}",
+            )
+    return {name: one for name, one in scenarios.items() if not names or name in names}

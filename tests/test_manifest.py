@@ -73,6 +73,16 @@ def test_an_entry_holds_what_differs_from_the_defaults(tmp_path):
     assert (staged.pipeline, staged.transport, staged.default) == (2, "native", False)
 
 
+def test_a_tier_names_its_scenarios_and_has_models(tmp_path):
+    assert manifest.load(write(tmp_path, GOOD)).tiers == {}
+    small = GOOD + "tiers:\n  nightly: {scenarios: [clean, steering]}\n"
+    assert manifest.load(write(tmp_path, small)).tiers["nightly"].scenarios == ("clean", "steering")
+    error = refusal(tmp_path, small.replace("  nightly:", "  nigthly:"))
+    assert (error.line, "no model is in tier 'nigthly'" in error.message) == (27, True)
+    error = refusal(tmp_path, small.replace("scenarios:", "scenario:"))
+    assert (error.line, "scenario" in error.message) == (27, True)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
@@ -192,6 +202,16 @@ def test_the_matrix_has_a_real_model_and_every_family_that_people_use(own):
     assert architectures(own, "full") >= {"qwen3_moe", "gpt_oss", "cohere", "deepseek_v2"}
     assert len(architectures(own, "full")) > len(architectures(own, "default")) >= 22
     assert len([each for each in own.models if "smoke" in each.tiers]) == 3
+    first = {
+        "ablation",
+        "clean",
+        "cross_consume",
+        "cross_write",
+        "multigen",
+        "read_all",
+        "steering",
+    }
+    assert set(own.tiers["smoke"].scenarios) >= first
 
 
 def test_a_tier_holds_the_smaller_ones_and_what_needs_a_hub_is_apart(own):

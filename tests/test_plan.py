@@ -80,6 +80,14 @@ def test_a_tier_holds_the_models_that_name_it():
         plan.in_tier(MODELS, "none")
 
 
+def test_a_tier_may_name_its_scenarios(scenarios):
+    assert plan.only(scenarios, ()) == scenarios
+    assert list(plan.only(scenarios, ["steering", "clean"])) == ["clean", "steering"]
+    with pytest.raises(ConformanceError, match="no scenario 'steerling'") as caught:
+        plan.only(scenarios, ["clean", "steerling"])
+    assert "steering" in caught.value.remedy
+
+
 def test_a_case_that_needs_what_a_model_has_not_is_no_cell(scenarios):
     bare = Model("bare", "mamba2", TINY, parts=("embedding", "norm", "head"))
     whole = plan.cells(MODELS[:1], BACKENDS[:1], scenarios, "accessors")

@@ -24,7 +24,12 @@ Expression = Annotated[
     str,
     typer.Option("-k", help="Only cells whose id matches: words with and, or, not, ( )."),
 ]
-Tier = Annotated[str, typer.Option(help="A named selection of models.")]
+Tier = Annotated[
+    str,
+    typer.Option(
+        help="A named selection of models, and of scenarios where models.yaml says so (smoke)."
+    ),
+]
 Manifest = Annotated[Path, typer.Option("--models", help="The manifest of models and backends.")]
 Folder = Annotated[Path, typer.Option("--scenarios", help="The folder of scenario files.")]
 Env = Annotated[

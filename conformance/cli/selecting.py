@@ -139,16 +139,21 @@ def chosen(
         models = plan.in_tier(models, tier)
     defaults = [column.id for column in known.backends if column.default]
     backends = placed(known.backends, backend or defaults, env, environments)
-    return models, backends, cells_of(models, backends, scenarios, expression)
+    only = known.tiers[tier].scenarios if tier in known.tiers else ()
+    return models, backends, cells_of(models, backends, scenarios, expression, only)
 
 
 def cells_of(
-    models: Sequence[Model], backends: Sequence[Backend], scenarios: Path, expression: str
+    models: Sequence[Model],
+    backends: Sequence[Backend],
+    scenarios: Path,
+    expression: str,
+    only: Sequence[str],
 ) -> tuple[Cell, ...]:
-    """Every cell of these that is asked for."""
+    """Every cell of these that is asked for, of these scenarios only where some are named."""
     from conformance.scenario import discover
 
-    return plan.cells(models, backends, discover(scenarios), expression)
+    return plan.cells(models, backends, plan.only(discover(scenarios), only), expression)
 
 
 def thresholds() -> Thresholds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import torch
@@ -16,13 +17,23 @@ from conformance.engines.exchanged import exchanged
 from conformance.engines.experts import in_halves, is_experts
 
 
+class Ties(Enum):
+    """Which side of its near-ties a router takes. The last two are `OTHER` where nothing is
+    intervened on at all: without a twin there is nothing to tell apart.
+    """
+
+    KEPT = "its own side"
+    OTHER = "the other side"
+    OTHER_AFTER_WRITE = "the other side after a write, in later layers and steps"
+    OTHER_UNTIL_WRITE = "the other side, but not after a write"
+
+
 @dataclass(frozen=True)
 class Member:
     """One way to compute the reference. `pad` rows of padding go in front of the prompt,
     in a batch with a longer one; `split` adds the branches' last projections up in halves,
     as two tensor-parallel ranks do; `fused` rounds norms, activations and gates once; `ties`
-    names the runs ("" for one without a twin) in which a router chooses the other expert of
-    two that are equal within the noise.
+    says where a router chooses the other expert of two that are equal within the noise.
     """
 
     name: str
@@ -31,7 +42,7 @@ class Member:
     pad: int = 0
     split: bool = False
     fused: bool = False
-    ties: tuple[str, ...] = ()
+    ties: Ties = Ties.KEPT
 
 
 TRUTH = Member("truth", torch.float32, "eager")
@@ -54,13 +65,13 @@ EAGER_ENSEMBLE = tuple(
 )
 
 
-#: By ways of computing, the runs in which the other side of ties is taken. The clean and the
-#: edited run of an engine may be on different sides of one, so some of these are, either way.
+#: By ways of computing, where the other side of ties is taken. Up to a write an engine computes
+#: the same in the clean and the edited run; after it the two may be on different sides.
 TIES = {
-    "eager": ("", "clean", "edited"),
-    "split": ("", "clean", "edited"),
-    "fused": ("", "edited"),
-    "fused_split": ("", "clean"),
+    "eager": Ties.OTHER,
+    "split": Ties.OTHER,
+    "fused": Ties.OTHER_AFTER_WRITE,
+    "fused_split": Ties.OTHER_UNTIL_WRITE,
 }
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import Module, functional
 from transformers import LogitsProcessor
 
 from conformance.direction import direction
-from conformance.engines.ensemble import Member, split_reductions
+from conformance.engines.ensemble import Member, Ties, split_reductions
 from conformance.engines.fused import fused
 from conformance.engines.parts import find_parts
 from conformance.engines.reference_branches import Branches, Step
 from conformance.engines.reference_parts import Seen, recorded
-from conformance.engines.routing import other_side
+from conformance.engines.routing import other_side, routers
 from conformance.engines.tree import follow
 
 #: Changes the stream after one layer: (stream [tokens, width], the streams of this step
@@ -81,6 +82,9 @@ class ReferenceModel:
         self.twin = ""
         self.branches: Branches | None = None
         self.routing_noise: tuple[float, ...] = ()
+        self.layer_of = {
+            router: index for index, layer in enumerate(self.modules) for router in routers(layer)
+        }
         self.parts = find_parts(module, layers, module.config.get_text_config().vocab_size)
         self._unedited: dict[tuple[Any, ...], Run] = {}
 
@@ -110,7 +114,8 @@ class ReferenceModel:
         forced = tuple(held) or self._forced(ids)
         if edits:
             return self._generate(ids, edits, steps, forced, parts)
-        key = (self._at_ties(), ids, steps, forced, *parts)
+        beside = bool(self.twin) and self.member.ties is Ties.OTHER_AFTER_WRITE
+        key = (beside, ids, steps, forced, *parts)
         if key not in self._unedited:
             self._unedited[key] = self._generate(ids, {}, steps, forced, parts)
         return self._unedited[key]
@@ -134,12 +139,13 @@ class ReferenceModel:
             stack.enter_context(split_reductions(self.module))
         if self.member.fused:
             stack.enter_context(fused(self.module))
-        if self._at_ties():
-            stack.enter_context(other_side(self.module, self.routing_noise))
 
-    def _at_ties(self) -> bool:
-        """Whether this member takes the other side of ties in the present run."""
-        return self.twin in self.member.ties
+    def _takes_other_side(self, run: Run, edits: Mapping[int, Edit], router: Module) -> bool:
+        """Whether this member takes the other side of the router's ties in the present step."""
+        if not self.twin or self.member.ties is Ties.OTHER:
+            return True
+        later = bool(edits) and (len(run.stream) > 1 or self.layer_of[router] > min(edits))
+        return later is (self.member.ties is Ties.OTHER_AFTER_WRITE)
 
     def unedited(self) -> list[Run]:
         """The runs without edits of the present prompts."""
@@ -167,6 +173,9 @@ class ReferenceModel:
                 watched = self.branches.recorded(self.module, self.modules, run.branches)
                 stack.enter_context(watched)
             self._rounding(stack)
+            if self.member.ties is not Ties.KEPT:
+                taken = partial(self._takes_other_side, run, edits)
+                stack.enter_context(other_side(self.module, self.routing_noise, taken))
             output = self.module.generate(
                 input_ids=inputs,
                 attention_mask=mask,

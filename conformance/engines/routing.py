@@ -70,14 +70,25 @@ def inputs(module: Module, run: Callable[[], Any]) -> list[Tensor]:
     return [seen[index] for index in range(len(found))]
 
 
-def other_side(module: Module, noises: Sequence[float]) -> Any:
-    """Every router of the model takes the other side of its ties."""
+def other_side(
+    module: Module, noises: Sequence[float], taken: Callable[[Module], bool] = lambda _: True
+) -> Any:
+    """Every router of the model takes the other side of its ties; one for which `taken` says
+    no at a call keeps its own.
+    """
+
+    def choosing(router: Module, size: float) -> Callable[..., Any]:
+        own = router.forward
+        otherwise = _choosing_otherwise(own, REACH * size)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return otherwise(*args, **kwargs) if taken(router) else own(*args, **kwargs)
+
+        return forward
+
     found = routers(module)
     return exchanged(
-        {
-            router: _choosing_otherwise(router.forward, REACH * size)
-            for router, size in zip(found, noises, strict=True)
-        }
+        {router: choosing(router, size) for router, size in zip(found, noises, strict=True)}
     )
 
 

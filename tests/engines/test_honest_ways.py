@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,16 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from conformance.engines.ensemble import EAGER_ENSEMBLE, split_reductions, with_ties  # noqa: E402
+from conformance.engines.ensemble import (  # noqa: E402
+    EAGER_ENSEMBLE,
+    Ties,
+    split_reductions,
+    with_ties,
+)
 from conformance.engines.exchanged import exchanged  # noqa: E402
 from conformance.engines.experts import in_halves, is_experts, rounded_once  # noqa: E402
 from conformance.engines.fused import fused, rms_norm  # noqa: E402
+from conformance.engines.reference_model import ReferenceModel, Run  # noqa: E402
 from conformance.engines.routing import inputs, noise, other_side, routers  # noqa: E402
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -187,16 +194,52 @@ def test_the_noise_of_a_router_is_that_of_its_input(model: Any) -> None:
     assert noise(truth, off) == pytest.approx((0.25, 0.25))
 
 
+def test_a_router_keeps_its_side_where_it_is_told_to(model: Any) -> None:
+    rows = torch.randn(3000, 32)
+    [first, *_] = routers(model)
+    own, other = choices(model, rows, 0.01)
+    assert not torch.equal(own, other)
+    with other_side(model, [0.01] * len(routers(model)), lambda _: False):
+        assert torch.equal(ids(first(rows)), own)
+
+
 def test_half_of_the_ensemble_takes_the_other_side() -> None:
     whole = with_ties(EAGER_ENSEMBLE)
     assert len({member.name for member in whole}) == len(whole) >= 8
-    ties = [member.ties for member in whole if member.ties]
-    assert len(ties) * 2 == len(whole)
-    assert all("" in runs for runs in ties)
+    assert sum(member.ties is not Ties.KEPT for member in whole) * 2 == len(whole)
 
 
-def test_the_clean_and_the_edited_run_may_be_on_different_sides_of_a_tie() -> None:
-    ties = {member.ties for member in with_ties(EAGER_ENSEMBLE)}
-    for run in ("clean", "edited"):
-        assert any(run in runs for runs in ties)
-        assert any(runs and run not in runs for runs in ties)
+@pytest.mark.parametrize(
+    ("ties", "sides"),
+    [
+        (Ties.OTHER, {"": True, "clean": True, "until": True, "after": True, "step": True}),
+        (
+            Ties.OTHER_AFTER_WRITE,
+            {"": True, "clean": False, "until": False, "after": True, "step": True},
+        ),
+        (
+            Ties.OTHER_UNTIL_WRITE,
+            {"": True, "clean": True, "until": True, "after": False, "step": False},
+        ),
+    ],
+)
+def test_after_a_write_the_two_runs_may_be_on_different_sides(
+    model: Any, ties: Ties, sides: dict[str, bool]
+) -> None:
+    """Without a twin, in its clean run, up to the write, after it, and in a later step."""
+    member = replace(EAGER_ENSEMBLE[0], ties=ties)
+    reference = ReferenceModel(model, None, member, "model.layers", ())
+    first, second = routers(model)
+    write = {0: lambda stream, _: stream}
+
+    def taken(twin: str, edits: Any, router: Any, steps: int = 1) -> bool:
+        reference.twin = twin
+        return reference._takes_other_side(Run(stream=[{}] * steps), edits, router)
+
+    assert {
+        "": taken("", {}, second),
+        "clean": taken("clean", {}, second),
+        "until": taken("edited", write, first),
+        "after": taken("edited", write, second),
+        "step": taken("edited", write, first, steps=2),
+    } == sides
