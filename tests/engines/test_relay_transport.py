@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from threading import Barrier, Thread
 
 import pytest
 import torch
@@ -49,3 +50,67 @@ def test_a_receiver_does_not_wait_for_a_stage_that_has_ended() -> None:
     last._peers[0].close()
     with pytest.raises(EOFError, match="stage 1 has ended"):
         first.receive(1)
+
+
+def test_a_stage_sleeps_until_the_one_before_has_rung_for_its_step() -> None:
+    first, last = column_pair()
+    woken: list[int] = []
+
+    def wait(step: int) -> None:
+        last.wait(0, step)
+        woken.append(step)
+
+    first.ring(1, 1)  # of a step that the later stage never began
+    sleeper = Thread(target=wait, args=(2,))
+    sleeper.start()
+    sleeper.join(0.2)
+    assert not woken
+    first.ring(1, 2)
+    sleeper.join(10)
+    assert woken == [2]
+    assert first.unsent == last.unsent == 0
+
+
+def test_a_stage_does_not_sleep_when_the_one_before_has_ended() -> None:
+    first, last = column_pair()
+    first._peers[1].close()
+    with pytest.raises(EOFError, match="stage 0 has ended"):
+        last.wait(0, 1)
+
+
+@given(st.integers(2, 5))
+def test_each_stage_is_connected_to_its_neighbours_and_to_the_last(stages: int) -> None:
+    columns = [Column.__new__(Column) for _ in range(stages)]
+    everybody = Barrier(stages)
+    places: dict[int, object] = {}
+
+    def connect(stage: int) -> None:
+        column = columns[stage]
+        column.stage, column.ranks = stage, list(range(stages))
+
+        def gather(obj: object) -> list[object]:
+            places[stage] = obj
+            everybody.wait(10)
+            return [places[s] for s in range(stages)]
+
+        column.gather = gather  # type: ignore[method-assign]
+        column._peers = column._connect(10)
+
+    threads = [Thread(target=connect, args=(stage,)) for stage in range(stages)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for stage, column in enumerate(columns):
+        assert set(column._peers) == {stage - 1, stage + 1, stages - 1} - {-1, stages, stage} | (
+            set(range(stages - 1)) if stage == stages - 1 else set()
+        )
+        if stage < stages - 1:
+            column.ring(stage + 1, 7)
+    for stage, column in enumerate(columns[1:], 1):
+        column.wait(stage - 1, 7)
+    columns[-1].send(0, torch.ones(3, dtype=torch.uint8))
+    assert columns[0].receive(stages - 1).tolist() == [1, 1, 1]
+    for column in columns:
+        for peer in column._peers.values():
+            peer.close()

@@ -99,6 +99,7 @@ class RelayRunner:
             record = self.relay.forwarded()
             if record is not None:
                 output.tensors[RECORD] = record
+            self.relay.handing_on()
         return output
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:

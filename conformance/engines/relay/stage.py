@@ -112,6 +112,8 @@ class Relay:
         for request_id in traced:
             self.tracked[request_id].last = self.number
         self.step = _Step(self.number)
+        if self.stage:
+            self.column.wait(self.stage - 1, self.number)
 
     def accept(self, tensors: dict[str, torch.Tensor]) -> None:
         """Take the earlier stages' visits out of the activations they sent.
@@ -183,6 +185,14 @@ class Relay:
         step.told = True
         return self._packed(self.stage + 1, message)
 
+    def handing_on(self) -> None:
+        """The activations, or the error in their place, are about to go to the next stage.
+
+        Not once they are gone: what does not fit into vLLM's buffer waits for its receiver.
+        """
+        if self.step is not None and not self.last:
+            self.column.ring(self.stage + 1, self.step.number)
+
     def sampled(self) -> None:
         """The step is over on the last stage, which tells the earlier ones what they missed."""
         step, log = self.step, self.interleaver.log
@@ -215,6 +225,7 @@ class Relay:
 
             # Gloo sends from the tensor that its handle holds: nothing may be dropped yet.
             data = {RECORD: self._packed(self.stage + 1, poison)}
+            self.handing_on()
             self.sending = get_pp_group().isend_tensor_dict(data)
 
     # -- later -------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-"""Messages from the last stage to the earlier ones of one tensor-parallel column.
+"""Messages between the stages of one tensor-parallel column.
 
-They travel over local sockets, in the kernel's hands as soon as they are sent: gloo's own
-thread would have to get a core of its own while vLLM's processes spin on them, and a message
-would cost milliseconds. What is too long for the socket's buffer is handed over as a file in
-memory, so a send never waits for its receiver.
+The last stage tells the earlier ones what they missed, and each tells the next when there is
+something to take. They travel over local sockets, in the kernel's hands as soon as they are
+sent: gloo's own thread would have to get a core of its own while vLLM's processes spin on
+them, and a message would cost milliseconds. What is too long for the socket's buffer is
+handed over as a file in memory, so a send never waits for its receiver.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import secrets
 import socket
 import struct
 import termios
+import time
 from datetime import timedelta
 from typing import Any, cast
 
@@ -24,6 +26,9 @@ import torch.distributed as dist
 #: Messages up to this size, in bytes, go through the socket. No more than one message per
 #: step in flight waits there, so its buffer (some 200 KiB) has room for all of them.
 INLINE = 16 * 1024
+
+#: Seconds left to a stage that has rung, to send: who is woken takes the waker's core.
+SENDING = 5e-5
 
 _SIZE = struct.Struct("<Q")
 
@@ -95,6 +100,24 @@ class Column:
             os.close(files[0])
         return torch.frombuffer(memory, dtype=torch.uint8)
 
+    def ring(self, stage: int, step: int) -> None:
+        """Tell ``stage``, the next one, that this stage's part of ``step`` is about to come."""
+        self._peers[stage].sendmsg([_SIZE.pack(step)])
+
+    def wait(self, stage: int, step: int) -> None:
+        """Sleep until ``stage``, the one before, has rung for ``step``.
+
+        vLLM itself waits for activations by spinning. Where there are fewer cores than
+        processes, it would take the core on which the other stage makes them.
+        """
+        rung = 0
+        while rung < step:
+            frame = self._peers[stage].recv(_SIZE.size)
+            if not frame:
+                raise EOFError(f"stage {stage} has ended")
+            (rung,) = _SIZE.unpack(frame)
+        time.sleep(SENDING)
+
     def gather(self, obj: object) -> list[object]:
         """Every stage's ``obj``, in stage order. For loading only: it blocks all stages."""
         gathered: list[object] = [None] * len(self.ranks)
@@ -102,30 +125,35 @@ class Column:
         return gathered
 
     def _connect(self, timeout: float) -> dict[int, socket.socket]:
-        """Sockets to the stages this one exchanges messages with."""
-        last = len(self.ranks) - 1
+        """Sockets to the stages this one exchanges messages with: its neighbours and the last."""
+        last, mine = len(self.ranks) - 1, self.stage
+        earlier = [s for s in range(mine) if mine in (s + 1, last)]
+        later = {s for s in (mine + 1, last) if mine < s <= last}
         name = f"\0relay-{os.getpid()}-{secrets.token_hex(8)}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.settimeout(timeout)
-            if self.stage < last:
-                listener.bind(name)
-                listener.listen(1)
+            listener.bind(name)
+            listener.listen(len(self.ranks))
             places = cast(list[tuple[str, str]], self.gather((os.uname().nodename, name)))
             hosts = {host for host, _ in places}
             if len(hosts) > 1:
                 raise NotImplementedError(f"the relay needs all stages on one host, not {hosts}")
-            if self.stage < last:
-                peers = {last: listener.accept()[0]}
-            else:
-                peers = {stage: _connected(places[stage][1]) for stage in range(last)}
+            peers = {stage: _connected(places[stage][1], mine) for stage in earlier}
+            while not later <= peers.keys():
+                peer = listener.accept()[0]
+                peer.settimeout(timeout)
+                (stage,) = _SIZE.unpack(peer.recv(_SIZE.size))
+                peers[stage] = peer
         for peer in peers.values():
             peer.settimeout(timeout)
         return peers
 
 
-def _connected(name: str) -> socket.socket:
+def _connected(name: str, stage: int) -> socket.socket:
+    """A socket to the stage that listens at ``name``, which is told who calls."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     peer.connect(name)
+    peer.sendmsg([_SIZE.pack(stage)])
     return peer
 
 
