@@ -18,6 +18,8 @@ from conformance.engines import Refused
 from conformance.engines.trace_scope import trace_scope
 from conformance.records import Job
 
+#: Where `WritingConnector` is; a script that holds all in one file is in no package.
+_WRITING = f"{__package__}.writing_connector" if __package__ else __name__
 _PACKAGE = "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector"
 
 
@@ -40,7 +42,7 @@ def asked(folder: Path, layers: int) -> dict[str, Any]:
     }
     if not torch.cuda.is_available():
         transfer["kv_connector"] = "WritingConnector"
-        transfer["kv_connector_module_path"] = "conformance.engines.writing_connector"
+        transfer["kv_connector_module_path"] = _WRITING
     return {
         "speculative_config": {
             "method": "extract_hidden_states",

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from safetensors.torch import load, save
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.nn import Module
 
@@ -45,12 +46,12 @@ def packed(streams: Streams) -> bytes:
     """Streams as bytes: the one form of a tensor that comes out of an engine whose core is a
     process of its own as it went in. A bare one arrives as a list of dtype, shape and buffer.
     """
-    return save({str(index): stream.contiguous() for index, stream in streams.items()})
+    return to_bytes({str(index): stream.contiguous() for index, stream in streams.items()})
 
 
 def unpacked(data: bytes) -> Streams:
     """What was packed."""
-    return {int(index): stream for index, stream in load(data).items()}
+    return {int(index): stream for index, stream in from_bytes(data).items()}
 
 
 class WatchRPC:

