@@ -50,8 +50,9 @@ def packed(streams: Streams) -> bytes:
 
 
 def unpacked(data: bytes) -> Streams:
-    """What was packed."""
-    return {int(index): stream for index, stream in from_bytes(data).items()}
+    """What was packed, by layer: from safetensors it comes in any order."""
+    found = from_bytes(data)
+    return {index: found[str(index)] for index in sorted(map(int, found))}
 
 
 class WatchRPC:
