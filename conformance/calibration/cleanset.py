@@ -122,7 +122,10 @@ def clean_cases(run: RunFolder, chosen: Sequence[Variant], cache: Path) -> Itera
                 remedy="see that log, or leave the model out with -m",
             )
         group = run.group_folder(one.model.id, REFERENCE.id)
+        gathered = {(c.scenario, c.case) for c in cells([one.model], [REFERENCE], one.scenarios)}
         for scenario in one.scenarios.values():
             for case in scenario.expand(found.layers):
+                if (case.scenario, case.name) not in gathered:
+                    continue
                 name = f"{case.key}@{one.model.id.partition('@')[2]}"
                 yield CleanCase(one.of, name, group, case, scenario.twin(case))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 from conformance import manifest
-from conformance.calibration import CASES_PER_ALARM, planned_cells, variants
-from conformance.calibration.cleanset import PROMPTS
+from conformance.calibration import CASES_PER_ALARM, cleanset, planned_cells, variants
+from conformance.calibration.cleanset import PROMPTS, clean_cases
 from conformance.campaign import REFERENCE
 from conformance.scenario import discover
+from conformance.store import RunFolder
 
 ROOT = Path(__file__).parents[2]
 MODELS = manifest.load(ROOT / "models.yaml").models
@@ -46,3 +48,15 @@ def test_there_are_enough_cases_and_only_of_the_reference() -> None:
     # One alarm in so many can only be told from as many runs: five are held out of each case.
     per_model = len(cells) // len(MODELS)
     assert 5 * per_model >= CASES_PER_ALARM - 1
+
+
+def test_what_is_scored_is_what_was_gathered(tmp_path, monkeypatch) -> None:
+    """A scenario for one family, or for experts only, is no missing case of the others."""
+    monkeypatch.setattr(cleanset, "locate", lambda *_: SimpleNamespace(layers=4))
+    chosen = variants(MODELS[:3], SCENARIOS)
+    scored = [
+        (f"{clean.model}@{clean.name.rpartition('@')[2]}", clean.case.scenario, clean.case.name)
+        for clean in clean_cases(RunFolder(tmp_path), chosen, tmp_path)
+    ]
+    planned = [(cell.model, cell.scenario, cell.case) for cell in planned_cells(chosen)]
+    assert sorted(scored) == sorted(planned)
