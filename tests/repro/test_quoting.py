@@ -110,5 +110,5 @@ def test_one_name_of_two_libraries_is_refused() -> None:
     taken = quoting._Taken(frozenset(), frozenset())
     taken._import("save", quoting.Imported("nnsight", "save"))
     taken._import("save", quoting.Imported("nnsight", "save"))
-    with pytest.raises(ConformanceError, match="save is of safetensors.torch and of nnsight"):
+    with pytest.raises(ConformanceError, match=r"save is of safetensors\.torch and of nnsight"):
         taken._import("save", quoting.Imported("safetensors.torch", "save"))
