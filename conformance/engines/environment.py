@@ -18,7 +18,8 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # Ask for GPUs without opening a CUDA context, which a forked worker could not use.
+    # Ask for GPUs without opening CUDA's driver, which a forked process could not use: engines
+    # ask before they load vLLM (which sets this, too), and vLLM forks its own processes.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 

@@ -6,6 +6,10 @@ side or the other by chance, and none may fall on a candidate's side. So one kin
 takes the other side wherever noise of the size that bf16 has there can change the choice.
 A member that did so everywhere else too would weigh experts worse than any honest run:
 rows whose choice stands are left as they are.
+
+Such a member takes every tie so, and what follows a tie goes on from there: a later one is not
+met as a run that kept its side at the first meets it. Where one expert weighs much (two of
+many are chosen, say) and ties follow each other closely, an honest run can be outside.
 """
 
 from __future__ import annotations

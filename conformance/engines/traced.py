@@ -14,6 +14,7 @@ from torch import Tensor
 from conformance.direction import direction
 from conformance.engines import Unreadable
 from conformance.engines.parts import Parts, TracedLayer
+from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 from conformance.records import Case, Site
 from conformance.scenario import Scenario
@@ -96,15 +97,8 @@ def vector(probe: Probe, layer: int, seed: int) -> Tensor:
 
 def settle_layout(outputs: Sequence[Any], probe: Probe, pinned: str) -> Settled:
     """The layout of the residual stream from the raw layer outputs of the probe prompt."""
-    return settle([_on_cpu(output) for output in outputs], probe.streams, probe.noise, pinned)
-
-
-def _on_cpu(output: Any) -> Any:
-    if isinstance(output, Tensor):
-        return output.detach().cpu()
-    if isinstance(output, (tuple, list)):
-        return tuple(_on_cpu(part) for part in output)
-    return output
+    near = [map_tensors(output, lambda part: part.detach().cpu()) for output in outputs]
+    return settle(near, probe.streams, probe.noise, pinned)
 
 
 def observe(lm: Any, scenario: Scenario, case: Case) -> dict[str, Tensor]:

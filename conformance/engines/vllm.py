@@ -16,6 +16,7 @@ from conformance.engines.lm import TracedModel
 from conformance.engines.obstacle import probed, stop_at
 from conformance.engines.parts import TracedLayer, find_parts
 from conformance.engines.relay import relay_needed
+from conformance.engines.structure import map_tensors
 from conformance.engines.trace_scope import trace_scope
 from conformance.engines.traced import (
     Layers,
@@ -250,7 +251,8 @@ class VLLMEngine:
         layers = Layers(self.model, self.path, count, "", TracedLayer)
         outputs: Any
         with self._traced(layers).trace(PROBE):
-            outputs = [copied(layers[index].envoy.output) for index in range(count)]
+            # Copies: the buffers that they lie in are overwritten later.
+            outputs = [map_tensors(layers[at].envoy.output, Tensor.clone) for at in range(count)]
             outputs = save(outputs)
         return list(outputs)
 
@@ -291,15 +293,6 @@ class VLLMEngine:
     def close(self) -> None:
         cpu.close(self.model)
         shutil.rmtree(extraction.place(self.job), ignore_errors=True)
-
-
-def copied(value: Any) -> Any:
-    """A copy of a layer's output: the buffers it lies in are overwritten later."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, (tuple, list)):
-        return tuple(copied(part) for part in value)
-    return value
 
 
 def open_engine(job: Job) -> VLLMEngine:

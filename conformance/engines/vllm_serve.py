@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import signal
 import socket
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
@@ -36,6 +37,9 @@ def serve(job: Job, listener: socket.socket) -> None:
     nnsight_serve.set_model(model)
     nnsight_serve.app.post("/conformance/{method}")(_ask)
     config = uvicorn.Config(nnsight_serve.app, log_level="warning", access_log=False)
+    # uvicorn raises the signal that ended it once more: it would end the process before the
+    # engine's own, which holds what the worker waits on.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:

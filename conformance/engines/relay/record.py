@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from nnsight.intervention.source import NO_SKIP
 
-from conformance.engines.relay.structure import map_tensors, tensors_in
+from conformance.engines.structure import map_tensors, tensors_in
 
 #: Location lists remembered per sender; beyond it they are sent in full each time.
 SEQUENCES = 1024

@@ -20,7 +20,7 @@ from conformance.engines.relay.record import (
     same,
     snapshot,
 )
-from conformance.engines.relay.structure import map_tensors
+from conformance.engines.structure import map_tensors
 
 
 @dataclass(frozen=True)
