@@ -146,8 +146,8 @@ def _parted(
     if ".generate(" not in asked.text:
         without |= {f"{name}.generate" for name in _ASKED}
 
-    def one(wanted: Iterable[str], known: Collection[str]) -> Quoted:
-        return quote(wanted, given=known, without=without, avoid=asked.names)
+    def one(wanted: Iterable[str], known: Collection[str], taken: Collection[str] = ()) -> Quoted:
+        return quote(wanted, given=known, without=without, avoid={*asked.names, *taken})
 
     owners = [one(part, given).owners for part in roots]
     shared = {
@@ -157,5 +157,8 @@ def _parted(
         if owners[second].get(name) == module
     }
     common = one([*_BOTH, *sorted(shared)], given)
-    trace, truth, judge = (one(part, given | set(common.owners)) for part in roots)
+    known = given | set(common.owners)
+    trace, truth = (one(part, known) for part in roots[:2])
+    # The judge's definitions are in both halves, after theirs: of one name they would win there.
+    judge = one(roots[2], known, {*trace.owners, *truth.owners})
     return Sections(common, trace, truth, judge, parts="Parts" not in given)
