@@ -38,9 +38,12 @@ Count = Annotated[int, Field(ge=1)]
 
 @record()
 class Tier:
-    """What a selection of models runs: these scenarios only, or all where none is named."""
+    """What a selection of models runs: these scenarios only, or all where none is named. A
+    column in `backends` runs on those of its models alone that are in the tier named there.
+    """
 
     scenarios: tuple[str, ...] = ()
+    backends: Mapping[str, str] = field(default_factory=dict)
 
 
 @record()
@@ -109,8 +112,8 @@ def load(path: Path) -> Manifest:
             _model(name, entry, document.defaults, path.parent)
             for name, entry in document.models.items()
         )
-        _check_tiers(document.tiers, models)
         backends = tuple(_backend(name, entry) for name, entry in document.backends.items())
+        _check_tiers(document.tiers, models, backends)
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
     return Manifest(models, backends, document.tiers)
@@ -203,13 +206,24 @@ def _backend(name: str, entry: _BackendEntry) -> Backend:
     return Backend(name, **{each.name: getattr(entry, each.name) for each in fields(entry)})
 
 
-def _check_tiers(tiers: Mapping[str, Tier], models: Sequence[Model]) -> None:
+def _check_tiers(
+    tiers: Mapping[str, Tier], models: Sequence[Model], backends: Sequence[Backend]
+) -> None:
     known = dict.fromkeys(tier for model in models for tier in model.tiers)
-    for name in tiers:
-        if name not in known:
-            raise Refusal(
-                ("tiers", name), f"no model is in tier {name!r}", f"one of: {', '.join(known)}"
-            )
+    columns = [backend.id for backend in backends]
+    for name, tier in tiers.items():
+        for each in (name, *tier.backends.values()):
+            if each not in known:
+                raise Refusal(
+                    ("tiers", name), f"no model is in tier {each!r}", f"one of: {', '.join(known)}"
+                )
+        for each in tier.backends:
+            if each not in columns:
+                raise Refusal(
+                    ("tiers", name),
+                    f"there is no backend {each!r}",
+                    f"one of: {', '.join(columns)}",
+                )
 
 
 def _check_id(name: str, place: Location) -> None:

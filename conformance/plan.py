@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Cell, Model
+from conformance.records import Backend, Cell, Model, backend_of
 from conformance.scenario import Scenario
 
 Item = TypeVar("Item", Model, Backend)
@@ -104,6 +104,18 @@ def in_tier(models: Sequence[Model], tier: str) -> tuple[Model, ...]:
             f"no model is in tier {tier!r}", remedy=f"one of: {', '.join(tiers)}"
         )
     return found
+
+
+def narrowed(
+    planned: Iterable[Cell], models: Sequence[Model], narrow: Mapping[str, str]
+) -> tuple[Cell, ...]:
+    """Without the cells of a column (by its backend) on models that are not in its tier."""
+    tiers = {model.id: model.tiers for model in models}
+    return tuple(
+        cell
+        for cell in planned
+        if (tier := narrow.get(backend_of(cell.backend))) is None or tier in tiers[cell.model]
+    )
 
 
 def only(scenarios: Mapping[str, Scenario], names: Sequence[str]) -> dict[str, Scenario]:

@@ -83,6 +83,15 @@ def test_a_tier_names_its_scenarios_and_has_models(tmp_path):
     assert (error.line, "scenario" in error.message) == (27, True)
 
 
+def test_a_tier_says_where_a_slow_backend_runs(tmp_path):
+    wide = GOOD + "tiers:\n  full: {backends: {staged: nightly}}\n"
+    assert manifest.load(write(tmp_path, wide)).tiers["full"].backends == {"staged": "nightly"}
+    error = refusal(tmp_path, wide.replace("staged: n", "stagged: n"))
+    assert (error.line, "no backend 'stagged'" in error.message) == (27, True)
+    error = refusal(tmp_path, wide.replace("nightly}}", "nigthly}}"))
+    assert (error.line, "no model is in tier 'nigthly'" in error.message) == (27, True)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [

@@ -88,6 +88,17 @@ def test_a_tier_may_name_its_scenarios(scenarios):
     assert "steering" in caught.value.remedy
 
 
+def test_a_backend_may_run_on_one_tier_of_the_models_only(scenarios):
+    cells = plan.cells(MODELS, BACKENDS, scenarios, "steering")
+    first, *others = [backend.id for backend in BACKENDS]
+    left = plan.narrowed(cells, MODELS, {first: "full"})
+    assert {cell.model for cell in left if cell.backend == first} == {"gpt2"}
+    assert [cell for cell in left if cell.backend in others] == [
+        cell for cell in cells if cell.backend in others
+    ]
+    assert plan.narrowed(cells, MODELS, {}) == cells
+
+
 def test_a_case_that_needs_what_a_model_has_not_is_no_cell(scenarios):
     bare = Model("bare", "mamba2", TINY, parts=("embedding", "norm", "head"))
     whole = plan.cells(MODELS[:1], BACKENDS[:1], scenarios, "accessors")

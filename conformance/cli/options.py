@@ -27,7 +27,8 @@ Expression = Annotated[
 Tier = Annotated[
     str,
     typer.Option(
-        help="A named selection of models, and of scenarios where models.yaml says so (smoke)."
+        help="A named selection of models; where models.yaml says so, of scenarios (smoke) and "
+        "of the models of a slow column (full) as well."
     ),
 ]
 Manifest = Annotated[Path, typer.Option("--models", help="The manifest of models and backends.")]

@@ -139,8 +139,10 @@ def chosen(
         models = plan.in_tier(models, tier)
     defaults = [column.id for column in known.backends if column.default]
     backends = placed(known.backends, backend or defaults, env, environments)
-    only = known.tiers[tier].scenarios if tier in known.tiers else ()
-    return models, backends, cells_of(models, backends, scenarios, expression, only)
+    selection = known.tiers.get(tier, manifests.Tier())
+    cells = cells_of(models, backends, scenarios, expression, selection.scenarios)
+    narrow = {} if model else selection.backends
+    return models, backends, plan.narrowed(cells, models, narrow)
 
 
 def cells_of(
