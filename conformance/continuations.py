@@ -8,6 +8,9 @@ from torch import Tensor
 
 from conformance.records import CHOSEN, Site
 
+#: Ends the name of a member that takes the other side of a router's near-ties on purpose.
+OTHER_SIDE = "_ties"
+
 #: Token ids by run ("", "clean", "edited"), one tuple a prompt.
 Continuation = dict[str, tuple[tuple[int, ...], ...]]
 

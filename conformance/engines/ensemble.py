@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Linear, Module
 from torch.nn.functional import linear
 
+from conformance.continuations import OTHER_SIDE
 from conformance.engines.exchanged import exchanged
 from conformance.engines.experts import in_halves, is_experts
 
@@ -80,8 +81,11 @@ def with_ties(ensemble: tuple[Member, ...]) -> tuple[Member, ...]:
     of a near-tie and half the other, since either is as likely in an honest run.
     """
     kept = [one for one in ensemble if one.name in TIES]
-    both = [(one, replace(one, name=f"{one.name}_ties", ties=TIES[one.name])) for one in kept]
-    return tuple(member for pair in both for member in pair)
+    return tuple(
+        member
+        for one in kept
+        for member in (one, replace(one, name=one.name + OTHER_SIDE, ties=TIES[one.name]))
+    )
 
 
 @contextmanager

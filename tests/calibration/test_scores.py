@@ -51,6 +51,18 @@ def test_a_dishonest_member_is_seen(tmp_path: Path) -> None:
     assert found["fifth"].site == "p1/s0/stream.3"
 
 
+def test_a_member_on_the_other_side_of_ties_widens_the_floor_and_is_not_judged(
+    tmp_path: Path,
+) -> None:
+    """It takes them all so, which no engine does."""
+    members = five()
+    before = {one.member: one for one in held_out([clean(tmp_path, members)], lambda _: None)}
+    members["fifth_ties"] = {site: value * 1.1 for site, value in members["fifth"].items()}
+    after = {one.member: one for one in held_out([clean(tmp_path, members)], lambda _: None)}
+    assert after.keys() == before.keys()
+    assert after["fifth"].q_max < before["fifth"].q_max
+
+
 def test_a_reference_that_failed_is_said_with_its_log(tmp_path: Path) -> None:
     group = GroupFolder(tmp_path)
     group.write_cell(CASE.key, Outcome(Status.CRASH, reason="killed by signal 9"), {})
