@@ -29,6 +29,10 @@ from conformance.scenario import PROBE, Scenario
 from conformance.stream import LAYOUTS
 
 
+#: transformers' answer to an attention that an architecture has not.
+NO_SUCH_ATTENTION = "does not support an attention implementation"
+
+
 class Padding:
     """How many rows of the step are padding, for each prompt of a batch.
 
@@ -101,11 +105,18 @@ class HFModel(TracedModel):
     own = staticmethod(without_padding)
 
     def trace(
-        self, *prompt: Any, steps: int = 1, seed: int | None = None, extract: bool = False
+        self,
+        *prompt: Any,
+        steps: int = 1,
+        seed: int | None = None,
+        extract: bool = False,
+        samples: int = 1,
     ) -> Any:
         """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
         temperature 1. With `extract` its result has the model's own hidden states.
         """
+        if samples > 1:
+            raise Refused("transformers gives one block the rows of all samples of a prompt")
         how: dict[str, Any] = {"do_sample": False}
         if seed is not None:
             torch.manual_seed(seed)
@@ -264,4 +275,10 @@ class HFEngine:
 
 
 def open_engine(job: Job) -> HFEngine:
-    return HFEngine(job)
+    """Raises Refused where transformers has not the attention that the backend asks for."""
+    try:
+        return HFEngine(job)
+    except ValueError as error:
+        lines = (line.strip() for line in str(error).splitlines())
+        words = next((line for line in lines if NO_SUCH_ATTENTION in line), "")
+        raise Refused(words) if words else error from error

@@ -58,12 +58,19 @@ class VLLMModel(TracedModel):
     """`lm` of a scenario on vLLM. Travels into the engine's processes with a block."""
 
     def trace(
-        self, *prompt: Any, steps: int = 1, seed: int | None = None, extract: bool = False
+        self,
+        *prompt: Any,
+        steps: int = 1,
+        seed: int | None = None,
+        extract: bool = False,
+        samples: int = 1,
     ) -> Any:
         """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
         temperature 1. What the engine extracts it was asked for when it was opened.
         """
         how = {"temperature": 0.0} if seed is None else {"temperature": 1.0, "seed": seed}
+        if samples > 1:
+            how["n"] = samples
         return self.model.trace(*prompt, max_tokens=steps, ignore_eos=True, **how, **self.way())
 
     def way(self) -> dict[str, Any]:

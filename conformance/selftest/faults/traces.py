@@ -122,6 +122,15 @@ def recomputed_step(saved: Saved, now: Moment) -> Saved:
     }
 
 
+def swapped_ids(saved: Saved, now: Moment) -> Saved:
+    """Two samples have each other's ids, and their own logits."""
+    found = sites(saved)
+    return {
+        str(site): found[replace(site, prompt=1 - site.prompt)] if site.name == "sampled" else value
+        for site, value in found.items()
+    }
+
+
 def next_id(token: int, now: Moment) -> int:
     return token + 1
 
@@ -247,6 +256,9 @@ FAULTS = (
         "router.all",
         parts=("experts",),
         places=("middle", "last"),
+    ),
+    _fault(
+        "samples-swapped", swapped_ids, Point.RETURNED, "samples.all", backends=VLLM, quick=True
     ),
     _fault("seed-lost", other_seed, Point.ASKED, "sampling.drawn", quick=True),
     _fault("force-lost", lost, Point.FORCE, "sampling.forced", quick=True),
