@@ -28,7 +28,6 @@ from conformance.records import Case, Group, Job, Status
 from conformance.scenario import PROBE, Scenario
 from conformance.stream import LAYOUTS
 
-
 #: transformers' answer to an attention that an architecture has not.
 NO_SUCH_ATTENTION = "does not support an attention implementation"
 
