@@ -294,7 +294,8 @@ def _lean(node: ast.stmt, without: Collection[str]) -> ast.stmt:
 def renamed(text: str, clashes: Collection[str]) -> str:
     """The definition with other names for what it defines or looks up of `clashes`.
 
-    A name that is bound inside the definition, as an argument or a variable, is its own.
+    A name that is bound inside the definition, as an argument, a variable or a function within,
+    is its own.
     """
     if not clashes:
         return text
@@ -302,7 +303,7 @@ def renamed(text: str, clashes: Collection[str]) -> str:
     top = ast.parse(text).body[0]
     own = {arg.arg for arg in ast.walk(top) if isinstance(arg, ast.arg)}
     if isinstance(top, ast.FunctionDef | ast.ClassDef):
-        own |= {node.id for node in ast.walk(top) if _bound(node)}
+        own |= {node.id for node in ast.walk(top) if _bound(node)} | set(_within(top))
         if top.name in clashes:
             head = next(i for i, line in enumerate(lines) if re.match(rb"(def|class) ", line))
             lines[head] = lines[head].replace(top.name.encode(), f"{top.name}{OTHER}".encode(), 1)
@@ -319,6 +320,16 @@ def renamed(text: str, clashes: Collection[str]) -> str:
 
 def _bound(node: ast.AST) -> TypeGuard[ast.Name]:
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _within(top: ast.AST) -> Iterator[str]:
+    """The functions and classes defined inside of a definition; a method is no name there."""
+    every = list(ast.walk(top))
+    no_names = {id(child) for one in every if isinstance(one, ast.ClassDef) for child in one.body}
+    no_names.add(id(top))
+    for node in every:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and id(node) not in no_names:
+            yield node.name
 
 
 class _Used(ast.NodeVisitor):

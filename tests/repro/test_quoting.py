@@ -86,6 +86,14 @@ def test_a_method_that_other_classes_call_stays_and_a_property_of_theirs_does_no
         ),
         ("def f(rows):\n    return rows", "def f(rows):\n    return rows"),
         ("def f(x):\n    rows = x\n    return rows", "def f(x):\n    rows = x\n    return rows"),
+        (
+            "def f():\n    def rows(x):\n        return x\n\n    return rows(1)",
+            "def f():\n    def rows(x):\n        return x\n\n    return rows(1)",
+        ),
+        (
+            "class C:\n    def rows(self):\n        return rows(self)",
+            "class C:\n    def rows(self):\n        return rows_of_harness(self)",
+        ),
         ("def f(x):\n    return x.rows + rows", "def f(x):\n    return x.rows + rows_of_harness"),
         ("LIMIT = 'ü' + rows", "LIMIT = 'ü' + rows_of_harness"),
         ("class rows:\n    at = rows", "class rows_of_harness:\n    at = rows_of_harness"),
