@@ -16,7 +16,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[1]
-WIDTH, SCALE = 1280, 1.5
+WIDTH, SCALE = 1560, 1.25
 TALLEST = 2600
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking")
 
