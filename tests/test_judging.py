@@ -13,6 +13,7 @@ from conformance import judging
 from conformance.campaign import REFERENCE
 from conformance.judge import floor
 from conformance.judge.cell import judge_cell
+from conformance.judging import columns
 from conformance.records import (
     Backend,
     Cell,
@@ -71,7 +72,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
         floors.extend(truths)
         return made(truths, *args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(judging, "judge_cell", judge)
+    monkeypatch.setattr(columns, "judge_cell", judge)
     monkeypatch.setattr(floor, "floors", compute)
     return lambda: (len(cells), len(floors))
 

@@ -32,12 +32,17 @@ def judge(
     Examples: `conformance judge latest --k-max 1.8`,
     `conformance judge latest --calibration calibration.json`.
     """
+    from conformance import processes
+
+    folder = selecting.open_run(reports, name)
+    plan_of_run = folder.plan()
+    # Its imports take as long as the ones below.
+    processes.prepare(len(plan_of_run.cells))
+
     from conformance import calibration, execution, sweep
     from conformance.report.terminal import summary
     from conformance.scenario import discover
 
-    folder = selecting.open_run(reports, name)
-    plan_of_run = folder.plan()
     found, thresholds = plan_of_run.calibration, plan_of_run.thresholds
     if calibrated is not None:
         found = calibration.read(calibrated)

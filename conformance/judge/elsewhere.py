@@ -20,19 +20,18 @@ TITLE = "the same bits in every environment"
 class Environments:
     """One case on all columns: those of one backend are compared with each other, once."""
 
-    def __init__(self, backends: Sequence[Backend], observed: Callable[[str], Observed]) -> None:
+    def __init__(self, backends: Sequence[Backend]) -> None:
         self._of = {backend.id: backend.of or backend.id for backend in backends}
-        self._observed = observed
         self._known: dict[str, tuple[dict[str, Observed], list[list[str]]]] = {}
 
-    def relations(self, column: str) -> tuple[Relation, ...]:
+    def relations(self, column: str, observed: Callable[[str], Observed]) -> tuple[Relation, ...]:
         """How a column's observations stand to those of its backend elsewhere; none where it
-        runs in one environment only.
+        runs in one environment only. `observed` gives a column's.
         """
         backend = self._of[column]
         if backend not in self._known:
             names = [name for name, of in self._of.items() if of == backend]
-            columns = {name: seen for name in names if (seen := self._observed(name))}
+            columns = {name: seen for name in names if (seen := observed(name))}
             self._known[backend] = columns, alike(columns)
         columns, sets = self._known[backend]
         return (same_elsewhere(column, sets, columns),) if len(columns) > 1 else ()

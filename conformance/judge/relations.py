@@ -71,10 +71,19 @@ def differ(site: str, left: Tensor, right: Tensor) -> Mismatch | None:
     unequal = (bits[0] != bits[1]).any(dim=-1)
     size = (raw[0].double() - raw[1].double()).abs().nan_to_num(torch.inf)
     worst = int(size.where(unequal, -torch.ones_like(size)).argmax())
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), left.shape))
+    index = _index(worst, left.shape)
     count, largest = int(unequal.sum()), float(size[worst])
     message = f"{count} of {len(raw[0])} elements differ, by up to {largest:.3g} at {list(index)}"
     return Mismatch(site, message, count, len(raw[0]), largest, index)
+
+
+def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Of an element by its place in memory. torch.unravel_index takes a second to import."""
+    found: list[int] = []
+    for size in reversed(shape):
+        place, at = divmod(place, size)
+        found.insert(0, at)
+    return tuple(found)
 
 
 def _bits(*tensors: Tensor) -> list[Tensor]:

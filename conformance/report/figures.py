@@ -141,6 +141,8 @@ def _along(row: Sequence[_Seen], lengths: Mapping[int, int]) -> list[float | Non
 
 def merged(ratios: Sequence[float | None], size: int) -> list[Number]:
     """The worst of every `size` neighbours; NaN is worse than any number, None than none."""
+    if size == 1:
+        return [short(value, digits=2) for value in ratios]
     return [
         short(max(ratios[start : start + size], key=_rank), digits=2)
         for start in range(0, len(ratios), size)

@@ -22,7 +22,7 @@ from conformance.records import Results
 from conformance.report import calibrated, facts, findings, selftested
 from conformance.report.changed import Changes
 from conformance.report.looks import FAMILIES, LOOKS
-from conformance.report.payload import counts, payload
+from conformance.report.payload import Parts, counts, parts_of, payload
 from conformance.report.words import number
 
 #: The order matters: each file uses names of those before it.
@@ -48,7 +48,8 @@ class Besides:
 
     `tested` is what the last self-test found, `changes` what differs from another run.
     `sources` are the runs that were merged, `origin` the run and the id there of each cell.
-    `files` maps an architecture to the page of its own beside this one.
+    `files` maps an architecture to the page of its own beside this one. `parts` are those of
+    the results or of more, where they are known.
     """
 
     tested: selftested.Tested | None = None
@@ -56,12 +57,16 @@ class Besides:
     sources: tuple[Results, ...] = ()
     origin: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    parts: Parts | None = None
 
 
 def publish(results: Results, folder: Path, besides: Besides | None = None) -> Path:
     """The page of the whole run, whose path is returned, and beside it one per architecture."""
     tested = selftested.read(folder)
-    besides = replace(besides or Besides(), tested=tested, files=files(results))
+    besides = besides or Besides()
+    # Both the whole page and an architecture's show them, and they are most of the work.
+    parts = parts_of(results, besides.origin)
+    besides = replace(besides, tested=tested, files=files(results), parts=parts)
     for architecture, name in besides.files.items():
         own = of_architecture(results, architecture)
         models = {model.id for model in own.models}
@@ -125,7 +130,7 @@ def render(results: Results, besides: Besides | None = None) -> str:
     environment.filters["number"] = number
     return environment.get_template("page.html.j2").render(
         results=results,
-        data=payload(results, besides.origin, besides.files),
+        data=payload(results, besides.parts or parts_of(results, besides.origin), besides.files),
         script=Markup(script),  # noqa: S704 - our own files
         style=Markup(style),  # noqa: S704
         script_digest=_digest(script),

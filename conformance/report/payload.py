@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from conformance.records import CellResult, Group, Judged, Results, Verdict
+from conformance.processes import side_by_side, worth
+from conformance.records import CellResult, Group, Judged, Results, Thresholds, Verdict
 from conformance.report import figures
 from conformance.report.figures import short
 from conformance.report.findings import headline
@@ -26,6 +27,9 @@ from conformance.report.words import Context, line, reasoning
 
 #: What of a long text the page holds; its middle is left out, and it says so.
 HEAD, TAIL = 8_000, 56_000
+
+#: By model and backend, packed: what the cells' own parts show.
+Parts = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,37 +41,75 @@ class Payload:
 
 
 def payload(
-    results: Results,
-    origin: Mapping[str, tuple[str, str]] = MappingProxyType({}),
-    files: Mapping[str, str] = MappingProxyType({}),
+    results: Results, parts: Parts | None = None, files: Mapping[str, str] = MappingProxyType({})
 ) -> Payload:
-    """`origin` is the run and the id there of cells that come of another run; `files` are the
-    pages of the architectures.
+    """`parts` are what `parts_of` made of these results or of more; `files` are the pages of
+    the architectures.
     """
     groups = {(group.model, group.backend): group for group in results.groups}
-    same: dict[tuple[str, str, str], list[CellResult]] = defaultdict(list)
-    members: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
+    members = _members(results.cells)
+    found = parts_of(results) if parts is None else parts
+    index = _index(results, members, groups) | {"files": dict(files)}
+    return Payload(packed(index), tuple(found[key] for key in members))
+
+
+def parts_of(
+    results: Results, origin: Mapping[str, tuple[str, str]] = MappingProxyType({})
+) -> Parts:
+    """`origin` is the run and the id there of cells that come of another run."""
+    asked = [
+        (results.run.id, results.environment.thresholds, groups, cells, origin)
+        for groups, cells in _by_model(results)
+    ]
+    if count := worth(len(results.cells)):
+        made = [*side_by_side(_parts_of_model, asked, processes=count)]
+    else:
+        made = [_parts_of_model(*one) for one in asked]
+    return {key: part for parts in made for key, part in parts.items()}
+
+
+def _by_model(results: Results) -> list[tuple[list[Group], list[CellResult]]]:
+    cells: dict[str, list[CellResult]] = defaultdict(list)
     for cell in results.cells:
-        same[cell.model, cell.scenario, cell.case].append(cell)
-        members[cell.model, cell.backend].append(cell)
-    parts = []
-    for key, cells in members.items():
-        group = groups.get(key)
+        cells[cell.model].append(cell)
+    return [
+        ([group for group in results.groups if group.model == model], members)
+        for model, members in cells.items()
+    ]
+
+
+def _parts_of_model(
+    run: str,
+    thresholds: Thresholds,
+    groups: Sequence[Group],
+    cells: Sequence[CellResult],
+    origin: Mapping[str, tuple[str, str]],
+) -> dict[tuple[str, str], str]:
+    by_backend = {group.backend: group for group in groups}
+    same: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
+    for cell in cells:
+        same[cell.scenario, cell.case].append(cell)
+    parts = {}
+    for key, members in _members(cells).items():
+        group = by_backend.get(key[1])
         details = [
             _detail(
                 cell,
-                Context(
-                    results.environment.thresholds,
-                    group,
-                    tuple(same[cell.model, cell.scenario, cell.case]),
-                ),
-                origin.get(cell.id, (results.run.id, cell.id)),
+                Context(thresholds, group, tuple(same[cell.scenario, cell.case])),
+                origin.get(cell.id, (run, cell.id)),
             )
-            for cell in cells
+            for cell in members
         ]
-        parts.append(packed({"log": clipped(group.log_tail if group else ""), "cells": details}))
-    index = _index(results, members, groups) | {"files": dict(files)}
-    return Payload(packed(index), tuple(parts))
+        log = clipped(group.log_tail if group else "")
+        parts[key] = packed({"log": log, "cells": details})
+    return parts
+
+
+def _members(cells: Iterable[CellResult]) -> dict[tuple[str, str], list[CellResult]]:
+    members: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
+    for cell in cells:
+        members[cell.model, cell.backend].append(cell)
+    return members
 
 
 def packed(value: Any) -> str:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from conformance import judging
 from conformance.errors import ConformanceError
 from conformance.judge import floor, gain, relations, structure, tokens
 from conformance.judge.evidence import Evidence
+from conformance.judging import columns
 from conformance.records import Relation, Thresholds, Verdict
 
 
@@ -90,7 +90,7 @@ def _measured(**changed: Any) -> Callable[[], AbstractContextManager[Any]]:
 
 @contextmanager
 def _one_stage_ignored() -> Iterator[None]:
-    with mock.patch.object(judging, "compare_exact", return_value=()):
+    with mock.patch.object(columns, "compare_exact", return_value=()):
         yield
 
 

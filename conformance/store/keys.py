@@ -34,7 +34,7 @@ _CARRIERS = frozenset(
         "execution.py",
         "gate",
         "judge",
-        "judging.py",
+        "judging",
         "known",
         "last_words.py",
         "manifest.py",

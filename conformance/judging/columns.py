@@ -1,42 +1,34 @@
-"""A stored run → its results: every planned cell gets a verdict. No engine is needed."""
+"""One model's cells of a stored run, case by case, the columns side by side."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
 
-from conformance import one_layer, settings
+from conformance import one_layer
 from conformance.attributing import attributed, one_stage
-from conformance.campaign import BUILD, FORCED, REFERENCE
+from conformance.campaign import FORCED, REFERENCE
 from conformance.continuations import by_member
 from conformance.environments import command_of
-from conformance.errors import ExitCode
 from conformance.judge import extent
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
 from conformance.judge.elsewhere import Environments
 from conformance.judge.place import place
 from conformance.judge.relations import same_bits
 from conformance.records import (
-    SCHEMA,
     Attribution,
     Backend,
     Case,
     Cell,
     CellResult,
-    Environment,
-    Footer,
-    Group,
     Model,
-    ModelInfo,
     Outcome,
     Relation,
-    Results,
-    RunInfo,
     Side,
     Status,
     Thresholds,
@@ -61,51 +53,6 @@ UNJUDGED: Mapping[Status, Verdict] = {
 }
 
 
-def judge_run(
-    run: RunFolder,
-    scenarios: Mapping[str, Scenario],
-    thresholds: Thresholds,
-    *,
-    info: RunInfo,
-    environment: Environment,
-) -> Results:
-    """The verdict on every planned cell of a stored run.
-
-    Raises ConformanceError for a run without a plan or with damaged observations.
-    """
-    planned = run.plan()
-    judged: dict[str, CellResult] = {}
-    for model in planned.models:
-        cells = [cell for cell in planned.cells if cell.model == model.id]
-        judged |= judge_model(run, model, planned.backends, cells, scenarios, thresholds)
-    cells_in_order = tuple(judged[cell.id] for cell in planned.cells)
-    names = {cell.scenario for cell in planned.cells}
-    return Results(
-        schema=SCHEMA,
-        run=info,
-        environment=replace(environment, thresholds=thresholds),
-        models=tuple(_model_info(run, model) for model in planned.models),
-        backends=planned.backends,
-        scenarios=tuple(one.info() for one in scenarios.values() if one.name in names),
-        groups=_groups(run),
-        cells=cells_in_order,
-        footer=Footer(
-            planned=len(planned.cells),
-            judged=len(cells_in_order),
-            verdicts=dict(sorted(Counter(str(c.verdict) for c in cells_in_order).items())),
-            exit_code=exit_code_of(cells_in_order),
-        ),
-    )
-
-
-def exit_code_of(cells: Sequence[CellResult]) -> ExitCode:
-    """3 when something of ours failed, else 1 when an unexpected cell did, else 0."""
-    failed = [cell for cell in cells if cell.verdict.fails and not cell.expected]
-    if any(cell.harness for cell in failed):
-        return ExitCode.HARNESS
-    return ExitCode.UNEXPECTED if failed else ExitCode.OK
-
-
 def judge_model(
     run: RunFolder,
     model: Model,
@@ -118,7 +65,7 @@ def judge_model(
     by_case: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         by_case.setdefault((cell.scenario, cell.case), []).append(cell)
-    layers = _model_info(run, model).layers
+    layers = layers_of(run, model)
     found: dict[str, CellResult] = {}
     for (name, case_name), columns in by_case.items():
         scenario = scenarios.get(name)
@@ -127,19 +74,29 @@ def judge_model(
         judge = _Columns(run, model, backends, scenario, case, thresholds)
         found |= {cell.id: judge.cell(cell) for cell in columns}
 
+    @cache
+    def without_nnsight(name: str, prompts: tuple[str, ...]) -> _Columns:
+        case = case_of(name, prompts)
+        return _Columns(run, model, backends, WITHOUT_NNSIGHT[name], case, thresholds)
+
     def alone(cell: CellResult) -> dict[str, CellResult]:
         """What the cell's engine did with its prompts without nnsight, judged."""
         scenario = scenarios.get(cell.scenario)
+        prompts = scenario.prompts if scenario else ()
         results = {}
-        for name, beside in WITHOUT_NNSIGHT.items():
-            case = case_of(name, scenario.prompts if scenario else ())
-            own = Cell(model.id, cell.backend, name, case.name)
+        for name in WITHOUT_NNSIGHT:
+            own = Cell(model.id, cell.backend, name, case_of(name, prompts).name)
             if run.outcome(own.model, own.backend, own.key) is not None:
-                columns = _Columns(run, model, backends, beside, case, thresholds)
-                results[name] = columns.cell(own)
+                results[name] = without_nnsight(name, prompts).cell(own)
         return results
 
     return attributed(found, backends, lambda one: one_stage(one, backends), alone)
+
+
+def layers_of(run: RunFolder, model: Model) -> int:
+    """How many layers the reference counted; 0 when there is no reference."""
+    group = run.group(model.id, REFERENCE.id)
+    return int(group.identity.get("layers", 0)) if group else 0
 
 
 class _Seen(NamedTuple):
@@ -172,7 +129,7 @@ class _Columns:
         )
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._judgements: list[tuple[_Seen, Truth, Judgement]] = []
-        self._environments = Environments(backends, self.observed)
+        self._environments = Environments(backends)
 
     def cell(self, cell: Cell) -> CellResult:
         outcome = self.run.outcome(cell.model, cell.backend, cell.key)
@@ -231,7 +188,7 @@ class _Columns:
             words = extent.no_effect(result.observations, result.layers, result.backend)
             result = replace(result, diagnosis=f"{words}; {result.diagnosis}".rstrip("; "))
         result = self._against_one_stage(self._placed(result, observed), observed)
-        elsewhere = self._environments.relations(result.backend)
+        elsewhere = self._environments.relations(result.backend, self.observed)
         return replace(result, relations=(*result.relations, *elsewhere))
 
     def _judgement(self, scenario: Scenario, case: Case, truth: Truth, seen: _Seen) -> Judgement:
@@ -297,26 +254,3 @@ class _Columns:
         reason = f"differs from {twin.id}, which on a CPU must be bitwise equal: {said}"
         blame = Attribution(Side.PIPELINE, f"{twin.id} computes the same on one stage")
         return replace(result, verdict=Verdict.WRONG, reason=reason, attribution=blame)
-
-
-def _model_info(run: RunFolder, model: Model) -> ModelInfo:
-    reference = run.group(model.id, REFERENCE.id)
-    identity = reference.identity if reference else {}
-    return ModelInfo(
-        id=model.id,
-        architecture=model.architecture,
-        source=str(identity.get("source", "")),
-        digest=str(identity.get("digest", "")),
-        layers=int(identity.get("layers", 0)),
-        width=int(identity.get("width", 0)),
-    )
-
-
-def _groups(run: RunFolder) -> tuple[Group, ...]:
-    """Every worker's own account. One that never got so far as to write it has none."""
-    found = (
-        run.group(model, backend)
-        for model, backend in run.groups()
-        if backend != BUILD.id and settings.MARK not in backend
-    )
-    return tuple(group for group in found if group is not None)
