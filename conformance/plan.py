@@ -12,16 +12,19 @@ from conformance.scenario import Scenario
 
 Item = TypeVar("Item", Model, Backend)
 
+#: Every model, or every column.
+ALL = "all"
+
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 _WORDS = {"and", "or", "not", "(", ")"}
 
 
 def choose(items: Sequence[Item], wanted: Iterable[str], what: str) -> tuple[Item, ...]:
-    """The items with these ids, in the manifest's order; all of them when none is named.
+    """The items with these ids, in the manifest's order; all of them when none is named, or "all".
 
     Raises ConformanceError naming the nearest ids for one that does not exist.
     """
-    names = list(dict.fromkeys(wanted))
+    names = [] if ALL in (named := list(dict.fromkeys(wanted))) else named
     known = {item.id: item for item in items}
     for name in names:
         if name not in known:

@@ -33,14 +33,18 @@ class Truth:
 class Truths:
     """The references of one case of one model. Every column is judged by them, so they are
     read once; the same object is given to columns that generated the same tokens. `twin`
-    says that the case has a clean and an edited run.
+    says that the case has a clean and an edited run. `before` is another case, whose noise
+    floors are taken over where it observed the same.
     """
 
-    def __init__(self, run: RunFolder, model: str, case: Case, *, twin: bool) -> None:
+    def __init__(
+        self, run: RunFolder, model: str, case: Case, *, twin: bool, before: Truths | None = None
+    ) -> None:
         self.run = run
         self.model = model
         self.case = case
         self.twin = twin
+        self._lender = before.lender() if before else None
         self._known: dict[str, Truth | str] = {}
 
     def along(self, observed: Mapping[str, Tensor]) -> Truth | str:
@@ -68,6 +72,11 @@ class Truths:
             )
         return self._known[along.key]
 
+    def lender(self) -> Reference | None:
+        """The plain reference, where it could be read."""
+        plain = self._known.get(REFERENCE.id)
+        return plain.reference if isinstance(plain, Truth) else None
+
     def _plain(self) -> Truth | str:
         if REFERENCE.id not in self._known:
             found = self._observed(REFERENCE.id, self.case)
@@ -80,6 +89,8 @@ class Truths:
         reference = read_reference(members, twin=self.twin)
         if isinstance(reference, str):
             return f"the reference cannot be used: {reference}"
+        if (lender := self.lender() or self._lender) is not None:
+            reference.borrow(lender)
         return Truth(members, reference, prompt_ids)
 
     def _observed(self, backend: str, case: Case) -> Observed | str:

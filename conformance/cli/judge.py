@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -38,6 +39,8 @@ def judge(
     plan_of_run = folder.plan()
     # Its imports take as long as the ones below.
     processes.prepare(len(plan_of_run.cells))
+    # A second goes into looking for cycles among half a million records, for nothing.
+    gc.disable()
 
     from conformance import calibration, execution, sweep
     from conformance.report.terminal import summary

@@ -17,7 +17,9 @@ Models = Annotated[
 Backends = Annotated[
     list[str],
     typer.Option(
-        "-b", "--backend", help="A column; again for more. Default: those marked default."
+        "-b",
+        "--backend",
+        help="A column, or all of them (all); again for more. Default: those marked default.",
     ),
 ]
 Expression = Annotated[

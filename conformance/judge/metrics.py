@@ -56,7 +56,8 @@ def bulk(truth: Tensor) -> Tensor:
 
 def norm(values: Tensor, mask: Tensor) -> Tensor:
     """The L2 norm of the masked dimensions of each row: [..., tokens]."""
-    size: Tensor = torch.linalg.vector_norm(values * mask, dim=-1)
+    kept = values if bool(mask.all()) else values * mask
+    size: Tensor = torch.linalg.vector_norm(kept, dim=-1)
     return size
 
 

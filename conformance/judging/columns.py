@@ -67,11 +67,12 @@ def judge_model(
         by_case.setdefault((cell.scenario, cell.case), []).append(cell)
     layers = layers_of(run, model)
     found: dict[str, CellResult] = {}
+    judge: _Columns | None = None
     for (name, case_name), columns in by_case.items():
         scenario = scenarios.get(name)
         cases = scenario.expand(layers) if scenario and layers else ()
         case = next((case for case in cases if case.name == case_name), None)
-        judge = _Columns(run, model, backends, scenario, case, thresholds)
+        judge = _Columns(run, model, backends, scenario, case, thresholds, before=judge)
         found |= {cell.id: judge.cell(cell) for cell in columns}
 
     @cache
@@ -117,6 +118,7 @@ class _Columns:
         scenario: Scenario | None,
         case: Case | None,
         thresholds: Thresholds,
+        before: _Columns | None = None,
     ) -> None:
         self.run = run
         self.model = model
@@ -124,9 +126,10 @@ class _Columns:
         self.scenario = scenario
         self.case = case
         self.thresholds = thresholds
-        self.truths = (
-            Truths(run, model.id, case, twin=scenario.twin(case)) if scenario and case else None
-        )
+        self.truths: Truths | None = None
+        if scenario and case:
+            earlier = before.truths if before else None
+            self.truths = Truths(run, model.id, case, twin=scenario.twin(case), before=earlier)
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._judgements: list[tuple[_Seen, Truth, Judgement]] = []
         self._environments = Environments(backends)
@@ -239,8 +242,10 @@ class _Columns:
     def _against_one_stage(self, result: CellResult, observed: Mapping[str, Tensor]) -> CellResult:
         """On a CPU, several pipeline stages give the very bits that one stage gives."""
         twin = one_stage(self.backends[result.backend], tuple(self.backends.values()))
+        if twin is None:
+            return result
         group = self.run.group(self.model.id, result.backend)
-        if twin is None or group is None or group.identity.get("device") != "cpu":
+        if group is None or group.identity.get("device") != "cpu":
             return result
         theirs = self.observed(twin.id)
         if not theirs:

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -120,6 +121,39 @@ def render(results: Results, besides: Besides | None = None) -> str:
     besides = besides or Besides()
     script = "(() => {\n'use strict';\n" + "\n".join(map(_asset, SCRIPTS)) + "\n})();\n"
     style = "\n".join(map(_asset, STYLES))
+    return (
+        _templates()
+        .get_template("page.html.j2")
+        .render(
+            results=results,
+            data=payload(
+                results, besides.parts or parts_of(results, besides.origin), besides.files
+            ),
+            script=Markup(script),  # noqa: S704 - our own files
+            style=Markup(style),  # noqa: S704
+            script_digest=_digest(script),
+            style_digest=_digest(style),
+            headline=findings.headline_of(results),
+            findings=findings.findings(results),
+            backends=facts.backends(results),
+            facts=facts.run_facts(results, besides.sources),
+            calibration=results.environment.calibration,
+            calibrated=calibrated,
+            tested=besides.tested,
+            changes=besides.changes,
+            ids={cell.id for cell in results.cells},
+            layouts=facts.layouts(results),
+            started=facts.when(results.run.started),
+            counts=counts(results.cells),
+            looks=LOOKS,
+            families=FAMILIES,
+        )
+    )
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    """Compiled once, whatever the number of pages."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("conformance.report"),
         autoescape=True,
@@ -128,28 +162,7 @@ def render(results: Results, besides: Besides | None = None) -> str:
         lstrip_blocks=True,
     )
     environment.filters["number"] = number
-    return environment.get_template("page.html.j2").render(
-        results=results,
-        data=payload(results, besides.parts or parts_of(results, besides.origin), besides.files),
-        script=Markup(script),  # noqa: S704 - our own files
-        style=Markup(style),  # noqa: S704
-        script_digest=_digest(script),
-        style_digest=_digest(style),
-        headline=findings.headline_of(results),
-        findings=findings.findings(results),
-        backends=facts.backends(results),
-        facts=facts.run_facts(results, besides.sources),
-        calibration=results.environment.calibration,
-        calibrated=calibrated,
-        tested=besides.tested,
-        changes=besides.changes,
-        ids={cell.id for cell in results.cells},
-        layouts=facts.layouts(results),
-        started=facts.when(results.run.started),
-        counts=counts(results.cells),
-        looks=LOOKS,
-        families=FAMILIES,
-    )
+    return environment
 
 
 def _asset(name: str) -> str:

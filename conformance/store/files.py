@@ -88,7 +88,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
     try:
         # Thousands of small tensors: read at once they cost a third less than mapped ones.
-        return load(path.read_bytes())
+        # Their order is any, and judging must not depend on it in the last digit.
+        return dict(sorted(load(path.read_bytes()).items()))
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise ConformanceError(
             f"no observations can be read: {error}",

@@ -39,6 +39,7 @@ _CARRIERS = frozenset(
         "last_words.py",
         "manifest.py",
         "plan.py",
+        "processes.py",
         "report",
         "runner",
         "selftest",
