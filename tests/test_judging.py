@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,18 +42,33 @@ Observed = dict[str, Tensor]
 def reading(lm: object, case: object) -> None: ...
 
 
-def judged(folder: Path, columns: dict[str, Observed]) -> dict[str, CellResult]:
-    run = RunFolder(folder)
+@scenario(options={"time": ("first", "second")})
+def twice(lm: object, case: object) -> None: ...
+
+
+def observed(
+    run: RunFolder,
+    cell: str,
+    columns: dict[str, Observed],
+    edits: Mapping[int, toy.Edit] | None = None,
+    model: Model = MODEL,
+) -> None:
+    """The reference of one case, and what the columns observed."""
     identity = {"layers": toy.LAYERS, "width": toy.WIDTH}
-    reference = run.group_folder(MODEL.id, REFERENCE.id)
-    reference.write_group(Group(MODEL.id, REFERENCE.id, identity=identity))
-    members = toy.reference(toy.observe)
+    reference = run.group_folder(model.id, REFERENCE.id)
+    reference.write_group(Group(model.id, REFERENCE.id, identity=identity))
+    members = toy.reference(partial(toy.observe, edits=edits))
     tensors = {
         f"{m}|{site}": value for m, values in members.items() for site, value in values.items()
     }
-    reference.write_cell("reading.all", OK, tensors)
+    reference.write_cell(cell, OK, tensors)
     for backend, values in columns.items():
-        run.write_cell(MODEL.id, backend, "reading.all", OK, values)
+        run.write_cell(model.id, backend, cell, OK, values)
+
+
+def judged(folder: Path, columns: dict[str, Observed]) -> dict[str, CellResult]:
+    run = RunFolder(folder)
+    observed(run, "reading.all", columns)
     cells = [Cell(MODEL.id, backend, "reading", "all") for backend in columns]
     known = {"reading": reading}
     found = judging.judge_model(run, MODEL, COLUMNS, cells, known, Thresholds())
@@ -77,8 +94,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
     return lambda: (len(cells), len(floors))
 
 
-def candidate(parts: int = toy.CANDIDATE) -> Observed:
-    return toy.observe(torch.bfloat16, parts)
+def candidate(parts: int = toy.CANDIDATE, edits: Mapping[int, toy.Edit] | None = None) -> Observed:
+    return toy.observe(torch.bfloat16, parts, edits=edits)
 
 
 def test_columns_share_the_floors(tmp_path: Path, counted: Callable[[], tuple[int, int]]) -> None:
@@ -86,6 +103,38 @@ def test_columns_share_the_floors(tmp_path: Path, counted: Callable[[], tuple[in
     assert [cell.verdict for cell in found.values()] == [Verdict.MATCH, Verdict.MATCH]
     observations = len(toy.IDS) * (toy.LAYERS + 1)
     assert counted() == (2, observations)
+
+
+@pytest.mark.parametrize(("edits", "times"), [({}, 1), ({0: torch.neg}, 2)])
+def test_a_case_takes_over_the_floors_of_what_it_shares_with_the_one_before(
+    tmp_path: Path,
+    counted: Callable[[], tuple[int, int]],
+    edits: Mapping[int, toy.Edit],
+    times: int,
+) -> None:
+    run = RunFolder(tmp_path)
+    observed(run, "twice.first", {"a": candidate()})
+    observed(run, "twice.second", {"a": candidate(edits=edits)}, edits)
+    cells = [Cell(MODEL.id, "a", "twice", case) for case in ("first", "second")]
+    found = judging.judge_model(run, MODEL, COLUMNS, cells, {"twice": twice}, Thresholds())
+    assert {cell.verdict for cell in found.values()} == {Verdict.MATCH}
+    assert counted() == (2, times * len(toy.IDS) * (toy.LAYERS + 1))
+
+
+def test_what_a_case_observed_is_freed_with_it(tmp_path: Path) -> None:
+    """Not whenever a collector comes by: the next case's would be held beside it."""
+    gc.collect()
+    gc.disable()
+    try:
+        judged(tmp_path, {"a": candidate(), "b": candidate(6)})
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        held = [one for one in gc.garbage if isinstance(one, Tensor)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not held
 
 
 def test_columns_with_the_same_bits_are_judged_once_and_alike(

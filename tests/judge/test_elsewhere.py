@@ -16,8 +16,8 @@ def backends(*names):
 
 
 def relations(observed):
-    columns = Environments(backends(*observed), lambda name: observed[name])
-    return {name: columns.relations(name) for name in observed}
+    columns = Environments(backends(*observed))
+    return {name: columns.relations(name, observed.__getitem__) for name in observed}
 
 
 def test_a_backend_in_one_environment_has_nothing_to_be_compared_with():
