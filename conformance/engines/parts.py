@@ -135,7 +135,8 @@ def rows(value: Tensor) -> Tensor:
 
 class Part:
     """A module as a scenario sees it: `input` and `output` are [tokens, width] of the block's
-    prompt, and copies. Of a tuple the first tensor counts.
+    prompt, and copies. Of a tuple the first tensor counts. What is assigned to `input` (rows,
+    or one for all tokens) is what the module computes with; nobody else sees it.
     """
 
     def __init__(self, envoy: Any, own: Own) -> None:
@@ -145,6 +146,12 @@ class Part:
     @property
     def input(self) -> Tensor:
         return self.own(rows(arguments(self.envoy.inputs)[0])).clone()
+
+    @input.setter  # noqa: A003 - as nnsight calls it
+    def input(self, value: Tensor) -> None:
+        given = arguments(self.envoy.inputs)[0].clone()
+        self.own(rows(given))[:] = value
+        self.envoy.input = given
 
     @property
     def output(self) -> Tensor:

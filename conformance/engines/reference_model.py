@@ -50,6 +50,18 @@ class Run:
         ]
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What an intervention changes in a run, by layer; `first` is the first of these layers."""
+
+    edits: Mapping[int, Edit] = field(default_factory=dict)
+    given: Mapping[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int | None:
+        return min((*self.edits, *self.given), default=None)
+
+
 class Forced(LogitsProcessor):  # type: ignore[misc]
     """Hold a generation to given tokens; it goes on freely after the last of them."""
 
@@ -88,6 +100,11 @@ class ReferenceModel:
         self.parts = find_parts(module, layers, module.config.get_text_config().vocab_size)
         self._unedited: dict[tuple[Any, ...], Run] = {}
 
+    @property
+    def routed(self) -> list[int]:
+        """The layers that have a router."""
+        return sorted(self.layer_of.values())
+
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """The vector that `lm.direction` gives on the engines, in this member's dtype."""
         width: int = self.module.config.get_text_config().hidden_size
@@ -100,24 +117,27 @@ class ReferenceModel:
         prompt: str | Sequence[int],
         *,
         edits: Mapping[int, Edit] | None = None,
+        given: Mapping[int, Tensor] | None = None,
         steps: int = 1,
         parts: Sequence[str] = (),
         held: Sequence[int] = (),
     ) -> Run:
-        """Generate greedily from one prompt, changing the stream after the given layers.
+        """Generate greedily from one prompt, changing the stream after the layers of `edits` and
+        what the routers of the layers of `given` compute with, for every token [width].
 
         The prompt is a text or token ids; `held` are the ids that it goes on with. `parts` (names
-        of `reference_parts`) are kept besides. A run without edits is computed once: many
+        of `reference_parts`) are kept besides. A run that changes nothing is computed once: many
         scenarios ask for the same one.
         """
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)
-        if edits:
-            return self._generate(ids, edits, steps, forced, parts)
+        changes = Changes(edits or {}, given or {})
+        if changes.first is not None:
+            return self._generate(ids, changes, steps, forced, parts)
         beside = bool(self.twin) and self.member.ties is Ties.OTHER_AFTER_WRITE
         key = (beside, ids, steps, forced, *parts)
         if key not in self._unedited:
-            self._unedited[key] = self._generate(ids, {}, steps, forced, parts)
+            self._unedited[key] = self._generate(ids, changes, steps, forced, parts)
         return self._unedited[key]
 
     def tokenize(self, prompt: str) -> list[int]:
@@ -140,11 +160,12 @@ class ReferenceModel:
         if self.member.fused:
             stack.enter_context(fused(self.module))
 
-    def _takes_other_side(self, run: Run, edits: Mapping[int, Edit], router: Module) -> bool:
+    def _takes_other_side(self, run: Run, changes: Changes, router: Module) -> bool:
         """Whether this member takes the other side of the router's ties in the present step."""
         if not self.twin or self.member.ties is Ties.OTHER:
             return True
-        later = bool(edits) and (len(run.stream) > 1 or self.layer_of[router] > min(edits))
+        first = changes.first
+        later = first is not None and (len(run.stream) > 1 or self.layer_of[router] > first)
         return later is (self.member.ties is Ties.OTHER_AFTER_WRITE)
 
     def unedited(self) -> list[Run]:
@@ -155,7 +176,7 @@ class ReferenceModel:
     def _generate(
         self,
         prompt: tuple[int, ...],
-        edits: Mapping[int, Edit],
+        changes: Changes,
         steps: int,
         forced: tuple[int, ...],
         parts: Sequence[str],
@@ -164,17 +185,18 @@ class ReferenceModel:
         inputs, mask, rows = self._batch(ids)
         run = Run(ids=ids[0])
         with ExitStack() as stack:
-            stack.enter_context(self._recorded(run, edits, rows))
+            stack.enter_context(self._recorded(run, changes.edits, rows))
+            stack.enter_context(self._given(changes.given))
             if parts:
                 stack.enter_context(
                     recorded(self.module, self.modules, self.parts, parts, run.parts, rows)
                 )
-            if self.branches is not None and not edits:
+            if self.branches is not None and changes.first is None:
                 watched = self.branches.recorded(self.module, self.modules, run.branches)
                 stack.enter_context(watched)
             self._rounding(stack)
             if self.member.ties is not Ties.KEPT:
-                taken = partial(self._takes_other_side, run, edits)
+                taken = partial(self._takes_other_side, run, changes)
                 stack.enter_context(other_side(self.module, self.routing_noise, taken))
             output = self.module.generate(
                 input_ids=inputs,
@@ -203,6 +225,24 @@ class ReferenceModel:
         mask = torch.cat([torch.zeros_like(padding), torch.ones_like(ids)], dim=1)
         inputs = torch.cat([torch.cat([padding, ids], dim=1), other])
         return inputs, torch.cat([mask, torch.ones_like(other)]), self.member.pad
+
+    @contextmanager
+    def _given(self, given: Mapping[int, Tensor]) -> Iterator[None]:
+        """Hooks that give the routers of these layers something else, for every token."""
+
+        def replacing(value: Tensor) -> Callable[..., Any]:
+            return lambda router, args: (value.to(args[0].dtype).expand_as(args[0]), *args[1:])
+
+        handles = [
+            router.register_forward_pre_hook(replacing(given[index]))
+            for router, index in self.layer_of.items()
+            if index in given
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     @contextmanager
     def _recorded(self, run: Run, edits: Mapping[int, Edit], padding: int) -> Iterator[None]:

@@ -30,6 +30,7 @@ class Point(StrEnum):
     WRITE = "write"  # what is assigned to it → what is written, SKIPPED or Raw
     INPUT = "input"  # what `lm.layers[i].input` gives
     PART = "part"  # what a branch, the embeddings or the final norm take or give
+    GIVEN = "given"  # what is assigned to a part's input → what is written, or SKIPPED
     LIVE = "live"  # what a branch gives, in the model's own memory
     SKIP = "skip"  # what is to stand for a layer that is left out, or SKIPPED
     LENS = "lens"  # what `lm.lens` gives

@@ -67,11 +67,20 @@ def _part(kind: Any, name: str, point: Point) -> None:
 
     def read(self: Any) -> Any:
         value = original.fget(self)
-        inside = _INSIDE.search(f"{self.envoy.path}.")
-        layer = int(inside.group(1)) if inside else None
-        return switch.passes(point, value, layer, lambda: self.envoy.inputs)
+        return switch.passes(point, value, _layer_of(self), lambda: self.envoy.inputs)
 
-    setattr(kind, name, property(read))
+    def write(self: Any, value: Any) -> None:
+        new = switch.passes(Point.GIVEN, value, _layer_of(self), lambda: self.envoy.inputs)
+        if new is not SKIPPED:
+            original.fset(self, new)
+
+    setattr(kind, name, property(read, write if original.fset else None))
+
+
+def _layer_of(part: Any) -> int | None:
+    """The layer that a part is in, None for the embeddings and the final norm."""
+    inside = _INSIDE.search(f"{part.envoy.path}.")
+    return int(inside.group(1)) if inside else None
 
 
 def _skip(kind: Any) -> None:

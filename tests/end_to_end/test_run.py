@@ -23,7 +23,15 @@ def test_every_cell_of_a_tiny_llama_passes_on_every_backend(llama: Ran) -> None:
 def test_all_scenarios_and_three_backends_are_there(llama: Ran) -> None:
     cells = llama.results.cells
     assert {cell.backend for cell in cells} == {"hf", "vllm-pp1", "vllm-pp2"}
-    elsewhere = {"chunked", "preempt", "router", "long_context", "extract", "samples"}
+    elsewhere = {
+        "chunked",
+        "preempt",
+        "router",
+        "forced_experts",
+        "long_context",
+        "extract",
+        "samples",
+    }
     assert {cell.scenario for cell in cells} == {
         path.stem for path in (ROOT / "scenarios").glob("[a-z]*.py")
     } - elsewhere

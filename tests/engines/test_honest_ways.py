@@ -19,7 +19,7 @@ from conformance.engines.ensemble import (  # noqa: E402
 from conformance.engines.exchanged import exchanged  # noqa: E402
 from conformance.engines.experts import in_halves, is_experts, rounded_once  # noqa: E402
 from conformance.engines.fused import fused, rms_norm  # noqa: E402
-from conformance.engines.reference_model import ReferenceModel, Run  # noqa: E402
+from conformance.engines.reference_model import Changes, ReferenceModel, Run  # noqa: E402
 from conformance.engines.routing import inputs, noise, other_side, routers  # noqa: E402
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -230,15 +230,15 @@ def test_after_a_write_the_two_runs_may_be_on_different_sides(
     member = replace(EAGER_ENSEMBLE[0], ties=ties)
     reference = ReferenceModel(model, None, member, "model.layers", ())
     first, second = routers(model)
-    write = {0: lambda stream, _: stream}
+    write = Changes({0: lambda stream, _: stream})
 
-    def taken(twin: str, edits: Any, router: Any, steps: int = 1) -> bool:
+    def taken(twin: str, changes: Changes, router: Any, steps: int = 1) -> bool:
         reference.twin = twin
-        return reference._takes_other_side(Run(stream=[{}] * steps), edits, router)
+        return reference._takes_other_side(Run(stream=[{}] * steps), changes, router)
 
     assert {
-        "": taken("", {}, second),
-        "clean": taken("clean", {}, second),
+        "": taken("", Changes(), second),
+        "clean": taken("clean", Changes(), second),
         "until": taken("edited", write, first),
         "after": taken("edited", write, second),
         "step": taken("edited", write, first, steps=2),

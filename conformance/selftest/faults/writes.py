@@ -98,6 +98,14 @@ def without_second(value: Tensor, now: Moment) -> Raw:
     return Raw((value,))
 
 
+def shared(value: Tensor, now: Moment) -> Tensor:
+    """What a module is given is replaced in place: whoever else reads it gets that as well."""
+    positional, named = now.raw()
+    [given] = [one for one in (*positional, *named.values()) if isinstance(one, Tensor)]
+    given[:] = value
+    return value
+
+
 def late_lost(value: Tensor, now: Moment) -> Any:
     """A write to the second half of the layers comes too late."""
     return SKIPPED if now.layer is not None and now.layer >= now.layers // 2 else value
@@ -203,6 +211,23 @@ FAULTS = (
         alone=True,
         verdicts=frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT}),
         short=True,
+    ),
+    _fault(
+        "given-dropped",
+        skipped,
+        point=Point.GIVEN,
+        parts=("experts",),
+        cases=("forced_experts.first", "forced_experts.last"),
+        verdicts=DROPPED,
+        quick=True,
+    ),
+    _fault(
+        "given-shared",
+        shared,
+        point=Point.GIVEN,
+        parts=("experts",),
+        cases=("forced_experts.first", "forced_experts.last"),
+        verdicts=frozenset({Verdict.MISSCALED, Verdict.WRONG}),
     ),
     _fault(
         "write-late-half", late_lost, cases=("cross_write.two", "multigen.cross"), verdicts=DROPPED
