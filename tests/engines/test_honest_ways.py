@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from conformance.engines.ensemble import (  # noqa: E402
     EAGER_ENSEMBLE,
+    Member,
     Ties,
     split_reductions,
     with_ties,
@@ -201,6 +202,25 @@ def test_a_router_keeps_its_side_where_it_is_told_to(model: Any) -> None:
     assert not torch.equal(own, other)
     with other_side(model, [0.01] * len(routers(model)), lambda _: False):
         assert torch.equal(ids(first(rows)), own)
+
+
+@pytest.mark.parametrize("member", EAGER_ENSEMBLE, ids=lambda member: member.name)
+def test_a_router_is_given_something_else_and_its_experts_are_not(
+    model: Any, member: Member
+) -> None:
+    reference = ReferenceModel(model.to(member.dtype), None, member, "model.layers", ())
+    vector = torch.randn(32).bfloat16()
+    prompt = tuple(range(1, 9))
+    clean = reference.run(prompt)
+    seen = reference.run(prompt, given={1: vector}, parts=("router", "mlp_input"))
+    alike = routers(model)[1](vector.to(member.dtype)[None])
+    scores = next(part for part in alike if part.is_floating_point())
+    assert torch.equal(seen.parts[0]["router"][1], scores.expand(len(prompt), -1))
+    assert len(seen.parts[0]["router"][0].unique(dim=0)) == len(prompt)
+    assert len(seen.parts[0]["mlp_input"][1].unique(dim=0)) == len(prompt)
+    assert torch.equal(seen.stream[0][0], clean.stream[0][0])
+    assert not torch.equal(seen.stream[0][1], clean.stream[0][1])
+    assert torch.equal(reference.run(prompt).stream[0][1], clean.stream[0][1])
 
 
 def test_half_of_the_ensemble_takes_the_other_side() -> None:

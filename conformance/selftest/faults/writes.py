@@ -219,7 +219,6 @@ FAULTS = (
         parts=("experts",),
         cases=("forced_experts.first", "forced_experts.last"),
         verdicts=DROPPED,
-        quick=True,
     ),
     _fault(
         "given-shared",
