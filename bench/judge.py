@@ -1,11 +1,13 @@
-"""What judging costs: cells of the matrix's sizes, on synthetic observations.
+"""What judging costs: of a stored run, or of cells of the matrix's sizes.
 
+    python bench/judge.py reports/latest        in this process, and side by side in several
     OMP_NUM_THREADS=1 python bench/judge.py [--columns 3]
 
-One real model (30 layers of width 576, 49,152 logits) and twelve tiny ones (4 layers of
-width 256, 512 logits), with two prompts and seven honest runs. Prints the processor
-time of a cell of each kind, with a reference of its own and with one that serves all columns,
-and what the whole matrix takes at that rate, against the bar of 20 s.
+Without a run the observations are made up: one real model (30 layers of width 576, 49,152
+logits) and 25 tiny ones (4 layers of width 256, 512 logits), with two prompts and seven
+honest runs. Prints the processor time of a cell of each kind, with a reference of its own and
+with one that serves all columns, and what the whole matrix takes at that rate on all cores,
+against the bar of 20 s.
 """
 
 from __future__ import annotations
@@ -14,13 +16,20 @@ import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from conformance.judge.cell import judge_cell, read_reference
-from conformance.records import Site, Thresholds
+from conformance.judging import judge_model
+from conformance.judging.models import judge_models
+from conformance.processes import cores, worth
+from conformance.records import CellResult, Site, Thresholds
+from conformance.scenario import discover
+from conformance.store import RunFolder
 
+ROOT = Path(__file__).resolve().parents[1]
 PROMPTS = (5, 14)
 MEMBERS = 7
 BAR = 20.0
@@ -48,11 +57,11 @@ class Kind:
     cases: int
 
 
-SIZES = (Size("real", 30, 576, 49_152, 1), Size("tiny", 4, 256, 512, 12))
+SIZES = (Size("real", 30, 576, 49_152, 1), Size("tiny", 4, 256, 512, 25))
 KINDS = (
-    Kind("reads", ("",), 1, 0, 8),
-    Kind("writes", ("clean", "edited"), 1, 0, 17),
-    Kind("generation", ("clean", "edited"), 8, 2, 3),
+    Kind("reads", ("",), 1, 0, 38),
+    Kind("writes", ("clean", "edited"), 1, 0, 25),
+    Kind("generation", ("clean", "edited"), 8, 2, 7),
 )
 
 
@@ -106,11 +115,35 @@ def seconds(size: Size, kind: Kind, columns: int, *, shared: bool) -> float:
     return (time.process_time() - start) / columns
 
 
+def stored(path: Path) -> None:
+    """A stored run's models one after the other here, and side by side."""
+    run = RunFolder(path.resolve())
+    planned = run.plan()
+    scenarios = discover(ROOT / "scenarios")
+    begin = time.perf_counter()
+    alone: dict[str, CellResult] = {}
+    for model in planned.models:
+        cells = [cell for cell in planned.cells if cell.model == model.id]
+        alone |= judge_model(run, model, planned.backends, cells, scenarios, planned.thresholds)
+    between = time.perf_counter()
+    together = judge_models(run, scenarios, planned.thresholds)
+    here, beside = between - begin, time.perf_counter() - between
+    assert together == alone
+    count, processes = len(planned.cells), worth(len(planned.cells))
+    print(f"{count:,} cells: {here:.1f} s here, {beside:.1f} s in {processes} processes")
+    print(f"ratio {beside / here:.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, nargs="?", help="a folder under reports/")
     parser.add_argument("--columns", type=int, default=3)
-    columns = parser.parse_args().columns
+    asked = parser.parse_args()
     torch.set_num_threads(1)
+    if asked.run is not None:
+        stored(asked.run)
+        return
+    columns = asked.columns
     seconds(SIZES[1], KINDS[1], 1, shared=False)  # what the first calls load is not judging
     totals = {False: 0.0, True: 0.0}
     print(f"{'model':6} {'cells':11} {'ms a cell':>10} {'shared':>8}   {columns} columns")
@@ -123,7 +156,8 @@ def main() -> None:
             own, shared = times[False], times[True]
             line = f"{size.name:6} {kind.name:11} {own * 1e3:10.1f} {shared * 1e3:8.1f}"
             print(f"{line}   {count} cells: {own * count:.1f} s, shared {shared * count:.1f} s")
-    print(f"whole matrix: {totals[False]:.1f} s, shared {totals[True]:.1f} s (bar {BAR:g} s)")
+    whole = f"whole matrix: {totals[False]:.1f} s, shared {totals[True]:.1f} s"
+    print(f"{whole}, on {cores()} cores {totals[True] / cores():.1f} s (bar {BAR:g} s)")
 
 
 if __name__ == "__main__":

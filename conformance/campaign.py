@@ -73,11 +73,16 @@ def planned_jobs(
     return sorted(jobs, key=lambda job: places.index(job.launch.python))
 
 
+def reference_cells(model: Model, scenarios: Mapping[str, Scenario]) -> tuple[Cell, ...]:
+    """What the reference runs of a model by itself."""
+    return plan.cells([model], [REFERENCE], scenarios)
+
+
 def reference_jobs(
     run: RunFolder, model: Model, scenarios: Mapping[str, Scenario], *, folder: Path, cache: Path
 ) -> list[Planned]:
     """The jobs of a model that has no columns: its checkpoint, and its reference on every case."""
-    names = {(cell.scenario, cell.case) for cell in plan.cells([model], [REFERENCE], scenarios)}
+    names = {(cell.scenario, cell.case) for cell in reference_cells(model, scenarios)}
     return _Maker(run, model, scenarios, folder, cache).groundwork(names)
 
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.calibration.scores import CleanCase
-from conformance.campaign import REFERENCE, reference_jobs
+from conformance.campaign import REFERENCE, reference_cells, reference_jobs
 from conformance.checkpoints import locate
 from conformance.errors import ConformanceError
-from conformance.plan import cells
 from conformance.records import Cell, Model
 from conformance.runner import Event, Limits, Planned, Summary
 from conformance.runner import run as run_jobs
@@ -80,7 +79,7 @@ def _reseeded(model: Model, by: int) -> Model:
 
 def planned_cells(chosen: Sequence[Variant]) -> tuple[Cell, ...]:
     """What is going to be gathered, for a display of the progress."""
-    return tuple(cell for one in chosen for cell in cells([one.model], [REFERENCE], one.scenarios))
+    return tuple(cell for one in chosen for cell in reference_cells(one.model, one.scenarios))
 
 
 def gather(
@@ -122,7 +121,7 @@ def clean_cases(run: RunFolder, chosen: Sequence[Variant], cache: Path) -> Itera
                 remedy="see that log, or leave the model out with -m",
             )
         group = run.group_folder(one.model.id, REFERENCE.id)
-        gathered = {(c.scenario, c.case) for c in cells([one.model], [REFERENCE], one.scenarios)}
+        gathered = {(c.scenario, c.case) for c in reference_cells(one.model, one.scenarios)}
         for scenario in one.scenarios.values():
             for case in scenario.expand(found.layers):
                 if (case.scenario, case.name) not in gathered:
