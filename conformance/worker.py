@@ -25,6 +25,7 @@ from typing import Any
 
 from conformance import sessions
 from conformance.engines import Engine, Refused, Unreadable
+from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError
 from conformance.last_words import cause, points_elsewhere
 from conformance.one_layer import ONE_LAYER
@@ -162,8 +163,13 @@ def _refuse_all(
     if points_elsewhere(outcome.reason):
         found, context = cause(folder.log_text(log_start), outcome.reason)
         if found:
-            reason = f"{found} (raised as: {outcome.reason})"
-            outcome = replace(outcome, reason=reason, detail=f"{outcome.detail}\n{context}\n")
+            refuses = refusal(found)
+            outcome = replace(
+                outcome,
+                status=Status.UNSUPPORTED if refuses else outcome.status,
+                reason=str(refuses or f"{found} (raised as: {outcome.reason})"),
+                detail=f"{outcome.detail}\n{context}\n",
+            )
     sys.stderr.write(f"{outcome.detail}\n")
     sys.stderr.flush()
     seconds = time.monotonic() - begun

@@ -229,6 +229,13 @@ def refuses_to_start(job: Job) -> Healthy:
     raise Refused("SupportsPP is not implemented")
 
 
+def refuses_elsewhere(job: Job) -> Healthy:
+    """Another process of it refuses, and writes why; this one only says where to look."""
+    words = "Pipeline parallelism is not supported for this model"
+    sys.stderr.write(f"[worker.py:7] NotImplementedError: {words}\n")
+    raise RuntimeError("the engine core could not be initialised, see root cause above")
+
+
 def hangs_in_load(job: Job) -> Healthy:
     _forever()
 

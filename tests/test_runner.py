@@ -63,6 +63,7 @@ WARD = (
     "EngineWithProcess",
     "does_not_start",
     "refuses_to_start",
+    "refuses_elsewhere",
     "hangs_in_load",
     "aborts_in_load",
     "exits_in_load",
@@ -205,6 +206,7 @@ def test_a_cell_is_recorded_as_what_it_is(
     [
         ("does_not_start", Status.ERROR, r"RuntimeError: the engine core could not be initiali"),
         ("refuses_to_start", Status.UNSUPPORTED, r"SupportsPP is not implemented"),
+        ("refuses_elsewhere", Status.UNSUPPORTED, r"^NotImplementedError: Pipeline parallelism is"),
         ("hangs_in_load", Status.TIMEOUT, r"did not load within 6 s"),
         ("aborts_in_load", Status.CRASH, r"ended by SIGABRT while loading"),
         ("exits_in_load", Status.ERROR, r"did not start: .* exit status 3 while loading"),

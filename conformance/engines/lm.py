@@ -58,8 +58,12 @@ class TracedModel:
         return list(self.model.tokenizer(prompt).input_ids)
 
     @staticmethod
-    def words(error: BaseException) -> str:
-        """What an error that came out of a trace says: its type and first line."""
+    def words(error: Exception) -> str:
+        """What an error that came out of a trace says: its type and first line. One that says
+        that an engine does not do this is no answer: it is raised again.
+        """
+        if isinstance(error, NotImplementedError):
+            raise error
         return words(error)
 
     def clear_edits(self) -> None:

@@ -11,10 +11,11 @@ from nnsight import save
 from torch import Tensor
 from transformers import AutoConfig
 
-from conformance.engines import Refused, cpu, extraction
+from conformance.engines import cpu, extraction
 from conformance.engines.lm import TracedModel
 from conformance.engines.obstacle import probed, stop_at
 from conformance.engines.parts import TracedLayer, find_parts
+from conformance.engines.refusals import refused
 from conformance.engines.relay import relay_needed
 from conformance.engines.structure import map_tensors
 from conformance.engines.trace_scope import trace_scope
@@ -35,23 +36,6 @@ MAX_LENGTH = 256
 #: Of a GPU's memory, what must be free when an engine starts. The cache's size is given, so vLLM
 #: takes no share; but it asks for 0.92 of a GPU that several engines have between them.
 MEMORY_SHARE = 0.05
-
-#: What vLLM and nnsight say when they do not support what a backend asks for. Their words
-#: are kept as the reason; anything else that goes wrong is an error.
-REFUSALS = (
-    "Pipeline parallelism is not supported for this model",
-    # nnsight 0.8.1 answers every block on several stages so (facts: PP=2).
-    "UnknownPersistentIdError",
-    # nnsight's answers to several prompts in one trace, and to a registered block, on a
-    # streaming engine.
-    "Async tracing takes a single prompt",
-    "on an async engine",
-    # nnsight's answer to a block on a prompt that one step cannot hold.
-    "so no block could see it whole",
-    "is greater than the derived max_model_len",
-    # vLLM's answer to an extraction from a model that does not hand its states out.
-    "Model does not support EAGLE3 interface",
-)
 
 
 class VLLMModel(TracedModel):
@@ -210,15 +194,6 @@ def asked_for(job: Job) -> dict[str, Any]:
         config = AutoConfig.from_pretrained(job.checkpoint).get_text_config()
         found |= extraction.asked(extraction.place(job), config.num_hidden_layers)
     return found
-
-
-def refused(error: BaseException) -> Refused | None:
-    """The error as a refusal, when vLLM or nnsight says that it does not do this."""
-    text = f"{type(error).__name__}: {error}"
-    if not any(words in text for words in REFUSALS):
-        return None
-    lines = [line.strip() for line in text.splitlines() if any(w in line for w in REFUSALS)]
-    return Refused(lines[0] if lines else text)
 
 
 class VLLMEngine:

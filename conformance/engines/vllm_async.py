@@ -8,7 +8,7 @@ into the variables of the function that holds the block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -38,10 +38,24 @@ class Consumed(AsyncVLLMBackend):  # type: ignore[misc]
 
     def __call__(self, tracer: Any) -> None:
         super().__call__(tracer)
-        output = wait_for(_last(self))
-        for value in output.saves.values():
+        saves = gathered(wait_for(_last(self)).nnsight_sequences)
+        for value in saves.values():
             mark(value)
-        push(tracer.info.frame, output.saves)
+        push(tracer.info.frame, saves)
+
+
+def gathered(sequences: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the block saved by name. Several samples of a prompt ran it once each: then a list of
+    what each saved, as a synchronous trace gives it, unless it is one and the same object.
+    """
+    found: dict[str, list[Any]] = {}
+    for saves in sequences:
+        for name, value in saves.items():
+            found.setdefault(name, []).append(value)
+    return {
+        name: values[0] if all(value is values[0] for value in values) else values
+        for name, values in found.items()
+    }
 
 
 async def _last(stream: Any) -> Any:

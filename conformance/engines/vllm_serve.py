@@ -94,7 +94,11 @@ class ServedEngine(VLLMEngine):
         # Its copy only: should the server die, requests are refused and do not wait for ever.
         listener.close()
         ServedModel.url = f"http://127.0.0.1:{port}"
-        httpx.get(f"{ServedModel.url}/health", timeout=PATIENCE).raise_for_status()
+        try:
+            httpx.get(f"{ServedModel.url}/health", timeout=PATIENCE).raise_for_status()
+        except httpx.TransportError as error:
+            words = "the server ended while it loaded; the root cause is above"
+            raise RuntimeError(words) from error
         return VLLM(str(self.job.checkpoint), dtype="bfloat16")
 
     def front(self) -> str:

@@ -12,6 +12,20 @@ from tests.end_to_end.conftest import conformance
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
+@pytest.mark.parametrize("backend", ["vllm-tp2", "vllm-async", "vllm-serve"])
+def test_what_another_process_refuses_is_refused(tmp_path: Path, backend: str) -> None:
+    ran = conformance(tmp_path, "run", "-m", "gpt2", "-b", backend, "-k", "extract and alone")
+    [cell] = ran.results.cells
+    assert cell.verdict is Verdict.UNSUPPORTED, cell.reason
+    assert "EAGLE3" in cell.reason
+
+
+def test_every_sample_of_a_streaming_engine_comes_home(tmp_path: Path) -> None:
+    ran = conformance(tmp_path, "run", "-m", "llama", "-b", "vllm-async", "-k", "samples")
+    [cell] = ran.results.cells
+    assert cell.verdict.passes, cell.reason
+
+
 def test_the_engine_hands_out_what_is_read_or_refuses_in_its_own_words(tmp_path: Path) -> None:
     models = ("-m", "llama", "-m", "gpt2")
     ran = conformance(tmp_path, "run", *models, "-k", "extract", "-j", "2")

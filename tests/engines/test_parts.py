@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 from conformance.engines import Refused  # noqa: E402
 from conformance.engines.lm import TracedModel, words  # noqa: E402
 from conformance.engines.parts import (  # noqa: E402
+    Part,
     Parts,
     TracedLayer,
     arguments,
@@ -132,3 +134,23 @@ def test_an_error_says_its_own_type_also_from_another_process(
     error: BaseException, said: str
 ) -> None:
     assert words(error) == said
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (1, 5, 8)], ids=["rows", "batch"])
+def test_what_a_module_is_given_changes_for_one_prompt_and_nobody_else(
+    shape: tuple[int, ...],
+) -> None:
+    before = torch.randn(shape)
+    envoy = SimpleNamespace(inputs=((before, "more"), {}), input=None)
+    kept = before.clone()
+    Part(envoy, lambda rows: rows[2:4]).input = torch.ones(8)
+    assert envoy.input.shape == shape
+    assert torch.equal(envoy.input.reshape(5, 8)[2:4], torch.ones(2, 8))
+    assert torch.equal(envoy.input.reshape(5, 8)[[0, 1, 4]], kept.reshape(5, 8)[[0, 1, 4]])
+    assert torch.equal(before, kept)
+
+
+def test_what_an_engine_does_not_do_is_no_answer() -> None:
+    assert TracedModel.words(ValueError("in a block")) == "ValueError: in a block"
+    with pytest.raises(NotImplementedError):
+        TracedModel.words(NotImplementedError("two prompts"))

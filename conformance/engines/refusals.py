@@ -1,0 +1,35 @@
+"""What vLLM and nnsight say when they do not support what is asked of them.
+
+Their words are kept as the reason; anything else that goes wrong is an error.
+"""
+
+from __future__ import annotations
+
+from conformance.engines import Refused
+
+REFUSALS = (
+    "Pipeline parallelism is not supported for this model",
+    # nnsight 0.8.1 answers every block on several stages so (facts: PP=2).
+    "UnknownPersistentIdError",
+    # nnsight's answers to several prompts in one trace, and to a registered block, on a
+    # streaming engine.
+    "Async tracing takes a single prompt",
+    "on an async engine",
+    # nnsight's answer to a block on a prompt that one step cannot hold.
+    "so no block could see it whole",
+    "is greater than the derived max_model_len",
+    # vLLM's answer to an extraction from a model that does not hand its states out.
+    "Model does not support EAGLE3 interface",
+)
+
+
+def refused(error: BaseException) -> Refused | None:
+    """The error as a refusal, when vLLM or nnsight says that it does not do this."""
+    return refusal(f"{type(error).__name__}: {error}")
+
+
+def refusal(words: str) -> Refused | None:
+    """The line of these words that refuses."""
+    found = (line.strip() for line in words.splitlines() if any(r in line for r in REFUSALS))
+    line = next(found, "")
+    return Refused(line) if line else None
