@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from conformance import execution
-from conformance.attributing import one_stage
 from conformance.errors import ConformanceError, ExitCode
+from conformance.judging.attributing import one_stage
 from conformance.records import Backend, Cell, Results
 from conformance.runner import Event, Limits
 from conformance.scenario import Scenario

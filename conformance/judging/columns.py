@@ -11,7 +11,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from conformance import one_layer
-from conformance.attributing import attributed, one_stage
 from conformance.campaign import FORCED, REFERENCE
 from conformance.continuations import by_member
 from conformance.environments import command_of
@@ -20,6 +19,8 @@ from conformance.judge.cell import Judgement, compare_exact, judge_cell
 from conformance.judge.elsewhere import Environments
 from conformance.judge.place import place
 from conformance.judge.relations import same_bits
+from conformance.judging.attributing import attributed, one_stage
+from conformance.judging.truths import Truth, Truths
 from conformance.records import (
     Attribution,
     Backend,
@@ -36,7 +37,6 @@ from conformance.records import (
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder
-from conformance.truths import Truth, Truths
 from conformance.without_nnsight import WITHOUT_NNSIGHT, case_of
 
 #: How gathering ended → the verdict where nothing is left to judge.

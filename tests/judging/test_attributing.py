@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.attributing import attributed, plain_of
+from conformance.judging.attributing import attributed, plain_of
 from conformance.records import Backend, CellResult, Judged, Side, Verdict
 from conformance.without_nnsight import COMPUTED, GENERATED
 from tests import known_runs
