@@ -39,6 +39,7 @@ from conformance.runner import (
     run,
     zygotes,
 )
+from conformance.runner.group import GroupRun
 from conformance.store import GroupFolder, ObservationCache
 from tests.faulty_run import CASES, LIMITS, SCENARIOS, group, job, noted, planned
 
@@ -731,6 +732,18 @@ def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(
     assert group(tmp_path, "WaitsInLast").finished() == ("plain.bad", "plain.first")
 
     assert resume(tmp_path) == {"interrupted": False, "finished": 1, "resumed": 5}
+
+
+def test_what_is_finished_counts_also_when_its_group_was_just_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: GroupRun) -> Group:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GroupRun, "close", interrupted)
+    summary = run([planned("healthy", tmp_path)], logs=tmp_path / "logs", limits=LIMITS)
+    assert summary.interrupted
+    assert summary.finished == len(CASES)
 
 
 def test_zygotes_leave_to_the_runner_when_a_run_ends(tmp_path: Path, mark: str) -> None:

@@ -54,12 +54,12 @@ class Runner:
         self._cache = cache
         self._tell = on_event
         self._mark = uuid.uuid4().hex
+        self._begun: list[GroupRun] = []
         self._running: dict[str, GroupRun] = {}
         self._done: dict[str, Done] = {}
         self._pool = Pool(logs, mark=self._mark, imports=limits.imports)
         self._peak = 0.0
         self._weigh_at = 0.0
-        self._finished = 0
         self._resumed = 0
 
     def run(self) -> Summary:
@@ -89,7 +89,8 @@ class Runner:
             time.monotonic() - begun,
             self._peak,
             interrupted,
-            self._finished,
+            # Of every group, wherever in its end the run was interrupted.
+            sum(group.finished_here for group in self._begun),
             self._resumed,
         )
 
@@ -117,6 +118,7 @@ class Runner:
             self._finish(one, Done(ok=not why, reason=why))
             return
         group = GroupRun(one, job, self._tell)
+        self._begun.append(group)
         try:
             group.reuse(self._device, self._cache if one.cached else None)
         except ConformanceError as error:
@@ -146,9 +148,8 @@ class Runner:
 
     def _close(self, group: GroupRun) -> None:
         one = group.planned
-        self._running.pop(one.id, None)
         record = group.close()
-        self._finished += group.finished_here
+        self._running.pop(one.id, None)
         if self._cache is not None and one.cached and record.status is Status.OK:
             group.keep(self._cache)
         ok = record.status is Status.OK
@@ -222,7 +223,6 @@ class Runner:
             if group.attempt is not None and group.attempt.pid:
                 sessions.kill(group.attempt.pid)
             group.hear_out()
-            self._finished += group.finished_here
         self._pool.end()
         return sessions.kill_marked(self._mark)
 
