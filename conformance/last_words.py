@@ -26,13 +26,16 @@ def points_elsewhere(words: str) -> bool:
 def cause(log: str, words: str) -> tuple[str, str]:
     """The last exception in the log that is not the one with these `words`.
 
-    Returns "Kind: words" and the lines that led to it, both empty when there is none.
+    Returns "Kind: words" and the lines that led to it, both empty when there is none, or when
+    these words quote it already.
     """
     lines = log.splitlines()
     for number in range(len(lines) - 1, -1, -1):
         match = _RAISED.match(lines[number])
-        if match is None or match["words"] in words or points_elsewhere(match["words"]):
+        if match is None or points_elsewhere(match["words"]) or words.endswith(match["words"]):
             continue
+        if match["words"] in words:
+            break  # they quote it: there is nothing to add
         kind = match["kind"].rpartition(".")[2]
         context = lines[max(0, number - _CONTEXT) : number + 1]
         return f"{kind}: {match['words']}", "\n".join(context)

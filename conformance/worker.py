@@ -127,7 +127,9 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             _record(folder, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, say)
             continue
         say("started", case=case.key)
+        case_start = folder.log_size()
         outcome, observed = observe(engine, scenarios, case)
+        outcome = _with_cause(outcome, folder, case_start)
         if outcome.status is Status.ERROR and not all(map(sessions.alive, processes)):
             sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended.\n")
             say("died", case=case.key, words=outcome.reason)
@@ -160,16 +162,7 @@ def _refuse_all(
     log_start: int,
 ) -> int:
     """The engine did not start: its words stand for the group and for each of its cells."""
-    if points_elsewhere(outcome.reason):
-        found, context = cause(folder.log_text(log_start), outcome.reason)
-        if found:
-            refuses = refusal(found)
-            outcome = replace(
-                outcome,
-                status=Status.UNSUPPORTED if refuses else outcome.status,
-                reason=str(refuses or f"{found} (raised as: {outcome.reason})"),
-                detail=f"{outcome.detail}\n{context}\n",
-            )
+    outcome = _with_cause(outcome, folder, log_start)
     sys.stderr.write(f"{outcome.detail}\n")
     sys.stderr.flush()
     seconds = time.monotonic() - begun
@@ -191,6 +184,22 @@ def _refuse_all(
     )
     say("closed")
     return 0
+
+
+def _with_cause(outcome: Outcome, folder: GroupFolder, log_start: int) -> Outcome:
+    """The same in the words of the process that knows, where this one's say only where to look."""
+    if not points_elsewhere(outcome.reason):
+        return outcome
+    found, context = cause(folder.log_text(log_start), outcome.reason)
+    if not found:
+        return outcome
+    refuses = refusal(found)
+    return replace(
+        outcome,
+        status=Status.UNSUPPORTED if refuses else outcome.status,
+        reason=str(refuses or f"{found} (raised as: {outcome.reason})"),
+        detail=f"{outcome.detail}\n{context}\n",
+    )
 
 
 def observe(

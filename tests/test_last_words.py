@@ -38,6 +38,13 @@ def test_another_message_that_points_elsewhere_is_no_cause() -> None:
     assert cause(log, WRAPPER)[0] == "OSError: no space"
 
 
+def test_what_the_words_quote_is_not_said_again_nor_what_came_before() -> None:
+    log = "KeyError: 'long ago'\n[core.py:1] RuntimeError: the sizes differ\n"
+    words = "RuntimeError: Worker failed with error 'the sizes differ', see the root cause"
+    assert cause(log, words) == ("", "")
+    assert cause(f"{log}ValueError: x\n", "ValueError: x")[0] == "RuntimeError: the sizes differ"
+
+
 def test_without_another_exception_there_is_no_cause() -> None:
     assert cause(f"all is well\nExit code 3\n{WRAPPER}\n", WRAPPER) == ("", "")
     assert cause("", WRAPPER) == ("", "")

@@ -134,6 +134,7 @@ def _assess(cell: CellResult, known: Known, entries: tuple[int, ...], today: dt.
     if cell.harness and not cell.verdict.passes:
         return Assessed(cell, Finding.HARNESS, cell.reason or "the harness failed", entries)
     if cell.verdict.passes:
+        entries = tuple(index for index in entries if not known.entries[index].sometimes)
         if not entries:
             return Assessed(cell, Finding.PASSED, "")
         words = f"passes, but {_lines(known, entries)} expects {_wanted(known, entries)}"
@@ -163,6 +164,8 @@ def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.
         alone = any(one.finding is not Finding.KNOWN for one in mine)
         return Standing.USED if alone else Standing.REDUNDANT
     matched = any(plain_cell(one.cell) in entry.match for one in assessed)
+    if matched and entry.sometimes:
+        return Standing.USED
     return Standing.NOT_HERE if matched else Standing.NOT_RUN
 
 

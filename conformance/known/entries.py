@@ -65,7 +65,9 @@ class Conditions:
 
 @record()
 class Entry:
-    """One gap that is known, as the file says it."""
+    """One gap that is known, as the file says it. It is `sometimes` there where chance decides:
+    then a cell that passes says nothing against the entry.
+    """
 
     match: Match
     verdict: Verdict | tuple[Verdict, ...]
@@ -76,6 +78,7 @@ class Entry:
     says: str = ""
     when: Conditions = field(default_factory=Conditions)
     expires: dt.date | None = None
+    sometimes: bool = False
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

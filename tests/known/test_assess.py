@@ -35,6 +35,15 @@ def test_a_pass_that_was_expected_to_fail_is_stale(verdict):
     assert one(cell(verdict=verdict), entry()) == (Finding.STALE, (Standing.STALE,))
 
 
+def test_what_is_there_sometimes_may_pass_and_excuses_no_more_than_it_says():
+    some = entry(says="SupportsPP", sometimes=True)
+    assert one(cell(verdict=Verdict.MATCH), some) == (Finding.PASSED, (Standing.USED,))
+    assert one(UNSUPPORTED, some)[0] is Finding.KNOWN
+    assert one(cell(verdict=Verdict.UNSUPPORTED, reason="no wheel"), some)[0] is Finding.UNEXPECTED
+    stale = one(cell(verdict=Verdict.MATCH), some, entry())
+    assert stale[0] is Finding.STALE
+
+
 def test_another_verdict_than_the_expected_one_is_unexpected():
     assert one(cell(verdict=Verdict.WRONG), entry())[0] is Finding.UNEXPECTED
     assert one(cell(verdict=Verdict.WRONG), entry(verdict=(Verdict.DRIFT, Verdict.WRONG))) == (
