@@ -25,6 +25,7 @@ from rich.text import Text
 from conformance.checkpoints import describe, locate
 from conformance.engines import ENGINES, FRONTS, preload
 from conformance.manifest import Manifest
+from conformance.processes import cores
 from conformance.records import Backend, Model, record
 
 INSTALL = "make environment"
@@ -139,7 +140,7 @@ def _processor() -> Finding:
     memory = psutil.virtual_memory()
     return Finding(
         "processor",
-        f"{len(os.sched_getaffinity(0))} cores, {memory.available / 2**30:.1f} of "
+        f"{cores()} cores, {memory.available / 2**30:.1f} of "
         f"{memory.total / 2**30:.1f} GiB memory free, {platform.machine()}",
     )
 

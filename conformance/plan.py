@@ -24,7 +24,9 @@ def choose(items: Sequence[Item], wanted: Iterable[str], what: str) -> tuple[Ite
 
     Raises ConformanceError naming the nearest ids for one that does not exist.
     """
-    names = [] if ALL in (named := list(dict.fromkeys(wanted))) else named
+    names = list(dict.fromkeys(wanted))
+    if ALL in names:
+        return tuple(items)
     known = {item.id: item for item in items}
     for name in names:
         if name not in known:

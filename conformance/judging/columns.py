@@ -28,6 +28,7 @@ from conformance.records import (
     Cell,
     CellResult,
     Model,
+    ModelInfo,
     Outcome,
     Relation,
     Side,
@@ -65,7 +66,7 @@ def judge_model(
     by_case: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         by_case.setdefault((cell.scenario, cell.case), []).append(cell)
-    layers = layers_of(run, model)
+    layers = model_info(run, model).layers
     found: dict[str, CellResult] = {}
     judge: _Columns | None = None
     for (name, case_name), columns in by_case.items():
@@ -94,10 +95,18 @@ def judge_model(
     return attributed(found, backends, lambda one: one_stage(one, backends), alone)
 
 
-def layers_of(run: RunFolder, model: Model) -> int:
-    """How many layers the reference counted; 0 when there is no reference."""
-    group = run.group(model.id, REFERENCE.id)
-    return int(group.identity.get("layers", 0)) if group else 0
+def model_info(run: RunFolder, model: Model) -> ModelInfo:
+    """What the reference found the model to be; zeros when there is no reference."""
+    reference = run.group(model.id, REFERENCE.id)
+    identity = reference.identity if reference else {}
+    return ModelInfo(
+        id=model.id,
+        architecture=model.architecture,
+        source=str(identity.get("source", "")),
+        digest=str(identity.get("digest", "")),
+        layers=int(identity.get("layers", 0)),
+        width=int(identity.get("width", 0)),
+    )
 
 
 class _Seen(NamedTuple):

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from conformance.campaign import REFERENCE
-from conformance.judging.columns import judge_model
+from conformance.judging.columns import judge_model, model_info
 from conformance.processes import side_by_side, worth
 from conformance.records import Backend, Cell, CellResult, Model, Thresholds
 from conformance.scenario import Scenario, discover
@@ -45,9 +44,8 @@ def judge_models(
 
 def _size(run: RunFolder, model: Model) -> int:
     """Numbers in the stream of one token after all layers, which the work grows with."""
-    group = run.group(model.id, REFERENCE.id)
-    identity = group.identity if group else {}
-    return int(identity.get("layers", 0)) * int(identity.get("width", 0))
+    info = model_info(run, model)
+    return info.layers * info.width
 
 
 def _begin(folder: Path) -> None:

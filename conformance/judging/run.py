@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from conformance import settings
-from conformance.campaign import BUILD, REFERENCE
+from conformance.campaign import BUILD
 from conformance.errors import ExitCode
+from conformance.judging.columns import model_info
 from conformance.judging.models import judge_models
 from conformance.records import (
     SCHEMA,
@@ -16,8 +17,6 @@ from conformance.records import (
     Environment,
     Footer,
     Group,
-    Model,
-    ModelInfo,
     Results,
     RunInfo,
     Thresholds,
@@ -46,7 +45,7 @@ def judge_run(
         schema=SCHEMA,
         run=info,
         environment=replace(environment, thresholds=thresholds),
-        models=tuple(_model_info(run, model) for model in planned.models),
+        models=tuple(model_info(run, model) for model in planned.models),
         backends=planned.backends,
         scenarios=tuple(one.info() for one in scenarios.values() if one.name in names),
         groups=_groups(run),
@@ -66,19 +65,6 @@ def exit_code_of(cells: Sequence[CellResult]) -> ExitCode:
     if any(cell.harness for cell in failed):
         return ExitCode.HARNESS
     return ExitCode.UNEXPECTED if failed else ExitCode.OK
-
-
-def _model_info(run: RunFolder, model: Model) -> ModelInfo:
-    reference = run.group(model.id, REFERENCE.id)
-    identity = reference.identity if reference else {}
-    return ModelInfo(
-        id=model.id,
-        architecture=model.architecture,
-        source=str(identity.get("source", "")),
-        digest=str(identity.get("digest", "")),
-        layers=int(identity.get("layers", 0)),
-        width=int(identity.get("width", 0)),
-    )
 
 
 def _groups(run: RunFolder) -> tuple[Group, ...]:

@@ -121,14 +121,13 @@ def render(results: Results, besides: Besides | None = None) -> str:
     besides = besides or Besides()
     script = "(() => {\n'use strict';\n" + "\n".join(map(_asset, SCRIPTS)) + "\n})();\n"
     style = "\n".join(map(_asset, STYLES))
+    parts = besides.parts or parts_of(results, besides.origin)
     return (
         _templates()
         .get_template("page.html.j2")
         .render(
             results=results,
-            data=payload(
-                results, besides.parts or parts_of(results, besides.origin), besides.files
-            ),
+            data=payload(results, parts, besides.files),
             script=Markup(script),  # noqa: S704 - our own files
             style=Markup(style),  # noqa: S704
             script_digest=_digest(script),

@@ -41,16 +41,15 @@ class Payload:
 
 
 def payload(
-    results: Results, parts: Parts | None = None, files: Mapping[str, str] = MappingProxyType({})
+    results: Results, parts: Parts, files: Mapping[str, str] = MappingProxyType({})
 ) -> Payload:
     """`parts` are what `parts_of` made of these results or of more; `files` are the pages of
     the architectures.
     """
     groups = {(group.model, group.backend): group for group in results.groups}
     members = _members(results.cells)
-    found = parts_of(results) if parts is None else parts
     index = _index(results, members, groups) | {"files": dict(files)}
-    return Payload(packed(index), tuple(found[key] for key in members))
+    return Payload(packed(index), tuple(parts[key] for key in members))
 
 
 def parts_of(
