@@ -123,8 +123,7 @@ def _results(session: pytest.Session) -> Results:
 
 
 def _run(session: pytest.Session) -> Results:
-    from conformance import calibration, execution
-    from conformance import known as expectations
+    from conformance import calibration, execution, expectations
     from conformance.checkpoints import cache_folder
     from conformance.cli.options import CALIBRATION, KNOWN
     from conformance.runner import Limits

@@ -23,8 +23,8 @@ from typing import Annotated
 import typer
 
 from conformance import manifest, plan
-from conformance.campaign import launch, planned_jobs
 from conformance.checkpoints import cache_folder, locate
+from conformance.jobs import launch, planned_jobs
 from conformance.records import Job, to_json
 from conformance.scenario import discover
 from conformance.store import open_run
@@ -131,7 +131,7 @@ def _write(job: Job) -> Path:
 
 
 def _worker(job: Job) -> None:
-    _run([sys.executable, "-m", "conformance.worker", str(_write(job))], job)
+    _run([sys.executable, "-m", "conformance.worker.main", str(_write(job))], job)
 
 
 def _bare(job: Job) -> None:

@@ -36,7 +36,7 @@ FETCH_SECONDS = 900.0
 #: Converting what was fetched takes longer than this only where it hangs.
 CONVERT_SECONDS = 300.0
 
-_BUILDER = Path(__file__).parent / "engines" / "weights.py"
+_BUILDER = Path(__file__).parent / "engines" / "checkpoint_builder.py"
 
 
 @record()

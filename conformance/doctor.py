@@ -25,7 +25,7 @@ from rich.text import Text
 from conformance.checkpoints import describe, locate
 from conformance.engines import ENGINES, FRONTS, preload
 from conformance.manifest import Manifest
-from conformance.processes import cores
+from conformance.parallel import cores
 from conformance.records import Backend, Model, record
 
 INSTALL = "make environment"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 
-from conformance import judging
-from conformance.campaign import planned_jobs
+from conformance import verdicts
 from conformance.diff import since
-from conformance.known import Known, expected
+from conformance.expectations import Known, expected
+from conformance.jobs import planned_jobs
 from conformance.records import (
     Backend,
     Calibration,
@@ -200,7 +200,7 @@ def judge(
         plan.run, plan.started, plan.started, 0.0, plan.command, plan.jobs
     )
     machine = replace(environment(thresholds), calibration=calibration)
-    results = judging.judge_run(run, scenarios, thresholds, info=info, environment=machine)
+    results = verdicts.judge_run(run, scenarios, thresholds, info=info, environment=machine)
     if known is None:
         return results
     return with_cells(results, expected(results, known, datetime.now(UTC).date()))
@@ -208,7 +208,7 @@ def judge(
 
 def with_cells(results: Results, cells: tuple[CellResult, ...]) -> Results:
     """The results with these cells, and the exit code that follows from them."""
-    footer = replace(results.footer, exit_code=judging.exit_code_of(cells))
+    footer = replace(results.footer, exit_code=verdicts.exit_code_of(cells))
     return replace(results, cells=cells, footer=footer)
 
 

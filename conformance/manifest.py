@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from conformance.documents import Location, Refusal, check, parse
 from conformance.engines import ENGINES
 from conformance.records import PARTS, Backend, Model, Part, Source, record
+from conformance.yaml_input import Location, Refusal, check, parse
 
 #: A model's or backend's id is also the name of a folder.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -235,7 +235,7 @@ def _check_id(name: str, place: Location) -> None:
 
 def _check_layout(name: str, place: Location) -> None:
     # Not at the top: it brings torch, which `conformance list` can do without.
-    from conformance.stream import LAYOUTS
+    from conformance.residual_stream import LAYOUTS
 
     if name not in LAYOUTS:
         raise Refusal(

@@ -38,12 +38,9 @@ PAIR = (
     "A small boat drifted slowly past the old stone bridge while we were",
 )
 
-#: No scenario uses this prompt: the layout probe reads it.
-PROBE = "Seven quiet rivers meet below the northern hills"
-
 Block = Callable[[Any, Case], Any]
 
-#: Pairs of observations that must be bitwise equal; see `conformance.judge.relations`.
+#: Pairs of observations that must be bitwise equal; see `conformance.judge.measures.relations`.
 Equal = Sequence[tuple[str, str]]
 
 
@@ -56,7 +53,7 @@ class Scenario:
     which the intervention's gain is computed. `equal` names pairs of observations that must
     be bitwise equal within one run. `needs` says which parts (of
     `conformance.engines.parts.Parts`) a model must have for a case to mean anything, and
-    `settings` what a case asks of the engine: words of `conformance.settings`. `tier` names
+    `settings` what a case asks of the engine: words of `conformance.engine_settings`. `tier` names
     the selection of models that a case is planned for, "" for all: what is the engine's doing
     alone needs no 20 families.
     """
@@ -236,15 +233,6 @@ def discover(folder: Path) -> dict[str, Scenario]:
     return found
 
 
-def _probe_reference(model: Any, case: Case) -> Any:
-    run = model.run(case.prompts[0])
-    return [{"stream": run.stream, "logits": run.logits}]
-
-
-def _probe_trace(lm: Any, case: Case) -> Any:
-    raise NotImplementedError("only the reference runs the probe")
-
-
 def built_in(
     name: str,
     meaning: str,
@@ -268,14 +256,3 @@ def built_in(
         equal=lambda _: (),
         _reference=[reference],
     )
-
-
-#: The reference measures it first, for the layouts.
-PROBING = built_in(
-    "probe",
-    "Probe: the stream of a prompt that no scenario uses, to find layouts by.",
-    __file__,
-    run=_probe_trace,
-    reference=_probe_reference,
-    prompts=(PROBE,),
-)

@@ -12,9 +12,11 @@ import sys
 import tokenize
 from pathlib import Path
 
+import grimp
 import pytest
 
 from conformance import manifest
+from conformance.store.keys import OBSERVING
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "conformance"
@@ -100,7 +102,7 @@ def test_the_parent_starts_without_any_engine():
     """What `conformance list` needs must not bring an engine in."""
     script = (
         "import sys\n"
-        "import conformance.cli, conformance.campaign, conformance.judging, conformance.doctor\n"
+        "import conformance.cli, conformance.jobs, conformance.verdicts, conformance.doctor\n"
         f"print(sorted({ENGINE_LIBRARIES!r} & set(sys.modules)))"
     )
     ran = subprocess.run(
@@ -133,9 +135,13 @@ def test_imports_go_one_way(tmp_path):
     [
         ("records.py", "from conformance import store", "Imports go one way"),
         ("plan.py", "import conformance.runner", "Imports go one way"),
-        ("runner/loop.py", "from conformance import worker", "The parent needs no engine"),
-        ("checkpoints.py", "from conformance.engines import weights", "The parent needs no engine"),
-        ("worker.py", "from conformance import judge", "A worker observes"),
+        ("runner/loop.py", "from conformance.worker import main", "The parent needs no engine"),
+        (
+            "checkpoints.py",
+            "from conformance.engines import checkpoint_builder",
+            "The parent needs no engine",
+        ),
+        ("worker/main.py", "from conformance import judge", "A worker observes"),
         ("engines/hf.py", "from conformance import manifest", "A worker observes"),
         ("judge/cell.py", "from conformance import store", "Judging is pure"),
         ("unplaced.py", "X = 1", "Imports go one way"),
@@ -152,3 +158,22 @@ def test_an_import_the_other_way_is_caught(tmp_path, module, line, contract):
     ran = contracts(tmp_path, copy)
     assert ran.returncode != 0
     assert re.search(rf"{contract}.* BROKEN", ran.stdout), ran.stdout
+
+
+def test_what_decides_an_observation_counts_in_its_key():
+    """All that a worker imports of the package counts, but for what only carries."""
+    carries = re.compile(
+        r"conformance(\.(errors|sessions|checkpoints|records(\.(base|observed|judged))?"
+        r"|store(\..*)?|worker(\.root_cause)?))?$"
+    )
+    graph = grimp.build_graph("conformance")
+    needed = {name for name in graph.modules if name.startswith("conformance.engines")}
+    needed.add("conformance.worker.main")
+    for module in list(needed):
+        needed |= graph.find_upstream_modules(module)
+    counted = tuple(
+        f"conformance.{name.removesuffix('.py').replace('/', '.')}" for name in OBSERVING
+    )
+    assert {
+        name for name in needed if not (name.startswith(counted) or carries.match(name))
+    } == set()

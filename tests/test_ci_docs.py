@@ -8,7 +8,7 @@ import pytest
 import typer
 from ruamel.yaml import YAML
 
-from conformance import known
+from conformance import expectations
 from conformance.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +24,7 @@ def test_the_example_entry_is_read(tmp_path):
     (text,) = [text for text in blocks("yaml") if text.startswith("known:")]
     path = tmp_path / "known.yaml"
     path.write_text(text)
-    (entry,) = known.load(path).entries
+    (entry,) = expectations.load(path).entries
     assert entry.when.versions == {"vllm": ">=0.28,<0.33", "nnsight": "<0.9"}
 
 

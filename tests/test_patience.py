@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conformance import campaign, manifest
+from conformance import jobs, manifest
 from conformance.checkpoints import FETCH_SECONDS
 from conformance.runner import Limits
 from conformance.runner.group import GroupRun
@@ -37,7 +37,7 @@ def test_a_job_of_its_own_patience_is_given_it_for_loading_only(
     tmp_path: Path, own: float, load: float
 ) -> None:
     asked = job("healthy", tmp_path)
-    planned = Planned("a", lambda: asked, campaign.launch(campaign.BUILD), load=own)
+    planned = Planned("a", lambda: asked, jobs.launch(jobs.BUILD), load=own)
     group = GroupRun(planned, asked, lambda event: None)
     worker = Silent()
     group.attempt = worker  # type: ignore[assignment]
@@ -48,7 +48,7 @@ def test_a_job_of_its_own_patience_is_given_it_for_loading_only(
 def test_no_build_is_ended_before_its_downloads_are_given_up(tmp_path: Path) -> None:
     known = manifest.load(ROOT / "models.yaml")
     model = next(one for one in known.models if len(one.sources) == 2)
-    build, reference = campaign.reference_jobs(
+    build, reference = jobs.reference_jobs(
         RunFolder(tmp_path), model, discover(ROOT / "scenarios"), folder=ROOT, cache=tmp_path
     )
     assert build.load > len(model.sources) * FETCH_SECONDS

@@ -751,7 +751,7 @@ def test_zygotes_leave_to_the_runner_when_a_run_ends(tmp_path: Path, mark: str) 
     parent = start_parent(tmp_path)
     to_the_middle(parent, tmp_path)
     children = psutil.Process(parent.pid).children()
-    zygotes = [one for one in children if "conformance.zygote" in one.cmdline()]
+    zygotes = [one for one in children if "conformance.worker.zygote" in one.cmdline()]
     assert zygotes
     for zygote in zygotes:
         status = Path(f"/proc/{zygote.pid}/status").read_text()

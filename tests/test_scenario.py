@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.builtin.probe import PROBE
 from conformance.errors import ConformanceError
-from conformance.scenario import PROBE, discover, position
+from conformance.scenario import discover, position
 
 
 @pytest.fixture

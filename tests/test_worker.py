@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import sessions, worker
+from conformance import sessions
 from conformance.engines import Refused, Unreadable
 from conformance.errors import ConformanceError
 from conformance.records import Case, Job, Outcome, Status, to_json
 from conformance.store import GroupFolder
+from conformance.worker import main
 from tests.faulty_run import group, job, noted
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +30,7 @@ def run(folder: Path, engine: str, **more: Any) -> tuple[GroupFolder, list[dict[
     todo = job(engine, folder, **more)
     found = GroupFolder(todo.folder)
     found.path.mkdir(parents=True, exist_ok=True)
-    status = worker.run(todo, found, worker.Said(found.events))
+    status = main.run(todo, found, main.Said(found.events))
     lines = found.events.read_text().splitlines()
     return found, [json.loads(line) for line in lines], status
 
@@ -99,7 +100,12 @@ def test_a_case_of_no_scenario_is_our_error(tmp_path: Path) -> None:
         (ValueError("a shape"), Status.ERROR, "ValueError: a shape", False),
         (AssertionError(), Status.ERROR, "AssertionError", False),
         (ImportError("x", name="vllm"), Status.ERROR, "ImportError: x", False),
-        (ImportError("x", name="conformance.stream"), Status.ERROR, "ImportError: x", True),
+        (
+            ImportError("x", name="conformance.residual_stream"),
+            Status.ERROR,
+            "ImportError: x",
+            True,
+        ),
         (NameError("a name"), Status.ERROR, "NameError: a name", False),
         (ConformanceError("bad file"), Status.ERROR, "ConformanceError: bad file", True),
     ],
@@ -115,7 +121,7 @@ def test_an_exception_becomes_an_outcome(
             return ()
 
     case = Case("plain", "first", ("a",))
-    found, observed = worker.observe(Raising(), {"plain": object()}, case)  # type: ignore[dict-item,arg-type]
+    found, observed = main.observe(Raising(), {"plain": object()}, case)  # type: ignore[dict-item,arg-type]
     assert (found.status, found.reason, found.harness) == (status, reason, harness)
     assert observed == {}
     if status is Status.ERROR:
@@ -124,11 +130,11 @@ def test_an_exception_becomes_an_outcome(
 
 
 def test_a_misspelt_name_of_ours_is_our_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "json", None)
-    monkeypatch.delattr(worker, "json")
+    monkeypatch.setattr(main, "json", None)
+    monkeypatch.delattr(main, "json")
     with pytest.raises(NameError) as caught:
-        worker.differences({}, {})
-    assert worker.ours(caught.value)
+        main.differences({}, {})
+    assert main.ours(caught.value)
 
 
 def test_interrupting_is_not_an_outcome() -> None:
@@ -137,7 +143,7 @@ def test_interrupting_is_not_an_outcome() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        worker.observe(Interrupted(), {"plain": object()}, Case("plain", "first", ("a",)))  # type: ignore[dict-item,arg-type]
+        main.observe(Interrupted(), {"plain": object()}, Case("plain", "first", ("a",)))  # type: ignore[dict-item,arg-type]
 
 
 # --- identity ---------------------------------------------------------------------
@@ -146,7 +152,7 @@ def test_interrupting_is_not_an_outcome() -> None:
 def test_what_differs_from_the_expectation_is_named() -> None:
     identity = {"stages": 1, "layers": [0, 4], "eager": True, "name": "x"}
     expected = {"stages": 2, "layers": (0, 4), "prefix_caching": False}
-    assert worker.differences(expected, identity) == [
+    assert main.differences(expected, identity) == [
         "stages is 1, expected 2",
         "prefix_caching is not known, expected False",
     ]
@@ -159,12 +165,12 @@ VALUES = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.int
 def test_an_engine_is_what_it_says_unless_a_value_differs(
     identity: dict[str, Any], data: st.DataObject
 ) -> None:
-    assert worker.differences(identity, identity) == []
+    assert main.differences(identity, identity) == []
     if identity:
         name = data.draw(st.sampled_from(sorted(identity)))
         other = data.draw(VALUES.filter(lambda value: value != identity[name]))
-        assert len(worker.differences({name: other}, identity)) == 1
-        assert len(worker.differences(identity, {**identity, name: other})) == 1
+        assert len(main.differences({name: other}, identity)) == 1
+        assert len(main.differences(identity, {**identity, name: other})) == 1
 
 
 # --- as a program -----------------------------------------------------------------
@@ -175,7 +181,7 @@ def test_it_runs_alone_leads_its_session_and_writes_only_to_its_log(tmp_path: Pa
     path.write_text(to_json(job("Talks", tmp_path, options={"refuse": True})))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "conformance.worker", str(path)],
+        [sys.executable, "-m", "conformance.worker.main", str(path)],
         capture_output=True,
         text=True,
         env=environment,
@@ -202,6 +208,6 @@ def test_a_damaged_record_ends_it_as_our_failure(
     cell = GroupFolder(todo.folder).cell("plain.first")
     cell.mkdir(parents=True)
     (cell / "outcome.json").write_text("{")
-    monkeypatch.setattr(worker, "lead_session", lambda: None)
-    monkeypatch.setattr(worker, "redirect", lambda log: None)
-    assert worker.main(path) == sessions.HARNESS_FAILED
+    monkeypatch.setattr(main, "lead_session", lambda: None)
+    monkeypatch.setattr(main, "redirect", lambda log: None)
+    assert main.main(path) == sessions.HARNESS_FAILED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from conformance.bisect import locks
-from conformance.bisect.following import HELD, Conclusion, Ending, class_of, flaky
+from conformance.bisect.next_step import HELD, Conclusion, Ending, class_of, flaky
 from conformance.bisect.search import Class
 from conformance.bisect.state import State
 from conformance.store.keys import PACKAGES

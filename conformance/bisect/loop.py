@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from conformance.bisect.candidates import Candidate
-from conformance.bisect.following import Conclusion, Next, class_of, following
+from conformance.bisect.next_step import Conclusion, Next, class_of, following
 from conformance.bisect.search import Class
 from conformance.bisect.state import Attempt, BisectFolder
 

@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.text import Text
 
-from conformance.bisect.following import Next
+from conformance.bisect.next_step import Next
 from conformance.bisect.search import Class
 from conformance.bisect.state import Attempt, State
 from conformance.report.terminal import shown

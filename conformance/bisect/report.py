@@ -9,23 +9,16 @@ from pathlib import Path
 
 from conformance.bisect import locks
 from conformance.bisect.candidates import Candidate
-from conformance.bisect.following import (
-    Conclusion,
-    Ending,
-    class_of,
-    flaky,
-    moved,
-    neither,
-)
 from conformance.bisect.headline import headline, held_words, labels, notes
+from conformance.bisect.next_step import Conclusion, Ending, class_of, flaky, moved, neither
 from conformance.bisect.parts import Part
 from conformance.bisect.search import Class
 from conformance.bisect.state import Attempt, BisectFolder, State
 from conformance.environments import parse
 from conformance.errors import ExitCode
 from conformance.records import record
+from conformance.residual_stream import LAYOUTS
 from conformance.store.files import write_text
-from conformance.stream import LAYOUTS
 
 SCHEMA = "conformance-bisect/1"
 

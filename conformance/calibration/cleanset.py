@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.calibration.scores import CleanCase
-from conformance.campaign import REFERENCE, reference_cells, reference_jobs
 from conformance.checkpoints import locate
 from conformance.errors import ConformanceError
+from conformance.jobs import REFERENCE, reference_cells, reference_jobs
 from conformance.records import Cell, Model
 from conformance.runner import Event, Limits, Planned, Summary
 from conformance.runner import run as run_jobs

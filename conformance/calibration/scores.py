@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from conformance.campaign import REFERENCE
-from conformance.continuations import OTHER_SIDE, by_member
 from conformance.errors import ConformanceError
-from conformance.judge import metrics
-from conformance.judge.floor import Distance
+from conformance.generated_tokens import OTHER_SIDE, by_member
+from conformance.jobs import REFERENCE
+from conformance.judge.measures import metrics
+from conformance.judge.measures.floor import Distance
 from conformance.judge.reference import Reference, distances, read_reference
 from conformance.records import Case, Site, Status, Thresholds
 from conformance.scenario import Scenario

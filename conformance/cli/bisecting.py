@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 
 from conformance import calibration, environments
-from conformance.bisect import locks, loop, releases, revisions, trying
+from conformance.bisect import locks, loop, releases, revisions, trial
 from conformance.bisect.candidates import Candidate, Row
-from conformance.bisect.following import Conclusion
+from conformance.bisect.next_step import Conclusion
 from conformance.bisect.progress import Progress
 from conformance.bisect.state import Asked, Attempt, BisectFolder, State, create
 from conformance.cli.options import CALIBRATION
@@ -87,7 +87,7 @@ def begin(
         scenarios=str(scenarios.resolve()),
         jobs=jobs or os.cpu_count() or 1,
     )
-    trying.write_cells(folder, plan)
+    trial.write_cells(folder, plan)
     return folder
 
 
@@ -98,16 +98,16 @@ def forget_untestable(folder: BisectFolder) -> None:
 
 def carry_on(folder: BisectFolder, cache: Path, limits: Limits, console: Console) -> Conclusion:
     """Search to the end. Raises KeyboardInterrupt when interrupted; all trials are kept."""
-    plan = trying.read_cells(folder)
+    plan = trial.read_cells(folder)
     if plan is None:
         raise ConformanceError(
-            f"has no {trying.CELLS}", path=folder.path, remedy="start the bisect again"
+            f"has no {trial.CELLS}", path=folder.path, remedy="start the bisect again"
         )
     scenarios = dict(discover(Path(plan.scenarios)))
     with Progress(folder.read(), console) as progress:
 
-        def observe(environment: Environment, again: bool) -> trying.Observed:
-            return trying.run_cells(
+        def observe(environment: Environment, again: bool) -> trial.Observed:
+            return trial.run_cells(
                 folder,
                 plan,
                 environment,
@@ -119,6 +119,6 @@ def carry_on(folder: BisectFolder, cache: Path, limits: Limits, console: Console
             )
 
         def trier(candidate: Candidate, again: bool) -> Attempt:
-            return trying.attempt(candidate, observe, again=again, cache=cache, say=progress.line)
+            return trial.attempt(candidate, observe, again=again, cache=cache, say=progress.line)
 
         return loop.carry_on(folder, trier, on_next=progress.begin, on_attempt=progress.end)

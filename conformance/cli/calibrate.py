@@ -64,7 +64,7 @@ def calibrate(
     from conformance import manifest as manifests
     from conformance.calibration import measuring
     from conformance.checkpoints import cache_folder
-    from conformance.report import calibrated
+    from conformance.report import calibration_section
     from conformance.runner import Limits
     from conformance.scenario import discover
 
@@ -93,4 +93,4 @@ def calibrate(
         err.print(f"interrupted; {path} is as it was. The same command goes on.")
         raise typer.Exit(ExitCode.INTERRUPTED)
     calibration.write(path, found)
-    calibrated.show(found, path, out)
+    calibration_section.show(found, path, out)

@@ -33,12 +33,12 @@ def judge(
     Examples: `conformance judge latest --k-max 1.8`,
     `conformance judge latest --calibration calibration.json`.
     """
-    from conformance import processes
+    from conformance import parallel
 
     folder = selecting.open_run(reports, name)
     plan_of_run = folder.plan()
     # Its imports take as long as the ones below.
-    processes.prepare(len(plan_of_run.cells))
+    parallel.prepare(len(plan_of_run.cells))
     # A second goes into looking for cycles among half a million records, for nothing.
     gc.disable()
 

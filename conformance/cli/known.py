@@ -34,7 +34,7 @@ def update_known(
 
     Exits 1 when an edit is proposed and not written.
     """
-    from conformance.known import difference, update
+    from conformance.expectations import difference, update
     from conformance.store.files import write_text
 
     known, every = selecting.known(expectations, manifest, scenarios)

@@ -16,7 +16,7 @@ from conformance.errors import ExitCode
 from conformance.records import Backend, Cell, Model, Thresholds
 
 if TYPE_CHECKING:
-    from conformance.known import Known
+    from conformance.expectations import Known
     from conformance.records import Results
     from conformance.runner import Limits
     from conformance.store import RunFolder
@@ -33,7 +33,7 @@ def known(path: Path, manifest: Path, scenarios: Path) -> tuple[Known, tuple[Cel
 
 def expected(path: Path = KNOWN) -> Known:
     """The expectations. The default file may be absent."""
-    from conformance import known as expectations
+    from conformance import expectations
 
     return expectations.Known() if path == KNOWN and not path.exists() else expectations.load(path)
 

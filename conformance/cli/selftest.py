@@ -49,7 +49,7 @@ def selftest(
 
     Exits 0 when they are and nothing sound is flagged, 1 otherwise, 3 when the harness failed.
     """
-    from conformance import known as expectations
+    from conformance import expectations
     from conformance import manifest as manifests
     from conformance.checkpoints import cache_folder
     from conformance.selftest import command

@@ -25,7 +25,7 @@ from conformance.cli.options import (
 
 if TYPE_CHECKING:
     from conformance.records import Results
-    from conformance.report.changed import Changes
+    from conformance.report.changes_section import Changes
 
 
 def list_cells(

@@ -8,8 +8,8 @@ from conformance.diff.compare import Change, Diff, Kind, compare
 from conformance.diff.text import parts
 from conformance.errors import ConformanceError
 from conformance.records import Results
-from conformance.report.changed import Changes, Entry, Table
-from conformance.report.looks import Family
+from conformance.report.changes_section import Changes, Entry, Table
+from conformance.report.verdict_styles import Family
 from conformance.store import read_results
 
 _FAMILY = {

@@ -6,7 +6,8 @@ parent needs none of them installed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Protocol
 
 from conformance.records import Case, Group
@@ -15,11 +16,11 @@ from conformance.scenario import Scenario
 #: Engine name in models.yaml → `module:function` that opens it from a Job.
 ENGINES: Mapping[str, str] = {
     "hf": "conformance.engines.hf:open_engine",
-    "vllm": "conformance.engines.vllm:open_engine",
-    "vllm-async": "conformance.engines.vllm_async:open_engine",
-    "vllm-serve": "conformance.engines.vllm_serve:open_engine",
-    "reference": "conformance.engines.reference:open_engine",
-    "build": "conformance.engines.weights:open_engine",
+    "vllm": "conformance.engines.vllm.engine:open_engine",
+    "vllm-async": "conformance.engines.vllm.async_engine:open_engine",
+    "vllm-serve": "conformance.engines.vllm.serve_engine:open_engine",
+    "reference": "conformance.engines.reference.engine:open_engine",
+    "build": "conformance.engines.checkpoint_builder:open_engine",
 }
 
 #: What takes the requests of those that run on vLLM, in its own words.
@@ -29,11 +30,34 @@ FRONTS: Mapping[str, str] = {
     "vllm-serve": "nnsight-vllm-serve",
 }
 
+#: Environment variables of every worker: read when libraries are imported or start processes.
+ENVIRONMENT = {
+    # The default binding refuses two stages on one memory node of two cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # One thread a worker, and no pool that a fork would lose.
+    "OMP_NUM_THREADS": "1",
+    # The client and the worker build the same model; only the V1 runner is instrumented.
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    # Ask for GPUs without opening CUDA's driver, which a forked process could not use: engines
+    # ask before they load vLLM (which sets this, too), and vLLM forks its own processes.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+
+
+def set_environment(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set what is not set yet; a value chosen by the caller stays."""
+    for name, value in ENVIRONMENT.items():
+        environment.setdefault(name, value)
+
+
 _PRELOAD: Mapping[str, str] = {
     "hf": "conformance.engines.preload_hf",
-    "vllm": "conformance.engines.preload_vllm",
-    "vllm-async": "conformance.engines.preload_vllm",
-    "vllm-serve": "conformance.engines.preload_vllm",
+    "vllm": "conformance.engines.vllm.preload",
+    "vllm-async": "conformance.engines.vllm.preload",
+    "vllm-serve": "conformance.engines.vllm.preload",
     "reference": "conformance.engines.preload_hf",
     "build": "conformance.engines.preload_hf",
 }

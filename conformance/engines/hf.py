@@ -12,10 +12,11 @@ from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 
+from conformance.builtin.probe import PROBE
 from conformance.engines import Refused
 from conformance.engines.lm import TracedModel
-from conformance.engines.obstacle import probed, stop_at
 from conformance.engines.parts import TracedLayer, find_parts
+from conformance.engines.probe_failure import probed, stop_at
 from conformance.engines.traced import (
     Layers,
     Probe,
@@ -25,8 +26,8 @@ from conformance.engines.traced import (
 from conformance.engines.tree import follow, layer_path
 from conformance.engines.watching import Streams, watched
 from conformance.records import Case, Group, Job, Status
-from conformance.scenario import PROBE, Scenario
-from conformance.stream import LAYOUTS
+from conformance.residual_stream import LAYOUTS
+from conformance.scenario import Scenario
 
 #: transformers' answer to an attention that an architecture has not.
 NO_SUCH_ATTENTION = "does not support an attention implementation"

@@ -16,7 +16,7 @@ from torch.nn import Module
 
 from conformance.engines import Refused
 from conformance.engines.tree import follow
-from conformance.stream import LAYOUTS, Layer
+from conformance.residual_stream import LAYOUTS, Layer
 
 ATTENTION = ("self_attn", "attn", "attention", "self_attention")
 HEAD = ("lm_head", "embed_out", "output")

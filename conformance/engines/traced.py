@@ -17,8 +17,8 @@ from conformance.engines.parts import Parts, TracedLayer
 from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 from conformance.records import Case, Site
+from conformance.residual_stream import Settled, distance, settle
 from conformance.scenario import Scenario
-from conformance.stream import Settled, distance, settle
 
 
 class Layers(Sequence[TracedLayer]):

@@ -14,9 +14,9 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.nn import Module
 
-from conformance.engines.identity import identity
 from conformance.engines.tree import follow
-from conformance.stream import LAYOUTS
+from conformance.engines.vllm.worker_rpc import identity
+from conformance.residual_stream import LAYOUTS
 
 Streams = dict[int, Tensor]
 

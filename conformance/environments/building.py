@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from conformance.engines.environment import ENVIRONMENT
+from conformance.engines import ENVIRONMENT
 from conformance.environments import uv
 from conformance.environments.made import Environment, Untestable
 from conformance.environments.resolving import NEEDS, Resolution, resolve
@@ -158,7 +158,7 @@ def _start(
     say("starting it for the first time")
     modules = [name for name, brings in _ENGINES.items() if brings & set(resolution.names)]
     answer = python.parent.parent / "versions.json"
-    command = [python, "-c", _START, answer, *modules, *(["conformance.worker"] * worker)]
+    command = [python, "-c", _START, answer, *modules, *(["conformance.worker.main"] * worker)]
     process = subprocess.Popen(
         list(map(str, command)),
         stdin=subprocess.DEVNULL,

@@ -1,11 +1,11 @@
 """A run and its expectations → may this pass? Pure but for `check`, `repeat` and `files`."""
 
+from conformance.expectations.entries import refuse_unmatched
 from conformance.gate.check import Repeat, check
 from conformance.gate.decide import Decision, decide
 from conformance.gate.files import write
 from conformance.gate.repeat import repeat
 from conformance.gate.summary import headline, markdown
-from conformance.known.entries import refuse_unmatched
 
 __all__ = [
     "Decision",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from conformance.errors import ExitCode
+from conformance.expectations import Finding
 from conformance.gate.decide import Decision
-from conformance.known import Finding
 
 
 def badge(decision: Decision) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Sequence
 
+from conformance.expectations import Known, assess
+from conformance.expectations.assess import plain_cell
+from conformance.expectations.entries import refuse_unmatched
 from conformance.gate.decide import (
     MOST_REPEATED,
     Decision,
@@ -13,9 +16,6 @@ from conformance.gate.decide import (
     settle,
     to_repeat,
 )
-from conformance.known import Known, assess
-from conformance.known.assess import plain_cell
-from conformance.known.entries import refuse_unmatched
 from conformance.records import Cell, Results, Thresholds
 from conformance.store import RunFolder
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from conformance.errors import ConformanceError, ExitCode
-from conformance.known import Assessed, Finding, Known, Standing, assess, standing, where_of
+from conformance.expectations import Assessed, Finding, Known, Standing, assess, standing, where_of
 from conformance.records import Results, Thresholds, record
 from conformance.store import RunPlan
 

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
+from conformance.expectations import Assessed, Finding, Standing
+from conformance.expectations.entries import describe
 from conformance.gate.decide import Decision
-from conformance.known import Assessed, Finding, Standing
-from conformance.known.entries import describe
 
 #: What XML 1.0 has no way to say.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from conformance.errors import ExitCode
+from conformance.expectations import Assessed, Finding, Standing
+from conformance.expectations.entries import describe
 from conformance.gate.decide import Decision
-from conformance.known import Assessed, Finding, Standing
-from conformance.known.entries import describe
 from conformance.report.markdown import plain
 
 _ROWS = 40

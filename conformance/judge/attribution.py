@@ -35,7 +35,7 @@ class Plain:
 #: A frame's file → whose code it is; the relay is ours, but is the pipeline's transport, and
 #: the block of a trace (which nnsight runs under a name of its own) is the scenario's.
 _OWNERS: tuple[tuple[re.Pattern[str], Side], ...] = (
-    (re.compile(r"conformance/engines/relay"), Side.PIPELINE),
+    (re.compile(r"conformance/engines/vllm/relay"), Side.PIPELINE),
     (re.compile(r"(^|/)conformance/|scenarios/[^/]+\.py$|^<edit"), Side.HARNESS),
     (re.compile(r"(^|/)nnsight/"), Side.NNSIGHT),
     (re.compile(r"(^|/)(vllm|transformers)/"), Side.ENGINE),

@@ -13,22 +13,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from conformance.judge import (
-    conclude,
-    diagnosis,
-    extent,
-    floor,
-    gain,
-    metrics,
-    relations,
-    structure,
-    texts,
-    tokens,
-    verdict,
-)
+from conformance.judge import conclude, verdict
+from conformance.judge.diagnosis import diagnose, extent
 from conformance.judge.evidence import Evidence
+from conformance.judge.measures import floor, gain, metrics, relations, structure, texts, tokens
+from conformance.judge.measures.relations import Mismatch, compare_exact
 from conformance.judge.reference import Reference, batches, distances, read_reference
-from conformance.judge.relations import Mismatch, compare_exact
 from conformance.judge.verdict import Judgement
 from conformance.records import Judged, Site, Thresholds, Verdict
 
@@ -240,7 +230,7 @@ def _explain_drift(evidence: Evidence, thresholds: Thresholds) -> None:
     """What a known fault explains is no drift, however small it is."""
     for site, item in evidence.judged.items():
         if item.verdict is Verdict.DRIFT:
-            found = diagnosis.explain_value(evidence, site, thresholds)
+            found = diagnose.explain_value(evidence, site, thresholds)
             if found:
                 said = f"holds {found[0].words}"
                 evidence.judged[site] = replace(item, verdict=Verdict.WRONG, message=said)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conformance.judge import diagnosis, extent, verdict
+from conformance.judge import verdict
+from conformance.judge.diagnosis import diagnose, extent
 from conformance.judge.evidence import Evidence
-from conformance.judge.gain import Effect, Landing
-from conformance.judge.structure import PROMPT_IDS
+from conformance.judge.measures.gain import Effect, Landing
+from conformance.judge.measures.structure import PROMPT_IDS
 from conformance.judge.verdict import Judgement
 from conformance.records import Judged, Relation, Site, Thresholds, Verdict
 
@@ -25,7 +26,7 @@ def conclude(evidence: Evidence, thresholds: Thresholds) -> Judgement:
     decided = verdict.first([kind for kind, _ in claims])
     reason = next((said for kind, said in claims if kind is decided), "nothing was observed")
     worst = verdict.worst(judged)
-    diagnosed = diagnosis.diagnose(evidence, decided, thresholds)
+    diagnosed = diagnose.diagnose(evidence, decided, thresholds)
     return Judgement(
         verdict=decided,
         reason=reason,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from conformance.judge.floor import Floor
-from conformance.judge.gain import Effect
-from conformance.judge.predictions import Explanation
+from conformance.judge.diagnosis.predictions import Explanation
+from conformance.judge.measures.floor import Floor
+from conformance.judge.measures.gain import Effect
 from conformance.judge.reference import Reference
 from conformance.records import Judged, Relation, Site, Verdict
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from conformance.judge import floor, metrics
-from conformance.judge.predictions import Known
+from conformance.judge.diagnosis.predictions import Known
+from conformance.judge.measures import floor, metrics
 from conformance.records import Site, Thresholds
 
 #: Fewer honest runs do not show how far honest runs can be apart.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.records import CellResult, Gain, Group, Judged, Site
-from conformance.report.looks import worst
+from conformance.report.verdict_styles import worst
 
 #: More columns than this no screen can tell apart: neighbours are merged, worst first.
 COLUMNS = 160

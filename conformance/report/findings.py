@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from conformance.records import CellResult, Results, Side, Verdict
-from conformance.report.looks import ORDER, worst
+from conformance.report.verdict_styles import ORDER, worst
 from conformance.report.words import number
 
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)

@@ -20,10 +20,10 @@ import jinja2
 from markupsafe import Markup
 
 from conformance.records import Results
-from conformance.report import calibrated, facts, findings, selftested
-from conformance.report.changed import Changes
-from conformance.report.looks import FAMILIES, LOOKS
+from conformance.report import calibration_section, facts, findings, selftest_section
+from conformance.report.changes_section import Changes
 from conformance.report.payload import Parts, counts, parts_of, payload
+from conformance.report.verdict_styles import FAMILIES, LOOKS
 from conformance.report.words import number
 
 #: The order matters: each file uses names of those before it.
@@ -53,7 +53,7 @@ class Besides:
     the results or of more, where they are known.
     """
 
-    tested: selftested.Tested | None = None
+    tested: selftest_section.Tested | None = None
     changes: Changes | None = None
     sources: tuple[Results, ...] = ()
     origin: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Besides:
 
 def publish(results: Results, folder: Path, besides: Besides | None = None) -> Path:
     """The page of the whole run, whose path is returned, and beside it one per architecture."""
-    tested = selftested.read(folder)
+    tested = selftest_section.read(folder)
     besides = besides or Besides()
     # Both the whole page and an architecture's show them, and they are most of the work.
     parts = parts_of(results, besides.origin)
@@ -83,7 +83,7 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     unfinished = path.with_suffix(".unfinished")
-    text = render(results, besides or Besides(tested=selftested.read(folder)))
+    text = render(results, besides or Besides(tested=selftest_section.read(folder)))
     unfinished.write_text(text, encoding="utf-8", errors="replace")
     unfinished.replace(path)
     return path
@@ -137,7 +137,7 @@ def render(results: Results, besides: Besides | None = None) -> str:
             backends=facts.backends(results),
             facts=facts.run_facts(results, besides.sources),
             calibration=results.environment.calibration,
-            calibrated=calibrated,
+            calibrated=calibration_section,
             tested=besides.tested,
             changes=besides.changes,
             ids={cell.id for cell in results.cells},

@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from conformance.processes import side_by_side, worth
+from conformance.parallel import side_by_side, worth
 from conformance.records import CellResult, Group, Judged, Results, Thresholds, Verdict
 from conformance.report import figures
 from conformance.report.figures import short
 from conformance.report.findings import headline
-from conformance.report.looks import FAMILIES, LOOKS
+from conformance.report.verdict_styles import FAMILIES, LOOKS
 from conformance.report.words import Context, line, reasoning
 
 #: What of a long text the page holds; its middle is left out, and it says so.

@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from conformance.engine_settings import MARK
 from conformance.records import Cell, Status
 from conformance.report.terminal import shown
 from conformance.runner.events import (
@@ -25,7 +26,6 @@ from conformance.runner.events import (
     GroupStarted,
     WorkerDied,
 )
-from conformance.settings import MARK
 
 
 @dataclass

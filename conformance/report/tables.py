@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from conformance.records import Gain, Results
-from conformance.report.looks import family
+from conformance.report.verdict_styles import family
 
 CSV = "results.csv"
 PARQUET = "results.parquet"

@@ -16,8 +16,8 @@ from conformance.errors import ConformanceError
 from conformance.records import CellResult, Judged, Results, Thresholds, Verdict
 from conformance.report import figures
 from conformance.report.findings import Summary, by_group, findings, headline_of
-from conformance.report.looks import LOOKS, ORDER, STYLES, family
 from conformance.report.payload import repro_command
+from conformance.report.verdict_styles import LOOKS, ORDER, STYLES, family
 from conformance.report.words import Context, number, percent, reasoning, times
 
 _FINDINGS = 12

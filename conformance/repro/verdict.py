@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.judge import metrics, relations, texts, tokens
+from conformance.judge.measures import metrics, relations, texts, tokens
 from conformance.records import Site
 
 #: First that fits decides.

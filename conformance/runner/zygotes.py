@@ -88,7 +88,7 @@ def start(launch: Launch, *, log: Path, mark: str) -> Zygote:
                 [
                     str(launch.python),
                     "-m",
-                    "conformance.zygote",
+                    "conformance.worker.zygote",
                     str(its.fileno()),
                     launch.preload,
                 ],

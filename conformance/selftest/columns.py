@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conformance.campaign import FORCED, expected, launch, planned_jobs
+from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.errors import ConformanceError
+from conformance.jobs import FORCED, expected, launch, planned_jobs
 from conformance.records import Backend, Case, Cell, Job, Model, Side
 from conformance.runner import Planned
 from conformance.scenario import Scenario
 from conformance.selftest.fault import MARK, Fault, Variant
 from conformance.store import RunFolder
-from conformance.without_nnsight import WITHOUT_NNSIGHT
 
 ENGINE = "conformance.selftest.engine:open_engine"
 #: The group of all faults of a model and backend that one engine load can run.

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from conformance import execution, plan
 from conformance.errors import ExitCode
-from conformance.known import Match
+from conformance.expectations import Match
 from conformance.records import Backend, Model, Thresholds
 from conformance.runner import Event
 from conformance.scenario import discover
-from conformance.selftest import campaign, controls, table
+from conformance.selftest import controls, table
+from conformance.selftest import run as injections
 from conformance.selftest.fault import ALL, Fault
 from conformance.selftest.faults import FAULTS
 from conformance.store import RunFolder, open_run
@@ -65,7 +66,7 @@ def run(
     begun = time.monotonic()
     scenarios = discover(asked.scenarios)
     honest = () if asked.quick else plan.cells(asked.models, asked.backends, scenarios)
-    planned = campaign.plan(
+    planned = injections.plan(
         chosen(asked.expression, quick=asked.quick),
         asked.models,
         asked.backends,
@@ -85,7 +86,7 @@ def run(
             thresholds=asked.thresholds,
             jobs=asked.jobs,
         )
-        if not campaign.gather(
+        if not injections.gather(
             folder,
             planned,
             scenarios,
@@ -95,16 +96,16 @@ def run(
             on_event=on_event,
         ):
             return folder, None
-    judged = campaign.judged(folder, planned, scenarios, asked.thresholds)
-    found = campaign.tabulate(
+    judged = injections.judged(folder, planned, scenarios, asked.thresholds)
+    found = injections.tabulate(
         folder, planned, judged, asked.thresholds, quick=asked.quick, begun=begun
     )
     if asked.blind:
         control = controls.find(asked.blind)
-        return folder, campaign.blinded(
+        return folder, injections.blinded(
             folder, planned, scenarios, asked.thresholds, control, judged
         )
-    campaign.write(folder, found)
+    injections.write(folder, found)
     execution.publish(folder, execution.judge(folder, scenarios, asked.thresholds))
     return folder, found
 

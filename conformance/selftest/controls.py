@@ -15,10 +15,10 @@ from typing import Any
 from unittest import mock
 
 from conformance.errors import ConformanceError
-from conformance.judge import floor, gain, relations, structure, tokens
 from conformance.judge.evidence import Evidence
-from conformance.judging import columns
+from conformance.judge.measures import floor, gain, relations, structure, tokens
 from conformance.records import Relation, Thresholds, Verdict
+from conformance.verdicts import columns
 
 
 def _same(thresholds: Thresholds) -> Thresholds:

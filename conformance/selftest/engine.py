@@ -16,13 +16,13 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
+from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.engines import ENGINES, Engine, Refused
 from conformance.records import Case, Group, Job
 from conformance.scenario import Scenario
 from conformance.selftest import hooks, switch
 from conformance.selftest.fault import MARK, Inexpressible, Moment, Point, Variant, find
 from conformance.selftest.faults import FAULTS
-from conformance.without_nnsight import WITHOUT_NNSIGHT
 
 
 class FaultyEngine:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from conformance import judging
-from conformance.judge import metrics
+from conformance import verdicts
+from conformance.judge.measures import metrics
 from conformance.records import (
     Backend,
     Cell,
@@ -43,7 +43,7 @@ def results(
     columns = (*backends, *(one.as_judged() for one in faulty))
     cells = [*honest, *(cell for one in faulty for cell in one.cells)]
     cells = [cell for cell in cells if cell.model == model.id]
-    return judging.judge_model(run, model, columns, cells, scenarios, thresholds)
+    return verdicts.judge_model(run, model, columns, cells, scenarios, thresholds)
 
 
 def rows(

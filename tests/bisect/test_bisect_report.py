@@ -11,14 +11,14 @@ import pytest
 from rich.console import Console
 
 from conformance.bisect import files, loop, report, show
-from conformance.bisect.following import HELD, following
+from conformance.bisect.next_step import HELD, following
 from conformance.bisect.progress import Progress
 from conformance.bisect.search import Class
 from conformance.bisect.state import State, create, find
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Verdict, from_json
 from tests.bisect.states import BAD, GOOD, SHARED, finish, releases, signature, tried
-from tests.bisect.test_following import by_number, lock_pair, moving
+from tests.bisect.test_next_step import by_number, lock_pair, moving
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 WRONG = signature(Verdict.WRONG)

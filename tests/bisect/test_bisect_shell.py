@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from conformance.bisect import trying
+from conformance.bisect import trial
 from conformance.bisect.state import State, create
 from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Backend, Cell, Model, Thresholds
 from conformance.store import RunPlan
 from tests.bisect.states import BAD, GOOD, finish, releases, tried
-from tests.bisect.test_following import by_number
+from tests.bisect.test_next_step import by_number
 from tests.bisect.toys import repository
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def stored(reports, state):
         Thresholds(),
         scenarios=str(ROOT / "scenarios"),
     )
-    trying.write_cells(folder, plan)
+    trial.write_cells(folder, plan)
     return folder
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from conformance.bisect import locks, loop, trying
-from conformance.bisect.following import Ending
+from conformance.bisect import locks, loop, trial
+from conformance.bisect.next_step import Ending
 from conformance.bisect.signature import Signature
 from conformance.bisect.state import Asked, State, create
 from conformance.records import Verdict
@@ -26,7 +26,7 @@ def look(environment, again):
         [environment.python, "-c", ASK], check=True, capture_output=True, text=True
     )
     bad = done.stdout.strip() == "bad"
-    return trying.Observed((Signature("toy", Verdict.WRONG if bad else Verdict.MATCH),))
+    return trial.Observed((Signature("toy", Verdict.WRONG if bad else Verdict.MATCH),))
 
 
 @pytest.mark.slow
@@ -38,7 +38,7 @@ def test_two_changes_that_do_it_together_are_found_among_five(tmp_path):
     folder = create(tmp_path, state, datetime(2026, 11, 21, tzinfo=UTC))
     conclusion = loop.carry_on(
         folder,
-        lambda one, again: trying.attempt(
+        lambda one, again: trial.attempt(
             one, look, again=again, cache=tmp_path / "cache", needs=()
         ),
     )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from conformance.bisect import loop
-from conformance.bisect.following import Ending, flaky
+from conformance.bisect.next_step import Ending, flaky
 from tests.bisect import toys
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from conformance.bisect import revisions, trying
+from conformance.bisect import revisions, trial
 from conformance.bisect.signature import Signature
 from conformance.bisect.state import Asked, State, create
 from conformance.records import Verdict
@@ -112,13 +112,13 @@ def look(environment, again):
         text=True,
     )
     right = done.stdout.strip() == "right"
-    return trying.Observed((Signature("toy", Verdict.MATCH if right else Verdict.WRONG),))
+    return trial.Observed((Signature("toy", Verdict.MATCH if right else Verdict.WRONG),))
 
 
 def trier(cache: Path):
     """Builds the environment of a revision, and looks."""
 
     def attempt(candidate, again):
-        return trying.attempt(candidate, look, again=again, cache=cache, needs=())
+        return trial.attempt(candidate, look, again=again, cache=cache, needs=())
 
     return attempt

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from conformance import manifest
 from conformance.calibration import CASES_PER_ALARM, cleanset, planned_cells, variants
 from conformance.calibration.cleanset import PROMPTS, clean_cases
-from conformance.campaign import REFERENCE
+from conformance.jobs import REFERENCE
 from conformance.scenario import discover
 from conformance.store import RunFolder
 

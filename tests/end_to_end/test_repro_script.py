@@ -97,7 +97,7 @@ def test_every_cell_can_be_written_and_imports_nothing_of_the_project(
         text = (tmp_path / script_name(cell)).read_text(encoding="utf-8")
         foreign = imported(ast.parse(text)) - set(sys.stdlib_module_names)
         assert foreign <= {"torch", "transformers", "nnsight", "vllm", "safetensors"}, cell.id
-        relayed = "conformance.engines.relay" in text
+        relayed = "conformance.engines.vllm.relay" in text
         assert relayed == (cell.backend == "vllm-pp2"), cell.id
     checked = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,F823,E9", "."],

@@ -16,8 +16,8 @@ def nothing(*_: Any, **__: Any) -> None:
 
 
 def counts_of_served_visits_only() -> None:
-    from conformance.engines.relay import stage
-    from conformance.engines.relay.record import Visits
+    from conformance.engines.vllm.relay import stage
+    from conformance.engines.vllm.relay.record import Visits
 
     original = stage.replay
 
@@ -33,13 +33,13 @@ def counts_of_served_visits_only() -> None:
 
 
 def visits_counted_for_absent_workers() -> None:
-    from conformance.engines.relay.stage import Relay
+    from conformance.engines.vllm.relay.stage import Relay
 
     Relay._credit = nothing
 
 
 def no_cascade() -> None:
-    from conformance.engines.relay import stage
+    from conformance.engines.vllm.relay import stage
 
     original = stage.Message
 
@@ -50,21 +50,21 @@ def no_cascade() -> None:
 
 
 def no_backlog() -> None:
-    from conformance.engines.relay.stage import Relay
+    from conformance.engines.vllm.relay.stage import Relay
 
     original = Relay.catch_up
     Relay.catch_up = lambda self, bound: original(self, bound) if self.last else None
 
 
 def backlog_bound_by_age_only() -> None:
-    from conformance.engines.relay.stage import Relay
+    from conformance.engines.vllm.relay.stage import Relay
 
     Relay.collecting = nothing
 
 
 def no_digests() -> None:
-    from conformance.engines.relay.record import Reader
-    from conformance.engines.relay.replay import RelayInterleaver
+    from conformance.engines.vllm.relay.record import Reader
+    from conformance.engines.vllm.relay.replay import RelayInterleaver
 
     RelayInterleaver.readers = lambda self, ready, before, after: tuple(
         Reader(mediator.row, None) for mediator in ready
@@ -72,7 +72,7 @@ def no_digests() -> None:
 
 
 def caches_not_recorded() -> None:
-    from conformance.engines.relay.replay import RelayInterleaver
+    from conformance.engines.vllm.relay.replay import RelayInterleaver
 
     original = RelayInterleaver.handle
 
@@ -90,67 +90,67 @@ def caches_not_recorded() -> None:
 
 
 def live_values_sent() -> None:
-    from conformance.engines.relay import replay
+    from conformance.engines.vllm.relay import replay
 
     replay.snapshot = lambda value: value
 
 
 def first_stage_reports() -> None:
-    from conformance.engines.relay.stage import Relay
+    from conformance.engines.vllm.relay.stage import Relay
 
     Relay.reports = property(lambda self: self.stage == 0)
 
 
 def spanning_modules_served_everywhere() -> None:
-    from conformance.engines.relay import placeholders
+    from conformance.engines.vllm.relay import placeholders
 
     placeholders.elsewhere = lambda *_, **__: frozenset()
 
 
 def shared_random_states() -> None:
-    from conformance.engines.relay import randomness
+    from conformance.engines.vllm.relay import randomness
 
     randomness.adopt = nothing
 
 
 def weights_not_fetched() -> None:
-    from conformance.engines.relay import placeholders
+    from conformance.engines.vllm.relay import placeholders
 
     placeholders.remote = lambda module, path, fetch: module
 
 
 def shared_modules_by_local_name() -> None:
-    from conformance.engines.relay import placeholders
+    from conformance.engines.vllm.relay import placeholders
 
     placeholders._first_paths = lambda whole: {path: path for path in whole}
 
 
 def no_poison() -> None:
-    from conformance.engines.relay.stage import Relay
+    from conformance.engines.vllm.relay.stage import Relay
 
     Relay.fail = nothing
 
 
 def groups_of_the_present_step() -> None:
-    from conformance.engines.relay import stage
+    from conformance.engines.vllm.relay import stage
 
     stage.placed = lambda interleaver, batch: contextlib.nullcontext()
 
 
 def rows_left_as_tokens() -> None:
-    from conformance.engines.relay import replay
+    from conformance.engines.vllm.relay import replay
 
     replay._to_rows = nothing
 
 
 def aborted_requests_kept() -> None:
-    from conformance.engines.relay.stage import Relay
+    from conformance.engines.vllm.relay.stage import Relay
 
     Relay._forget_ended = nothing
 
 
 def exchange_for_every_request() -> None:
-    from conformance.engines.relay import stage
+    from conformance.engines.vllm.relay import stage
 
     original = stage.Relay._track
 
@@ -163,7 +163,7 @@ def exchange_for_every_request() -> None:
 
 
 def pieces_sent_under_tensor_parallelism() -> None:
-    from conformance.engines.relay import replay
+    from conformance.engines.vllm.relay import replay
 
     original = replay.RelayInterleaver._serve
 

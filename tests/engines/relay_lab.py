@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from conformance.engines.environment import ENVIRONMENT
+from conformance.engines import ENVIRONMENT
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -198,7 +198,7 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
     try:
         from nnsight.modeling.vllm import VLLM
 
-        from conformance.engines import cpu
+        from conformance.engines.vllm import cpu
 
         cpu.prepare(fork=True)
         asked = dict(spec.settings)
@@ -253,12 +253,12 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
 
 def main(address: str) -> None:
     """Import everything, then fork an engine for each description that arrives."""
-    from conformance.engines import cpu
+    from conformance.engines.vllm import cpu
 
     cpu.set_environment()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     cpu.import_everything()
-    import conformance.engines.relay.cpu  # noqa: F401 - for the engines to be forked
+    import conformance.engines.vllm.relay.cpu  # noqa: F401 - for the engines to be forked
 
     connection = Client(address, family="AF_UNIX")
     fork = multiprocessing.get_context("fork")

@@ -15,8 +15,8 @@ import nnsight
 import torch
 from nnsight.tracing.tracer import _local, _saves
 
-from conformance.engines.trace_scope import trace_scope
-from conformance.engines.vllm import VLLMModel
+from conformance.engines.vllm.engine import VLLMModel
+from conformance.engines.vllm.trace_scope import trace_scope
 
 A = [5, 6, 7, 8, 9]
 B = [40, 41, 42]

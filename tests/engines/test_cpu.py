@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from relay_lab import Lab, Spec
 
-from conformance.engines import cpu, relay, vllm
+from conformance.engines.vllm import cpu, engine, relay
 from conformance.records import Backend
 
 ROOT = Path(__file__).parent.parent.parent
@@ -22,7 +22,7 @@ def test_the_callers_environment_stays():
 
 
 def test_importing_it_imports_no_engine():
-    code = "import sys, conformance.engines.cpu as c; print('vllm' in sys.modules)"
+    code = "import sys, conformance.engines.vllm.cpu as c; print('vllm' in sys.modules)"
     said = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -51,9 +51,9 @@ def test_several_stages_are_relayed_where_it_is_asked_for_or_nnsight_has_nothing
     monkeypatch.setattr(relay, "native_support", lambda: native)
     assert relay.relay_needed(2, transport) is needed
     assert not relay.relay_needed(1, transport)
-    two = vllm.worker_class(Backend("b", "vllm", pipeline=2, transport=transport))
+    two = engine.worker_class(Backend("b", "vllm", pipeline=2, transport=transport))
     assert ("Relay" in two) is needed
-    assert "Relay" not in vllm.worker_class(Backend("b", "vllm", transport=transport))
+    assert "Relay" not in engine.worker_class(Backend("b", "vllm", transport=transport))
 
 
 def test_the_worker_class_follows_the_stages():

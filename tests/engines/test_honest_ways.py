@@ -10,18 +10,18 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from conformance.engines.ensemble import (  # noqa: E402
+from conformance.engines.reference.ensemble import (  # noqa: E402
     EAGER_ENSEMBLE,
     Member,
     Ties,
     split_reductions,
     with_ties,
 )
-from conformance.engines.exchanged import exchanged  # noqa: E402
-from conformance.engines.experts import in_halves, is_experts, rounded_once  # noqa: E402
-from conformance.engines.fused import fused, rms_norm  # noqa: E402
-from conformance.engines.reference_model import Changes, ReferenceModel, Run  # noqa: E402
-from conformance.engines.routing import inputs, noise, other_side, routers  # noqa: E402
+from conformance.engines.reference.experts import in_halves, is_experts, rounded_once  # noqa: E402
+from conformance.engines.reference.fused import fused, rms_norm  # noqa: E402
+from conformance.engines.reference.model import Changes, ReferenceModel, Run  # noqa: E402
+from conformance.engines.reference.patched_forward import exchanged  # noqa: E402
+from conformance.engines.reference.routing import inputs, noise, other_side, routers  # noqa: E402
 
 SIZES: dict[str, dict[str, Any]] = {
     "mixtral": {"intermediate_size": 24, "num_local_experts": 4, "num_key_value_heads": 2},

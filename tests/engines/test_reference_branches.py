@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.judge.predictions import Known, Scene
-from conformance.judge.transformations import branches
+from conformance.judge.diagnosis.predictions import Known, Scene
+from conformance.judge.diagnosis.transformations import branches
 from conformance.records import Site
 
 transformers = pytest.importorskip("transformers")
 
-from conformance.engines.reference_branches import Branches, find, observed  # noqa: E402
-from conformance.engines.reference_model import Run  # noqa: E402
+from conformance.engines.reference.branches import Branches, find, observed  # noqa: E402
+from conformance.engines.reference.model import Run  # noqa: E402
 from conformance.engines.tree import follow, layer_path  # noqa: E402
 
 SIZES: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nnsight.intervention.source import NO_SKIP
 
-from conformance.engines.relay.record import (
+from conformance.engines.vllm.relay.record import (
     Message,
     Names,
     Reader,
@@ -21,7 +21,7 @@ from conformance.engines.relay.record import (
     snapshot,
     unpack,
 )
-from conformance.engines.relay.transport import columns
+from conformance.engines.vllm.relay.transport import columns
 
 DTYPES = [torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64, torch.bool]
 

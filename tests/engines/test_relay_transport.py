@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.engines.relay.record import decode, encode
-from conformance.engines.relay.transport import INLINE, Column
+from conformance.engines.vllm.relay.record import decode, encode
+from conformance.engines.vllm.relay.transport import INLINE, Column
 
 
 def column_pair() -> tuple[Column, Column]:

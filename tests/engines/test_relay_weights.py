@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.engines.relay.errors import RemoteWeightError
-from conformance.engines.relay.weights import Owners
+from conformance.engines.vllm.relay.errors import RemoteWeightError
+from conformance.engines.vllm.relay.weights import Owners
 
 
 class _Alone:

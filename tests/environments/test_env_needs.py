@@ -14,7 +14,7 @@ COMES_WITH |= dict.fromkeys(("fastapi", "httpx", "uvicorn"), "nnsight")
 
 def test_every_package_that_a_worker_imports_is_in_an_environment():
     graph = grimp.build_graph("conformance", include_external_packages=True, cache_dir=None)
-    roots = {"conformance.worker", "conformance.zygote"}
+    roots = {"conformance.worker.main", "conformance.worker.zygote"}
     roots |= {name for name in graph.modules if name.startswith("conformance.engines")}
     imported = {name for root in roots for name in graph.find_upstream_modules(root)}
     packages = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names

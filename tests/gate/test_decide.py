@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.errors import ConformanceError, ExitCode
+from conformance.expectations import Entry, Finding, Known, Match, assess
 from conformance.gate.decide import decide, refuse_incomplete, settle, to_repeat
-from conformance.known import Entry, Finding, Known, Match, assess
 from conformance.records import Thresholds, Verdict
 from conformance.store import RunPlan
 from tests.known_runs import CELLS, TODAY, cell, group, results

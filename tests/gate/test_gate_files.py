@@ -6,10 +6,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from conformance.expectations import Entry, Finding, Known, Match, assess
 from conformance.gate import decide, headline, markdown, write
 from conformance.gate.badge import badge
 from conformance.gate.junit import junit
-from conformance.known import Entry, Finding, Known, Match, assess
 from conformance.records import Verdict
 from conformance.report.markdown import plain
 from tests.known_runs import CELLS, TODAY, cell, results

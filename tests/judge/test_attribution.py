@@ -158,12 +158,12 @@ def test_wrong_logits_are_nnsights_when_they_are_right_with_nothing_else_read() 
         ("site-packages/nnsight/intervention/interleaver.py", Side.NNSIGHT),
         ("site-packages/vllm/v1/worker/gpu_model_runner.py", Side.ENGINE),
         ("site-packages/transformers/models/llama/modeling_llama.py", Side.ENGINE),
-        ("repo/conformance/engines/relay/stage.py", Side.PIPELINE),
-        ("repo/conformance/engines/vllm.py", Side.HARNESS),
+        ("repo/conformance/engines/vllm/relay/stage.py", Side.PIPELINE),
+        ("repo/conformance/engines/vllm/engine.py", Side.HARNESS),
     ],
 )
 def test_an_error_belongs_to_the_innermost_known_frame(last: str, side: Side) -> None:
-    frames = ["repo/conformance/worker.py", last, "site-packages/torch/nn/modules/module.py"]
+    frames = ["repo/conformance/worker/main.py", last, "site-packages/torch/nn/modules/module.py"]
     detail = "".join(f'  File "/x/{path}", line {n}, in f\n' for n, path in enumerate(frames, 7))
     blamed = found(cell(Verdict.ERROR, detail=detail))
     assert blamed.side is side and "line 8" in blamed.evidence
@@ -247,8 +247,11 @@ def test_a_scenario_is_not_blamed_for_less() -> None:
         (["a/site-packages/nnsight/x.py", "b/broken_scenarios/raises.py"], Side.HARNESS),
         (["a/site-packages/nnsight/x.py", "<edit-1397>"], Side.HARNESS),
         (["b/scenarios/raises.py", "a/site-packages/nnsight/x.py"], Side.NNSIGHT),
-        (["a/conformance/worker.py", "a/conformance/engines/relay/stage.py"], Side.PIPELINE),
-        (["a/conformance/stream.py", "a/conformance/selftest/hooks.py"], Side.UNDECIDED),
+        (
+            ["a/conformance/worker/main.py", "a/conformance/engines/vllm/relay/stage.py"],
+            Side.PIPELINE,
+        ),
+        (["a/conformance/residual_stream.py", "a/conformance/selftest/hooks.py"], Side.UNDECIDED),
     ],
 )
 def test_the_innermost_frame_says_who_raised(frames: list[str], side: Side) -> None:

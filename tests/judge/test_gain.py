@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conformance.judge import floor, gain
-from conformance.judge.gain import Landing
+from conformance.judge.measures import floor, gain
+from conformance.judge.measures.gain import Landing
 from conformance.records import Thresholds
 
 T, D = 5, 48

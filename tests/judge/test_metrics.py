@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.judge import floor, metrics
+from conformance.judge.measures import floor, metrics
 from conformance.records import Thresholds
 
 sizes = st.floats(1e-3, 1e3)

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conformance.judge import floor, gain, metrics
+from conformance.judge.measures import floor, gain, metrics
 from conformance.judge.reference import distances, read_reference
 from conformance.records import Site, Thresholds, Verdict
 from tests.judge import toy

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.judge import floor, relations
 from conformance.judge.cell import compare_exact
+from conformance.judge.measures import floor, relations
 from conformance.records import Site
 
 pairs = [("source", "arrived")]

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.judge import texts
+from conformance.judge.measures import texts
 
 
 def bytes_of(text: str) -> torch.Tensor:

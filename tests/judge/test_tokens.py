@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.judge import tokens
+from conformance.judge.measures import tokens
 from conformance.records import Site, Thresholds
 
 LIMITS = Thresholds()

@@ -12,8 +12,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from conformance.judge import metrics
 from conformance.judge.cell import Judgement, judge_cell
+from conformance.judge.measures import metrics
 from conformance.records import Site, Thresholds
 
 LAYERS = 5

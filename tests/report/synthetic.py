@@ -71,7 +71,7 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
 }
 TOKENS = (5, 14)
 TRACEBACK = """Traceback (most recent call last):
-  File "conformance/worker.py", line 88, in cell
+  File "conformance/worker/main.py", line 88, in cell
     observations = engine.run(scenario, case)
   File "scenarios/steering.py", line 34, in steering
     first = block(lm, case).save()

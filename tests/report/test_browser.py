@@ -12,7 +12,7 @@ import pytest
 
 from conformance.records import Results, Verdict
 from conformance.report import html
-from conformance.report.looks import LOOKS
+from conformance.report.verdict_styles import LOOKS
 from tests.report import hostile, synthetic
 
 if TYPE_CHECKING:

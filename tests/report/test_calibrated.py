@@ -12,7 +12,7 @@ from rich.console import Console
 from conformance import records
 from conformance.calibration import CAP_MAX, Score, calibrate
 from conformance.records import Calibration, Results
-from conformance.report import calibrated, html
+from conformance.report import calibration_section, html
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def test_without_a_calibration_the_page_claims_none(results: Results) -> None:
 def test_the_terminal_says_the_same(calibration: Calibration) -> None:
     out = io.StringIO()
     console = Console(file=out, width=200)
-    calibrated.show(calibration, Path("calibration.json"), console)
+    calibration_section.show(calibration, Path("calibration.json"), console)
     text = out.getvalue()
-    for sentence in calibrated.sentences(calibration):
+    for sentence in calibration_section.sentences(calibration):
         assert sentence in text
     assert "9.5×" in text and "calibration.json" in text
     assert calibration.k_max == CAP_MAX

@@ -8,24 +8,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.records import Results, Verdict
-from conformance.report import findings, looks
+from conformance.report import findings, verdict_styles
 
 
 def test_every_verdict_has_a_look_and_symbols_differ() -> None:
-    assert set(looks.LOOKS) == set(Verdict)
-    assert len({look.symbol for look in looks.LOOKS.values()}) == len(Verdict)
+    assert set(verdict_styles.LOOKS) == set(Verdict)
+    assert len({look.symbol for look in verdict_styles.LOOKS.values()}) == len(Verdict)
 
 
 def test_families_agree_with_what_passes_and_what_fails() -> None:
-    for verdict, look in looks.LOOKS.items():
-        assert (look.family is looks.Family.PASS) == verdict.passes
-        assert (look.family is looks.Family.NEUTRAL) == verdict.neutral
+    for verdict, look in verdict_styles.LOOKS.items():
+        assert (look.family is verdict_styles.Family.PASS) == verdict.passes
+        assert (look.family is verdict_styles.Family.NEUTRAL) == verdict.neutral
 
 
 @given(st.lists(st.sampled_from(list(Verdict))))
 def test_the_worst_of_several_is_a_pass_only_if_all_are(verdicts: list[Verdict]) -> None:
-    assert looks.worst(verdicts).passes == (bool(verdicts) and all(v.passes for v in verdicts))
-    assert looks.worst(verdicts).fails == (not verdicts or any(v.fails for v in verdicts))
+    assert verdict_styles.worst(verdicts).passes == (
+        bool(verdicts) and all(v.passes for v in verdicts)
+    )
+    assert verdict_styles.worst(verdicts).fails == (not verdicts or any(v.fails for v in verdicts))
 
 
 def test_findings_account_for_every_cell_that_is_no_pass_once(results: Results) -> None:
@@ -78,7 +80,7 @@ def test_worst_first_and_expected_last(results: Results) -> None:
         for cell in results.cells
     )
     found = findings.findings(replace(results, cells=cells))
-    ranks = [(f.expected, looks.ORDER[f.verdict]) for f in found]
+    ranks = [(f.expected, verdict_styles.ORDER[f.verdict]) for f in found]
     assert ranks == sorted(ranks)
     assert found[-1].verdict is Verdict.CONTAMINATED
 

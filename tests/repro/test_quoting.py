@@ -21,38 +21,45 @@ def executed(quoted: quoting.Quoted, **given: object) -> dict[str, object]:
 
 
 def test_a_function_runs_by_itself_and_does_what_it_did() -> None:
-    from conformance.judge import metrics
+    from conformance.judge.measures import metrics
 
-    found = executed(quote(["conformance.judge.metrics:spread"]))
+    found = executed(quote(["conformance.judge.measures.metrics:spread"]))
     assert found["spread"]([1.0, 2.0, 5.0]) == metrics.spread([1.0, 2.0, 5.0])
 
 
 def test_what_a_definition_needs_comes_before_it_and_once() -> None:
-    quoted = quote(["conformance.judge.tokens:choice", "conformance.judge.metrics:ulp"])
+    quoted = quote(
+        ["conformance.judge.measures.tokens:choice", "conformance.judge.measures.metrics:ulp"]
+    )
     defined = [n.name for n in ast.parse(quoted.text).body if hasattr(n, "name")]
     assert len(defined) == len(set(defined))
     assert defined.index("_pair_noise") < defined.index("choice")
-    assert quoted.owners["ulp"] == "conformance.judge.metrics"
+    assert quoted.owners["ulp"] == "conformance.judge.measures.metrics"
 
 
 def test_a_module_of_which_single_names_are_used_is_a_namespace() -> None:
     from types import SimpleNamespace
 
-    text = quote(["conformance.judge.relations:differ", "conformance.judge.floor:median_limit"])
+    text = quote(
+        [
+            "conformance.judge.measures.relations:differ",
+            "conformance.judge.measures.floor:median_limit",
+        ]
+    )
     assert "metrics = " not in text.text
-    quoted = quote(["conformance.judge.floor:within"])
+    quoted = quote(["conformance.judge.measures.floor:within"])
     found = executed(quoted, SimpleNamespace=SimpleNamespace)
     assert callable(found["within"])
 
 
 def test_nothing_of_the_harness_is_imported() -> None:
-    quoted = quote(["conformance.judge.tokens:choice"])
+    quoted = quote(["conformance.judge.measures.tokens:choice"])
     assert not [one for one in quoted.imports.values() if one.module.startswith("conformance")]
     assert "import conformance" not in quoted.text
 
 
 def test_names_in_annotations_only_are_told_apart() -> None:
-    quoted = quote(["conformance.judge.floor:median_limit"])
+    quoted = quote(["conformance.judge.measures.floor:median_limit"])
     assert quoted.types == {"Thresholds"}
     assert "class Thresholds" not in quoted.text
 
@@ -105,12 +112,12 @@ def test_a_name_that_the_scenario_has_is_taken(text: str, expected: str) -> None
 
 def test_two_definitions_of_one_name_are_refused() -> None:
     with pytest.raises(ConformanceError, match="rows is defined in"):
-        quote(["conformance.judge.metrics:rows", "conformance.engines.parts:rows"])
+        quote(["conformance.judge.measures.metrics:rows", "conformance.engines.parts:rows"])
 
 
 def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(ConformanceError, match="has no nothing"):
-        quote(["conformance.judge.metrics:nothing"])
+        quote(["conformance.judge.measures.metrics:nothing"])
 
 
 def test_one_name_of_two_libraries_is_refused() -> None:

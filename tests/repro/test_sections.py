@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.repro.asked import asked
 from conformance.repro.quoting import definitions
+from conformance.repro.scenario_source import asked
 from conformance.repro.sections import sections
 from conformance.scenario import discover
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from conformance.known import Match
+from conformance.expectations import Match
 from conformance.records import PARTS, Backend, Cell, Model, Source
-from conformance.selftest import campaign
+from conformance.selftest import run
 from conformance.selftest.faults import FAULTS
 
 TINY = (Source("tiny"),)
@@ -13,8 +13,8 @@ MIXTURE = Model("mixtral", "mixtral", TINY, parts=(*PARTS, "experts"))
 BACKENDS = (Backend("hf", "hf"), Backend("vllm-pp1", "vllm"))
 
 
-def planned(*names: str, gaps: tuple[Match, ...] = ()) -> campaign.Plan:
-    return campaign.plan([FAULTS[name] for name in names], (DENSE, MIXTURE), BACKENDS, gaps=gaps)
+def planned(*names: str, gaps: tuple[Match, ...] = ()) -> run.Plan:
+    return run.plan([FAULTS[name] for name in names], (DENSE, MIXTURE), BACKENDS, gaps=gaps)
 
 
 def test_a_fault_of_experts_and_its_honest_cells_are_those_of_models_that_have_some() -> None:

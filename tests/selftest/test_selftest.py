@@ -11,9 +11,9 @@ import torch
 from conformance import calibration, execution, manifest
 from conformance.checkpoints import cache_folder
 from conformance.records import Side, Verdict
-from conformance.report import html, selftested
+from conformance.report import html, selftest_section
 from conformance.scenario import discover
-from conformance.selftest import campaign
+from conformance.selftest import run
 from conformance.selftest.controls import CONTROLS
 from conformance.selftest.faults import FAULTS
 from conformance.selftest.table import Ending
@@ -50,7 +50,7 @@ class Gathered:
         known = manifest.load(ROOT / "models.yaml")
         self.thresholds = calibration.thresholds(calibration.read(ROOT / "calibration.json"))
         self.scenarios = discover(SCENARIOS)
-        self.plan = campaign.plan(
+        self.plan = run.plan(
             [FAULTS[name] for name in faults],
             [model for model in known.models if model.id in models],
             [backend for backend in known.backends if backend.id in backends],
@@ -64,7 +64,7 @@ class Gathered:
             thresholds=self.thresholds,
             jobs=2,
         )
-        assert campaign.gather(
+        assert run.gather(
             self.run,
             self.plan,
             self.scenarios,
@@ -77,10 +77,10 @@ class Gathered:
         self.table = self.tabulate(self.plan)
 
     def judged(self, plan):
-        return campaign.judged(self.run, plan, self.scenarios, self.thresholds)
+        return run.judged(self.run, plan, self.scenarios, self.thresholds)
 
     def tabulate(self, plan):
-        return campaign.tabulate(self.run, plan, self.sound, self.thresholds)
+        return run.tabulate(self.run, plan, self.sound, self.thresholds)
 
     def only(self, fault: str):
         """The part of the plan that injects this fault."""
@@ -89,7 +89,7 @@ class Gathered:
 
     def blinded(self, gate: str, plan):
         arguments = (self.run, plan, self.scenarios, self.thresholds)
-        return campaign.blinded(*arguments, CONTROLS[gate], self.sound)
+        return run.blinded(*arguments, CONTROLS[gate], self.sound)
 
 
 @pytest.fixture(scope="module")
@@ -146,11 +146,11 @@ def test_with_massive_dimensions_unguarded_the_self_test_turns_red(tmp_path):
 
 
 def test_the_page_shows_the_table(gathered):
-    campaign.write(gathered.run, gathered.table)
+    run.write(gathered.run, gathered.table)
     results = execution.judge(gathered.run, gathered.scenarios, gathered.thresholds)
     page = html.write(results, gathered.run.path).read_text(encoding="utf-8")
     assert 'id="selftest"' in page
     assert "Every bar holds" in page
     assert "pp-one-bit" in page
-    told = selftested.read(gathered.run.path.parent / "another-run")
+    told = selftest_section.read(gathered.run.path.parent / "another-run")
     assert told is not None and told.backends == ("hf", "vllm-pp1", "vllm-pp2")

@@ -1,0 +1,31 @@
+"""The probe: a prompt that no scenario uses, whose stream settles how layers hold it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conformance.records import Case
+from conformance.scenario import built_in
+
+#: No scenario uses this prompt: the layout probe reads it.
+PROBE = "Seven quiet rivers meet below the northern hills"
+
+
+def _probe_reference(model: Any, case: Case) -> Any:
+    run = model.run(case.prompts[0])
+    return [{"stream": run.stream, "logits": run.logits}]
+
+
+def _probe_trace(lm: Any, case: Case) -> Any:
+    raise NotImplementedError("only the reference runs the probe")
+
+
+#: The reference measures it first, for the layouts.
+PROBING = built_in(
+    "probe",
+    "Probe: the stream of a prompt that no scenario uses, to find layouts by.",
+    __file__,
+    run=_probe_trace,
+    reference=_probe_reference,
+    prompts=(PROBE,),
+)

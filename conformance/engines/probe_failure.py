@@ -1,0 +1,63 @@
+"""What keeps every trace of an engine from running, found out on the probe prompt.
+
+The engine stays open all the same: what it does without nnsight tells whose fault it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from conformance.builtin.engine_alone import GENERATED
+from conformance.engines import Refused, Unreadable
+from conformance.engines.traced import Probe, settle_layout
+from conformance.records import Status
+from conformance.residual_stream import Settled
+from conformance.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """An error that any trace would meet, with the traceback of when it was first met."""
+
+    error: Exception
+    traceback: TracebackType | None
+
+    @property
+    def status(self) -> Status:
+        """Of the group. A refusal is the engine's answer, not a failure to load."""
+        if isinstance(self.error, Refused):
+            return Status.OK
+        return Status.STRUCTURE if isinstance(self.error, Unreadable) else Status.ERROR
+
+    @property
+    def reason(self) -> str:
+        plain = isinstance(self.error, Refused | Unreadable)
+        return str(self.error) if plain else f"{type(self.error).__name__}: {self.error}"
+
+
+def probed(
+    outputs: Callable[[], Sequence[Any]],
+    probe: Probe,
+    pinned: str,
+    refused: Callable[[BaseException], Refused | None] = lambda _: None,
+) -> tuple[Settled, Obstacle | None]:
+    """The layout of the stream by the layers' outputs on the probe prompt, or the obstacle:
+    no layout fits, or the trace itself failed.
+    """
+    try:
+        settled = settle_layout(outputs(), probe, pinned)
+    except Exception as error:  # noqa: BLE001 - whatever a trace can raise
+        obstacle = Obstacle(refused(error) or error, error.__traceback__)
+        return Settled("", reason=obstacle.reason), obstacle
+    if settled.layout:
+        return settled, None
+    return settled, Obstacle(Unreadable(settled.reason), None)
+
+
+def stop_at(obstacle: Obstacle | None, scenario: Scenario) -> None:
+    """Raise the obstacle, unless there is none or the engine only generates by itself."""
+    if obstacle is not None and scenario.name != GENERATED.name:
+        raise obstacle.error.with_traceback(obstacle.traceback)

@@ -1,0 +1,217 @@
+"""What a layer of the reference adds to the stream, branch by branch: material for diagnosis.
+
+Found by numbers, not by names: of all modules inside a layer the two whose outputs,
+added to the layer's input, give its output. So Gemma's norms after each branch, parallel
+residuals and Bloom's residual inside of a branch need no table. A layer without two such
+modules (Mamba has one branch) has none recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from conformance.records import Site
+
+#: The branches of a layer must add up to what it does, in float32, to this.
+_ADDS_UP = 1e-5
+
+#: float16's largest number; what does not fit stays in float32.
+_HALF = 65504.0
+
+#: What one forward of the model gave, named as `judge.diagnosis.transformations` does.
+Step = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Modules by the name of what they hold: "mlp.3", "attention.3", "normed.3"."""
+
+    modules: Mapping[str, Module] = field(default_factory=dict)
+
+    @contextmanager
+    def recorded(self, model: Any, layers: Sequence[Module], steps: list[Step]) -> Iterator[None]:
+        """Append what every forward of the model holds, rows [tokens, width] of its only prompt."""
+        with _watched(model, layers) as seen, _hooks() as hook:
+
+            def begin(module: Any, args: Any, kwargs: Any) -> None:
+                steps.append({})
+
+            def keep(name: str) -> Callable[..., None]:
+                def after(module: Any, args: Any, output: Any) -> None:
+                    value = _tensor(output)
+                    if value is not None:
+                        steps[-1][name] = value.reshape(-1, seen.width).clone()
+
+                return after
+
+            def end(module: Any, args: Any, output: Any) -> None:
+                steps[-1]["embedding"] = seen.inputs[0].clone()
+                if seen.head is not None and not torch.equal(seen.head, output.logits[0, -1]):
+                    steps[-1]["uncapped"] = seen.head
+
+            hook(model.register_forward_pre_hook(begin, with_kwargs=True))
+            hook(model.register_forward_hook(end))
+            for name, module in self.modules.items():
+                hook(module.register_forward_hook(keep(name)))
+            yield
+
+
+@dataclass
+class _Seen:
+    """One forward: what went into every layer and came out, and all that its modules gave."""
+
+    width: int
+    inputs: dict[int, Tensor] = field(default_factory=dict)
+    outputs: dict[int, Tensor] = field(default_factory=dict)
+    inner: dict[int, list[tuple[Module, Tensor]]] = field(default_factory=dict)
+    norms: list[tuple[Module, Tensor]] = field(default_factory=list)
+    head: Tensor | None = None
+
+    def enter(self, index: int, module: Any, args: Any, kwargs: Any) -> None:
+        value = self._rows(args or kwargs.get("hidden_states"))
+        if value is not None:
+            self.inputs[index] = value
+
+    def inside(self, index: int, module: Module, args: Any, output: Any) -> None:
+        value = self._rows(output)
+        if value is not None and value.shape == self.inputs[index].shape:
+            self.inner[index].append((module, value))
+
+    def leave(self, index: int, module: Any, args: Any, output: Any) -> None:
+        value = self._rows(output)
+        if value is not None:
+            self.outputs[index] = value
+
+    def norm(self, module: Module, args: Any, output: Any) -> None:
+        value = self._rows(args)
+        if value is not None:
+            self.norms.append((module, value))
+
+    def last(self, module: Any, args: Any, output: Tensor) -> None:
+        self.head = output.detach()[0, -1].clone()
+
+    def _rows(self, value: Any) -> Tensor | None:
+        tensor = _tensor(value)
+        if tensor is None or not tensor.is_floating_point() or tensor.numel() % self.width:
+            return None
+        return tensor.detach().reshape(-1, self.width).clone()
+
+
+def find(model: Any, layers: Sequence[Module], run: Callable[[], Any]) -> Branches:
+    """The branches of every layer, from one forward of a prompt that `run` makes."""
+    with _watched(model, layers, thorough=True) as seen:
+        run()
+    found: dict[str, Module] = {}
+    for layer, output in seen.outputs.items():
+        pair = _adding_up(seen.inner[layer], output - seen.inputs[layer], output)
+        if pair is not None:
+            found[f"attention.{layer}"], found[f"mlp.{layer}"] = pair
+        following = (module for module, value in seen.norms if _same(value, output))
+        if (norm := next(following, None)) is not None:
+            found[f"normed.{layer}"] = norm
+    return Branches(found)
+
+
+def observed(truth: Mapping[str, Tensor], runs: Sequence[Any]) -> dict[str, Tensor]:
+    """The branches that belong to the truth's observations, by `str(Site)`.
+
+    Only of runs without edits, each recognised by the very bits of its streams. What the
+    observations give by themselves (attention: the layer's input and its MLP being known)
+    is left out. float16 holds a float32 value to 1.4e-4 of its size, a twelfth of the bf16
+    rounding that every hypothesis allows.
+    """
+    sites = {Site.parse(name): value for name, value in truth.items()}
+    found: dict[Site, Tensor] = {}
+    for site, value in sites.items():
+        step = None if site.run == "edited" else _of_run(site, value, runs)
+        for name, kept in (step or {}).items():
+            kind, _, layer = name.partition(".")
+            where = replace(site, name=kind, layer=int(layer) if layer else None)
+            wanted = where.layer in {None, site.layer} if kind != "uncapped" else site.layer is None
+            before = None if site.layer is None else replace(site, layer=site.layer - 1)
+            known = kind == "attention" and (site.layer == 0 or before in sites)
+            if wanted and not known and where not in sites:
+                found[where] = _small(kept)
+    return {str(site): value for site, value in found.items()}
+
+
+def _of_run(site: Site, value: Tensor, runs: Sequence[Any]) -> Step | None:
+    """What was recorded in the forward in which this value was seen."""
+    for run in runs:
+        if site.step >= len(run.branches):
+            continue
+        there = run.logits[site.step] if site.name == "logits" else None
+        if site.layer is not None:
+            there = run.stream[site.step].get(site.layer)
+        if there is not None and torch.equal(there.cpu(), value):
+            step: Step = run.branches[site.step]
+            return step
+    return None
+
+
+def _small(value: Tensor) -> Tensor:
+    value = value.detach().cpu()
+    return value.half() if float(value.abs().max()) < _HALF else value.clone()
+
+
+def _adding_up(
+    inner: Sequence[tuple[Module, Tensor]], added: Tensor, output: Tensor
+) -> tuple[Module, Module] | None:
+    """The two modules of a layer whose outputs together are what it adds to the stream."""
+    room = _ADDS_UP * float(output.norm())
+    for (first, one), (second, two) in combinations(inner, 2):
+        if float((one + two - added).norm()) <= room:
+            return first, second
+    return None
+
+
+def _same(left: Tensor, right: Tensor) -> bool:
+    return left.shape == right.shape and torch.equal(left, right)
+
+
+@contextmanager
+def _watched(model: Any, layers: Sequence[Module], *, thorough: bool = False) -> Iterator[_Seen]:
+    """The inputs of the layers and the head's output; with `thorough` everything inside."""
+    seen = _Seen(model.config.get_text_config().hidden_size)
+    with _hooks() as hook:
+        for index, layer in enumerate(layers):
+            hook(layer.register_forward_pre_hook(partial(seen.enter, index), with_kwargs=True))
+        if (head := model.get_output_embeddings()) is not None:
+            hook(head.register_forward_hook(seen.last))
+        for index, layer in enumerate(layers if thorough else ()):
+            seen.inner[index] = []
+            hook(layer.register_forward_hook(partial(seen.leave, index)))
+            for module in layer.modules():
+                if module is not layer:
+                    hook(module.register_forward_hook(partial(seen.inside, index)))
+        for module in model.modules() if thorough else ():
+            if "norm" in type(module).__name__.lower():
+                hook(module.register_forward_hook(seen.norm))
+        yield seen
+
+
+@contextmanager
+def _hooks() -> Iterator[Callable[[Any], None]]:
+    """Collects handles of hooks, and takes them all off at the end."""
+    handles: list[Any] = []
+    try:
+        yield handles.append
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _tensor(value: Any) -> Tensor | None:
+    """The tensor itself, or the first of a tuple."""
+    while isinstance(value, (tuple, list)) and value:
+        value = value[0]
+    return value if isinstance(value, Tensor) else None

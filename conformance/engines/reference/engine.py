@@ -1,0 +1,217 @@
+"""Plain PyTorch: what a scenario means, in float32 and in several honest bf16 ways.
+
+transformers and forward hooks, no nnsight. One observation file per case holds the
+truth and every ensemble member, keyed `member|site`, and under `aux` what the diagnosis
+tries besides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from conformance.builtin.probe import PROBE
+from conformance.checkpoints import SEAL
+from conformance.engines.reference.branches import find, observed
+from conformance.engines.reference.ensemble import (
+    EAGER_ENSEMBLE,
+    ENSEMBLE,
+    TRUTH,
+    Member,
+    score_caps,
+    uncapped,
+    with_ties,
+)
+from conformance.engines.reference.model import ReferenceModel, Run
+from conformance.engines.reference.routing import inputs, noise
+from conformance.engines.traced import flatten_runs
+from conformance.engines.tree import follow, layer_path
+from conformance.generated_tokens import continuation
+from conformance.records import Case, Group, Job
+from conformance.scenario import Scenario
+
+#: float32 computed in two ways must agree to this, or the truth is rejected.
+AGREEMENT = 1e-5
+
+
+class TruthRejected(Exception):
+    """Two float32 computations disagree: nothing can be judged by them."""
+
+
+class ReferenceEngine:
+    """Every member, loaded once; two sets of weights (float32 and bf16) are shared."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.tokenizer = AutoTokenizer.from_pretrained(job.checkpoint)
+        self.modules = {
+            dtype: load(job, dtype, self.tokenizer) for dtype in (torch.float32, torch.bfloat16)
+        }
+        module = self.modules[torch.float32]
+        count = module.config.get_text_config().num_hidden_layers
+        self.path = layer_path(module, count)
+        sdpa = bool(getattr(module, "_supports_sdpa", False))
+        self.ensemble = ENSEMBLE if sdpa and not score_caps(module) else EAGER_ENSEMBLE
+        self.members: dict[Member, ReferenceModel] = {}
+        self.norms: tuple[float, ...] = ()
+        self.norms = tuple(
+            float(rows.norm(dim=-1).median()) for rows in self._probe(TRUTH).stream[0].values()
+        )
+        self.disagreement = self._disagreement(ENSEMBLE if sdpa else EAGER_ENSEMBLE)
+        self.routing_noise = self._routing_noise()
+        if self.routing_noise:
+            self.ensemble = with_ties(self.ensemble)
+
+    def _disagreement(self, ensemble: Sequence[Member]) -> float:
+        """How far the members' ways of computing are from each other where rounding is not
+        the reason: in float32. A way that computes something else would hide every fault.
+        """
+        found = {}
+        with uncapped(self.modules[torch.float32]):
+            truth = self._probe(TRUTH).logits[0]
+            for member in ensemble:
+                other = self._probe(replace(member, dtype=torch.float32)).logits[0]
+                found[member.name] = relative(other, truth)
+        for name, distance in found.items():
+            if not distance <= AGREEMENT:
+                raise TruthRejected(
+                    f"float32 computed in two ways ({TRUTH.name}, {name}) differs by "
+                    f"{distance:.1e} (allowed {AGREEMENT:.0e}): "
+                    f"the truth of {self.job.model.id} cannot be trusted"
+                )
+        return max(found.values())
+
+    def _routing_noise(self) -> tuple[float, ...]:
+        """The bf16 noise of what each router gets; nothing for a model without experts."""
+        seen = []
+        for member in (TRUTH, replace(TRUTH, dtype=torch.bfloat16)):
+            probe = partial(self._probe, member)
+            seen.append(inputs(self.modules[member.dtype], probe))
+        return noise(*seen)
+
+    def _probe(self, member: Member) -> Run:
+        return ReferenceModel(self._weights(member), self.tokenizer, member, self.path, ()).run(
+            PROBE
+        )
+
+    def _weights(self, member: Member) -> Any:
+        """The shared weights in the member's precision, with its attention switched on."""
+        module = self.modules[member.dtype]
+        if module.config._attn_implementation != member.attention:
+            module.set_attn_implementation(member.attention)
+        return module
+
+    def member(self, member: Member) -> ReferenceModel:
+        module = self._weights(member)
+        if member not in self.members:
+            model = ReferenceModel(module, self.tokenizer, member, self.path, self.norms)
+            model.routing_noise = self.routing_noise
+            if member == TRUTH:
+                model.branches = find(
+                    module, list(follow(module, self.path)), lambda: self._probe(TRUTH)
+                )
+            self.members[member] = model
+        return self.members[member]
+
+    def group(self) -> Group:
+        config = self.modules[torch.float32].config.get_text_config()
+        return Group(
+            model=self.job.model.id,
+            backend=self.job.backend.id,
+            identity={
+                "engine": "reference",
+                "device": self.modules[torch.float32].device.type,
+                "digest": self.job.digest,
+                "source": source_of(self.job.checkpoint),
+                "layers": config.num_hidden_layers,
+                "width": config.hidden_size,
+                "layer_list": self.path,
+                "members": [TRUTH.name, *(member.name for member in self.ensemble)],
+                "float32_disagreement": self.disagreement,
+            },
+        )
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
+        """Every member's observations. The ensemble is held to the truth's tokens, so that
+        all of them are judged in one context. Of a forced case only the forced runs. Raises
+        Refused when the model has not what the case is about.
+        """
+        self.member(TRUTH).parts.require(scenario.needs(case))
+        truth = self._member_run(TRUTH, scenario, case, case.forced)
+        forced = case.forced or continuation(truth, len(case.prompts))
+        found = {f"truth|{site}": value for site, value in truth.items()}
+        branches = observed(truth, self.member(TRUTH).unedited())
+        found |= {f"aux|{site}": value for site, value in branches.items()}
+        for member in self.ensemble:
+            values = self._member_run(member, scenario, case, forced)
+            found |= {f"{member.name}|{site}": value for site, value in values.items()}
+        return found
+
+    def _member_run(
+        self,
+        member: Member,
+        scenario: Scenario,
+        case: Case,
+        forced: Mapping[str, tuple[tuple[int, ...], ...]],
+    ) -> dict[str, Tensor]:
+        model = self.member(member)
+        model.prompts = case.prompts
+
+        def run(twin: Case) -> Any:
+            name = ("edited" if twin.active else "clean") if scenario.twin(case) else ""
+            model.forced, model.twin = forced.get(name, ()), name
+            return scenario.specification(model, twin)
+
+        return flatten_runs(scenario, case, run, only=tuple(case.forced))
+
+    def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(self.tokenizer(prompt).input_ids) for prompt in case.prompts)
+
+    def close(self) -> None:
+        pass
+
+
+def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
+    """The checkpoint in one precision. Buffers stay as their definition computes them,
+    constants that are rounded on purpose (an embedding scale) stay rounded.
+    """
+    module = AutoModelForCausalLM.from_pretrained(
+        job.checkpoint,
+        dtype=dtype,
+        attn_implementation="eager",
+    )
+    module = module.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    for child in module.modules():
+        scale = getattr(child, "embed_scale", None)
+        if isinstance(scale, Tensor):
+            child.embed_scale = scale.to(torch.bfloat16).to(scale.dtype)
+    settings = module.generation_config
+    settings.eos_token_id = None
+    settings.do_sample = False
+    settings.temperature = settings.top_p = settings.top_k = None
+    settings.pad_token_id = tokenizer.pad_token_id or 0
+    return module
+
+
+def source_of(checkpoint: Path) -> str:
+    """What the checkpoint was made from, in the words of its seal."""
+    seal = checkpoint / SEAL
+    return str(json.loads(seal.read_text())["source"]) if seal.is_file() else str(checkpoint)
+
+
+def relative(value: Tensor, truth: Tensor) -> float:
+    return float((value - truth).norm() / truth.norm().clamp_min(1e-30))
+
+
+def open_engine(job: Job) -> ReferenceEngine:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    return ReferenceEngine(job)

@@ -1,0 +1,284 @@
+"""`model` of a scenario's reference: a transformers model with plain forward hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, functional
+from transformers import LogitsProcessor
+
+from conformance.direction import direction
+from conformance.engines.parts import find_parts
+from conformance.engines.reference.branches import Branches, Step
+from conformance.engines.reference.ensemble import Member, Ties, split_reductions
+from conformance.engines.reference.fused import fused
+from conformance.engines.reference.parts import Seen, recorded
+from conformance.engines.reference.routing import other_side, routers
+from conformance.engines.tree import follow
+
+#: Changes the stream after one layer: (stream [tokens, width], the streams of this step
+#: so far by layer) → the new stream.
+Edit = Callable[[Tensor, Mapping[int, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one prompt gave: a list entry per step. `stream[s][layer]` is [tokens, width],
+    `logits[s]` is [vocabulary], `tokens[s]` is int64 [1]. `branches[s]` is what the truth
+    records for the diagnosis where nothing is edited. `parts[s]` is what was asked for,
+    `ids` int64 [tokens] the prompt's.
+    """
+
+    stream: list[dict[int, Tensor]] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+    tokens: list[Tensor] = field(default_factory=list)
+    branches: list[Step] = field(default_factory=list)
+    parts: list[Seen] = field(default_factory=list)
+    ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    def after(self, layer: int) -> list[dict[int, Tensor]]:
+        """The streams after this layer and all later ones, per step."""
+        return [
+            {index: value for index, value in streams.items() if index >= layer}
+            for streams in self.stream
+        ]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What an intervention changes in a run, by layer; `first` is the first of these layers."""
+
+    edits: Mapping[int, Edit] = field(default_factory=dict)
+    given: Mapping[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int | None:
+        return min((*self.edits, *self.given), default=None)
+
+
+class Forced(LogitsProcessor):  # type: ignore[misc]
+    """Hold a generation to given tokens; it goes on freely after the last of them."""
+
+    def __init__(self, tokens: tuple[int, ...], prompt: int) -> None:
+        self.tokens = tokens
+        self.prompt = prompt
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        step = input_ids.shape[1] - self.prompt
+        if step >= len(self.tokens):
+            return scores
+        forced = torch.full_like(scores, float("-inf"))
+        forced[:, self.tokens[step]] = 0
+        return forced
+
+
+class ReferenceModel:
+    """`model` of a scenario's reference: one member of the ensemble."""
+
+    def __init__(
+        self, module: Any, tokenizer: Any, member: Member, layers: str, norms: tuple[float, ...]
+    ) -> None:
+        self.module = module
+        self.tokenizer = tokenizer
+        self.member = member
+        self.modules = list(follow(module, layers))
+        self.norms = norms
+        self.forced: tuple[tuple[int, ...], ...] = ()
+        self.prompts: tuple[str, ...] = ()
+        self.twin = ""
+        self.branches: Branches | None = None
+        self.routing_noise: tuple[float, ...] = ()
+        self.layer_of = {
+            router: index for index, layer in enumerate(self.modules) for router in routers(layer)
+        }
+        self.parts = find_parts(module, layers, module.config.get_text_config().vocab_size)
+        self._unedited: dict[tuple[Any, ...], Run] = {}
+
+    @property
+    def routed(self) -> list[int]:
+        """The layers that have a router."""
+        return sorted(self.layer_of.values())
+
+    def direction(self, layer: int, seed: int = 0) -> Tensor:
+        """The vector that `lm.direction` gives on the engines, in this member's dtype."""
+        width: int = self.module.config.get_text_config().hidden_size
+        vector = direction(width, self.norms[layer], seed)
+        return vector.to(self.member.dtype).to(self.module.device)
+
+    @torch.inference_mode()
+    def run(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        edits: Mapping[int, Edit] | None = None,
+        given: Mapping[int, Tensor] | None = None,
+        steps: int = 1,
+        parts: Sequence[str] = (),
+        held: Sequence[int] = (),
+    ) -> Run:
+        """Generate greedily from one prompt, changing the stream after the layers of `edits` and
+        what the routers of the layers of `given` compute with, for every token [width].
+
+        The prompt is a text or token ids; `held` are the ids that it goes on with. `parts` (names
+        of `reference_parts`) are kept besides. A run that changes nothing is computed once: many
+        scenarios ask for the same one.
+        """
+        ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
+        forced = tuple(held) or self._forced(ids)
+        changes = Changes(edits or {}, given or {})
+        if changes.first is not None:
+            return self._generate(ids, changes, steps, forced, parts)
+        beside = bool(self.twin) and self.member.ties is Ties.OTHER_AFTER_WRITE
+        key = (beside, ids, steps, forced, *parts)
+        if key not in self._unedited:
+            self._unedited[key] = self._generate(ids, changes, steps, forced, parts)
+        return self._unedited[key]
+
+    def tokenize(self, prompt: str) -> list[int]:
+        """The ids of a text."""
+        return list(self.tokenizer(prompt).input_ids)
+
+    @torch.inference_mode()
+    def lens(self, stream: Tensor) -> Tensor:
+        """[rows, vocabulary]: the final norm and the head on rows of a stream."""
+        head = follow(self.module, self.parts.head)
+        with ExitStack() as stack:
+            self._rounding(stack)
+            normed = follow(self.module, self.parts.norm)(stream)
+            return functional.linear(normed.to(head.weight.dtype), head.weight)
+
+    def _rounding(self, stack: ExitStack) -> None:
+        """Add and round as this member does."""
+        if self.member.split:
+            stack.enter_context(split_reductions(self.module))
+        if self.member.fused:
+            stack.enter_context(fused(self.module))
+
+    def _takes_other_side(self, run: Run, changes: Changes, router: Module) -> bool:
+        """Whether this member takes the other side of the router's ties in the present step."""
+        if not self.twin or self.member.ties is Ties.OTHER:
+            return True
+        first = changes.first
+        later = first is not None and (len(run.stream) > 1 or self.layer_of[router] > first)
+        return later is (self.member.ties is Ties.OTHER_AFTER_WRITE)
+
+    def unedited(self) -> list[Run]:
+        """The runs without edits of the present prompts."""
+        present = {tuple(self.tokenize(prompt)) for prompt in self.prompts}
+        return [run for (_, ids, *_), run in self._unedited.items() if ids in present]
+
+    def _generate(
+        self,
+        prompt: tuple[int, ...],
+        changes: Changes,
+        steps: int,
+        forced: tuple[int, ...],
+        parts: Sequence[str],
+    ) -> Run:
+        ids = torch.tensor([prompt], device=self.module.device)
+        inputs, mask, rows = self._batch(ids)
+        run = Run(ids=ids[0])
+        with ExitStack() as stack:
+            stack.enter_context(self._recorded(run, changes.edits, rows))
+            stack.enter_context(self._given(changes.given))
+            if parts:
+                stack.enter_context(
+                    recorded(self.module, self.modules, self.parts, parts, run.parts, rows)
+                )
+            if self.branches is not None and changes.first is None:
+                watched = self.branches.recorded(self.module, self.modules, run.branches)
+                stack.enter_context(watched)
+            self._rounding(stack)
+            if self.member.ties is not Ties.KEPT:
+                taken = partial(self._takes_other_side, run, changes)
+                stack.enter_context(other_side(self.module, self.routing_noise, taken))
+            output = self.module.generate(
+                input_ids=inputs,
+                attention_mask=mask,
+                max_new_tokens=steps,
+                do_sample=False,
+                logits_processor=[Forced(forced, inputs.shape[1])] if forced else [],
+            )
+        run.tokens.extend(output[0, inputs.shape[1] :].split(1))
+        return run
+
+    def _forced(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """What follows this prompt, where that is laid down: of the case's own prompts."""
+        for prompt, tokens in zip(self.prompts, self.forced, strict=False):
+            if tuple(self.tokenize(prompt)) == ids:
+                return tokens
+        return ()
+
+    def _batch(self, ids: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Inputs, mask and how many rows precede the prompt's own."""
+        if not self.member.pad:
+            return ids, torch.ones_like(ids), 0
+        other = ids[:, torch.arange(ids.shape[1] + self.member.pad) % ids.shape[1]].flip(1)
+        padding = torch.full_like(ids[:, :1], self.module.generation_config.pad_token_id)
+        padding = padding.expand(1, self.member.pad)
+        mask = torch.cat([torch.zeros_like(padding), torch.ones_like(ids)], dim=1)
+        inputs = torch.cat([torch.cat([padding, ids], dim=1), other])
+        return inputs, torch.cat([mask, torch.ones_like(other)]), self.member.pad
+
+    @contextmanager
+    def _given(self, given: Mapping[int, Tensor]) -> Iterator[None]:
+        """Hooks that give the routers of these layers something else, for every token."""
+
+        def replacing(value: Tensor) -> Callable[..., Any]:
+            return lambda router, args: (value.to(args[0].dtype).expand_as(args[0]), *args[1:])
+
+        handles = [
+            router.register_forward_pre_hook(replacing(given[index]))
+            for router, index in self.layer_of.items()
+            if index in given
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def _recorded(self, run: Run, edits: Mapping[int, Edit], padding: int) -> Iterator[None]:
+        """Hooks that edit and keep the stream after every layer, and the logits."""
+
+        def begin(module: Any, args: Any, kwargs: Any) -> None:
+            run.stream.append({})
+
+        def layer_hook(index: int) -> Callable[..., Any]:
+            def hook(module: Any, args: Any, output: Any) -> Any:
+                whole = output[0] if isinstance(output, tuple) else output
+                first = padding if whole.shape[1] > 1 else 0
+                stream = whole[0, first:]
+                if index in edits:
+                    stream = edits[index](stream, run.stream[-1])
+                    rows = torch.cat([whole[0, :first], stream.to(whole.dtype)])
+                    whole = torch.cat([rows[None], whole[1:]])
+                    output = (whole, *output[1:]) if isinstance(output, tuple) else whole
+                run.stream[-1][index] = stream.clone()
+                return output
+
+            return hook
+
+        def end(module: Any, args: Any, output: Any) -> None:
+            run.logits.append(output.logits[0, -1].clone())
+
+        handles = [
+            self.module.register_forward_pre_hook(begin, with_kwargs=True),
+            self.module.register_forward_hook(end),
+            *(
+                layer.register_forward_hook(layer_hook(index))
+                for index, layer in enumerate(self.modules)
+            ),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()

@@ -1,0 +1,95 @@
+"""nnsight on vLLM's streaming engine (`VLLM(..., mode="async")`).
+
+A trace's values arrive with the finished output of a stream that the caller consumes. Here it
+is consumed as soon as the block ends, and the values go where a synchronous trace puts them:
+into the variables of the function that holds the block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+import torch
+from nnsight.modeling.vllm.async_backend import AsyncVLLMBackend
+from nnsight.tracing.tracer import mark
+from nnsight.tracing.util import push
+
+from conformance.engines.vllm import cpu
+from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
+from conformance.records import Job
+
+
+@cache
+def loop() -> asyncio.AbstractEventLoop:
+    """The one loop of this process: the engine's streams belong to it."""
+    return asyncio.new_event_loop()
+
+
+def wait_for(answer: Awaitable[Any]) -> Any:
+    return loop().run_until_complete(answer)
+
+
+class Consumed(AsyncVLLMBackend):  # type: ignore[misc]
+    """nnsight's streaming backend, whose stream is read to its end when the block has ended."""
+
+    def __call__(self, tracer: Any) -> None:
+        super().__call__(tracer)
+        saves = gathered(wait_for(_last(self)).nnsight_sequences)
+        for value in saves.values():
+            mark(value)
+        push(tracer.info.frame, saves)
+
+
+def gathered(sequences: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the block saved by name. Several samples of a prompt ran it once each: then a list of
+    what each saved, as a synchronous trace gives it, unless it is one and the same object.
+    """
+    found: dict[str, list[Any]] = {}
+    for saves in sequences:
+        for name, value in saves.items():
+            found.setdefault(name, []).append(value)
+    return {
+        name: values[0] if all(value is values[0] for value in values) else values
+        for name, values in found.items()
+    }
+
+
+async def _last(stream: Any) -> Any:
+    return [output async for output in stream][-1]
+
+
+class AsyncModel(VLLMModel):
+    """`lm` of a scenario on the streaming engine."""
+
+    def way(self) -> dict[str, Any]:
+        return {"backend": Consumed(self.model)}
+
+    def rpc(self, method: str, *args: Any) -> list[Any]:
+        answers: list[Any] = wait_for(self.model.vllm_entrypoint.collective_rpc(method, args=args))
+        return answers
+
+    def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:
+        return list(wait_for(generated(self.model.vllm_entrypoint, prompts, asked)))
+
+
+async def generated(engine: Any, prompts: Sequence[str], asked: Any) -> list[Any]:
+    """The finished outputs of requests without a block, all at the same time."""
+    streams = [engine.generate(prompt, asked, str(uuid4())) for prompt in prompts]
+    return list(await asyncio.gather(*(_last(stream) for stream in streams)))
+
+
+class AsyncEngine(VLLMEngine):
+    kind = AsyncModel
+
+    def load(self) -> Any:
+        return load(self.job, mode="async")
+
+
+def open_engine(job: Job) -> AsyncEngine:
+    if not torch.cuda.is_available():
+        cpu.prepare(fork=True)
+    return AsyncEngine(job)

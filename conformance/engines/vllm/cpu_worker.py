@@ -1,0 +1,65 @@
+"""The worker classes for the CPU, imported by name in the engine's processes.
+
+nnsight's own worker accepts vLLM's ``GPUModelRunner`` and nothing else; on the CPU vLLM
+builds a subclass of it. The subclass is given nnsight's behaviour here in the same way as
+nnsight does it: by exchanging the class of the runner once it is built.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
+from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+from conformance.engines.vllm.ranks import count_as_written
+from conformance.engines.vllm.worker_rpc import IdentityRPC
+from conformance.engines.watching import WatchRPC
+
+
+class CPUTraceRunner(NNsightGPUModelRunner, CPUModelRunner):  # type: ignore[misc]
+    """nnsight's runner over vLLM's CPU runner."""
+
+    intermediate_tensors: Any
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        super().load_model(*args, **kwargs)
+        self._allocate_intermediate_tensors()
+
+    def _allocate_intermediate_tensors(self) -> None:
+        # Only vLLM's compile warm-up allocates them, and an eager engine has none: the
+        # later stages would die on an assertion at their first step.
+        from vllm.distributed.parallel_state import get_pp_group
+
+        if get_pp_group().is_first_rank or self.intermediate_tensors is not None:
+            return
+        self.intermediate_tensors = self.model.make_empty_intermediate_tensors(
+            batch_size=self.max_num_tokens,
+            dtype=self.model_config.dtype,
+            device=self.device,
+        )
+
+
+class CPUTraceWorker(IdentityRPC, WatchRPC, CPUWorker):  # type: ignore[misc]
+    """vLLM's CPU worker with nnsight's runner and its RPC methods."""
+
+    runner_class: type = CPUTraceRunner
+
+    def init_device(self) -> None:
+        super().init_device()
+        if type(self.model_runner) is not CPUModelRunner:
+            raise NotImplementedError(
+                f"expected vLLM's CPUModelRunner, got {type(self.model_runner).__qualname__}"
+            )
+        self.model_runner.__class__ = self.runner_class
+        count_as_written()
+
+    # The RPC methods touch nothing but `self.model_runner`, so they are taken over as
+    # they are: nnsight's worker cannot be a base class, as it derives from the GPU worker
+    # beside which CPUWorker stands.
+    collect_nnsight = NNsightGPUWorker.collect_nnsight
+    nnsight_request_count = NNsightGPUWorker.nnsight_request_count
+    nnsight_register = NNsightGPUWorker.nnsight_register
+    nnsight_clear_registered = NNsightGPUWorker.nnsight_clear_registered

@@ -1,0 +1,284 @@
+"""nnsight on vLLM, in bf16, eager: on CUDA where there is one, else on the CPU."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from nnsight import save
+from torch import Tensor
+from transformers import AutoConfig
+
+from conformance.builtin.probe import PROBE
+from conformance.engines.lm import TracedModel
+from conformance.engines.parts import TracedLayer, find_parts
+from conformance.engines.probe_failure import probed, stop_at
+from conformance.engines.refusals import refused
+from conformance.engines.structure import map_tensors
+from conformance.engines.traced import (
+    Layers,
+    Probe,
+    observe,
+    read_probe,
+)
+from conformance.engines.tree import layer_path
+from conformance.engines.vllm import cpu, hidden_states
+from conformance.engines.vllm.relay import relay_needed
+from conformance.engines.vllm.trace_scope import trace_scope
+from conformance.engines.watching import Streams, unpacked
+from conformance.records import Backend, Case, Group, Job, Status
+from conformance.scenario import Scenario
+
+#: Room for the longest prompt and generation of any scenario, in tokens.
+MAX_LENGTH = 256
+
+#: Of a GPU's memory, what must be free when an engine starts. The cache's size is given, so vLLM
+#: takes no share; but it asks for 0.92 of a GPU that several engines have between them.
+MEMORY_SHARE = 0.05
+
+
+class VLLMModel(TracedModel):
+    """`lm` of a scenario on vLLM. Travels into the engine's processes with a block."""
+
+    def trace(
+        self,
+        *prompt: Any,
+        steps: int = 1,
+        seed: int | None = None,
+        extract: bool = False,
+        samples: int = 1,
+    ) -> Any:
+        """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
+        temperature 1. What the engine extracts it was asked for when it was opened.
+        """
+        how = {"temperature": 0.0} if seed is None else {"temperature": 1.0, "seed": seed}
+        if samples > 1:
+            how["n"] = samples
+        return self.model.trace(*prompt, max_tokens=steps, ignore_eos=True, **how, **self.way())
+
+    def way(self) -> dict[str, Any]:
+        """How a trace gets to the engine, in nnsight's keywords, and its values back."""
+        return {}
+
+    def rpc(self, method: str, *args: Any) -> list[Any]:
+        """What every process of the engine answers to this method of its worker."""
+        answers: list[Any] = self.model.vllm_entrypoint.llm_engine.collective_rpc(method, args=args)
+        return answers
+
+    def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:
+        """vLLM's outputs for prompts without a block, all in one batch."""
+        with trace_scope():
+            made = self.model.vllm_entrypoint.generate(list(prompts), asked, use_tqdm=False)
+        return list(made)
+
+    @property
+    def logits(self) -> Tensor:
+        """[vocabulary]: the last token's, this step."""
+        logits: Tensor = self.model.logits[-1].clone()
+        return logits
+
+    @property
+    def token(self) -> Tensor:
+        """int64 [1]: the id sampled in this step."""
+        ids: Tensor = self.model.samples.reshape(1).to(torch.int64, copy=True)
+        return ids
+
+    def force(self, token: int) -> None:
+        """Let the generation go on with this id."""
+        self.model.samples = torch.full_like(self.model.samples, token)
+
+    def edit(self) -> Any:
+        """nnsight's tracer of a block that acts in every request from now on."""
+        return self.model.edit()
+
+    @staticmethod
+    def generated(result: Any, steps: int) -> list[Tensor]:
+        """int64 [1] a step: the ids in `tracer.result`."""
+        return [torch.tensor([token]) for token in result.outputs[0].token_ids[:steps]]
+
+    def extracted(self, result: Any, prompt: str, layers: Sequence[int]) -> dict[int, Tensor]:
+        """[tokens, width] after each of these layers, as the engine itself handed it out in the
+        request with this `tracer.result`.
+        """
+        return hidden_states.given(self.model.vllm_entrypoint, result, layers)
+
+    def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
+        """What vLLM generates by itself: no trace, all prompts in one batch."""
+        from vllm import SamplingParams
+
+        asked = SamplingParams(
+            temperature=0.0,
+            max_tokens=steps,
+            ignore_eos=True,
+            logprobs=-1,
+            flat_logprobs=True,
+            detokenize=False,
+        )
+        return [own_words(one.outputs[0]) for one in self.submit(prompts, asked)]
+
+    def computed(self, prompts: Sequence[str]) -> list[dict[str, Streams]]:
+        """The stream after every layer without a trace, one prompt after the other."""
+        return [{"stream": self._computed(prompt)} for prompt in prompts]
+
+    def _computed(self, prompt: str) -> Streams:
+        self.rpc("conformance_watch", self.layers.path, self.layers.layout)
+        self.generate([prompt], 1)
+        found = map(unpacked, self.rpc("conformance_watched"))
+        return {index: rows for streams in found for index, rows in streams.items()}
+
+
+def own_words(output: Any) -> dict[str, list[Tensor]]:
+    """One request's tokens and log-probabilities, float32 [vocabulary] a step."""
+    flat = output.logprobs
+    logits = []
+    for start, end in zip(flat.start_indices, flat.end_indices, strict=True):
+        ids = torch.tensor(flat.token_ids[start:end])
+        step = torch.empty(int(ids.max()) + 1)
+        step[ids] = torch.tensor(flat.logprobs[start:end])
+        logits.append(step)
+    tokens = [torch.tensor([token]) for token in output.token_ids]
+    return {"logits": logits, "tokens": tokens}
+
+
+def worker_class(backend: Backend) -> str:
+    """The qualified name of the worker that vLLM builds in each of its processes."""
+    relay = relay_needed(backend.pipeline, backend.transport)
+    if not torch.cuda.is_available():
+        return cpu.worker_class(backend.pipeline, relay=relay)
+    if relay:
+        return "conformance.engines.vllm.relay.gpu.RelayGPUWorker"
+    return "conformance.engines.vllm.gpu_worker.GPUTraceWorker"
+
+
+def load(job: Job, mode: str = "sync") -> Any:
+    """nnsight's VLLM over the checkpoint, in one of its modes. Raises Refused in vLLM's words."""
+    from nnsight.modeling.vllm import VLLM
+
+    backend = job.backend
+    VLLM._WORKER_CLS = worker_class(backend)
+    try:
+        return VLLM(
+            str(job.checkpoint),
+            dispatch=True,
+            mode=mode,
+            dtype="bfloat16",
+            pipeline_parallel_size=backend.pipeline,
+            tensor_parallel_size=backend.tensor,
+            kv_cache_memory_bytes=cpu.KV_CACHE_BYTES,
+            gpu_memory_utilization=MEMORY_SHARE,
+            max_num_seqs=8,
+            async_scheduling=False,
+            max_logprobs=-1,
+            **({"max_model_len": MAX_LENGTH} | asked_for(job)),
+            **backend.options,
+        )
+    except Exception as error:
+        raise refused(error) or error from error
+
+
+def asked_for(job: Job) -> dict[str, Any]:
+    """vLLM's own words for what a scenario asks of the engine."""
+    settings = job.settings
+    words = {
+        "prefix_cache": "enable_prefix_caching",
+        "step_tokens": "max_num_batched_tokens",
+        "blocks": "num_gpu_blocks_override",
+        "block_tokens": "block_size",
+        "length": "max_model_len",
+    }
+    found = {words[name]: value for name, value in settings.items() if name in words}
+    if "step_tokens" in settings:
+        found["enable_chunked_prefill"] = True
+    if settings.get("extraction"):
+        config = AutoConfig.from_pretrained(job.checkpoint).get_text_config()
+        found |= hidden_states.asked(hidden_states.place(job), config.num_hidden_layers)
+    return found
+
+
+class VLLMEngine:
+    """vLLM's `LLM`; other ways to it derive from this one."""
+
+    kind: type[VLLMModel] = VLLMModel
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.model = self.load()
+        self.ranks = self._traced(Layers(self.model, "", 0, "", TracedLayer)).rpc(
+            "conformance_identity"
+        )
+        count = int(self.ranks[0]["total_layers"])
+        self.path = layer_path(self.model._module, count)
+        self.probe = read_probe(job.probe) if job.probe else Probe((), ())
+        self.settled, self.obstacle = probed(
+            lambda: self._outputs(count), self.probe, job.model.layout, refused
+        )
+        parts = find_parts(self.model._module, self.path, int(self.ranks[0]["vocabulary"]))
+        layers = Layers(self.model, self.path, count, self.settled.layout, TracedLayer, parts)
+        self.lm = self._traced(layers)
+
+    def load(self) -> Any:
+        """nnsight's model, with an engine behind it."""
+        return load(self.job)
+
+    def front(self) -> str:
+        """What takes the requests, as it names itself."""
+        return type(self.model.vllm_entrypoint).__name__
+
+    def _traced(self, layers: Layers) -> VLLMModel:
+        return self.kind(self.model, layers, getattr(self, "probe", Probe((), ())))
+
+    def _outputs(self, count: int) -> list[Any]:
+        """The raw outputs of every layer on the probe prompt."""
+        layers = Layers(self.model, self.path, count, "", TracedLayer)
+        outputs: Any
+        with self._traced(layers).trace(PROBE):
+            # Copies: the buffers that they lie in are overwritten later.
+            outputs = [map_tensors(layers[at].envoy.output, Tensor.clone) for at in range(count)]
+            outputs = save(outputs)
+        return list(outputs)
+
+    def group(self) -> Group:
+        # Equal on every rank, or the engine is not what it says: keep what differs.
+        common = {
+            key: value
+            for key, value in self.ranks[0].items()
+            if all(rank[key] == value for rank in self.ranks)
+        }
+        return Group(
+            model=self.job.model.id,
+            backend=self.job.backend.id,
+            status=self.obstacle.status if self.obstacle else Status.OK,
+            reason=self.settled.reason,
+            layout=self.settled.layout,
+            layout_tried=self.settled.tried,
+            identity={
+                "engine": "vllm",
+                "front": self.front(),
+                "layer_list": self.path,
+                **common,
+                "ranks": len(self.ranks),
+                "stages": [rank["layers"] for rank in self.ranks if rank["tensor_rank"] == 0],
+            },
+        )
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
+        stop_at(self.obstacle, scenario)
+        try:
+            return observe(self.lm, scenario, case)
+        except Exception as error:
+            raise refused(error) or error from error
+
+    def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(self.model.tokenizer(prompt).input_ids) for prompt in case.prompts)
+
+    def close(self) -> None:
+        cpu.close(self.model)
+        shutil.rmtree(hidden_states.place(self.job), ignore_errors=True)
+
+
+def open_engine(job: Job) -> VLLMEngine:
+    if not torch.cuda.is_available():
+        cpu.prepare(fork=True)
+    return VLLMEngine(job)

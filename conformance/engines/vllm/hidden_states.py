@@ -1,0 +1,79 @@
+"""vLLM's own extraction of hidden states: how an engine is asked for it, and what it gave.
+
+A speculative method that speculates nothing hands the states after the layers that it is told
+to a connector, which writes one file a request, once the request is over.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.engines import Refused
+from conformance.engines.vllm.trace_scope import trace_scope
+from conformance.records import Job
+
+#: Where `WritingConnector` is; a script that holds all in one file is in no package.
+_WRITING = f"{__package__}.kv_connector" if __package__ else __name__
+_PACKAGE = "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector"
+
+
+def place(job: Job) -> Path:
+    """Where the files of this job's requests are, until its engine is closed."""
+    return job.folder / "extracted"
+
+
+def asked(folder: Path, layers: int) -> dict[str, Any]:
+    """vLLM's arguments for the states after each of so many layers, in files of this folder.
+
+    Raises Refused where the installed vLLM has nothing of the kind.
+    """
+    _theirs()
+    draft = {"hf_config": {"eagle_aux_hidden_state_layer_ids": list(range(1, layers + 1))}}
+    transfer: dict[str, Any] = {
+        "kv_connector": "ExampleHiddenStatesConnector",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"shared_storage_path": str(folder)},
+    }
+    if not torch.cuda.is_available():
+        transfer["kv_connector"] = "WritingConnector"
+        transfer["kv_connector_module_path"] = _WRITING
+    return {
+        "speculative_config": {
+            "method": "extract_hidden_states",
+            "num_speculative_tokens": 1,
+            "draft_model_config": draft,
+        },
+        "kv_transfer_config": transfer,
+    }
+
+
+def given(entrypoint: Any, output: Any, layers: Sequence[int]) -> dict[int, Tensor]:
+    """[tokens, width] after each of these layers, of the prompt that this output is of."""
+    _run_on(entrypoint)
+    path = output.kv_transfer_params["hidden_states_path"]
+    states = _theirs().load_hidden_states(path)["hidden_states"]
+    return {layer: states[:, layer].clone() for layer in layers}
+
+
+def _run_on(entrypoint: Any) -> None:
+    """An engine in this process runs only when it is told to, and the step after a request's
+    last one is that in which its file is written.
+    """
+    engine = getattr(entrypoint, "llm_engine", None)
+    core = getattr(getattr(engine, "engine_core", None), "engine_core", None)
+    with trace_scope():
+        while core is not None and core.scheduler.has_requests():
+            engine.step()  # type: ignore[union-attr]
+
+
+def _theirs() -> Any:
+    try:
+        return importlib.import_module(_PACKAGE)
+    except ModuleNotFoundError as error:
+        raise Refused(f"this vLLM extracts no hidden states: {error}") from error

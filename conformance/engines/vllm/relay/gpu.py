@@ -1,0 +1,19 @@
+"""The relay on vLLM's CUDA worker, imported by name in the engine's processes."""
+
+from __future__ import annotations
+
+from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
+
+from conformance.engines.vllm.gpu_worker import GPUTraceWorker
+from conformance.engines.vllm.relay.runner import RelayRunner
+from conformance.engines.vllm.relay.worker import RelayWorker
+
+
+class RelayGPURunner(RelayRunner, NNsightGPUModelRunner):  # type: ignore[misc]
+    """nnsight's runner on CUDA, with the relay."""
+
+
+class RelayGPUWorker(RelayWorker, GPUTraceWorker):
+    """vLLM's CUDA worker, with the relay."""
+
+    relay_runner_class = RelayGPURunner

@@ -1,0 +1,262 @@
+"""Recording visits on the stage that owns a location, and replaying them on the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from nnsight.modeling.vllm.interleaver import VLLMInterleaver
+
+from conformance.engines.structure import map_tensors
+from conformance.engines.vllm.relay.errors import StageDivergenceError
+from conformance.engines.vllm.relay.record import (
+    Reader,
+    Served,
+    Unsendable,
+    Visits,
+    digest,
+    same,
+    snapshot,
+)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A worker that took part in a step, and the rows it was entitled to."""
+
+    mediator: Any
+    start: int
+    tokens: int
+    row: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The batch of one step: who took part, how many tokens, and which request in which row."""
+
+    members: tuple[Member, ...]
+    tokens: int
+    requests: tuple[str, ...]
+
+
+class _Whole:
+    """A model's fragments, except that one location's value has been made whole already."""
+
+    def __init__(self, fragments: Any, location: str) -> None:
+        self._fragments = fragments
+        self._location = location
+
+    def fragmented(self, location: str) -> bool:
+        return location != self._location and bool(self._fragments.fragmented(location))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fragments, name)
+
+
+class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
+    """nnsight's interleaver, which notes what it serves when ``log`` is set.
+
+    The class of a loaded engine's interleaver is exchanged for this one, so there is no
+    constructor; ``elsewhere`` and ``log`` are set by :func:`adopt`.
+    """
+
+    #: Where this step's visits are noted, or ``None`` when nobody needs them.
+    log: Visits | None
+    #: Locations of modules that run on several stages, where this stage is not the one that
+    #: serves them.
+    elsewhere: frozenset[str]
+    fragments: Any
+
+    def handle(self, provider: str, value: Any) -> Any:
+        """Serve a visit as nnsight does, and note it."""
+        if provider in self.elsewhere:
+            return value
+        log = self.log
+        if log is None:
+            return super().handle(provider, value)
+        index = len(log.locations)
+        log.locations.append(provider)
+        observed = provider in self.observers
+        if provider not in self.parked and not observed:
+            self.counts[provider] = self.counts.get(provider, 0) + 1
+            return value
+        ready = self._ready(provider)
+        if not ready and not observed:
+            return super().handle(provider, value)
+        return self._serve(log, index, ready, value)
+
+    def _serve(self, log: Visits, index: int, ready: list[Any], value: Any) -> Any:
+        provider = log.locations[index]
+        fragments, undo = self.fragments, None
+        if fragments is not None and fragments.enabled and fragments.fragmented(provider):
+            value, undo = fragments.whole(provider, value)
+            self.fragments = _Whole(fragments, provider)
+        before = snapshot(value)
+        log.served[index] = Served(before, ())
+        try:
+            after = super().handle(provider, value)
+        finally:
+            self.fragments = fragments
+        log.served[index] = Served(before, self.readers(ready, before, after))
+        return after if undo is None else undo(after)
+
+    def readers(self, ready: list[Any], before: Any, after: Any) -> tuple[Reader, ...]:
+        """Each request among ``ready`` with what its own rows were left as."""
+        groups = {mediator.row: mediator.batch_group for mediator in ready}
+        if not groups:
+            return ()
+        if same(before, after):
+            return tuple(Reader(row, None) for row in groups)
+        result = []
+        for row, group in groups.items():
+            mine, left = self._rows(before, group), self._rows(after, group)
+            result.append(Reader(row, None if same(mine, left) else digest(left)))
+        return tuple(result)
+
+    def _rows(self, value: Any, group: list[int]) -> Any:
+        narrow = self.batcher._narrow_tensor
+        return map_tensors(value, lambda t: narrow(t, group) if t.ndim else t)
+
+
+def adopt(interleaver: Any, elsewhere: frozenset[str]) -> RelayInterleaver:
+    """Exchange a loaded engine's interleaver class for the recording one."""
+    interleaver.__class__ = RelayInterleaver
+    interleaver.log = None
+    interleaver.elsewhere = elsewhere
+    adopted: RelayInterleaver = interleaver
+    return adopted
+
+
+@contextmanager
+def placed(interleaver: RelayInterleaver, batch: Batch) -> Iterator[None]:
+    """The interleaver as it was in the step of ``batch``; afterwards as it is now."""
+    batcher = interleaver.batcher
+    before = (interleaver.mediators, batcher.total, interleaver.interleaving)
+    groups = [(m.mediator, m.mediator.batch_group) for m in batch.members]
+    rows = [(m.mediator, getattr(m.mediator, "row", 0)) for m in batch.members]
+    for member in batch.members:
+        member.mediator.batch_group = [member.start, member.tokens]
+        member.mediator.row = member.row
+    batcher.total = batch.tokens
+    interleaver.mediators = [m.mediator for m in batch.members]
+    interleaver.interleaving = True
+    interleaver.reindex()
+    try:
+        yield
+    finally:
+        interleaver.mediators, batcher.total, interleaver.interleaving = before
+        for mediator, group in groups:
+            mediator.batch_group = group
+        for mediator, row in rows:
+            mediator.row = row
+        interleaver.reindex()
+
+
+def _to_rows(interleaver: RelayInterleaver, batch: Batch) -> None:
+    """Sampling follows the forward: one row per request, and only living workers."""
+    for member in batch.members:
+        member.mediator.batch_group = [member.row, 1]
+    interleaver.batcher.total = len(batch.requests)
+    interleaver.mediators = [m.mediator for m in batch.members if m.mediator.alive]
+    interleaver.reindex()
+
+
+def replay(
+    interleaver: RelayInterleaver, visits: Visits, batch: Batch, device: torch.device
+) -> dict[int, StageDivergenceError]:
+    """Let this stage's workers see another stage's visits as if the modules ran here.
+
+    The workers must be placed (see :func:`placed`). Returns, by row of the batch, the
+    requests whose copy here did not do what the owner's copy did.
+    """
+    errors: dict[int, StageDivergenceError] = {}
+    log, interleaver.log = interleaver.log, None
+    elsewhere, interleaver.elsewhere = interleaver.elsewhere, frozenset()
+    fragments = interleaver.fragments
+    counts, served = interleaver.counts, visits.served
+    boundary = visits.boundary
+    try:
+        for index, location in enumerate(visits.locations):
+            if index == boundary:
+                _to_rows(interleaver, batch)
+            entry = served.get(index)
+            if entry is None and location not in interleaver.parked:
+                counts[location] = counts.get(location, 0) + 1
+                continue
+            ready = interleaver._ready(location)
+            if entry is None:
+                # Counted, and no more: what the owner did not serve has no value here.
+                counts[location] = counts.get(location, 0) + 1
+                for mediator in ready:
+                    errors.setdefault(mediator.row, _unserved(location, visits.stage))
+                continue
+            if isinstance(entry.value, Unsendable):
+                counts[location] = counts.get(location, 0) + 1
+                for reader in entry.readers:
+                    errors.setdefault(reader.row, _unsendable(location, entry.value))
+                continue
+            before = map_tensors(entry.value, lambda t: t.to(device))
+            value = snapshot(before)
+            if fragments is not None and fragments.enabled:
+                interleaver.fragments = _Whole(fragments, location)
+            after = interleaver.handle(location, value)
+            interleaver.fragments = fragments
+            here = interleaver.readers(ready, before, after)
+            _compare(errors, location, visits.stage, entry.readers, here)
+    finally:
+        interleaver.log, interleaver.elsewhere = log, elsewhere
+        interleaver.fragments = fragments
+    return errors
+
+
+def _compare(
+    errors: dict[int, StageDivergenceError],
+    location: str,
+    owner: int,
+    owners: tuple[Reader, ...],
+    copies: tuple[Reader, ...],
+) -> None:
+    there, here = dict(owners), dict(copies)
+    for row in here.keys() | there.keys():
+        if row not in there:
+            errors.setdefault(row, _unserved(location, owner))
+        elif row not in here:
+            errors.setdefault(row, _unread(location, owner))
+        elif here[row] != there[row]:
+            errors.setdefault(row, _different(location, owner))
+
+
+_HINT = (
+    "A block runs once per stage; what it reads from its process (ids, clocks, files, other "
+    "random states) must not decide what it does."
+)
+
+
+def _unserved(location: str, owner: int) -> StageDivergenceError:
+    return StageDivergenceError(
+        f"'{location}' was requested, but the copy of this block on stage {owner}, where it "
+        f"lives, did not ask for it. {_HINT}"
+    )
+
+
+def _unread(location: str, owner: int) -> StageDivergenceError:
+    return StageDivergenceError(
+        f"'{location}' was used on stage {owner}, where it lives, but the copy of this block on "
+        f"another stage did not ask for it. {_HINT}"
+    )
+
+
+def _different(location: str, owner: int) -> StageDivergenceError:
+    return StageDivergenceError(
+        f"the edit of '{location}' that stage {owner} applied is not the edit that another "
+        f"stage's copy of this block made. {_HINT}"
+    )
+
+
+def _unsendable(location: str, value: Unsendable) -> StageDivergenceError:
+    return StageDivergenceError(
+        f"'{location}' holds a {value.kind}, which cannot be sent to the other stages"
+    )

@@ -1,0 +1,367 @@
+"""One stage's part in the relay: which step it is, what was sent, received and replayed.
+
+All decisions are taken from the scheduler's output and the requests' payloads, which are the
+same on every rank, so no stage asks another whether there is something to receive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from nnsight.intervention.errors import capture_exception
+from nnsight.intervention.interleaver import EarlyStopException
+from nnsight.modeling.vllm.model_runners.GPUModelRunner import Request, Requests
+
+from conformance.engines.vllm.relay.errors import StageFailedError
+from conformance.engines.vllm.relay.record import Message, Names, Visits, pack, unpack
+from conformance.engines.vllm.relay.replay import Batch, Member, RelayInterleaver, placed, replay
+from conformance.engines.vllm.relay.transport import Column
+
+#: The name under which visits travel beside the activations.
+RECORD = "conformance.relay"
+
+#: Seconds for which a request that ended without a collect is kept: an asynchronous client
+#: collects after the scheduler has forgotten the request, a synchronous one before.
+GRACE = 5.0
+
+
+@dataclass
+class _Tracked:
+    """A request with a block, and the last step it was scheduled in."""
+
+    request: Request
+    last: int = 0
+
+
+@dataclass
+class _Step:
+    """The step in progress."""
+
+    number: int
+    received: tuple[Visits, ...] = ()
+    batch: Batch | None = None
+    told: bool = False
+
+
+@dataclass
+class Relay:
+    """The relay's state on one rank."""
+
+    column: Column
+    interleaver: RelayInterleaver
+    requests: Requests
+    device: torch.device
+    stages: int
+    tensor_rank: int
+    tensor_size: int
+    modules: dict[str, Any]
+    paths: dict[int, str]
+    number: int = 0
+    replayed: int = 0
+    step: _Step | None = None
+    tracked: dict[str, _Tracked] = field(default_factory=dict)
+    batches: dict[int, Batch] = field(default_factory=dict)
+    errors: dict[str, Any] = field(default_factory=dict)
+    ended: dict[str, float] = field(default_factory=dict)
+    outgoing: dict[int, Names] = field(default_factory=dict)
+    incoming: dict[int, Names] = field(default_factory=dict)
+    failed: bool = False
+    bytes_sent: int = 0
+    sending: Any = None
+
+    @property
+    def stage(self) -> int:
+        return self.column.stage
+
+    @property
+    def last(self) -> bool:
+        return self.stage == self.stages - 1
+
+    @property
+    def reports(self) -> bool:
+        """Whether saved values are taken from this rank: one that has seen everything."""
+        return self.last and self.tensor_rank == 0
+
+    # -- before the forward ------------------------------------------------------------
+
+    def begin(self, scheduled: Any) -> None:
+        """Start a step: replay what is due.
+
+        What the earlier stages saw comes with their activations (see :meth:`accept`).
+        """
+        self.step, self.failed = None, False
+        self._track(scheduled.scheduled_new_reqs)
+        traced = [i for i in scheduled.num_scheduled_tokens if i in self.tracked]
+        finished = [i for i in scheduled.finished_req_ids if i in self.tracked]
+        bound = max((self.tracked[i].last for i in (*traced, *finished)), default=0)
+        if traced:
+            # No more than `stages` steps are in flight, so the older ones are done.
+            bound = max(bound, self.number + 1 - self.stages)
+        self.catch_up(bound)
+        for request_id in finished:
+            del self.tracked[request_id]
+            self.ended[request_id] = time.monotonic()
+        self._forget_ended()
+        if not traced:
+            return
+        self.number += 1
+        for request_id in traced:
+            self.tracked[request_id].last = self.number
+        self.step = _Step(self.number)
+        if self.stage:
+            self.column.wait(self.stage - 1, self.number)
+
+    def accept(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Take the earlier stages' visits out of the activations they sent.
+
+        A stage that could not run the step sends its error in the place of activations, so
+        that this one raises instead of waiting for them.
+        """
+        data = tensors.pop(RECORD, None)
+        if data is None or self.step is None:
+            return
+        # What vLLM's shared memory hands out may begin anywhere.
+        message = self._unpack(data if data.storage_offset() == 0 else data.clone(), self.stage - 1)
+        self._expect(message, self.step.number, self.stage - 1)
+        self.errors.update(message.errors)
+        if message.poison is not None:
+            self.fail(message.poison)
+            raise StageFailedError(message.poison)
+        self.step.received = message.visits
+
+    def _track(self, new: Iterable[Any]) -> None:
+        for data in new:
+            extra = getattr(data.sampling_params, "extra_args", None) or {}
+            if data.req_id not in self.tracked and (
+                self.requests.templates or "nnsight_mediator" in extra
+            ):
+                self.tracked[data.req_id] = _Tracked(Request(data.req_id))
+
+    def _forget_ended(self) -> None:
+        """Drop workers of requests that were aborted: no collect comes for those."""
+        now = time.monotonic()
+        for request_id, ended in list(self.ended.items()):
+            request = self.requests.requests.get(request_id)
+            if request is not None and now - ended < GRACE:
+                continue
+            del self.ended[request_id]
+            self.errors.pop(request_id, None)
+            if request is not None:
+                for mediator in request.workers():
+                    self.requests.finish_dangling(mediator, quiet=True)
+                del self.requests.requests[request_id]
+
+    def scoped(self, spans: list[tuple[str, int]]) -> None:
+        """The step's batch is known: replay the earlier stages and start noting our own."""
+        interleaver, step = self.interleaver, self.step
+        if step is not None:
+            members = tuple(
+                Member(m, m.batch_group[0], m.batch_group[1], m.row) for m in interleaver.mediators
+            )
+            step.batch = Batch(members, interleaver.batcher.total, tuple(i for i, _ in spans))
+            for visits in step.received:
+                self._replay(visits, step.batch)
+        interleaver.log = Visits(self.stage)
+
+    # -- after it ----------------------------------------------------------------------
+
+    def forwarded(self) -> torch.Tensor | None:
+        """The forward ran. What every stage but the last has to send with its activations."""
+        step, log = self.step, self.interleaver.log
+        if log is not None:
+            log.end_tokens()
+        if self.last or log is None:
+            return None
+        self.interleaver.log = None
+        self._credit(log, step)
+        if step is None or step.batch is None:
+            return None
+        self.batches[step.number] = step.batch
+        message = Message(step.number, (*step.received, log), self._errors(step.batch))
+        step.told = True
+        return self._packed(self.stage + 1, message)
+
+    def handing_on(self) -> None:
+        """The activations, or the error in their place, are about to go to the next stage.
+
+        Not once they are gone: what does not fit into vLLM's buffer waits for its receiver.
+        """
+        if self.step is not None and not self.last:
+            self.column.ring(self.stage + 1, self.step.number)
+
+    def sampled(self) -> None:
+        """The step is over on the last stage, which tells the earlier ones what they missed."""
+        step, log = self.step, self.interleaver.log
+        self.interleaver.log = None
+        if log is None or not self.last:
+            return
+        self._credit(log, step)
+        if step is None:
+            return
+        errors = {} if step.batch is None else self._errors(step.batch)
+        for stage in range(self.stage):
+            missed = tuple(v for v in (*step.received, log) if v.stage > stage)
+            self._send(stage, Message(step.number, missed, errors))
+        step.told = True
+        self.step = None
+
+    def fail(self, reason: str) -> None:
+        """This stage cannot finish the step: let no other stage wait for it."""
+        step = self.step
+        self.failed, self.interleaver.log = True, None
+        if step is None or step.told:
+            return
+        step.told = True
+        poison = Message(step.number, poison=reason)
+        if self.last:
+            for stage in range(self.stage):
+                self._send(stage, poison)
+        else:
+            from vllm.distributed.parallel_state import get_pp_group
+
+            # Gloo sends from the tensor that its handle holds: nothing may be dropped yet.
+            data = {RECORD: self._packed(self.stage + 1, poison)}
+            self.handing_on()
+            self.sending = get_pp_group().isend_tensor_dict(data)
+
+    # -- later -------------------------------------------------------------------------
+
+    def catch_up(self, bound: int) -> None:
+        """Replay the later stages' visits of the steps up to ``bound``."""
+        while not self.last and self.replayed < bound:
+            message = self._unpack(self.column.receive(self.stages - 1), self.stages - 1)
+            self.replayed += 1
+            self._expect(message, self.replayed, self.stages - 1)
+            self.errors.update(message.errors)
+            batch = self.batches.pop(message.step, None)
+            if batch is None or message.poison is not None:
+                continue
+            with placed(self.interleaver, batch):
+                for visits in message.visits:
+                    self._replay(visits, batch)
+            for visits in message.visits:
+                self._credit(visits, None, batch)
+
+    def collecting(self, finished: set[str]) -> None:
+        """The named requests are over: bring their workers up to their last step."""
+        over = {i: t for i, t in self.tracked.items() if t.request.named(finished)}
+        self.catch_up(max((t.last for t in over.values()), default=0))
+        for request_id in over:
+            del self.tracked[request_id]
+
+    def collected(self) -> None:
+        """Let go of what the collected requests held."""
+        for request_id in [i for i in self.errors if i not in self.requests.requests]:
+            del self.errors[request_id]
+        if not self.requests.requests:
+            self.interleaver.mediators = []
+            self.interleaver.reindex()
+
+    def failures(self, wanted: set[str]) -> dict[str, Any]:
+        """By engine id, the errors this stage alone can know of.
+
+        Not an early stop, and not a read left dangling: both are for the reporting stage,
+        whose copy has seen the whole run. Nor what that stage knows of already.
+        """
+        found = {}
+        for request in self.requests.requests.values():
+            if request.named(wanted) and request.id not in self.errors:
+                error = self._error(request)
+                if error is not None:
+                    found[request.key(wanted)[0]] = error
+        return found
+
+    def accept_errors(self, wanted: set[str]) -> None:
+        """On the reporting stage: adopt other stages' errors where its own copy has none."""
+        for request_id, error in self.errors.items():
+            request = self.requests.requests.get(request_id)
+            if request is not None and request.named(wanted) and self._died(request) is None:
+                request.error = error
+
+    def state(self) -> dict[str, Any]:
+        """Counters that must be zero when no trace is in flight, and two that grow."""
+        self._forget_ended()
+        return {
+            "stage": self.stage,
+            "requests": len(self.requests.requests),
+            "tracked": len(self.tracked),
+            "unsent": self.column.unsent,
+            "records": len(self.batches),
+            "errors": len(self.errors),
+            "mediators": len(self.interleaver.mediators),
+            "steps": self.number,
+            "bytes": self.bytes_sent,
+        }
+
+    # -- parts -------------------------------------------------------------------------
+
+    def _unpack(self, data: torch.Tensor, stage: int) -> Message:
+        return unpack(data, self.incoming.setdefault(stage, Names()), self.modules)
+
+    def _expect(self, message: Message, step: int, stage: int) -> None:
+        if message.step != step:
+            raise RuntimeError(
+                f"stage {self.stage} expected step {step} from stage {stage}, got {message.step}"
+            )
+
+    def _packed(self, stage: int, message: Message) -> torch.Tensor:
+        data = pack(message, self.outgoing.setdefault(stage, Names()), self.paths)
+        if self.tensor_size > 1 and data.numel() % self.tensor_size == 0:
+            # vLLM cuts what divides evenly among the tensor-parallel ranks, and each of them
+            # sends a part; this one has a message of its own.
+            data = torch.cat([data, data.new_zeros(1)])
+        self.bytes_sent += data.numel()
+        return data
+
+    def _send(self, stage: int, message: Message) -> None:
+        self.column.send(stage, self._packed(stage, message))
+
+    def _replay(self, visits: Visits, batch: Batch) -> None:
+        for row, error in replay(self.interleaver, visits, batch, self.device).items():
+            request = self.requests.requests.get(batch.requests[row])
+            if request is not None and request.error is None:
+                request.error = capture_exception(error)
+
+    def _credit(self, visits: Visits, step: _Step | None, batch: Batch | None = None) -> None:
+        """Keep visits of a step from the count of workers that were not in it.
+
+        Counts belong to the interleaver, so a worker's own count is what has passed since it
+        started; a visit in which it had no part must not move it.
+        """
+        batch = batch if batch is not None or step is None else step.batch
+        inside = set() if batch is None else {id(m.mediator) for m in batch.members}
+        lists = [visits] if step is None else [*step.received, visits]
+        for mediator in self.requests.workers():
+            if mediator.worker is None or not mediator.alive or id(mediator) in inside:
+                continue
+            start = mediator.counts_at_start
+            for each in lists:
+                for location in each.locations:
+                    start[location] = start.get(location, 0) + 1
+
+    def _died(self, request: Request) -> Any:
+        """The captured exception that ended one of the request's blocks here, if real."""
+        for mediator in request.workers():
+            exception = mediator.exception
+            if exception is not None and not isinstance(exception, EarlyStopException):
+                return capture_exception(exception)
+        return None
+
+    def _error(self, request: Request) -> Any:
+        died = self._died(request)
+        return died if died is not None else request.error
+
+    def _errors(self, batch: Batch) -> dict[str, Any]:
+        """Errors of this and the earlier stages' copies in the batch, for the next stage."""
+        found = {}
+        for request_id in batch.requests:
+            request = self.requests.requests.get(request_id)
+            error = None if request is None else self._error(request)
+            error = error or self.errors.get(request_id)
+            if error is not None:
+                found[request_id] = error
+        return found

@@ -1,0 +1,83 @@
+"""Weights of modules that live on another stage, fetched when a block uses them.
+
+Weights do not change, so fetching one has no place in the order of steps: each stage answers
+from a thread of its own, over a local socket, and what was fetched is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
+
+import torch
+
+from conformance.engines.vllm.relay.errors import RemoteWeightError
+from conformance.engines.vllm.relay.placeholders import Tree
+from conformance.engines.vllm.relay.record import decode, encode
+from conformance.engines.vllm.relay.transport import Column
+
+
+def _find(modules: dict[str, torch.nn.Module], path: str, name: str) -> torch.Tensor | None:
+    module = modules.get(path)
+    if module is None:
+        return None
+    held = module._parameters.get(name)
+    return held if held is not None else module._buffers.get(name)
+
+
+def _serve(listener: Listener, modules: dict[str, torch.nn.Module]) -> None:
+    while True:
+        try:
+            with listener.accept() as connection:
+                path, name = connection.recv()
+                found = _find(modules, path, name)
+                data = b"" if found is None else encode(found.data).numpy().tobytes()
+                connection.send_bytes(data)
+        except (OSError, EOFError):
+            continue
+
+
+class Owners:
+    """Which stage holds which module, and the way to its weights."""
+
+    def __init__(self, column: Column, tree: Tree, device: torch.device) -> None:
+        self.device = device
+        listener = Listener(None, authkey=None, backlog=16)
+        threading.Thread(
+            target=_serve, args=(listener, tree.here), daemon=True, name="relay-weights"
+        ).start()
+        gathered: list[Any] = column.gather(
+            (sorted(tree.here), tree.spanning, (os.uname().nodename, listener.address))
+        )
+        self.spanning: list[frozenset[str]] = [spanning for _, spanning, _ in gathered]
+        self.addresses = [address for _, _, address in gathered]
+        self.stage_of: dict[str, int] = {}
+        for stage, (paths, _, _) in enumerate(gathered):
+            for path in paths:
+                self.stage_of.setdefault(path, stage)
+        self._kept: dict[tuple[str, str], torch.Tensor] = {}
+
+    def fetch(self, path: str, name: str) -> torch.Tensor:
+        """The parameter or buffer ``name`` of the module at ``path``, on this stage's device."""
+        key = (path, name)
+        if key not in self._kept:
+            self._kept[key] = self._ask(path, name).to(self.device)
+        return self._kept[key]
+
+    def _ask(self, path: str, name: str) -> torch.Tensor:
+        stage = self.stage_of.get(path)
+        if stage is None:
+            raise RemoteWeightError(f"no stage holds '{path}'")
+        host, address = self.addresses[stage]
+        if host != os.uname().nodename:
+            raise RemoteWeightError(f"{path}.{name} lives on stage {stage}, on another machine")
+        connection: Connection
+        with Client(address) as connection:
+            connection.send((path, name))
+            data = connection.recv_bytes()
+        if not data:
+            raise RemoteWeightError(f"{path}.{name} lives on stage {stage}, which lacks it")
+        value: torch.Tensor = decode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        return value

@@ -1,0 +1,126 @@
+"""nnsight-serve over HTTP on the loopback: the client has no weights, the server no scenario.
+
+The server is a process of the worker's own. It runs nnsight's application as nnsight-serve
+does, with one more address, by which it can be asked what it is and what it does without nnsight.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+import socket
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import httpx
+import torch
+import uvicorn
+from fastapi import Request, Response
+from nnsight.modeling.vllm.serve import server as nnsight_serve
+
+from conformance.engines.vllm import cpu
+from conformance.engines.vllm.async_engine import generated
+from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
+from conformance.records import Job
+
+#: A request waits for the engine's load, then for a trace: seconds.
+PATIENCE = 600.0
+#: Seconds that the server has to end after it was told to.
+FAREWELL = 10.0
+
+
+def serve(job: Job, listener: socket.socket) -> None:
+    """The server's process: load the engine, then answer on this socket until ended."""
+    model = load(job, mode="async")
+    nnsight_serve.set_model(model)
+    nnsight_serve.app.post("/conformance/{method}")(_ask)
+    config = uvicorn.Config(nnsight_serve.app, log_level="warning", access_log=False)
+    # uvicorn raises the signal that ended it once more: it would end the process before the
+    # engine's own, which holds what the worker waits on.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        cpu.close(model)
+
+
+async def _ask(method: str, request: Request) -> Response:
+    """Run a method of the workers, or `generate` without a block; both ways pickled."""
+    args = pickle.loads(await request.body())  # noqa: S301 - our own client, on the loopback
+    engine = nnsight_serve._ready().vllm_entrypoint
+    if method == "generate":
+        answer = await generated(engine, *args)
+    else:
+        answer = await engine.collective_rpc(method, args=args)
+    return Response(pickle.dumps(answer), media_type="application/octet-stream")
+
+
+class ServedModel(VLLMModel):
+    """`lm` of a scenario whose traces go to a server."""
+
+    #: Where it is; a class attribute, so that a block that is sent does not carry it.
+    url = ""
+
+    def way(self) -> dict[str, Any]:
+        return {"serve": ServedModel.url}
+
+    def rpc(self, method: str, *args: Any) -> list[Any]:
+        body = pickle.dumps(args)
+        reply = httpx.post(f"{self.url}/conformance/{method}", content=body, timeout=PATIENCE)
+        reply.raise_for_status()
+        answers: list[Any] = pickle.loads(reply.content)  # noqa: S301 - our own server
+        return answers
+
+    def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:
+        return self.rpc("generate", list(prompts), asked)
+
+    def edit(self) -> Any:
+        return self.model.edit(serve=self.url)
+
+
+class ServedEngine(VLLMEngine):
+    kind = ServedModel
+
+    def load(self) -> Any:
+        """The server, and a client's model without weights."""
+        from nnsight.modeling.vllm import VLLM
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        self.server = _process()(target=serve, args=(self.job, listener))
+        self.server.start()
+        # Its copy only: should the server die, requests are refused and do not wait for ever.
+        listener.close()
+        ServedModel.url = f"http://127.0.0.1:{port}"
+        try:
+            httpx.get(f"{ServedModel.url}/health", timeout=PATIENCE).raise_for_status()
+        except httpx.TransportError as error:
+            words = "the server ended while it loaded; the root cause is above"
+            raise RuntimeError(words) from error
+        return VLLM(str(self.job.checkpoint), dtype="bfloat16")
+
+    def front(self) -> str:
+        told = httpx.get(f"{ServedModel.url}/openapi.json", timeout=PATIENCE).json()
+        return str(told["info"]["title"])
+
+    def close(self) -> None:
+        self.server.terminate()
+        self.server.join(FAREWELL)
+        if self.server.is_alive():
+            self.server.kill()
+            self.server.join()
+
+
+def _process() -> type[BaseProcess]:
+    """A forked process has all imports done; a CUDA context would be of no use in it."""
+    if torch.cuda.is_available():
+        return multiprocessing.get_context("spawn").Process
+    return multiprocessing.get_context("fork").Process
+
+
+def open_engine(job: Job) -> ServedEngine:
+    if not torch.cuda.is_available():
+        cpu.prepare(fork=True)
+    return ServedEngine(job)

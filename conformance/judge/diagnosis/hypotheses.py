@@ -1,0 +1,138 @@
+"""Known ways in which a tensor can be another one than it should: what each predicts.
+
+Here: values the truth holds elsewhere; `transformations` has what is computed from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from conformance.judge.diagnosis import transformations
+from conformance.judge.diagnosis.predictions import Hypothesis, Scene, make, only
+from conformance.records import Site
+
+#: Batches of more rows are not searched for a shifted span.
+_LONGEST_BATCH = 256
+
+
+def propose(scene: Scene) -> Iterator[Hypothesis]:
+    """Every hypothesis that applies here, the simpler before the more contrived."""
+    yield from transformations.algebra(scene)
+    yield from _elsewhere(scene)
+    yield from transformations.branches(scene)
+    yield from _other_rows(scene)
+    if scene.site.name == "logits":
+        yield from transformations.logits(scene)
+    yield from transformations.ingredients(scene)
+
+
+def general(kind: str, words: str) -> str:
+    """The words for several observations that each have their own (prompt, factor, order)."""
+    return {
+        "other-prompt": "another prompt's rows",
+        "permuted": "rows in another order",
+        "scaled": "a multiple of the right value",
+    }.get(kind, words)
+
+
+def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
+    """The value of another layer, step, run, prompt or name."""
+    here = scene.site
+    for site, known in scene.known.items():
+        if site == here or known.rows.shape[1] != scene.rows.shape[1]:
+            continue
+        source = ""
+        if site.layer is not None and here.layer is not None and only(site, here, "layer"):
+            kind = f"layer{site.layer - here.layer:+d}"
+            words = f"the value of {_apart(site.layer - here.layer, 'layer')}"
+            source = f"layer {site.layer}"
+        elif only(site, here, "step"):
+            kind = f"step{site.step - here.step:+d}"
+            words = f"the value of {_apart(site.step - here.step, 'step')}"
+            source = f"step {site.step}"
+        elif only(site, here, "run"):
+            kind, words = f"{site.run}-run", f"the {site.run} run's value"
+        elif only(site, here, "prompt"):
+            kind, words = "other-prompt", f"the rows of prompt {site.prompt}"
+        elif replace(site, name=here.name, layer=here.layer) == here:
+            if _known_alike(scene, site):
+                continue
+            layer = "" if site.layer is None else f" of layer {site.layer}"
+            kind, words = f"name:{site.name}", f"the value of {site.name!r}{layer}"
+        else:
+            continue
+        yield make(scene, kind, words, known.rows, known.noise, source)
+
+
+def _known_alike(scene: Scene, site: Site) -> bool:
+    """Does the truth hold the same by the observation's own name? Then that one says it."""
+    twin = scene.known.get(replace(site, name=scene.site.name))
+    return twin is not None and torch.equal(twin.rows, scene.known[site].rows)
+
+
+def _apart(distance: int, what: str) -> str:
+    """+1 → "the next layer", -2 → "the layer 2 further back"."""
+    if abs(distance) == 1:
+        return f"the {'next' if distance > 0 else 'previous'} {what}"
+    return f"the {what} {abs(distance)} further {'on' if distance > 0 else 'back'}"
+
+
+def _other_rows(scene: Scene) -> Iterator[Hypothesis]:
+    """Rows of the batch in another place: shifted, one for all, in another order."""
+    here = scene.site
+    prompts = sorted(
+        (site for site in scene.known if site == here or only(site, here, "prompt")),
+        key=lambda site: site.prompt,
+    )
+    widths = {scene.known[site].rows.shape[1] for site in prompts}
+    batch = torch.cat([scene.known[site].rows for site in prompts])
+    noise = torch.cat([scene.known[site].noise for site in prompts])
+    count, total = len(scene.own.rows), len(batch)
+    if len(widths) != 1 or total > _LONGEST_BATCH or total < 2:
+        return
+    inside_own = torch.arange(count)
+    for shift in (1, -1, 2, -2):
+        source = inside_own + shift
+        valid = (source >= 0) & (source < count)
+        words = f"the row of {_apart(shift, 'token')}"
+        own, rows = source.clamp(0, count - 1), scene.own.rows
+        if int(valid.sum()) * 2 >= count:
+            yield _picked(scene, f"token{shift:+d}", words, rows, scene.own.noise, own, valid)
+    start = sum(len(scene.known[site].rows) for site in prompts[: prompts.index(here)])
+    for shift in sorted(range(-start - count + 1, total - start), key=abs):
+        source = torch.arange(start + shift, start + shift + count)
+        inside = (source >= 0) & (source < total)
+        if shift and int(inside.sum()) * 2 >= count:
+            source = source.clamp(0, total - 1)
+            words = f"rows of the batch {abs(shift)} further {'on' if shift > 0 else 'back'}"
+            yield _picked(scene, f"span{shift:+d}", words, batch, noise, source, inside)
+    if count == 1:
+        return
+    everywhere = torch.ones(count, dtype=torch.bool)
+    for kind, token in (("first-row", 0), ("last-row", count - 1)):
+        source = torch.full((count,), start + token)
+        words = f"token {token}'s row at every token"
+        yield _picked(scene, kind, words, batch, noise, source, everywhere)
+    if len(scene.rows) == count:
+        nearest = torch.cdist(scene.rows, batch).argmin(dim=1)
+        words = f"rows in another order ({', '.join(map(str, (nearest - start).tolist()))})"
+        yield _picked(scene, "permuted", words, batch, noise, nearest, everywhere)
+
+
+def _picked(
+    scene: Scene,
+    kind: str,
+    words: str,
+    batch: Tensor,
+    noise: Tensor,
+    source: Tensor,
+    valid: Tensor,
+) -> Hypothesis:
+    made = make(scene, kind, words, batch[source], noise[source])
+    length = min(len(valid), len(made.valid))
+    made.valid[:length] &= valid[:length]
+    return made

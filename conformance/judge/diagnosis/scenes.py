@@ -1,0 +1,42 @@
+"""What a failed observation is compared with to find out what it really holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from conformance.judge.diagnosis.predictions import Known, Scene
+from conformance.judge.evidence import Evidence
+from conformance.judge.measures import metrics
+from conformance.records import Site
+
+
+def value(evidence: Evidence, site: Site) -> Scene:
+    """The observation among everything the truth holds."""
+    reference = evidence.reference
+    auxiliary = {other: metrics.rows(tensor) for other, tensor in reference.auxiliary.items()}
+    if site.name == "logits":
+        auxiliary[site] = metrics.rows(reference.truth[site])
+    rows = reference.floor(site).view(evidence.rows[site])
+    return Scene(site, rows, reference.known(), auxiliary)
+
+
+def change(evidence: Evidence, site: Site) -> Scene:
+    """The change that the write made to the observation, among the truth's changes."""
+    known = {}
+    for other in evidence.effects:
+        before, after = (
+            evidence.reference.floor(twin) for twin in (replace(other, run="clean"), other)
+        )
+        known[other] = Known(
+            (after.truth - before.truth) * before.bulk, torch.hypot(after.noise, before.noise)
+        )
+    return Scene(site, _change_of(evidence, site), known, {})
+
+
+def _change_of(evidence: Evidence, site: Site) -> Tensor:
+    clean = replace(site, run="clean")
+    honest = evidence.reference.floor(clean)
+    return honest.view(evidence.rows[site] - evidence.rows[clean]) * honest.bulk

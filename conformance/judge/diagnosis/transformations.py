@@ -1,0 +1,189 @@
+"""Values computed from the truth: branches of a layer, multiples, caps, wrong ingredients.
+
+Most need nothing but the truth's other observations of the same cell; those about the
+two branches of a layer need what the reference may record under the member `aux`:
+
+    mlp.<layer>        [tokens, width]  what the layer's second branch adds to the stream
+    attention.<layer>  [tokens, width]  what its first branch adds; computed here from the
+                                        others where the stream before the layer is known
+    normed.<layer>     [tokens, width]  the stream after the layer, through the next norm
+    embedding          [tokens, width]  the stream before the first layer
+    uncapped           [vocabulary]     logits before the soft cap and scale
+
+Sites and shapes are those of ordinary observations ("aux|clean/p0/s0/mlp.3"), computed in
+float32. All are optional; any other name is tried as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from conformance.judge.diagnosis.predictions import Hypothesis, Scene, make, only
+from conformance.judge.measures import metrics
+from conformance.records import Site
+
+#: Soft caps in use: Gemma-2 has 30 on logits and 50 on attention scores.
+_CAPS = (15.0, 20.0, 30.0, 50.0)
+#: Auxiliary observations with hypotheses of their own.
+_SPECIAL = frozenset({"mlp", "attention", "normed", "uncapped", "logits"})
+
+
+def branches(scene: Scene) -> Iterator[Hypothesis]:
+    """One branch of the layer without, or twice with, the stream it is added to.
+
+    In an edited run also those of the clean run: half a write leaves the other half.
+    """
+    here = scene.site
+    for run, tag, of in (
+        (here.run, "", ""),
+        *([("clean", "clean-", " of the clean run")] if here.run == "edited" else []),
+    ):
+        site = replace(here, run=run)
+        known = scene.known.get(site)
+        if known is None:
+            continue
+        for name, value in _parts(scene, site):
+            if value.shape == known.rows.shape:
+                for kind, words, rows in _branch(name, known.rows, value):
+                    noise = _grown(known.noise, known.rows, rows)
+                    yield make(scene, tag + kind, words + of, rows, noise)
+    for site, value in scene.auxiliary.items():
+        layer = here.layer if site.layer is None else site.layer
+        same = replace(site, name=here.name, layer=layer) == here
+        if same and site.name not in _SPECIAL and value.shape == scene.own.rows.shape:
+            yield make(scene, site.name, f"the {site.name}", value, scene.own.noise)
+
+
+def _parts(scene: Scene, site: Site) -> Iterator[tuple[str, Tensor]]:
+    """What is known of the layer's branches; attention as what is left of its contribution."""
+    mlp = scene.auxiliary.get(replace(site, name="mlp"))
+    attention = scene.auxiliary.get(replace(site, name="attention"))
+    before = None
+    if site.layer:
+        earlier = scene.known.get(replace(site, layer=site.layer - 1))
+        before = None if earlier is None else earlier.rows
+    elif site.layer == 0:
+        before = scene.auxiliary.get(replace(site, name="embedding", layer=None))
+    stream = scene.known[site].rows
+    whole = mlp is not None and before is not None and before.shape == mlp.shape == stream.shape
+    if attention is None and mlp is not None and before is not None and whole:
+        attention = stream - before - mlp
+    normed = scene.auxiliary.get(replace(site, name="normed"))
+    for name, value in (("mlp", mlp), ("attention", attention), ("normed", normed)):
+        if value is not None:
+            yield name, value
+
+
+def _grown(noise: Tensor, known: Tensor, rows: Tensor) -> Tensor:
+    """The noise of a prediction that is longer than the value the noise was measured of."""
+    longer: Tensor = rows.norm(dim=-1) / known.norm(dim=-1).clamp_min(1e-30)
+    return noise * longer.clamp_min(1.0)
+
+
+def _branch(name: str, o: Tensor, value: Tensor) -> Iterator[tuple[str, str, Tensor]]:
+    if name == "normed":
+        yield "norm-applied", "the stream after the next norm", value
+        return
+    branch = {"mlp": "MLP", "attention": "attention"}[name]
+    yield f"{name}-only", f"the {branch} output without the residual", value
+    yield f"{name}-missing", f"the residual without the {branch} output", o - value
+    yield f"{name}-twice", f"the stream with the {branch} output counted twice", o + value
+    words = f"the stream with the residual before the {branch} counted twice"
+    yield f"{name}-residual-twice", words, 2 * o - value
+
+
+def algebra(scene: Scene) -> Iterator[Hypothesis]:
+    """Nothing, a multiple, a layer's own contribution, positions, swapped halves."""
+    o, noise = scene.own.rows, scene.own.noise
+    yield make(scene, "zero", "zero", torch.zeros_like(o), noise)
+    mask = metrics.bulk(o)
+    size = float((o * o * mask).sum())
+    factor = float((scene.rows * o * mask).sum()) / size if size > 0 else math.nan
+    if math.isfinite(factor) and abs(factor) > 0.01 and abs(factor - 1) > 0.01:
+        kind, words = _multiple(factor, o.shape[1])
+        yield make(scene, kind, words, factor * o, abs(factor) * noise)
+    if scene.site.layer is not None:
+        before = scene.known.get(replace(scene.site, layer=scene.site.layer - 1))
+        if before is not None and before.rows.shape == o.shape:
+            both = torch.hypot(noise, before.noise)
+            words = "the layer's own contribution without the stream before it"
+            yield make(scene, "contribution", words, o - before.rows, both)
+            words = "the stream with the layer's input counted twice"
+            yield make(scene, "input-twice", words, o + before.rows, both)
+    position = torch.arange(len(o), dtype=o.dtype).unsqueeze(1).expand_as(o)
+    yield make(scene, "positions", "token positions instead of activations", position, noise)
+    half = o.shape[1] // 2
+    swapped = torch.cat([o[:, half:], o[:, :half]], dim=1)
+    yield make(scene, "columns", "its two halves of the width swapped", swapped, noise)
+
+
+def _multiple(factor: float, width: int) -> tuple[str, str]:
+    for kind, value, words in (
+        ("doubled", 2.0, "twice the right value"),
+        ("halved", 0.5, "half the right value"),
+        ("sign", -1.0, "the right value with the opposite sign"),
+        (
+            "embedding-scale",
+            math.sqrt(width),
+            "the right value with the embedding's scale once more",
+        ),
+        ("embedding-scale", 1 / math.sqrt(width), "the right value without the embedding's scale"),
+    ):
+        if abs(factor / value - 1) < 0.02:
+            return kind, words
+    return "scaled", f"{factor:.3g} times the right value"
+
+
+def logits(scene: Scene) -> Iterator[Hypothesis]:
+    """The soft cap applied once more, or left out. Rows are compared without their means."""
+    raw = scene.auxiliary.get(replace(scene.site, name="uncapped"))
+    if raw is not None and raw.shape == scene.own.rows.shape:
+        grown = scene.own.noise * raw.norm() / scene.own.rows.norm().clamp_min(1e-30)
+        yield make(scene, "uncapped", "logits before the soft cap", _centred(raw), grown)
+    logits = scene.auxiliary.get(replace(scene.site, name="logits"))
+    if logits is None:
+        return
+    for cap in _CAPS:
+        again = cap * torch.tanh(logits / cap)
+        yield make(
+            scene, "softcap", f"a soft cap of {cap:g} once more", _centred(again), scene.own.noise
+        )
+        if float(logits.abs().max()) < cap:
+            words = f"logits without the soft cap of {cap:g}"
+            without = cap * torch.atanh(logits / cap)
+            yield make(scene, "uncapped", words, _centred(without), scene.own.noise)
+
+
+def _centred(rows: Tensor) -> Tensor:
+    return rows - rows.mean(dim=-1, keepdim=True)
+
+
+def ingredients(scene: Scene) -> Iterator[Hypothesis]:
+    """A sum or difference computed with another prompt's value in place of its own."""
+    here = scene.site
+    if here.name in {"stream", "logits"}:
+        return
+    o, noise = scene.own.rows, scene.own.noise
+    for site, own in scene.known.items():
+        if replace(site, name=here.name, layer=here.layer) != here or site.name == here.name:
+            continue
+        for other, foreign in scene.known.items():
+            if other == site or not only(other, site, "prompt"):
+                continue
+            count = min(len(o), len(foreign.rows), len(own.rows))
+            if own.rows.shape[1] != o.shape[1]:
+                continue
+            change = foreign.rows[:count] - own.rows[:count]
+            for sign in (1, -1):
+                yield make(
+                    scene,
+                    f"ingredient:{site.name}",
+                    f"what {site.name!r} of prompt {other.prompt} gives",
+                    o[:count] + sign * change,
+                    noise[:count] + foreign.noise[:count] + own.noise[:count],
+                )

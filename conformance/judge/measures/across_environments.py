@@ -1,0 +1,67 @@
+"""The same backend in several environments: who observed the very same bits (pure).
+
+Shown, not gated on: other versions of an engine may compute the same in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from conformance.judge.measures.relations import compare_exact, same_bits
+from conformance.records import Backend, Relation
+
+Observed = Mapping[str, Tensor]
+
+TITLE = "the same bits in every environment"
+
+
+class Environments:
+    """One case on all columns: those of one backend are compared with each other, once."""
+
+    def __init__(self, backends: Sequence[Backend]) -> None:
+        self._of = {backend.id: backend.of or backend.id for backend in backends}
+        self._known: dict[str, tuple[dict[str, Observed], list[list[str]]]] = {}
+
+    def relations(self, column: str, observed: Callable[[str], Observed]) -> tuple[Relation, ...]:
+        """How a column's observations stand to those of its backend elsewhere; none where it
+        runs in one environment only. `observed` gives a column's.
+        """
+        backend = self._of[column]
+        if backend not in self._known:
+            names = [name for name, of in self._of.items() if of == backend]
+            columns = {name: seen for name in names if (seen := observed(name))}
+            self._known[backend] = columns, alike(columns)
+        columns, sets = self._known[backend]
+        return (same_elsewhere(column, sets, columns),) if len(columns) > 1 else ()
+
+
+def alike(columns: Mapping[str, Observed]) -> list[list[str]]:
+    """The columns in sets that observed bitwise the same, in the order of their first."""
+    found: list[list[str]] = []
+    for name, observed in columns.items():
+        for known in found:
+            if same_bits(columns[known[0]], observed):
+                known.append(name)
+                break
+        else:
+            found.append([name])
+    return found
+
+
+def same_elsewhere(
+    own: str, sets: Sequence[Sequence[str]], columns: Mapping[str, Observed]
+) -> Relation:
+    """Whether every other environment observed what this one did, and where the first
+    difference to each is.
+    """
+    said = []
+    for names in sets:
+        others = ", ".join(name for name in names if name != own)
+        if own in names:
+            said += [f"the same in {others}"] if others else []
+            continue
+        first = compare_exact(columns[own], columns[names[0]])[0]
+        said.append(f"others in {others} ({first.site}: {first.message})")
+    return Relation(TITLE, holds=len(sets) == 1, detail="; ".join(said))

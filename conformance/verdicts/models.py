@@ -1,0 +1,75 @@
+"""The models of a run are judged side by side, in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from conformance.parallel import side_by_side, worth
+from conformance.records import Backend, Cell, CellResult, Model, Thresholds
+from conformance.scenario import Scenario, discover
+from conformance.store import RunFolder
+from conformance.verdicts.columns import judge_model, model_info
+
+#: What a process of its own judges by.
+_scenarios: dict[str, Scenario] = {}
+
+
+def judge_models(
+    run: RunFolder, scenarios: Mapping[str, Scenario], thresholds: Thresholds
+) -> dict[str, CellResult]:
+    """The verdicts on every planned cell of a run, by id."""
+    planned = run.plan()
+    cells: dict[str, list[Cell]] = {model.id: [] for model in planned.models}
+    for cell in planned.cells:
+        cells[cell.model].append(cell)
+    # The largest first: one that is begun last would be waited for alone.
+    models = sorted(planned.models, key=lambda model: -_size(run, model))
+    asked = [(run.path, model, planned.backends, cells[model.id], thresholds) for model in models]
+    folders = {one.path.parent for one in scenarios.values()}
+    processes = worth(len(planned.cells)) if len(folders) == 1 else 0
+    judged: Iterable[dict[str, CellResult]] = (_judged(*one, scenarios) for one in asked)
+    if processes:
+        judged = side_by_side(
+            _judged_elsewhere,
+            asked,
+            processes=processes,
+            begin=_begin,
+            begin_with=(folders.pop(),),
+        )
+    return {name: result for results in judged for name, result in results.items()}
+
+
+def _size(run: RunFolder, model: Model) -> int:
+    """Numbers in the stream of one token after all layers, which the work grows with."""
+    info = model_info(run, model)
+    return info.layers * info.width
+
+
+def _begin(folder: Path) -> None:
+    """Scenarios hold functions, which no pipe can carry: they are imported again."""
+    torch.set_num_threads(1)
+    _scenarios.update(discover(folder))
+
+
+def _judged_elsewhere(
+    path: Path,
+    model: Model,
+    backends: Sequence[Backend],
+    cells: Sequence[Cell],
+    thresholds: Thresholds,
+) -> dict[str, CellResult]:
+    return _judged(path, model, backends, cells, thresholds, _scenarios)
+
+
+def _judged(
+    path: Path,
+    model: Model,
+    backends: Sequence[Backend],
+    cells: Sequence[Cell],
+    thresholds: Thresholds,
+    scenarios: Mapping[str, Scenario],
+) -> dict[str, CellResult]:
+    return judge_model(RunFolder(path), model, backends, cells, scenarios, thresholds)

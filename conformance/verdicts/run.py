@@ -1,0 +1,77 @@
+"""A stored run → its results: every planned cell gets a verdict. No engine is needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from conformance import engine_settings
+from conformance.errors import ExitCode
+from conformance.jobs import BUILD
+from conformance.records import (
+    SCHEMA,
+    CellResult,
+    Environment,
+    Footer,
+    Group,
+    Results,
+    RunInfo,
+    Thresholds,
+)
+from conformance.scenario import Scenario
+from conformance.store import RunFolder
+from conformance.verdicts.columns import model_info
+from conformance.verdicts.models import judge_models
+
+
+def judge_run(
+    run: RunFolder,
+    scenarios: Mapping[str, Scenario],
+    thresholds: Thresholds,
+    *,
+    info: RunInfo,
+    environment: Environment,
+) -> Results:
+    """The verdict on every planned cell of a stored run.
+
+    Raises ConformanceError for a run without a plan or with damaged observations.
+    """
+    planned = run.plan()
+    judged = judge_models(run, scenarios, thresholds)
+    cells_in_order = tuple(judged[cell.id] for cell in planned.cells)
+    names = {cell.scenario for cell in planned.cells}
+    return Results(
+        schema=SCHEMA,
+        run=info,
+        environment=replace(environment, thresholds=thresholds),
+        models=tuple(model_info(run, model) for model in planned.models),
+        backends=planned.backends,
+        scenarios=tuple(one.info() for one in scenarios.values() if one.name in names),
+        groups=_groups(run),
+        cells=cells_in_order,
+        footer=Footer(
+            planned=len(planned.cells),
+            judged=len(cells_in_order),
+            verdicts=dict(sorted(Counter(str(c.verdict) for c in cells_in_order).items())),
+            exit_code=exit_code_of(cells_in_order),
+        ),
+    )
+
+
+def exit_code_of(cells: Sequence[CellResult]) -> ExitCode:
+    """3 when something of ours failed, else 1 when an unexpected cell did, else 0."""
+    failed = [cell for cell in cells if cell.verdict.fails and not cell.expected]
+    if any(cell.harness for cell in failed):
+        return ExitCode.HARNESS
+    return ExitCode.UNEXPECTED if failed else ExitCode.OK
+
+
+def _groups(run: RunFolder) -> tuple[Group, ...]:
+    """Every worker's own account. One that never got so far as to write it has none."""
+    found = (
+        run.group(model, backend)
+        for model, backend in run.groups()
+        if backend != BUILD.id and engine_settings.MARK not in backend
+    )
+    return tuple(group for group in found if group is not None)

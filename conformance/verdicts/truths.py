@@ -1,0 +1,114 @@
+"""What a candidate is compared with: the reference of its case, along its own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from conformance.generated_tokens import by_member, continuation, differing
+from conformance.jobs import FORCED, REFERENCE
+from conformance.judge.reference import Reference, read_reference
+from conformance.records import Case, Site, Status
+from conformance.store import RunFolder
+
+#: By member and site, and the ids of the prompts.
+Observed = tuple[dict[str, dict[str, Tensor]], tuple[tuple[int, ...], ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """The reference's observations of one case: by member and site, and the prompts' ids.
+
+    `reference` is the same, ready to judge by: it keeps the noise floors that it was once
+    asked for.
+    """
+
+    members: Mapping[str, Mapping[str, Tensor]]
+    reference: Reference
+    prompt_ids: tuple[tuple[int, ...], ...]
+
+
+class Truths:
+    """The references of one case of one model. Every column is judged by them, so they are
+    read once; the same object is given to columns that generated the same tokens. `twin`
+    says that the case has a clean and an edited run. `before` is another case, whose noise
+    floors are taken over where it observed the same.
+    """
+
+    def __init__(
+        self, run: RunFolder, model: str, case: Case, *, twin: bool, before: Truths | None = None
+    ) -> None:
+        self.run = run
+        self.model = model
+        self.case = case
+        self.twin = twin
+        self._lender = before.lender() if before else None
+        self._known: dict[str, Truth | str] = {}
+
+    def along(self, observed: Mapping[str, Tensor]) -> Truth | str:
+        """The reference along this candidate's own tokens, or in words why there is none.
+
+        A run in which the candidate chose other tokens is taken from the reference that was
+        held to them. Where that is absent the plain one stays, and the judge says so.
+        """
+        plain = self._plain()
+        if isinstance(plain, str):
+            return plain
+        prompts = len(self.case.prompts)
+        other = differing(
+            continuation(observed, prompts), continuation(plain.members["truth"], prompts)
+        )
+        if not other:
+            return plain
+        along = replace(self.case, forced=other)
+        if along.key not in self._known:
+            forced = self._observed(FORCED.id, along)
+            self._known[along.key] = (
+                plain
+                if isinstance(forced, str)
+                else self._made(merged(plain.members, forced[0], set(other)), plain.prompt_ids)
+            )
+        return self._known[along.key]
+
+    def lender(self) -> Reference | None:
+        """The plain reference, where it could be read."""
+        plain = self._known.get(REFERENCE.id)
+        return plain.reference if isinstance(plain, Truth) else None
+
+    def _plain(self) -> Truth | str:
+        if REFERENCE.id not in self._known:
+            found = self._observed(REFERENCE.id, self.case)
+            self._known[REFERENCE.id] = found if isinstance(found, str) else self._made(*found)
+        return self._known[REFERENCE.id]
+
+    def _made(
+        self, members: Mapping[str, Mapping[str, Tensor]], prompt_ids: tuple[tuple[int, ...], ...]
+    ) -> Truth | str:
+        reference = read_reference(members, twin=self.twin)
+        if isinstance(reference, str):
+            return f"the reference cannot be used: {reference}"
+        if (lender := self.lender() or self._lender) is not None:
+            reference.borrow(lender)
+        return Truth(members, reference, prompt_ids)
+
+    def _observed(self, backend: str, case: Case) -> Observed | str:
+        outcome = self.run.outcome(self.model, backend, case.key)
+        if outcome is None or outcome.status is not Status.OK:
+            words = outcome.reason if outcome else "it did not run"
+            return f"nothing to compare with: the reference failed: {words}"
+        return by_member(self.run.observations(self.model, backend, case.key)), outcome.prompt_ids
+
+
+def merged(
+    plain: Mapping[str, Mapping[str, Tensor]],
+    forced: Mapping[str, Mapping[str, Tensor]],
+    runs: Collection[str],
+) -> dict[str, dict[str, Tensor]]:
+    """The plain reference with some of its runs taken from a forced one."""
+    return {
+        name: {site: value for site, value in values.items() if Site.parse(site).run not in runs}
+        | dict(forced.get(name, {}))
+        for name, values in plain.items()
+    }

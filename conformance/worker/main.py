@@ -1,0 +1,292 @@
+"""The child that runs one group: load once, run the cells, write what was observed.
+
+    python -m conformance.worker.main JOB.json
+
+It only observes; it never compares. Its standard output is the group's log and is never
+parsed. A cell without an outcome means that this process died or hung, which the runner
+tells apart.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from conformance import sessions
+from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
+from conformance.builtin.one_layer import ONE_LAYER
+from conformance.builtin.probe import PROBING
+from conformance.engines import Engine, Refused, Unreadable
+from conformance.engines.refusals import refusal
+from conformance.errors import ConformanceError
+from conformance.records import Case, Group, Job, Outcome, Status
+from conformance.scenario import Scenario, discover
+from conformance.store import GroupFolder, installed
+from conformance.store.files import read_record
+from conformance.worker.root_cause import cause, points_elsewhere
+
+#: Errors that no engine can cause from inside this package.
+_OUR_MISTAKES = (NameError, SyntaxError, ImportError)
+
+_PACKAGE = Path(__file__).parent.parent
+
+
+class Said:
+    """The events file: what the worker is doing, one JSON object a line.
+
+    Times are of the monotonic clock, which all processes of a machine share.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+
+    def __call__(self, event: str, **what: Any) -> None:
+        line = {"event": event, "at": time.monotonic(), "pid": os.getpid(), **what}
+        self._file.write(json.dumps(line) + "\n")
+
+
+def main(path: Path) -> int:
+    """Run the job in this file; returns the exit status of the process."""
+    lead_session()
+    job = read_record(Job, path)
+    if job is None:
+        raise ConformanceError("there is no such job", path=path)
+    folder = GroupFolder(job.folder)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    redirect(folder.log)
+    try:
+        return run(job, folder, Said(folder.events))
+    except Exception:  # noqa: BLE001 - the engine's own are caught further in
+        traceback.print_exc()
+        return sessions.HARNESS_FAILED
+
+
+def lead_session() -> None:
+    """Become findable: whoever ends this worker ends all that its engine started."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    sessions.die_with_parent()
+    sessions.adopt_orphans()
+    # A crash is expected now and then; the memory of an engine is not wanted on the disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def redirect(log: Path) -> None:
+    """Send everything written by this process and its children to the log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(target, stream)
+    os.close(target)
+    faulthandler.enable(file=2)
+    # The runner asks for every thread's stack before it ends a worker that hangs.
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+
+
+def run(job: Job, folder: GroupFolder, say: Said) -> int:
+    """Load the engine and run every case that has no outcome yet."""
+    begun, log_start = time.monotonic(), folder.log_size()
+    say("loading")
+    todo = [case for case in job.cases if folder.outcome(case.key) is None]
+    try:
+        built_in = {one.name: one for one in (PROBING, ONE_LAYER)}
+        scenarios = built_in | WITHOUT_NNSIGHT | discover(job.scenarios) if todo else {}
+        engine = _open(job)
+        group = replace(
+            engine.group(),
+            model=job.model.id,
+            backend=job.backend.id,
+            versions=installed(),
+            load_seconds=time.monotonic() - begun,
+            peak_mib=peak_mib(),
+        )
+    except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
+        outcome = _outcome_of(error)
+        return _refuse_all(job, folder, todo, say, outcome, begun=begun, log_start=log_start)
+    processes = sessions.members(os.getpid())
+    shared = sorted(sessions.shared_files(processes))
+    say("loaded", seconds=group.load_seconds, shared=shared)
+    different = differences(job.expect, group.identity)
+    if different:
+        words = f"the engine is not what the column says: {'; '.join(different)}"
+        group = replace(group, status=Status.UNKNOWN, reason=words)
+    folder.write_group(group)
+    for case in todo:
+        if different:
+            _record(folder, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, say)
+            continue
+        say("started", case=case.key)
+        case_start = folder.log_size()
+        outcome, observed = observe(engine, scenarios, case)
+        outcome = _with_cause(outcome, folder, case_start)
+        if outcome.status is Status.ERROR and not all(map(sessions.alive, processes)):
+            sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended.\n")
+            say("died", case=case.key, words=outcome.reason)
+            return 1
+        _record(folder, case, outcome, observed, say)
+        if outcome.status is Status.ERROR and group.status is not Status.ERROR:
+            break  # a fresh worker takes the rest: no cell meets an engine that has raised
+    peak, seconds = peak_mib(), time.monotonic() - begun
+    folder.write_group(replace(group, seconds=seconds, peak_mib=peak))
+    say("closing")
+    engine.close()
+    say("closed")
+    return 0
+
+
+def _open(job: Job) -> Engine:
+    module, _, function = job.engine.partition(":")
+    engine: Engine = getattr(importlib.import_module(module), function)(job)
+    return engine
+
+
+def _refuse_all(
+    job: Job,
+    folder: GroupFolder,
+    todo: list[Case],
+    say: Said,
+    outcome: Outcome,
+    *,
+    begun: float,
+    log_start: int,
+) -> int:
+    """The engine did not start: its words stand for the group and for each of its cells."""
+    outcome = _with_cause(outcome, folder, log_start)
+    sys.stderr.write(f"{outcome.detail}\n")
+    sys.stderr.flush()
+    seconds = time.monotonic() - begun
+    tail = folder.log_tail(log_start)
+    for case in todo:
+        _record(folder, case, replace(outcome, detail=outcome.detail or tail), {}, say)
+    folder.write_group(
+        Group(
+            job.model.id,
+            job.backend.id,
+            status=outcome.status,
+            reason=outcome.reason,
+            versions=installed(),
+            load_seconds=seconds,
+            seconds=seconds,
+            peak_mib=peak_mib(),
+            log_tail=tail,
+        )
+    )
+    say("closed")
+    return 0
+
+
+def _with_cause(outcome: Outcome, folder: GroupFolder, log_start: int) -> Outcome:
+    """The same in the words of the process that knows, where this one's say only where to look."""
+    if not points_elsewhere(outcome.reason):
+        return outcome
+    found, context = cause(folder.log_text(log_start), outcome.reason)
+    if not found:
+        return outcome
+    refuses = refusal(found)
+    return replace(
+        outcome,
+        status=Status.UNSUPPORTED if refuses else outcome.status,
+        reason=str(refuses or f"{found} (raised as: {outcome.reason})"),
+        detail=f"{outcome.detail}\n{context}\n",
+    )
+
+
+def observe(
+    engine: Engine, scenarios: Mapping[str, Scenario], case: Case
+) -> tuple[Outcome, Mapping[str, Any]]:
+    """Run one case; every way in which it can end becomes an outcome."""
+    begun = time.monotonic()
+    try:
+        observed = engine.run(_scenario(scenarios, case.scenario), case)
+        seconds = time.monotonic() - begun
+        prompt_ids = engine.prompt_ids(case)
+    except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
+        return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
+    if not observed:
+        return Outcome(Status.UNKNOWN, seconds, "nothing was observed"), {}
+    return Outcome(Status.OK, seconds, prompt_ids=prompt_ids), observed
+
+
+def _scenario(scenarios: Mapping[str, Scenario], name: str) -> Scenario:
+    if name not in scenarios:
+        raise ConformanceError(f"there is no scenario {name!r}")
+    return scenarios[name]
+
+
+def _record(
+    folder: GroupFolder, case: Case, outcome: Outcome, observed: Mapping[str, Any], say: Said
+) -> None:
+    try:
+        folder.write_cell(case.key, outcome, observed)
+    except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
+        # A full disk, or an engine that returned something else than tensors: not a trace's.
+        outcome = replace(_outcome_of(error), harness=True, seconds=outcome.seconds)
+        folder.write_cell(case.key, outcome, {})
+    say("finished", case=case.key, status=outcome.status, seconds=outcome.seconds)
+
+
+def _outcome_of(error: Exception) -> Outcome:
+    """What an exception says about the cell: refused, unreadable, or an error."""
+    words = str(error).strip()
+    if isinstance(error, Refused):
+        return Outcome(Status.UNSUPPORTED, reason=words)
+    if isinstance(error, Unreadable):
+        return Outcome(Status.STRUCTURE, reason=words)
+    return Outcome(
+        Status.ERROR,
+        reason=f"{type(error).__name__}: {words}" if words else type(error).__name__,
+        detail="".join(traceback.format_exception(error)),
+        harness=ours(error),
+    )
+
+
+def ours(error: BaseException) -> bool:
+    """Whether the harness, not the engine or the trace, is to blame.
+
+    A wrong value met in our code may come from the engine; a misspelt name cannot.
+    """
+    if isinstance(error, ConformanceError):
+        return True
+    if not isinstance(error, _OUR_MISTAKES):
+        return False
+    if isinstance(error, ImportError):
+        return (error.name or "").split(".")[0] == "conformance"
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(_PACKAGE)
+
+
+def differences(expected: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
+    """What the engine says of itself that is not what its column says."""
+    plain = json.loads(json.dumps(dict(identity), default=str))
+    wanted = json.loads(json.dumps(dict(expected), default=str))
+    return [
+        f"{name} is {plain[name]!r}, expected {value!r}"
+        if name in plain
+        else f"{name} is not known, expected {value!r}"
+        for name, value in wanted.items()
+        if name not in plain or plain[name] != value
+    ]
+
+
+def peak_mib() -> float:
+    """Peak resident size of this process and of the largest of its ended children, in MiB."""
+    return sum(
+        resource.getrusage(who).ru_maxrss / 1024
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

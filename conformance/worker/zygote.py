@@ -1,0 +1,195 @@
+"""A warm process that forks workers, so that the imports of an engine are paid once.
+
+    python -m conformance.worker.zygote FD [MODULE]
+
+FD is one end of a stream socket; both sides write JSON objects, one a line:
+
+    ← {"is": "ready", "seconds": …}   or {"is": "failed", "words": …}
+    → {"id": …, "job": PATH}
+    ← {"is": "started", "id": …, "pid": …}
+    ← {"is": "exited", "id": …, "status": …, "left": […]}
+
+`status` is what `os.waitstatus_to_exitcode` says. When the socket closes, because the
+runner ended in whatever way, every worker's session is killed and the zygote ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+from conformance import sessions
+
+
+class Zygote:
+    """The loop between the runner's requests and the ends of children."""
+
+    def __init__(self, runner: socket.socket, parent: int) -> None:
+        self._runner = runner
+        self._parent = parent
+        self._workers: dict[int, str] = {}
+        self._buffer = b""
+        #: Processes that the imports started, such as Python's resource tracker.
+        self._own = sessions.descendants(os.getpid())
+        self._wakeup, self._wake = socket.socketpair()
+        for end in (self._wakeup, self._wake):
+            end.setblocking(False)
+
+    def serve(self) -> None:
+        """Return when the runner has closed its end."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._runner, selectors.EVENT_READ)
+            selector.register(self._wakeup, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if self._wakeup in ready:
+                    with suppress(BlockingIOError):
+                        self._wakeup.recv(4096)
+                    self._reap()
+                if self._runner in ready and not self._obey():
+                    return
+
+    def end(self) -> None:
+        """Leave nobody behind."""
+        for pid in self._workers:
+            sessions.kill(pid)
+        for pid in sessions.descendants(os.getpid()):
+            sessions.kill(pid)
+        mark = os.environ.get(sessions.MARK)
+        if mark and os.getppid() != self._parent:
+            # The runner has ended: whatever still carries its mark is an orphan.
+            sessions.kill_marked(mark)
+
+    def _obey(self) -> bool:
+        try:
+            data = self._runner.recv(65536)
+        except ConnectionError:
+            data = b""
+        if not data:
+            return False
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            self._start(request["id"], Path(request["job"]))
+        return True
+
+    def _start(self, identifier: str, job: Path) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(job)
+        self._workers[pid] = identifier
+        self.say({"is": "started", "id": identifier, "pid": pid})
+
+    def _become_worker(self, job: Path) -> NoReturn:
+        code = 1
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            for end in (self._runner, self._wakeup, self._wake):
+                end.close()
+            from conformance.worker import main
+
+            code = main.main(job)
+            atexit._run_exitfuncs()  # noqa: SLF001 - what multiprocessing does in its children
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        except BaseException:  # noqa: BLE001 - nothing may return into the zygote's loop
+            traceback.print_exc()
+        finally:
+            with suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            # Not through the zygote's own frames, which are still on this stack.
+            os._exit(code)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            identifier = self._workers.pop(pid, None)
+            if identifier is None:
+                continue
+            left = sessions.kill(pid) | self._kill_strays()
+            self.say(
+                {
+                    "is": "exited",
+                    "id": identifier,
+                    "status": os.waitstatus_to_exitcode(status),
+                    "left": sorted(left),
+                }
+            )
+
+    def _kill_strays(self) -> set[int]:
+        """End children that are no worker: they left the session of a worker that ended."""
+        left: set[int] = set()
+        for child in psutil.Process().children():
+            if child.pid not in self._workers and child.pid not in self._own:
+                left |= sessions.kill(child.pid)
+        return left
+
+    def say(self, message: dict[str, Any]) -> None:
+        with suppress(ConnectionError):  # the loop is about to notice it
+            self._runner.sendall(json.dumps(message).encode() + b"\n")
+
+
+def main(descriptor: int, preload: str = "") -> None:
+    parent = os.getppid()
+    # Imports take seconds in which no socket is read.
+    sessions.die_with_parent()
+    sessions.adopt_orphans()
+    # The runner decides: a `timeout` or a closed terminal tells its whole process group, and
+    # who dies between stopping a session and killing it leaves it stopped for ever.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    runner = socket.socket(fileno=descriptor)
+    begun = time.monotonic()
+    try:
+        importlib.import_module("conformance.worker.main")
+        if preload:
+            importlib.import_module(preload)
+    except Exception as error:  # noqa: BLE001 - an engine's import can raise anything
+        traceback.print_exc()
+        words = f"{type(error).__name__}: {error}"
+        runner.sendall(json.dumps({"is": "failed", "words": words}).encode() + b"\n")
+        return
+    # Pages that the collector does not touch stay shared with every worker.
+    gc.collect()
+    gc.freeze()
+    if (threads := psutil.Process().num_threads()) > 1:
+        # A fork copies only the thread that forks: a lock that another one holds stays held.
+        sys.stderr.write(f"{preload} has left {threads} threads: a worker may hang\n")
+    sessions.die_with_parent(enabled=False)
+    zygote = Zygote(runner, parent)
+    zygote.say({"is": "ready", "seconds": time.monotonic() - begun})
+    try:
+        zygote.serve()
+    finally:
+        zygote.end()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:3])

@@ -1,0 +1,176 @@
+"""The checkpoints themselves: built for every entry of the manifest, the same each time."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from conformance import manifest
+from conformance.builtin.probe import PROBE
+from conformance.checkpoints import cache_folder, locate, obtain
+from conformance.engines import checkpoint_builder
+from conformance.errors import ConformanceError
+from conformance.records import Backend, Job, Model, Source
+from conformance.scenario import PAIR
+
+pytestmark = pytest.mark.engine
+
+MODELS = {each.id: each for each in manifest.load(Path(__file__).parents[2] / "models.yaml").models}
+TINY = [each for each in MODELS.values() if each.sources[0].kind == "tiny"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(params=TINY, ids=lambda model: model.id)
+def made(request, cache):
+    return obtain(request.param, cache, checkpoint_builder.build)
+
+
+def greedy(model, tokenizer, prompt, steps=8):
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    with torch.no_grad():
+        out = model.generate(ids, max_new_tokens=steps, do_sample=False)
+    return out[0, ids.shape[1] :].tolist()
+
+
+def holds(config, wanted):
+    """Is every key of an entry in the config? A mapping may have got more of its own."""
+    return all(
+        holds(config[key], value) if isinstance(value, dict) else config[key] == value
+        for key, value in wanted.items()
+    )
+
+
+def test_a_tiny_model_is_what_its_entry_says(made, request):
+    config = AutoConfig.from_pretrained(made.path)
+    wanted = request.node.callspec.params["made"]
+    keys = dict(wanted.sources[0].config)
+    unread = keys.pop(checkpoint_builder.UNREAD, {})
+    assert config.model_type == made.architecture == wanted.architecture
+    assert made.layers == config.num_hidden_layers >= 4
+    assert made.width == config.hidden_size == 256
+    assert holds({key: getattr(config, key) for key in (*keys, *unread)}, {**keys, **unread})
+    model = AutoModelForCausalLM.from_pretrained(made.path)
+    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_tiny_model_hides_no_fault(made):
+    """No norm is the identity, no bias zero; tokens differ between steps and prompts."""
+    model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(made.path)
+    vectors = [each for each in model.parameters() if each.ndim == 1]
+    assert vectors
+    assert all(each.std() > 0.02 for each in vectors)
+    held = [each for each in model.state_dict().values() if each.is_floating_point()]
+    assert all(len(each.unique()) > 1 for each in held if each.numel() > 1)
+    continuations = [greedy(model, tokenizer, prompt) for prompt in (*PAIR, PROBE)]
+    assert all(len(tokens) == 8 for tokens in continuations)
+    assert all(len(set(tokens)) > 1 for tokens in continuations)
+    assert len({tuple(tokens) for tokens in continuations}) == 3
+
+
+def test_a_tiny_model_never_ends_its_text(made):
+    """Eight greedy tokens are eight on every engine: no end is configured, and the one that
+    the tokenizer has is never the likeliest.
+    """
+    model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(made.path)
+    assert model.config.eos_token_id is None
+    assert model.generation_config.eos_token_id is None
+    assert tokenizer.eos_token_id == tokenizer.pad_token_id == 0
+    with torch.no_grad():
+        logits = model(tokenizer(PROBE, return_tensors="pt").input_ids).logits[0]
+    # Some families scale their logits or add a bias: what counts is the distance.
+    assert torch.all(logits.amax(-1) - logits[:, 0] > logits.std(-1))
+
+
+def test_a_tiny_tokenizer_knows_every_id_and_every_text(made):
+    tokenizer = AutoTokenizer.from_pretrained(made.path)
+    assert len(tokenizer) == AutoConfig.from_pretrained(made.path).vocab_size == 512
+    for text in (*PAIR, PROBE, "Ünïcode – 数, \t\n"):
+        assert tokenizer.decode(tokenizer(text).input_ids) == text
+    ids = tokenizer(list(PAIR), padding=True).input_ids
+    assert len(ids[0]) == len(ids[1])
+
+
+def test_a_build_is_the_same_each_time_and_another_seed_gives_another(tmp_path):
+    model = MODELS["gemma2"]
+    first = obtain(model, tmp_path / "a", checkpoint_builder.build)
+    torch.rand(3)
+    assert obtain(model, tmp_path / "b", checkpoint_builder.build).digest == first.digest
+    other = replace(model, sources=(replace(model.sources[0], seed=12),))
+    assert obtain(other, tmp_path / "a", checkpoint_builder.build).digest != first.digest
+
+
+@pytest.mark.parametrize(
+    ("architecture", "key", "words"),
+    [
+        ("llama", "head_dimension", "llama's config has no 'head_dimension'"),
+        ("llamma", "hidden_size", "no architecture 'llamma'"),
+    ],
+)
+def test_what_transformers_would_ignore_is_refused(tmp_path, architecture, key, words):
+    source = Source("tiny", config={"vocab_size": 512, key: 64})
+    with pytest.raises(ConformanceError, match=words):
+        obtain(Model("m", architecture, (source,)), tmp_path, checkpoint_builder.build)
+
+
+def test_a_vocabulary_that_the_tokenizer_cannot_fill_is_refused(tmp_path):
+    source = Source("tiny", config={"vocab_size": 5000})
+    with pytest.raises(ConformanceError, match="the tiny tokenizer has"):
+        obtain(Model("m", "llama", (source,)), tmp_path, checkpoint_builder.build)
+
+
+def test_a_local_folder_is_used_where_it_lies(tmp_path):
+    original = obtain(MODELS["llama"], tmp_path, checkpoint_builder.build)
+    local = Model("mine", "llama", (Source("path", file=str(original.path)),))
+    found = obtain(local, tmp_path, checkpoint_builder.build)
+    assert (found.path / "model.safetensors").resolve() == original.path / "model.safetensors"
+    assert (found.layers, found.digest) == (original.layers, original.digest)
+    AutoModelForCausalLM.from_pretrained(found.path)
+
+
+def test_a_folder_of_another_architecture_is_refused(tmp_path):
+    original = obtain(MODELS["llama"], tmp_path, checkpoint_builder.build)
+    wrong = Model("mine", "gpt2", (Source("path", file=str(original.path)),))
+    with pytest.raises(ConformanceError, match=r"is a llama, models\.yaml says gpt2"):
+        obtain(wrong, tmp_path, checkpoint_builder.build)
+    empty = Model("mine", "gpt2", (Source("path", file=str(tmp_path)),))
+    with pytest.raises(ConformanceError, match=r"holds no config\.json"):
+        obtain(empty, tmp_path, checkpoint_builder.build)
+
+
+def test_a_worker_builds_what_its_job_names(tmp_path):
+    backend = Backend("build", "build")
+    job = Job(
+        "build", MODELS["llama"], backend, tmp_path, tmp_path / "out", tmp_path / "scenarios", ()
+    )
+    engine = checkpoint_builder.open_engine(job)
+    found = locate(MODELS["llama"], tmp_path)
+    identity = engine.group().identity
+    engine.close()
+    assert found is not None
+    assert identity["path"] == str(found.path)
+    assert (identity["digest"], identity["layers"], identity["width"]) == (found.digest, 4, 256)
+
+
+@pytest.mark.slow
+def test_the_real_model_is_the_published_one():
+    """Its embedding of "Hello world" has the statistics that upstream's report of the
+    aliasing fault gives for a clone, and it knows the capital of France.
+    """
+    made = obtain(MODELS["smollm2-135m"], cache_folder(), checkpoint_builder.build)
+    assert (made.layers, made.width) == (30, 576)
+    model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.bfloat16).eval()
+    tokenizer = AutoTokenizer.from_pretrained(made.path)
+    ids = tokenizer("Hello world", return_tensors="pt").input_ids
+    embedded = model.get_input_embeddings()(ids).float()
+    seen = [embedded.min().item(), embedded.max().item(), embedded.std().item()]
+    assert seen == pytest.approx([-0.4785, 0.4141, 0.1096], abs=5e-5)
+    words = tokenizer.decode(greedy(model, tokenizer, "The capital of France is"))
+    assert words.startswith(" Paris.")

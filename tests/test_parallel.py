@@ -1,0 +1,53 @@
+"""Work in processes of its own: what comes back, and how it ends."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from conformance import parallel
+from conformance.errors import ConformanceError, ExitCode
+
+
+def double(number):
+    return 2 * number, os.getpid()
+
+
+def refuse(number):
+    raise ConformanceError("no", path=Path("x.yaml"), line=number, remedy="yes", code=ExitCode(3))
+
+
+def set_up(word):
+    os.environ["SET_UP"] = word
+
+
+def set_up_with(_):
+    return os.environ["SET_UP"], signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def side_by_side(function, count, **more):
+    return list(parallel.side_by_side(function, [(n,) for n in range(count)], processes=2, **more))
+
+
+def test_results_come_in_order_from_other_processes():
+    found = side_by_side(double, 5)
+    assert [number for number, _ in found] == [0, 2, 4, 6, 8]
+    assert os.getpid() not in {pid for _, pid in found}
+
+
+def test_each_process_is_set_up_and_leaves_interrupts_to_its_parent():
+    assert side_by_side(set_up_with, 2, begin=set_up, begin_with=("so",)) == [("so", True)] * 2
+
+
+def test_an_error_arrives_whole():
+    with pytest.raises(ConformanceError) as caught:
+        side_by_side(refuse, 3)
+    assert str(caught.value) == "x.yaml: no\n  → yes"
+    assert caught.value.code is ExitCode.HARNESS
+
+
+@pytest.mark.parametrize(("cells", "cores", "count"), [(100, 8, 0), (900, 8, 2), (9000, 4, 4)])
+def test_a_small_run_needs_no_process(monkeypatch, cells, cores, count):
+    monkeypatch.setattr(parallel, "cores", lambda: cores)
+    assert parallel.worth(cells) == count

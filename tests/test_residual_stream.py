@@ -1,0 +1,94 @@
+"""Layouts: what is written is read back, and the reading that holds is found by measuring."""
+
+import pytest
+import torch
+
+from conformance.residual_stream import LAYOUTS, Layer, describe, settle
+
+TOKENS, WIDTH, DEPTH = 6, 16, 3
+
+
+def truth():
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randn(TOKENS, WIDTH, generator=generator) for _ in range(DEPTH)]
+
+
+def forms(value):
+    """The stream as each layout holds it."""
+    noise = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(1))
+    return {
+        "single": value,
+        "batched": value[None],
+        "dual": (value - noise, noise),
+        "full_plus_stale": (value, noise),
+        "second": (noise, value),
+        "tuple": (value, None),
+        "tuple_batched": (value[None], None),
+    }
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_layout_that_holds_is_found(name):
+    outputs = [forms(value)[name] for value in truth()]
+    settled = settle(outputs, truth(), [0.01] * DEPTH)
+    assert settled.layout == name, settled
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_written_is_read_back(name):
+    output, value = forms(truth()[0])[name], truth()[1]
+    written = LAYOUTS[name].write(output, value)
+    assert LAYOUTS[name].fits(written)
+    assert torch.equal(LAYOUTS[name].read(written), value)
+
+
+def test_no_reading_that_holds_is_said_with_what_was_tried():
+    outputs = [(value * 3, value) for value in truth()]
+    settled = settle(outputs, [value + 1 for value in truth()], [0.01] * DEPTH)
+    assert settled.layout == ""
+    assert "tensor[6, 16]" in settled.reason
+    assert set(settled.tried) == {"dual", "full_plus_stale", "second"}
+
+
+def test_two_readings_that_hold_and_differ_settle_nothing():
+    outputs = [(value, value * 1.0001) for value in truth()]
+    settled = settle(outputs, truth(), [0.01] * DEPTH)
+    assert settled.layout == ""
+    assert "several readings" in settled.reason
+
+
+def test_a_reading_must_hold_at_every_layer():
+    outputs = [forms(value)["dual"] for value in truth()]
+    outputs[-1] = forms(truth()[-1])["full_plus_stale"]
+    assert settle(outputs, truth(), [0.01] * DEPTH).layout == ""
+
+
+def test_a_pinned_layout_must_hold_too():
+    outputs = [forms(value)["dual"] for value in truth()]
+    assert settle(outputs, truth(), [0.01] * DEPTH, "dual").layout == "dual"
+    assert settle(outputs, truth(), [0.01] * DEPTH, "second").layout == ""
+
+
+def test_a_massive_activation_of_one_token_does_not_hide_a_wrong_reading():
+    streams = truth()
+    for value in streams:
+        value[0, 3] = 20_000
+    outputs = [(value, torch.randn(TOKENS, WIDTH)) for value in streams]
+    settled = settle(outputs, streams, [0.01] * DEPTH)
+    assert settled.layout == "full_plus_stale"
+
+
+def test_a_layer_reads_a_copy_and_writes_through():
+    class Envoy:
+        output = torch.zeros(2, 3)
+
+    layer = Layer(Envoy(), "single")
+    read = layer.stream
+    read += 1
+    assert torch.equal(Envoy.output, torch.zeros(2, 3))
+    layer.stream = read
+    assert torch.equal(layer.envoy.output, torch.ones(2, 3))
+
+
+def test_forms_are_described_in_words():
+    assert describe((torch.zeros(2, 3), None)) == "(tensor[2, 3], NoneType)"

@@ -1,0 +1,91 @@
+"""What an engine generated without nnsight, as evidence on its failed cells."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.builtin.engine_alone import COMPUTED, GENERATED
+from conformance.records import Backend, CellResult, Judged, Side, Verdict
+from conformance.verdicts.attributing import attributed, plain_of
+from tests import known_runs
+
+ENGINE = 'File "site-packages/vllm/x.py", line 3'
+OURS = 'File "conformance/scenario.py", line 3'
+OBSERVED = (Judged("p0/s0/logits", Verdict.MATCH), Judged("p0/s0/tokens", Verdict.EXACT))
+
+
+def cell(
+    verdict: Verdict,
+    backend: str = "vllm-pp1",
+    *,
+    observations: tuple[Judged, ...] = OBSERVED,
+    detail: str = "",
+) -> CellResult:
+    more = {"verdict": verdict, "observations": observations, "detail": detail}
+    return known_runs.cell("m", backend, "read", "all", **more)
+
+
+@pytest.mark.parametrize(
+    ("generated", "agrees"),
+    [
+        (cell(Verdict.MATCH), True),
+        (cell(Verdict.WRONG), False),
+        (cell(Verdict.STRUCTURE), False),
+        (cell(Verdict.TIMEOUT, observations=()), False),
+        (cell(Verdict.ERROR, observations=(), detail=ENGINE), False),
+        (cell(Verdict.ERROR, observations=(), detail=OURS), None),
+        (cell(Verdict.UNKNOWN, observations=()), None),
+        (cell(Verdict.UNSUPPORTED, observations=()), None),
+        (cell(Verdict.DRIFT), None),
+        (None, None),
+    ],
+)
+def test_what_it_says_of_a_wrong_cell(generated: CellResult | None, agrees: bool | None) -> None:
+    alone = {GENERATED.name: generated} if generated else {}
+    found = plain_of(cell(Verdict.WRONG), alone)
+    assert (found.agrees if found else None) is agrees
+
+
+STREAMS = (Judged("p0/s0/stream.0", Verdict.MATCH), Judged("p0/s0/stream.1", Verdict.MATCH))
+
+
+def test_its_own_streams_are_evidence_beside_what_it_generates() -> None:
+    right = {
+        GENERATED.name: cell(Verdict.MATCH),
+        COMPUTED.name: cell(Verdict.MATCH, observations=STREAMS),
+    }
+    found = plain_of(cell(Verdict.WRONG), right)
+    assert found is not None and found.agrees and found.streams
+    assert "after 2 layers" in found.evidence and "1 token " in found.evidence
+
+    wrong = right | {COMPUTED.name: cell(Verdict.WRONG, observations=STREAMS)}
+    found = plain_of(cell(Verdict.WRONG), wrong)
+    assert found is not None and not found.agrees and "hooks" in found.evidence
+
+    no_layout = right | {COMPUTED.name: cell(Verdict.STRUCTURE, observations=())}
+    found = plain_of(cell(Verdict.WRONG), no_layout)
+    assert found is not None and found.agrees and not found.streams
+
+
+def test_an_engine_that_drifts_by_itself_explains_drift() -> None:
+    found = plain_of(cell(Verdict.DRIFT), {GENERATED.name: cell(Verdict.DRIFT)})
+    assert found is not None
+    assert not found.agrees
+
+
+def test_only_failed_cells_are_blamed_and_only_for_them_generations_are_judged() -> None:
+    backends = [Backend("hf", "hf"), Backend("vllm-pp1", "vllm")]
+    cells = {one.id: one for one in (cell(Verdict.MATCH, "hf"), cell(Verdict.WRONG))}
+    asked: list[str] = []
+
+    def alone(one: CellResult) -> dict[str, CellResult]:
+        asked.append(one.backend)
+        return {GENERATED.name: cell(Verdict.WRONG)}
+
+    found = attributed(cells, backends, lambda _: None, alone)
+    assert asked == ["vllm-pp1"]
+    assert found["read[m-hf-all]"].attribution is None
+    blamed = found["read[m-vllm-pp1-all]"].attribution
+    assert blamed is not None
+    assert blamed.side is Side.ENGINE
+    assert "its own 1 token " in blamed.evidence

@@ -1,0 +1,175 @@
+"""A stored run is judged with one prepared reference for all columns, and equal ones once."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from conformance import verdicts
+from conformance.jobs import REFERENCE
+from conformance.judge.cell import judge_cell
+from conformance.judge.measures import floor
+from conformance.records import (
+    Backend,
+    Cell,
+    CellResult,
+    Group,
+    Model,
+    Outcome,
+    Status,
+    Thresholds,
+    Verdict,
+)
+from conformance.scenario import scenario
+from conformance.store import RunFolder
+from conformance.verdicts import columns
+from tests.judge import toy
+
+MODEL = Model("toy", "llama", ())
+COLUMNS = tuple(Backend(name, "hf") for name in ("a", "b", "c"))
+OK = Outcome(Status.OK, prompt_ids=toy.IDS)
+
+Observed = dict[str, Tensor]
+
+
+@scenario()
+def reading(lm: object, case: object) -> None: ...
+
+
+@scenario(options={"time": ("first", "second")})
+def twice(lm: object, case: object) -> None: ...
+
+
+def observed(
+    run: RunFolder,
+    cell: str,
+    columns: dict[str, Observed],
+    edits: Mapping[int, toy.Edit] | None = None,
+    model: Model = MODEL,
+) -> None:
+    """The reference of one case, and what the columns observed."""
+    identity = {"layers": toy.LAYERS, "width": toy.WIDTH}
+    reference = run.group_folder(model.id, REFERENCE.id)
+    reference.write_group(Group(model.id, REFERENCE.id, identity=identity))
+    members = toy.reference(partial(toy.observe, edits=edits))
+    tensors = {
+        f"{m}|{site}": value for m, values in members.items() for site, value in values.items()
+    }
+    reference.write_cell(cell, OK, tensors)
+    for backend, values in columns.items():
+        run.write_cell(model.id, backend, cell, OK, values)
+
+
+def judged(folder: Path, columns: dict[str, Observed]) -> dict[str, CellResult]:
+    run = RunFolder(folder)
+    observed(run, "reading.all", columns)
+    cells = [Cell(MODEL.id, backend, "reading", "all") for backend in columns]
+    known = {"reading": reading}
+    found = verdicts.judge_model(run, MODEL, COLUMNS, cells, known, Thresholds())
+    return {cell.backend: cell for cell in found.values()}
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
+    """How often a cell was judged, and how many floors were computed."""
+    cells, floors = [], []
+    made = floor.floors
+
+    def judge(*args: object, **more: object) -> object:
+        cells.append(1)
+        return judge_cell(*args, **more)  # type: ignore[arg-type]
+
+    def compute(truths: list[Tensor], *args: object, **more: object) -> object:
+        floors.extend(truths)
+        return made(truths, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(columns, "judge_cell", judge)
+    monkeypatch.setattr(floor, "floors", compute)
+    return lambda: (len(cells), len(floors))
+
+
+def candidate(parts: int = toy.CANDIDATE, edits: Mapping[int, toy.Edit] | None = None) -> Observed:
+    return toy.observe(torch.bfloat16, parts, edits=edits)
+
+
+def test_columns_share_the_floors(tmp_path: Path, counted: Callable[[], tuple[int, int]]) -> None:
+    found = judged(tmp_path, {"a": candidate(), "b": candidate(6)})
+    assert [cell.verdict for cell in found.values()] == [Verdict.MATCH, Verdict.MATCH]
+    observations = len(toy.IDS) * (toy.LAYERS + 1)
+    assert counted() == (2, observations)
+
+
+@pytest.mark.parametrize(("edits", "times"), [({}, 1), ({0: torch.neg}, 2)])
+def test_a_case_takes_over_the_floors_of_what_it_shares_with_the_one_before(
+    tmp_path: Path,
+    counted: Callable[[], tuple[int, int]],
+    edits: Mapping[int, toy.Edit],
+    times: int,
+) -> None:
+    run = RunFolder(tmp_path)
+    observed(run, "twice.first", {"a": candidate()})
+    observed(run, "twice.second", {"a": candidate(edits=edits)}, edits)
+    cells = [Cell(MODEL.id, "a", "twice", case) for case in ("first", "second")]
+    found = verdicts.judge_model(run, MODEL, COLUMNS, cells, {"twice": twice}, Thresholds())
+    assert {cell.verdict for cell in found.values()} == {Verdict.MATCH}
+    assert counted() == (2, times * len(toy.IDS) * (toy.LAYERS + 1))
+
+
+def test_what_a_case_observed_is_freed_with_it(tmp_path: Path) -> None:
+    """Not whenever a collector comes by: the next case's would be held beside it."""
+    gc.collect()
+    gc.disable()
+    try:
+        judged(tmp_path, {"a": candidate(), "b": candidate(6)})
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        held = [one for one in gc.garbage if isinstance(one, Tensor)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not held
+
+
+def test_columns_with_the_same_bits_are_judged_once_and_alike(
+    tmp_path: Path, counted: Callable[[], tuple[int, int]]
+) -> None:
+    found = judged(tmp_path, {"a": candidate(), "b": candidate(6), "c": candidate()})
+    assert counted()[0] == 2
+    assert found["a"].observations == found["c"].observations != found["b"].observations
+    assert found["c"].id == "reading[toy-c-all]"
+
+
+def other_bit(value: Tensor) -> Tensor:
+    value = value.clone()
+    value.view(-1).view(torch.int16)[-1] ^= 1 << 14  # the exponent of the last number
+    return value
+
+
+@pytest.mark.parametrize("spoil", [other_bit, Tensor.float, lambda value: value.view(torch.half)])
+def test_one_other_bit_or_dtype_is_judged_by_itself(
+    tmp_path: Path, counted: Callable[[], tuple[int, int]], spoil: Callable[[Tensor], Tensor]
+) -> None:
+    other = candidate()
+    other["p1/s0/stream.3"] = spoil(other["p1/s0/stream.3"])
+    found = judged(tmp_path, {"a": candidate(), "b": other})
+    assert counted()[0] == 2
+    assert found["a"].verdict is Verdict.MATCH
+    assert found["b"].verdict.fails
+
+
+def test_a_reference_that_cannot_be_used_says_so_in_every_column(tmp_path: Path) -> None:
+    broken = candidate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toy, "MEMBERS", {"eager": 1})
+        found = judged(tmp_path, {"a": broken, "b": candidate(6)})
+    for cell in found.values():
+        assert cell.verdict is Verdict.UNKNOWN
+        assert cell.harness
+        assert "cannot be used: it has 1 honest bf16 runs" in cell.reason
