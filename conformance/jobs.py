@@ -24,7 +24,7 @@ from conformance.checkpoints import Checkpoint, locate, patience
 from conformance.engines import ENGINES, ENVIRONMENT, FRONTS, preload
 from conformance.errors import ConformanceError
 from conformance.generated_tokens import Continuation, by_member, continuation, differing
-from conformance.records import Backend, Case, Cell, Job, Model
+from conformance.records import Backend, Case, Cell, Job, Model, Precision
 from conformance.runner import Launch, Planned
 from conformance.scenario import Scenario
 from conformance.store import RunFolder
@@ -271,15 +271,21 @@ def launch(backend: Backend) -> Launch:
     )
 
 
-def expected(backend: Backend, asked: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+def expected(
+    backend: Backend,
+    asked: Mapping[str, Any] = MappingProxyType({}),
+    precision: Precision = Precision.BF16,
+) -> dict[str, Any]:
     """What the engine must say of itself for its cells to count; `asked` are its settings."""
+    dtype = f"torch.{precision.dtype}"
     if backend.engine == "hf":
         attention = backend.options.get("attn_implementation")
-        return {"engine": "hf"} | ({"attention": attention} if attention else {})
+        return {"engine": "hf", "dtype": dtype} | ({"attention": attention} if attention else {})
     if backend.engine not in FRONTS:
         return {}
     return {
         "engine": "vllm",
+        "dtype": dtype,
         "front": FRONTS[backend.engine],
         "pipeline_size": backend.pipeline,
         "tensor_size": backend.tensor,

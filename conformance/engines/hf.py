@@ -1,4 +1,4 @@
-"""nnsight on transformers, in bf16."""
+"""nnsight on transformers."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class HFEngine:
             str(job.checkpoint),
             task="text-generation",
             dispatch=True,
-            dtype=torch.bfloat16,
+            dtype=getattr(torch, job.precision.dtype),
             device="cuda" if torch.cuda.is_available() else "cpu",
             **job.backend.options,
         )
@@ -233,7 +233,7 @@ class HFEngine:
         )
         parts = find_parts(module, self.path, module.config.get_text_config().vocab_size)
         layers = Layers(self.model, self.path, count, self.settled.layout, PaddedLayer, parts)
-        self.lm = HFModel(self.model, layers, self.probe)
+        self.lm = HFModel(self.model, layers, self.probe, job.precision)
 
     def _outputs(self, count: int) -> list[Any]:
         """The raw outputs of every layer on the probe prompt."""
@@ -256,6 +256,7 @@ class HFEngine:
             identity={
                 "engine": "hf",
                 "device": device,
+                "dtype": str(self.model._module.dtype),
                 # Not of nnsight, whose model has a name for it since 0.8.1 only.
                 "attention": self.model._module.config._attn_implementation,
                 "layer_list": self.path,

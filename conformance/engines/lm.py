@@ -11,6 +11,7 @@ from torch.nn import functional
 from conformance.engines.parts import Own, Part, every_row, floating
 from conformance.engines.traced import Layers, Probe, vector
 from conformance.engines.tree import follow
+from conformance.records import Precision
 
 
 class TracedModel:
@@ -22,10 +23,13 @@ class TracedModel:
     #: Cuts a module's rows down to those of the running block's prompt.
     own: Own = staticmethod(every_row)
 
-    def __init__(self, model: Any, layers: Layers, probe: Probe) -> None:
+    def __init__(
+        self, model: Any, layers: Layers, probe: Probe, precision: Precision = Precision.BF16
+    ) -> None:
         self.model = model
         self.layers = layers
         self.probe = probe
+        self.precision = precision
 
     @property
     def embedding(self) -> Part:
@@ -71,8 +75,10 @@ class TracedModel:
         self.model.clear_edits()
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
-        """A fixed random vector, bf16 [width], as long as the stream after `layer`."""
-        return vector(self.probe, layer, seed).to(torch.bfloat16)
+        """A fixed random vector [width] in the engine's precision, as long as the stream after
+        `layer`.
+        """
+        return vector(self.probe, layer, seed).to(getattr(torch, self.precision.dtype))
 
 
 def words(error: BaseException) -> str:

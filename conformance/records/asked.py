@@ -5,11 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field
+from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from conformance.records.base import digest, record
+
+
+class Precision(StrEnum):
+    """What an engine computes in: float32 shows what a trace means, bf16 what people run."""
+
+    FLOAT32 = "float32"
+    BF16 = "bf16"
+
+    @property
+    def dtype(self) -> str:
+        """The name that torch, transformers and vLLM have for it."""
+        return "float32" if self is Precision.FLOAT32 else "bfloat16"
 
 
 @record()
@@ -175,7 +188,7 @@ class Job:
     with `identity()`, `group()` and `run(scenario, case)`. `folder` receives what
     it writes. `probe` is the folder with the truth of the probe prompt. `expect`
     is what the engine must prove to be (keys of `identity`). `settings` is what all of its
-    cases ask of the engine.
+    cases ask of the engine. The engine computes in `precision`; the reference in both.
     """
 
     engine: str
@@ -189,3 +202,4 @@ class Job:
     expect: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
+    precision: Precision = Precision.BF16

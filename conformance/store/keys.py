@@ -108,6 +108,7 @@ def observation_key(
             "engine": job.engine,
             "backend": json.loads(to_json(job.backend)),
             "expect": dict(job.expect),
+            "precision": job.precision,
             "case": json.loads(to_json(case)),
             "scenario": scenario,
             "versions": dict(versions),

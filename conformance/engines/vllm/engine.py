@@ -1,4 +1,4 @@
-"""nnsight on vLLM, in bf16, eager: on CUDA where there is one, else on the CPU."""
+"""nnsight on vLLM, eager: on CUDA where there is one, else on the CPU."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def load(job: Job, mode: str = "sync") -> Any:
             str(job.checkpoint),
             dispatch=True,
             mode=mode,
-            dtype="bfloat16",
+            dtype=job.precision.dtype,
             pipeline_parallel_size=backend.pipeline,
             tensor_parallel_size=backend.tensor,
             kv_cache_memory_bytes=cpu.KV_CACHE_BYTES,
@@ -227,7 +227,8 @@ class VLLMEngine:
         return type(self.model.vllm_entrypoint).__name__
 
     def _traced(self, layers: Layers) -> VLLMModel:
-        return self.kind(self.model, layers, getattr(self, "probe", Probe((), ())))
+        probe = getattr(self, "probe", Probe((), ()))
+        return self.kind(self.model, layers, probe, self.job.precision)
 
     def _outputs(self, count: int) -> list[Any]:
         """The raw outputs of every layer on the probe prompt."""

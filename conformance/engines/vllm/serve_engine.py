@@ -99,7 +99,7 @@ class ServedEngine(VLLMEngine):
         except httpx.TransportError as error:
             words = "the server ended while it loaded; the root cause is above"
             raise RuntimeError(words) from error
-        return VLLM(str(self.job.checkpoint), dtype="bfloat16")
+        return VLLM(str(self.job.checkpoint), dtype=self.job.precision.dtype)
 
     def front(self) -> str:
         told = httpx.get(f"{ServedModel.url}/openapi.json", timeout=PATIENCE).json()
