@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are all that is needed; both build .venv themselves.
 #   make conformance ARGS="-m llama -b hf"      EXTRAS=gpu,dev for CUDA's vLLM
-.PHONY: conformance gate bisect selftest test test-all check lint format types imports doctor environment lock clean
+.PHONY: conformance gate bisect selftest test test-all check lint format types imports doctor docs environment lock clean
 
 BIN := .venv/bin
 ARGS ?=
@@ -44,6 +44,10 @@ imports: environment
 
 doctor: environment
 	$(BIN)/conformance doctor $(ARGS)
+
+# docs/faults.md, from the records of the faults.
+docs: environment
+	$(BIN)/python -m conformance.selftest.catalogue docs/faults.md
 
 environment:
 	@scripts/environment.sh

@@ -76,7 +76,6 @@ def _row(
     fault, result = column.variant.fault, judged[cell.id]
     row = Row(
         fault=fault.id,
-        source=fault.source,
         side=fault.side,
         variant=column.variant.id,
         model=cell.model,

@@ -98,7 +98,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. `id` and `source` are those of the list of known faults.
+    """One fault. What it does is said by its id in `conformance.selftest.catalogue`.
 
     `cases` must catch it, with one of `verdicts` and with one of the words of `says` in the
     diagnosis (none: no diagnosis is asked for). It is injected at each of `places` (a name
@@ -108,7 +108,6 @@ class Fault:
     """
 
     id: str
-    source: str
     side: Side
     point: Point
     act: Callable[..., Any]

@@ -33,7 +33,6 @@ class Row:
     """
 
     fault: str
-    source: str
     side: Side
     variant: str
     model: str

@@ -9,6 +9,7 @@ import pytest
 from conformance.errors import ConformanceError
 from conformance.records import Side
 from conformance.scenario import discover
+from conformance.selftest.catalogue import DAMAGE, MET, catalogue
 from conformance.selftest.fault import Point, find
 from conformance.selftest.faults import FAULTS
 from conformance.store.files import safe
@@ -51,7 +52,11 @@ def test_a_name_that_is_no_fault_is_refused():
         find(FAULTS, "half")
 
 
-def test_the_document_names_every_fault():
-    text = (ROOT / "docs" / "selftest.md").read_text(encoding="utf-8")
-    missing = [name for name in FAULTS if f"`{name}`" not in text]
-    assert not missing
+def test_every_fault_says_in_a_sentence_what_it_does():
+    assert list(DAMAGE) and set(DAMAGE) == set(FAULTS) and set(MET) <= set(FAULTS)
+    assert all(sentence.endswith(".") and len(sentence) > 15 for sentence in DAMAGE.values())
+
+
+def test_the_page_of_faults_is_as_the_records_are():
+    """`make docs` writes it anew."""
+    assert (ROOT / "docs" / "faults.md").read_text(encoding="utf-8") == catalogue()

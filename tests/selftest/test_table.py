@@ -10,7 +10,6 @@ from conformance.selftest.table import SCHEMA, Ending, Row, SelfTest, bars, tota
 
 ROW = Row(
     fault="half-stream",
-    source="faults.md",
     side=Side.NNSIGHT,
     variant="half-stream.middle",
     model="llama",

@@ -45,7 +45,6 @@ def last_bit(value: Tensor, now: Moment) -> Tensor:
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
     given: dict[str, Any] = {
-        "source": "faults.md: hidden-extract",
         "cases": ("extract.alone",),
         "verdicts": WRONG,
         "places": ("middle",),
@@ -74,7 +73,6 @@ FAULTS = (
     _fault(
         "read-beside",
         previous_layer,
-        source="faults.md: layer-off",
         point=Point.READ,
         side=Side.NNSIGHT,
         says=("previous layer",),
@@ -82,7 +80,6 @@ FAULTS = (
     _fault(
         "read-bit",
         last_bit,
-        source="a read that is not the engine's own value",
         point=Point.READ,
         side=Side.UNDECIDED,  # as nobody could tell by which of the two values it happened
     ),

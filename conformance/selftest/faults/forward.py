@@ -90,7 +90,6 @@ def unchanged(value: Any, now: Moment) -> Any:
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
     given: dict[str, Any] = {
-        "source": "faults.md",
         "side": Side.ENGINE,
         "point": Point.FORWARD,
         "cases": CASES,
@@ -110,13 +109,11 @@ FAULTS = (
         row_lost,
         cases=("read_all.pair",),
         places=("first", "middle"),
-        source="faults.md: tp-race",
     ),
     _fault("rope", positions_off, doses=(1, 8), places=("",), verdicts=OFF, quick=True),
     _fault(
         "rope-long",
         positions_off,
-        source="faults.md: rope",
         cases=("long_context.all",),
         parts=("long",),
         doses=(1,),

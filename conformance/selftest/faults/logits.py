@@ -44,7 +44,6 @@ def nothing_asked(how: Any, now: Moment) -> Any:
 
 def _fault(name: str, act: Any, point: Point = Point.LOGITS, **more: Any) -> Fault:
     given: dict[str, Any] = {
-        "source": "faults.md",
         "side": Side.NNSIGHT,
         "cases": CLEAN,
         "verdicts": WRONG,

@@ -47,7 +47,6 @@ def renamed(path: str, now: Moment) -> str:
 def _fault(name: str, act: Any, verdict: Verdict, point: Point = Point.CASE, **more: Any) -> Fault:
     return Fault(
         id=name,
-        source="faults.md",
         side=Side.ENGINE,
         point=point,
         act=act,
@@ -66,7 +65,6 @@ FAULTS = (
     _fault("oom", killed, Verdict.CRASH),
     Fault(
         id="runner-v2",
-        source="faults.md",
         side=Side.NNSIGHT,
         point=Point.LOAD,
         act=no_hook,
@@ -77,7 +75,6 @@ FAULTS = (
     ),
     Fault(
         id="backend-switch",
-        source="faults.md",
         side=Side.ENGINE,
         point=Point.PATH,
         act=renamed,

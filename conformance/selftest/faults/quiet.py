@@ -39,7 +39,6 @@ def rounded_before_norm(model: nn.Module, now: Moment) -> list[Any]:
 FAULTS = (
     Fault(
         id="repeat",
-        source="faults.md: the same again is the same",
         side=Side.HARNESS,
         point=Point.NOWHERE,
         act=nothing,
@@ -50,7 +49,6 @@ FAULTS = (
     ),
     Fault(
         id="noise-only",
-        source="faults.md: a legitimately different rounding",
         side=Side.ENGINE,
         point=Point.FORWARD,
         act=rounded_before_norm,
@@ -63,7 +61,6 @@ FAULTS = (
     ),
     Fault(
         id="eager-attention",
-        source="another honest implementation of attention",
         side=Side.ENGINE,
         point=Point.NOWHERE,
         act=nothing,

@@ -165,7 +165,6 @@ def other_donor(value: Tensor, now: Moment) -> Tensor:
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
     given: dict[str, Any] = {
-        "source": "faults.md",
         "side": Side.NNSIGHT,
         "point": Point.READ,
         "cases": READ,
@@ -213,7 +212,6 @@ FAULTS = (
     _fault(
         "input-half",
         half_input,
-        source="faults.md: input-residual",
         point=Point.INPUT,
         cases=("accessors.input",),
         backends=VLLM,
@@ -246,7 +244,6 @@ FAULTS = (
     _fault(
         "merged-proj-branch",
         halves_swapped,
-        source="faults.md: merged-proj",
         point=Point.PART,
         cases=("accessors.attention", "accessors.mlp_input"),
         places=("first", "last"),
@@ -254,7 +251,6 @@ FAULTS = (
     _fault(
         "embedding-off",
         tokens_shifted,
-        source="a prompt's rows begin in the wrong place",
         point=Point.PART,
         cases=("accessors.embedding", "accessors.attention_input"),
         doses=(1,),

@@ -126,7 +126,6 @@ def endless(value: Tensor, now: Moment) -> Tensor:
 
 def _fault(name: str, act: Any, point: Point = Point.RECORD, **more: Any) -> Fault:
     given: dict[str, Any] = {
-        "source": "faults.md",
         "side": Side.PIPELINE,
         "cases": CROSS,
         "verdicts": WRONG,

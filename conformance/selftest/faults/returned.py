@@ -150,7 +150,6 @@ def extra_token(ids: tuple[tuple[int, ...], ...], now: Moment) -> tuple[tuple[in
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
     given: dict[str, Any] = {
-        "source": "faults.md",
         "side": Side.NNSIGHT,
         "point": Point.RETURNED,
         "cases": PAIR,

@@ -152,7 +152,7 @@ def lost(value: Any, now: Moment) -> Any:
 
 
 def _fault(name: str, act: Any, point: Point, *cases: str, **more: Any) -> Fault:
-    given: dict[str, Any] = {"source": "faults.md", "side": Side.NNSIGHT, "verdicts": WRONG}
+    given: dict[str, Any] = {"side": Side.NNSIGHT, "verdicts": WRONG}
     return Fault(id=name, act=act, point=point, cases=cases, **(given | more))
 
 
@@ -182,7 +182,6 @@ FAULTS = (
         Point.RETURNED,
         "errors.before",
         "errors.order",
-        source="faults.md: error-lost",
         quick=True,
     ),
     _fault("error-lasting", still_there, Point.RETURNED, "errors.between", "errors.unknown"),
@@ -192,7 +191,6 @@ FAULTS = (
         Point.LIVE,
         "save_alias.mlp",
         "save_alias.attention",
-        source="faults.md: alias",
         verdicts=frozenset({Verdict.ALIASED, Verdict.WRONG}),
         quick=True,
     ),
@@ -268,7 +266,6 @@ FAULTS = (
         last_chunk,
         Point.READ,
         "chunked.all",
-        source="faults.md: chunked",
         verdicts=frozenset({Verdict.STRUCTURE}),
         doses=(1, 16),
         places=("middle",),
@@ -279,7 +276,6 @@ FAULTS = (
         recomputed_step,
         Point.RETURNED,
         "preempt.all",
-        source="faults.md: preempt",
         verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
         doses=(9,),
         alone=True,
@@ -289,7 +285,6 @@ FAULTS = (
         fewer_rows,
         Point.RETURNED,
         "repeat.kept",
-        source="faults.md: prefix-cache",
         verdicts=frozenset({Verdict.STRUCTURE}),
         doses=(4,),
         backends=VLLM,

@@ -52,7 +52,6 @@ def no_final_norm(weights: Mapping[str, Tensor], now: Moment) -> dict[str, Tenso
 def _fault(name: str, act: object, verdicts: frozenset[Verdict] = OFF) -> Fault:
     return Fault(
         id=name,
-        source="faults.md",
         side=Side.ENGINE,
         point=Point.CHECKPOINT,
         act=act,  # type: ignore[arg-type]

@@ -122,7 +122,6 @@ def _before(value: Tensor, now: Moment) -> Tensor:
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
     given: dict[str, Any] = {
-        "source": "faults.md",
         "side": Side.NNSIGHT,
         "point": Point.WRITE,
         "cases": STEER,
