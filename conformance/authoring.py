@@ -50,6 +50,10 @@ class Layer(Protocol):
     """One layer of the model."""
 
     @property
+    def envoy(self) -> Any:
+        """nnsight's own module, for what is not here: `tracer.cache(modules=[layer.envoy])`."""
+
+    @property
     def stream(self) -> Tensor:
         """[tokens, width]: the residual stream after the layer, of this block's prompt. What is
         assigned takes its place, whatever the engine's layer returns.
