@@ -8,16 +8,8 @@ from conformance.bisect import locks
 from conformance.bisect.next_step import HELD, Conclusion, Ending, class_of, flaky
 from conformance.bisect.search import Class
 from conformance.bisect.state import State
+from conformance.clip import clip
 from conformance.store.keys import PACKAGES
-
-#: How much is told of why something is untestable; report.json has all.
-_WORDS = 240
-
-
-def clipped(text: str) -> str:
-    """On one line, and not too long."""
-    words = " ".join(text.split())
-    return words if len(words) <= _WORDS else words[: _WORDS - 1].rstrip() + "…"
 
 
 def headline(state: State, conclusion: Conclusion) -> str:
@@ -33,7 +25,7 @@ def headline(state: State, conclusion: Conclusion) -> str:
                 f"--bad. The candidates may run from new to old."
             )
         case Ending.UNTESTABLE:
-            why = clipped(state.of(conclusion.bad or conclusion.good)[0].untestable)
+            why = clip(state.of(conclusion.bad or conclusion.good)[0].untestable)
             return f"The end {bad or good} cannot be tested: {why}"
         case Ending.UNSTEADY:
             return _unsteady(state, conclusion, label)
@@ -101,7 +93,7 @@ def held_words(state: State, conclusion: Conclusion, others: Mapping[str, tuple[
         case Class.GOOD:
             return f"With {held} it is good: not {asked.subject} is the cause, but one of them."
         case Class.UNTESTABLE:
-            return f"{held} cannot be kept: {clipped(tried[0].untestable)}"
+            return f"{held} cannot be kept: {clip(tried[0].untestable)}"
 
 
 def notes(state: State, odd: Sequence[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from conformance.bisect.next_step import Next
 from conformance.bisect.search import Class
 from conformance.bisect.state import Attempt, State
-from conformance.report.terminal import shown
+from conformance.report.render.terminal import shown
 from conformance.runner import CellStarted, Event, GroupFinished, GroupStarted, WorkerDied
 
 _STYLES = {Class.GOOD: "green", Class.BAD: "red", Class.UNTESTABLE: "yellow"}

@@ -129,10 +129,11 @@ def _finish(folder: BisectFolder, timeout: float, load_timeout: float) -> None:
     except KeyboardInterrupt:
         err.print(f"interrupted; go on with: conformance bisect --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    from conformance.bisect import files, report, show
+    from conformance.bisect import document, files, report
+    from conformance.report.render import terminal
 
     found = report.make(folder.read(), conclusion, folder, cache_folder())
     page = files.write(found, folder)
-    show.show(found, out)
+    terminal.document(document.document(found), out)
     out.print(f"{page}", soft_wrap=True)
     raise typer.Exit(found.exit_code)

@@ -65,6 +65,7 @@ def calibrate(
     from conformance.calibration import measuring
     from conformance.checkpoints import cache_folder
     from conformance.report import calibration_section
+    from conformance.report.render import terminal
     from conformance.runner import Limits
     from conformance.scenario import discover
 
@@ -93,4 +94,5 @@ def calibrate(
         err.print(f"interrupted; {path} is as it was. The same command goes on.")
         raise typer.Exit(ExitCode.INTERRUPTED)
     calibration.write(path, found)
-    calibration_section.show(found, path, out)
+    terminal.blocks([calibration_section.section(found)], out)
+    out.print(str(path), markup=False, soft_wrap=True)

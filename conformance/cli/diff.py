@@ -34,6 +34,7 @@ def diff(
     """
     from conformance import diff as differences
     from conformance.records import to_json
+    from conformance.report import render
     from conformance.store.files import write_text
 
     a, b = (
@@ -41,11 +42,12 @@ def diff(
         for name in (before, after)
     )
     found = differences.compare(a, b, margin=margin, cost=cost)
+    answer = differences.document(found)
     if json:
         write_text(json, to_json(found, indent=1) + "\n")
     if markdown:
-        write_text(markdown, differences.markdown(found))
+        write_text(markdown, render.markdown.document(answer))
     if html:
-        write_text(html, differences.page(found))
-    differences.show(found, out)
+        write_text(html, render.page.document(answer))
+    render.terminal.document(answer, out)
     raise typer.Exit(found.exit_code(strict=strict))

@@ -64,6 +64,7 @@ def gate(
     from conformance import calibration
     from conformance import gate as gates
     from conformance.checkpoints import cache_folder
+    from conformance.report import render
     from conformance.report.progress import Progress
     from conformance.runner import Limits
     from conformance.scenario import discover
@@ -109,5 +110,10 @@ def gate(
         )
     step_summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
     gates.write(decision, to or folder.path / "gate", step_summary=step_summary)
-    typer.echo(gates.headline(decision) if step_summary else gates.markdown(decision))
+    if step_summary:
+        typer.echo(gates.headline(decision))
+    elif out.is_terminal:
+        render.terminal.document(gates.document(decision), out)
+    else:
+        typer.echo(render.markdown.document(gates.document(decision)))
     raise typer.Exit(decision.exit_code)

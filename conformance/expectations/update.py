@@ -18,6 +18,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
+from conformance.clip import clip
 from conformance.errors import ConformanceError
 from conformance.expectations.assess import Assessed, Finding, assess, explains, plain_cell
 from conformance.expectations.entries import AXES, Known, Match
@@ -106,8 +107,7 @@ def _new(assessed: Sequence[Assessed]) -> list[list[CellResult]]:
 
 
 def _reason(group: Sequence[CellResult]) -> str:
-    said = " ".join((group[0].diagnosis or group[0].reason or "no reason was recorded").split())
-    return said if len(said) <= _REASON else said[: _REASON - 1].rstrip() + "…"
+    return clip(group[0].diagnosis or group[0].reason or "no reason was recorded", _REASON)
 
 
 def _flow(match: Match) -> str:

@@ -5,15 +5,15 @@ from conformance.gate.check import Repeat, check
 from conformance.gate.decide import Decision, decide
 from conformance.gate.files import write
 from conformance.gate.repeat import repeat
-from conformance.gate.summary import headline, markdown
+from conformance.gate.summary import document, headline
 
 __all__ = [
     "Decision",
     "Repeat",
     "check",
     "decide",
+    "document",
     "headline",
-    "markdown",
     "refuse_unmatched",
     "repeat",
     "write",

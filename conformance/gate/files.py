@@ -7,7 +7,8 @@ from pathlib import Path
 from conformance.gate.badge import badge
 from conformance.gate.decide import Decision
 from conformance.gate.junit import junit
-from conformance.gate.summary import markdown
+from conformance.gate.summary import document
+from conformance.report.render import markdown
 from conformance.store.files import write_text
 
 SUMMARY, JUNIT, BADGE = "summary.md", "junit.xml", "badge.json"
@@ -19,7 +20,7 @@ def write(decision: Decision, folder: Path, *, step_summary: str = "") -> None:
     `step_summary` is the file that a CI shows (GitHub's $GITHUB_STEP_SUMMARY): the summary is
     appended to it.
     """
-    text = markdown(decision)
+    text = markdown.document(document(decision))
     write_text(folder / SUMMARY, text)
     write_text(folder / JUNIT, junit(decision))
     write_text(folder / BADGE, badge(decision))

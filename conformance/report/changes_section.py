@@ -5,50 +5,41 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from conformance.report.verdict_styles import Family
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Cells of one column and scenario that changed alike. `id` is one of them, in this run."""
-
-    kind: str
-    family: Family
-    model: str
-    backend: str
-    cells: str
-    before: str
-    after: str
-    words: str
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Facts of another kind: versions, layouts, costs."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+from conformance.report.sections import Block, Entry, Note, Section, Table, Text, columns
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Against run `before`, in `common` cells. `said` is all of it in one line."""
+    """Against run `before`, in `common` cells. `counted` is all of it in one line, `rows` hold
+    the model and the row of cells that changed alike.
+    """
 
     before: str
     common: int
-    said: str
-    entries: tuple[Entry, ...] = ()
+    counted: str
+    rows: tuple[tuple[str, tuple[Entry, ...]], ...] = ()
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def any(self) -> bool:
-        return bool(self.entries or self.tables)
-
     def of(self, models: Collection[str]) -> Changes:
-        """What concerns these models: their entries, and the facts of everything."""
-        entries = tuple(entry for entry in self.entries if entry.model in models)
-        said = f"{len(entries)} changes here; in the whole run: {self.said}"
-        return replace(self, entries=entries, said=said)
+        """What concerns these models: their cells, and the facts of everything."""
+        rows = tuple(row for row in self.rows if row[0] in models)
+        counted = f"{len(rows)} changes here; in the whole run: {self.counted}"
+        return replace(self, rows=rows, counted=counted)
+
+
+def cells_table(rows: tuple[tuple[Entry, ...], ...], title: str = "", rest: str = "") -> Table:
+    """Cells that changed."""
+    titles = columns("change", "model", "backend", "cells", "before", "after", "why")
+    return Table(titles, rows, title, rest=rest, peek=12)
+
+
+def section(changes: Changes) -> Section:
+    """All of it, for the page of the run after."""
+    blocks: list[Block] = [
+        Note(f"In {changes.common:,} common cells: {changes.counted}."),
+        *(Note(Text(note, quiet=True)) for note in changes.notes),
+    ]
+    if changes.rows:
+        blocks.append(cells_table(tuple(row for _, row in changes.rows)))
+    return Section(f"Compared with {changes.before}", (*blocks, *changes.tables), id="changes")

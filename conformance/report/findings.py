@@ -11,12 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from conformance.clip import clip
 from conformance.records import CellResult, Results, Side, Verdict
 from conformance.report.verdict_styles import ORDER, worst
 from conformance.report.words import number
 
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
-_HEADLINE = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,7 @@ def blamed(cell: CellResult) -> str:
 
 def headline(cell: CellResult) -> str:
     """The one line that says most about a cell that did not pass."""
-    text = " ".join((cell.diagnosis or cell.reason or "no reason was recorded").split())
-    if len(text) > _HEADLINE:
-        text = text[: _HEADLINE - 1].rstrip() + "…"
+    text = clip(cell.diagnosis or cell.reason or "no reason was recorded")
     if cell.worst_ratio is not None and not cell.diagnosis and "noise" not in text:
         text += f" (worst {number(cell.worst_ratio)}× the noise floor)"
     return text

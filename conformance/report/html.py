@@ -1,30 +1,25 @@
-"""The page: one self-contained file that opens from disk and asks no network for anything.
-
-Jinja writes the frame with autoescape on; the data lies compressed in inert script tags.
-A content security policy names the one script by its digest, so markup that arrived in
-a model's name or an error's text would not run even if it got through.
-"""
+"""The page of a run: what it shows, and the pages of its architectures beside it."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
-import jinja2
-from markupsafe import Markup
-
 from conformance.records import Results
-from conformance.report import calibration_section, facts, findings, selftest_section
+from conformance.report import (
+    calibration_section,
+    changes_section,
+    facts,
+    findings,
+    selftest_section,
+)
 from conformance.report.changes_section import Changes
-from conformance.report.payload import Parts, counts, parts_of, payload
+from conformance.report.payload import Parts, parts_of, payload
+from conformance.report.render import page
+from conformance.report.sections import Section
 from conformance.report.verdict_styles import FAMILIES, LOOKS
-from conformance.report.words import number
 
 #: The order matters: each file uses names of those before it.
 SCRIPTS = (
@@ -40,7 +35,6 @@ SCRIPTS = (
     "keys.js",
     "main.js",
 )
-STYLES = ("page.css", "parts.css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class Besides:
     the results or of more, where they are known.
     """
 
-    tested: selftest_section.Tested | None = None
+    tested: Section | None = None
     changes: Changes | None = None
     sources: tuple[Results, ...] = ()
     origin: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -119,54 +113,31 @@ def of_architecture(results: Results, architecture: str) -> Results:
 def render(results: Results, besides: Besides | None = None) -> str:
     """The page's text."""
     besides = besides or Besides()
-    script = "(() => {\n'use strict';\n" + "\n".join(map(_asset, SCRIPTS)) + "\n})();\n"
-    style = "\n".join(map(_asset, STYLES))
     parts = besides.parts or parts_of(results, besides.origin)
-    return (
-        _templates()
-        .get_template("page.html.j2")
-        .render(
-            results=results,
-            data=payload(results, parts, besides.files),
-            script=Markup(script),  # noqa: S704 - our own files
-            style=Markup(style),  # noqa: S704
-            script_digest=_digest(script),
-            style_digest=_digest(style),
-            headline=findings.headline_of(results),
-            findings=findings.findings(results),
-            backends=facts.backends(results),
-            facts=facts.run_facts(results, besides.sources),
-            calibration=results.environment.calibration,
-            calibrated=calibration_section,
-            tested=besides.tested,
-            changes=besides.changes,
-            ids={cell.id for cell in results.cells},
-            layouts=facts.layouts(results),
-            started=facts.when(results.run.started),
-            counts=counts(results.cells),
-            looks=LOOKS,
-            families=FAMILIES,
-        )
+    calibration = results.environment.calibration
+    return page.render(
+        "run.html.j2",
+        SCRIPTS,
+        results=results,
+        data=payload(results, parts, besides.files),
+        headline=findings.headline_of(results),
+        findings=findings.findings(results),
+        backends=facts.backends(results),
+        facts=facts.run_facts(results, besides.sources),
+        changes=besides.changes,
+        sections=tuple(
+            filter(
+                None,
+                (
+                    changes_section.section(besides.changes) if besides.changes else None,
+                    calibration_section.section(calibration) if calibration else None,
+                    besides.tested,
+                ),
+            )
+        ),
+        ids={cell.id for cell in results.cells},
+        layouts=facts.layouts(results),
+        started=facts.when(results.run.started),
+        looks=LOOKS,
+        families=FAMILIES,
     )
-
-
-@cache
-def _templates() -> jinja2.Environment:
-    """Compiled once, whatever the number of pages."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("conformance.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = number
-    return environment
-
-
-def _asset(name: str) -> str:
-    return resources.files("conformance.report").joinpath("assets", name).read_text("utf-8")
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from conformance.parallel import side_by_side, worth
-from conformance.records import CellResult, Group, Judged, Results, Thresholds, Verdict
+from conformance.records import CellResult, Group, Judged, Results, Thresholds
 from conformance.report import figures
 from conformance.report.figures import short
 from conformance.report.findings import headline
@@ -249,11 +249,3 @@ def _row(judged: Judged) -> list[Any]:
         clipped(judged.message),
         plain(judged.extra),
     ]
-
-
-def counts(cells: Iterable[CellResult]) -> dict[Verdict, int]:
-    """How often each verdict was given, the worst verdict first, none that was not."""
-    found = dict.fromkeys(LOOKS, 0)
-    for cell in cells:
-        found[cell.verdict] += 1
-    return {verdict: count for verdict, count in found.items() if count}

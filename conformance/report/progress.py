@@ -16,7 +16,7 @@ from rich.text import Text
 
 from conformance.engine_settings import MARK
 from conformance.records import Cell, Status
-from conformance.report.terminal import shown
+from conformance.report.render.terminal import shown
 from conformance.runner.events import (
     CellFinished,
     CellStarted,

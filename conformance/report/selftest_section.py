@@ -1,4 +1,4 @@
-"""The table of the last self-test, as the page shows it: how far this matrix can be trusted.
+"""The table of a self-test: how far a matrix can be trusted.
 
 Read as plain JSON from `selftest.json`, beside the run or beside all runs: the page of any
 run can show it, and a file of another version is left out.
@@ -8,122 +8,105 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from conformance.report.sections import Block, Facts, Note, Section, Table, Text, columns
+from conformance.report.verdict_styles import Family
 
 FILE = "selftest.json"
 SCHEMA = "conformance-selftest/1"
 #: How an injection ended → the family of looks that says so.
 _FAMILY = {
-    "caught": "pass",
-    "not flagged": "pass",
-    "missed": "wrong",
-    "flagged": "wrong",
-    "below the bound": "doubt",
-    "not expressible": "neutral",
+    "caught": Family.PASS,
+    "not flagged": Family.PASS,
+    "missed": Family.WRONG,
+    "flagged": Family.WRONG,
+    "below the bound": Family.DOUBT,
+    "not expressible": Family.NEUTRAL,
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How many injections ended so, and with which verdicts."""
-
-    ending: str
-    count: int
-    verdicts: str
-
-    @property
-    def family(self) -> str:
-        return _FAMILY.get(self.ending, "neutral")
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One fault in one scenario, a list of endings a backend."""
-
-    fault: str
-    side: str
-    scenario: str
-    endings: tuple[tuple[Ended, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Tested:
-    """What the page says of a self-test."""
-
-    date: str
-    models: tuple[str, ...]
-    backends: tuple[str, ...]
-    rates: tuple[tuple[str, str], ...]
-    broken: tuple[str, ...]
-    lines: tuple[Line, ...]
-    misses: tuple[tuple[str, str], ...]
-
-
-def read(folder: Path) -> Tested | None:
+def read(folder: Path) -> Section | None:
     """The self-test that lies in a run's folder, else the last one of all runs."""
     for path in (folder / FILE, folder.parent / FILE):
         try:
-            found = json.loads(path.read_bytes())
+            stored = json.loads(path.read_bytes())
         except (OSError, ValueError):
             continue
-        if isinstance(found, dict) and found.get("schema") == SCHEMA:
-            return tested(found)
+        if isinstance(stored, dict) and stored.get("schema") == SCHEMA:
+            return section(stored)
     return None
 
 
-def tested(found: Mapping[str, Any]) -> Tested:
-    """The page's view of a stored table."""
-    rows = found["rows"]
-    backends = tuple(dict.fromkeys(row["backend"] for row in rows))
-    lines = []
-    for fault, scenario in dict.fromkeys((row["fault"], row["scenario"]) for row in rows):
-        own = [row for row in rows if (row["fault"], row["scenario"]) == (fault, scenario)]
-        endings = tuple(
-            _endings([row for row in own if row["backend"] == backend]) for backend in backends
+def section(stored: Mapping[str, Any]) -> Section:
+    """A stored self-test: the rates, then each fault by scenario and backend."""
+    rows = stored["rows"]
+    models = ", ".join(dict.fromkeys(row["model"] for row in rows))
+    broken = "; ".join(stored["broken"])
+    blocks: list[Block] = [
+        Note(
+            f"Known faults were injected inside real workers on {models} ({stored['date']}) and "
+            f"judged as this run was. {'' if broken else 'Every bar holds.'}".strip()
         )
-        lines.append(Line(fault, own[0]["side"], scenario, endings))
-    return Tested(
-        date=found["date"],
-        models=tuple(dict.fromkeys(row["model"] for row in rows)),
-        backends=backends,
-        rates=tuple(_rates(found["totals"])),
-        broken=tuple(found["broken"]),
-        lines=tuple(lines),
-        misses=tuple(
-            (f"{row['fault']} on {row['model']} × {row['backend']}", row["reason"])
-            for row in rows
-            if row["ending"] in {"missed", "flagged"}
+    ]
+    if broken:
+        blocks.append(Note(Text(f"It failed: {broken}.", Family.WRONG, "≠")))
+    blocks += [Facts(tuple(_rates(stored["totals"]))), _faults(rows)]
+    misses = tuple(
+        (f"{row['fault']} on {row['model']} × {row['backend']}", row["reason"])
+        for row in rows
+        if row["ending"] in {"missed", "flagged"}
+    )
+    if misses:
+        blocks.append(Facts(misses, f"{len(misses)} missed or flagged wrongly"))
+    return Section("Self-test", tuple(blocks), id="selftest")
+
+
+def _faults(rows: Sequence[Mapping[str, Any]]) -> Table:
+    backends = list(dict.fromkeys(row["backend"] for row in rows))
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["fault"], row["scenario"]), []).append(row)
+    return Table(
+        columns("fault", "side", "scenario", *backends),
+        tuple(
+            (
+                *(fault, own[0]["side"], scenario),
+                *(_endings([row for row in own if row["backend"] == name]) for name in backends),
+            )
+            for (fault, scenario), own in groups.items()
         ),
+        title="each fault, and how it ended on each backend",
+        first=len(groups),
+        folded=True,
     )
 
 
-def _endings(rows: Sequence[Mapping[str, Any]]) -> tuple[Ended, ...]:
-    counted = Counter(row["ending"] for row in rows)
+def _endings(rows: Sequence[Mapping[str, Any]]) -> tuple[Text, ...]:
+    """How the injections ended, and with which verdicts."""
+    verdicts: dict[str, dict[str, None]] = {}
+    for row in rows:
+        verdicts.setdefault(row["ending"], {})[row["verdict"]] = None
     return tuple(
-        Ended(
-            ending,
-            count,
-            ", ".join(dict.fromkeys(row["verdict"] for row in rows if row["ending"] == ending)),
-        )
-        for ending, count in counted.items()
+        Text(f"{count} {ending} ({', '.join(verdicts[ending])})", _FAMILY.get(ending))
+        for ending, count in Counter(row["ending"] for row in rows).items()
     )
 
 
-def _rates(totals: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _rates(totals: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     named = [
         ("caught with the right verdict", totals["detected"]),
         ("wrong tensors explained", totals["diagnosed"]),
         *((f"blamed on the {side} rightly", rate) for side, rate in totals["sides"].items()),
         ("false alarms", totals["alarms"]),
     ]
-    said = [(name, _rate(rate)) for name, rate in named if rate["total"]]
-    below = f"{totals['below']} injections, too small for the printed bound"
-    return [*said, ("not counted", below)] if totals["below"] else said
-
-
-def _rate(rate: Mapping[str, Any]) -> str:
-    interval = f"95 % interval {rate['low']:.1%} to {rate['high']:.1%}"
-    return f"{rate['count']} of {rate['total']} ({interval})"
+    for name, rate in named:
+        if rate["total"]:
+            interval = f"95 % interval {rate['low']:.1%} to {rate['high']:.1%}"
+            yield name, f"{rate['count']} of {rate['total']} ({interval})"
+    if totals["below"]:
+        yield "not counted", f"{totals['below']} injections, too small for the printed bound"
+    if totals.get("absent"):
+        yield "not expressible there", str(totals["absent"])

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conformance.bisect import files, loop, report, show
+from conformance.bisect import document, files, loop, report
 from conformance.bisect.next_step import HELD, following
 from conformance.bisect.progress import Progress
 from conformance.bisect.search import Class
 from conformance.bisect.state import State, create, find
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Verdict, from_json
+from conformance.report.render import terminal
 from tests.bisect.states import BAD, GOOD, SHARED, finish, releases, signature, tried
 from tests.bisect.test_next_step import by_number, lock_pair, moving
 
@@ -151,7 +152,7 @@ def test_terminal_markdown_and_page_tell_the_same_and_obey_nothing(tmp_path):
 
     found, folder = made(tmp_path, releases(), says, moving)
     console = Console(file=StringIO(), width=200)
-    show.show(found, console)
+    terminal.document(document.document(found), console)
     page = files.write(found, folder).read_text()
     text = (folder.path / "report.md").read_text()
     for told in (console.file.getvalue(), text, page):

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from conformance.diff import Kind, compare, headline, markdown, page, show
+from conformance.diff import Kind, compare, document, headline
 from conformance.diff.columns import by_backend
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Gain, Judged, Thresholds, Verdict, to_json
+from conformance.report.render import markdown, page, terminal
 from tests.known_runs import CELLS, cell, group, results
 
 ONE = CELLS[0]
@@ -211,8 +212,12 @@ def test_every_form_tells_the_same_changes():
     b = results({CELLS[1]: Verdict.DROPPED, CELLS[2]: Verdict.UNSUPPORTED})
     found = compare(a, b)
     console = Console(record=True, width=200, file=io.StringIO())
-    show(found, console)
-    for text in (console.export_text(), markdown(found), page(found)):
+    terminal.document(document(found), console)
+    for text in (
+        console.export_text(),
+        markdown.document(document(found)),
+        page.document(document(found)),
+    ):
         for word in ("new failure", "no longer supported", "fixed"):
             assert word in text
     told = json.loads(to_json(found))
@@ -222,8 +227,8 @@ def test_every_form_tells_the_same_changes():
 
 def test_a_runs_own_words_do_nothing_to_a_page_or_table():
     found = compare(run(Verdict.MATCH), run(Verdict.WRONG, reason=HOSTILE))
-    assert "<script>" not in page(found)
-    assert "<script>" not in markdown(found)
+    assert "<script>" not in page.document(document(found))
+    assert "<script>" not in markdown.document(document(found))
 
 
 def test_a_backend_on_another_environment_is_compared_by_its_own_name():

@@ -7,11 +7,12 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from conformance.expectations import Entry, Finding, Known, Match, assess
-from conformance.gate import decide, headline, markdown, write
+from conformance.gate import decide, document, headline, write
 from conformance.gate.badge import badge
 from conformance.gate.junit import junit
 from conformance.records import Verdict
-from conformance.report.markdown import plain
+from conformance.report.render import markdown
+from conformance.report.render.markdown import plain
 from tests.known_runs import CELLS, TODAY, cell, results
 
 HOSTILE = "a|b\n<script>`x`</script> \x1b[31m \x00 ]]> & *bold* [l](u) " + "long " * 200
@@ -66,7 +67,7 @@ def test_junit_counts_what_it_holds():
 
 
 def test_the_summary_tells_all_that_closes_the_gate_and_stays_a_table():
-    text = markdown(decision())
+    text = markdown.document(document(decision()))
     for word in ("harness", "unexpected", "stale", "flaky"):
         assert f"| {word} |" in text
     assert "<script>" not in text and "\x1b" not in text.replace("\ufffd", "")
@@ -78,7 +79,7 @@ def test_the_summary_tells_all_that_closes_the_gate_and_stays_a_table():
 
 def test_a_long_list_is_cut_and_says_so():
     many = [cell(case=f"c{i}", verdict=Verdict.WRONG, reason=f"reason {i}") for i in range(60)]
-    text = markdown(decide(results(cells=many), Known(), TODAY))
+    text = markdown.document(document(decide(results(cells=many), Known(), TODAY)))
     assert "… and 20 rows more" in text
     assert len(text) < 20_000
 

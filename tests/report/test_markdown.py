@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.report.markdown import plain
+from conformance.report.render.markdown import plain
 
 
 @given(st.text())

@@ -186,7 +186,7 @@ def test_the_page_of_a_run_says_what_changed_since_the_one_before(
     assert ran.exit_code == 0, ran.output
     text = (tmp_path / later.run.id / "index.html").read_text(encoding="utf-8")
     assert "1 × new failure" in text
-    assert "Compared with <bdi>20260301-before</bdi>" in text
+    assert "<bdi>Compared with 20260301-before</bdi>" in text
     assert "planted &lt;b&gt;here&lt;/b&gt;" in text
     assert "clean: all" in text
     own = (tmp_path / later.run.id / "qwen2.html").read_text(encoding="utf-8")

@@ -35,12 +35,12 @@ function neighbours(cell) {
   return { next: problems[at + 1], worse: problems[at - 1] };
 }
 
-/** A button that shows the rest of a list that the page begins with. */
-function buildMore(id, rest) {
-  const button = byId(id);
-  if (!button) return;
-  button.addEventListener('click', () => {
-    for (const line of document.querySelectorAll(rest)) line.hidden = false;
-    button.remove();
-  });
+/** Buttons that show the rest of a list that the page begins with. */
+function buildMore() {
+  for (const button of document.querySelectorAll('[data-shows-more]')) {
+    button.addEventListener('click', () => {
+      for (const line of button.parentElement.querySelectorAll('[data-more]')) line.hidden = false;
+      button.remove();
+    });
+  }
 }

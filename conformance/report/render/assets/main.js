@@ -69,8 +69,7 @@ async function begin() {
   buildToolbar(filtered);
   buildMatrix();
   buildList();
-  buildMore('more-findings', '[data-more]');
-  buildMore('more-changes', '[data-more-changes]');
+  buildMore();
   buildKeys();
   refresh();
   addEventListener('hashchange', follow);

@@ -1,0 +1,102 @@
+"""The differences of two runs, as they are shown anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from conformance.clip import clip
+from conformance.diff.compare import Change, Diff, Kind
+from conformance.report.changes_section import cells_table
+from conformance.report.sections import Document, Entry, Table, Text, columns
+from conformance.report.verdict_styles import Family
+
+_FAMILY = {
+    Kind.FAILURE: Family.WRONG,
+    Kind.LOST: Family.BROKEN,
+    Kind.MARGIN: Family.DOUBT,
+    Kind.DIAGNOSIS: Family.DOUBT,
+    Kind.FIXED: Family.PASS,
+    Kind.INEXACT: Family.NEUTRAL,
+}
+_REST = "--json"
+
+
+def document(diff: Diff) -> Document:
+    """Everything that differs, the cells first."""
+    (a, b), (mine, theirs) = diff.seconds, diff.peak_mib
+    cells = tuple(row for _, row in change_rows(diff))
+    tables = [replace(cells_table(cells, "Cells", _REST), peek=0)] if cells else []
+    only = (
+        Table(columns("cell"), tuple((name,) for name in cells), f"Only in {run}", 10, folded=True)
+        for run, cells in ((diff.a, diff.only_a), (diff.b, diff.only_b))
+        if cells
+    )
+    return Document(
+        headline=Text(headline(diff)),
+        about=f"wall time {a:.0f} s → {b:.0f} s, peak memory {mine:.0f} MiB → {theirs:.0f} MiB",
+        notes=diff.notes,
+        blocks=(*tables, *fact_tables(diff), *only),
+    )
+
+
+def headline(diff: Diff) -> str:
+    """`3 new failures, 1 fixed in 84 common cells`."""
+    changed = len({(change.model, change.backend) for change in diff.layouts})
+    moved = f", {changed} columns with another layout or engine" if changed else ""
+    gone = f"; {len(diff.only_a)} cells only in {diff.a}" if diff.only_a else ""
+    new = f"; {len(diff.only_b)} only in {diff.b}" if diff.only_b else ""
+    return f"{diff.a} → {diff.b}: {counted(diff)}{moved}, in {diff.common} common cells{gone}{new}"
+
+
+def counted(diff: Diff) -> str:
+    """`3 × new failure, 1 × fixed`."""
+    changes = [f"{len(diff.of(kind))} × {kind.value}" for kind in Kind if diff.of(kind)]
+    return ", ".join(changes) or "no verdict changed"
+
+
+def change_rows(diff: Diff) -> Iterator[tuple[str, tuple[Entry, ...]]]:
+    """The model and the row of each change; cases of a scenario that changed alike are one row."""
+    groups: dict[tuple[str, ...], list[Change]] = {}
+    for change in diff.changes:
+        # Margins differ in their numbers from case to case: the first one's are told.
+        words = "" if change.kind is Kind.MARGIN else change.words
+        key = (change.kind, change.model, change.backend, change.scenario)
+        groups.setdefault((*key, change.before, change.after, words), []).append(change)
+    for first, *rest in groups.values():
+        cases = ", ".join(change.case for change in (first, *rest))
+        yield (
+            first.model,
+            (
+                Text(first.kind.value, _FAMILY[first.kind]),
+                first.model,
+                first.backend,
+                Text(f"{first.scenario}: {cases}", cell=first.id),
+                first.before,
+                first.after,
+                clip(first.words),
+            ),
+        )
+
+
+def fact_tables(diff: Diff) -> Iterator[Table]:
+    """What differs besides the cells: versions, layouts, costs."""
+    if diff.versions:
+        rows = tuple((name, *pair) for name, pair in diff.versions.items())
+        yield Table(columns("package", "before", "after"), rows, "Versions", rest=_REST)
+    if diff.layouts:
+        titles = columns("model", "backend", "what", "before", "after")
+        layouts = ((c.model, c.backend, c.what, c.before, c.after) for c in diff.layouts)
+        yield Table(titles, tuple(layouts), "Layouts and engines", rest=_REST)
+    if diff.costs:
+        figures = ("before", "after", "factor")
+        titles = columns("model", "backend", "what", *figures, figures=figures)
+        costs = (
+            (
+                *(cost.model, cost.backend, cost.what),
+                *(f"{value:.1f} {cost.unit}" for value in (cost.before, cost.after)),
+                f"{cost.factor:.2f}",
+            )
+            for cost in diff.costs
+        )
+        yield Table(titles, tuple(costs), "Speed and memory", rest=_REST)

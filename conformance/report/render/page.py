@@ -1,0 +1,68 @@
+"""Sections as one HTML file that opens from disk and asks no network for anything.
+
+Jinja writes with autoescape on. A content security policy names the one stylesheet (and script)
+by its digest, so markup that arrived in a model's name or an error's text would not run even if
+it got through.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from conformance.report.sections import Document, texts
+from conformance.report.words import number
+
+STYLES = ("page.css", "parts.css")
+
+
+def document(shown: Document) -> str:
+    """A page that needs no script."""
+    return render("document.html.j2", document=shown)
+
+
+def render(template: str, scripts: Sequence[str] = (), **values: Any) -> str:
+    """A template's text with the stylesheet and these scripts in it, in order."""
+    style = "\n".join(map(_asset, STYLES))
+    script = "(() => {\n'use strict';\n" + "\n".join(map(_asset, scripts)) + "\n})();\n"
+    return (
+        _templates()
+        .get_template(template)
+        .render(
+            script=Markup(script),  # noqa: S704 - our own files
+            style=Markup(style),  # noqa: S704
+            script_digest=digest(script),
+            style_digest=digest(style),
+            **values,
+        )
+    )
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    """Compiled once, whatever the number of pages."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("conformance.report.render"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "texts": texts, "kind": lambda x: type(x).__name__}
+    return environment
+
+
+def _asset(name: str) -> str:
+    return resources.files("conformance.report.render").joinpath("assets", name).read_text("utf-8")
+
+
+def digest(text: str) -> str:
+    """As a content security policy names a script or a stylesheet."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,100 @@
+"""Sections on a terminal. Nothing in a run's own text can drive it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich import table as rich
+from rich.console import Console
+from rich.text import Text as Line
+
+from conformance.report.sections import (
+    Block,
+    Code,
+    Document,
+    Entry,
+    Facts,
+    Note,
+    Section,
+    Table,
+    Text,
+    texts,
+)
+from conformance.report.verdict_styles import STYLES
+
+#: What a terminal would obey instead of showing: everything below space but tab and newline.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def shown(text: str) -> str:
+    """Text of the run's own, harmless to a terminal."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+
+
+def line(text: str | Text) -> Line:
+    """Words in the style of their family."""
+    text = Text(text) if isinstance(text, str) else text
+    style = STYLES[text.family] if text.family else "dim" if text.quiet else ""
+    words = Line(shown(f"{text.symbol} {text.words}" if text.symbol else text.words), style=style)
+    return words.append(shown(f" ({text.tag})"), style="dim") if text.tag else words
+
+
+def document(answer: Document, console: Console) -> None:
+    """The headline last: there a reader's eye is."""
+    blocks(answer.blocks, console)
+    for note in answer.notes:
+        console.print(Line(shown(note)))
+    console.print(Line(shown(answer.about), style="dim"))
+    family = answer.headline.family
+    style = f"bold {STYLES[family]}" if family else "bold"
+    console.print(Line(shown(answer.headline.words), style=style), soft_wrap=True)
+
+
+def blocks(several: Sequence[Block], console: Console) -> None:
+    """One below the other."""
+    for block in several:
+        match block:
+            case Section():
+                console.print(Line(shown(block.title), style="bold"))
+                blocks(block.blocks, console)
+            case Note():
+                console.print(line(block.text), soft_wrap=True)
+            case Facts():
+                facts = rich.Table.grid(padding=(0, 2))
+                for name, value in block.pairs:
+                    facts.add_row(Line(shown(name), style="dim"), Line(shown(value)))
+                console.print(facts)
+            case Code():
+                console.print(Line(shown(block.text)), soft_wrap=True)
+            case Table():
+                _table(block, console)
+
+
+def _table(table: Table, console: Console) -> None:
+    columns = (
+        rich.Column(
+            Line(shown(column.title)),
+            justify="right" if column.figure else "left",
+            overflow="fold",
+        )
+        for column in table.columns
+    )
+    drawn = rich.Table(
+        *columns,
+        title=Line(shown(table.title)) if table.title else None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    for row in table.rows[: table.first]:
+        drawn.add_row(*map(_entry, row))
+    console.print(drawn)
+    left = len(table.rows) - table.first
+    if left > 0:
+        console.print(f"… and {left} more{f' in {table.rest}' * bool(table.rest)}", markup=False)
+
+
+def _entry(entry: Entry) -> Line:
+    return Line("\n").join([line(text) for text in texts(entry) if text.words])

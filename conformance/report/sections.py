@@ -1,0 +1,129 @@
+"""What is shown, as data: `render` makes terminal text, Markdown and HTML of it.
+
+All text is the run's own and unescaped here; every renderer makes it harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from conformance.records import Verdict
+from conformance.report.verdict_styles import LOOKS, Family
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words in one line, and how they look. `symbol` stands before them in the family's shape;
+    `fills` colours the whole cell of the table, `edge` marks its left side. `link` and `hint`
+    are for the page, `cell` is the id of a cell of the run that the words lead to.
+    """
+
+    words: str
+    family: Family | None = None
+    symbol: str = ""
+    quiet: bool = False
+    code: bool = False
+    tag: str = ""
+    link: str = ""
+    cell: str = ""
+    hint: str = ""
+    fills: bool = False
+    edge: bool = False
+
+
+#: What stands in one place of a table: words, or several lines of them.
+Entry: TypeAlias = "str | Text | tuple[str | Text, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A table's column. The entries of a `figure` are numbers, aligned to the right."""
+
+    title: str
+    figure: bool = False
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of entries under their columns, the first entry of a row being its name.
+
+    `first` rows are shown where space is short, and `rest` says where the others are. On the
+    page `folded` hides the table behind its title, `peek` (0: all) rows of it are seen at first.
+    `heads` stand above instead of the columns' titles: a name, and titles with how many columns
+    each spans.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+    title: str = ""
+    first: int = 60
+    rest: str = ""
+    folded: bool = False
+    peek: int = 0
+    heads: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A paragraph."""
+
+    text: str | Text
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and what is so of each."""
+
+    pairs: tuple[tuple[str, str], ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A command or a program, to be copied."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Blocks under a title. `id` is the page's anchor."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    id: str = ""
+
+
+Block: TypeAlias = "Note | Facts | Code | Table | Section"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An answer: the headline, what it took or was asked of (`about`), what must be known to
+    trust it (`notes`), and the evidence.
+    """
+
+    headline: Text
+    about: str
+    notes: tuple[str, ...]
+    blocks: tuple[Block, ...]
+
+
+def columns(*titles: str, figures: Sequence[str] = ()) -> tuple[Column, ...]:
+    """Columns of words, and of numbers where the title is among `figures`."""
+    return tuple(Column(title, title in figures) for title in titles)
+
+
+def texts(entry: Entry) -> tuple[Text, ...]:
+    """The lines of an entry."""
+    lines = entry if isinstance(entry, tuple) else (entry,)
+    return tuple(Text(line) if isinstance(line, str) else line for line in lines)
+
+
+def verdict_text(verdict: Verdict, words: str = "") -> Text:
+    """The verdict, or these words for it, with its symbol."""
+    look = LOOKS[verdict]
+    return Text(words or verdict.value, look.family, look.symbol)
