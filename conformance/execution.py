@@ -90,6 +90,8 @@ def begin(
             jobs=jobs,
         )
     )
+    run.begin()
+    point_latest(run)
     for backend in backends:
         if backend.untestable:
             _give_up(run, backend, [cell for cell in cells if cell.backend == backend.id])
@@ -124,6 +126,7 @@ def execute(
     Ctrl-C ends the gathering; what was gathered is kept, and the run can be resumed.
     """
     plan = run.plan()
+    run.begin()
     summary = run_jobs(
         planned_jobs(
             run,
@@ -144,6 +147,7 @@ def execute(
     if summary.interrupted:
         return Finished(run, summary, None, None)
     write_record(run.path / INFO, _info(run, plan, summary))
+    run.finish()
     results = judge(run, scenarios, plan.thresholds, plan.calibration, known)
     page = publish(run, results)
     return Finished(run, summary, results, page)
@@ -192,7 +196,10 @@ def judge(
 ) -> Results:
     """The verdicts on a stored run. No engine is started. `calibration` is where the
     thresholds come from, for the report; what is `known` not to pass is marked so.
+
+    Raises ConformanceError for a run that is unfinished.
     """
+    run.check_finished()
     # Thousands of small operations: several threads cost five times what one does.
     torch.set_num_threads(1)
     plan = run.plan()
@@ -213,16 +220,14 @@ def with_cells(results: Results, cells: tuple[CellResult, ...]) -> Results:
 
 
 def publish(run: RunFolder, results: Results) -> Path:
-    """Write results.json, the same as tables, and the pages; let reports/latest name this run."""
+    """Write results.json, the same as tables, and the pages."""
     # pandas takes half a second, which the start of a run need not wait for.
     from conformance.report import tables
 
     run.write_results(results)
     tables.write(results, run.path)
     besides = html.Besides(changes=since.last(run.path, results))
-    page = html.publish(results, run.path, besides)
-    point_latest(run)
-    return page
+    return html.publish(results, run.path, besides)
 
 
 def _info(run: RunFolder, plan: RunPlan, summary: Summary) -> RunInfo:

@@ -153,6 +153,13 @@ def refuses(engine: Healthy, case: Case) -> Mapping[str, Any]:
     raise Refused("does not support pipeline parallelism")
 
 
+class Refuses(Healthy):
+    """Refuses every case, whatever its options say."""
+
+    def good(self, case: Case) -> Mapping[str, Any]:
+        raise Refused("refuses everything")
+
+
 @_with
 def unreadable(engine: Healthy, case: Case) -> Mapping[str, Any]:
     raise Unreadable("dual is off by 0.7, single by 0.9")

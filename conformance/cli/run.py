@@ -21,6 +21,7 @@ from conformance.cli.options import (
     Models,
     Reports,
     Tier,
+    err,
     out,
 )
 
@@ -62,6 +63,7 @@ def run(
     limits = Limits(cell=timeout, load=load_timeout)
     if resume:
         folder = selecting.open_run(reports, resume)
+        err.print(f"going on with {folder.id}, begun {folder.plan().started}", highlight=False)
     else:
         folder = selecting.new_run(
             reports,

@@ -96,6 +96,7 @@ def run(
             on_event=on_event,
         ):
             return folder, None
+        folder.finish()
     judged = injections.judged(folder, planned, scenarios, asked.thresholds)
     found = injections.tabulate(
         folder, planned, judged, asked.thresholds, quick=asked.quick, begun=begun

@@ -4,6 +4,7 @@
 <run>/groups/<model>/<backend>/       job.json log.txt events.jsonl group.json keys.json
 <run>/groups/<model>/<backend>/cells/<case key>/{outcome.json,observations.safetensors}
 <run>/results.json index.html
+<run>/unfinished                      there until everything that was asked is gathered
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ TAIL_BYTES = 8192
 
 #: How much of a log is searched for the cause of an end.
 LOG_BYTES = 1 << 20
+
+#: The file that marks a run as unfinished. Not `results.json`, which a run that is resumed,
+#: because it has lost a cell, already has.
+_UNFINISHED = "unfinished"
 
 
 @record()
@@ -171,6 +176,30 @@ class RunFolder:
     def write_plan(self, plan: RunPlan) -> None:
         write_record(self.path / "plan.json", plan)
 
+    def begin(self) -> None:
+        """Say that the run is unfinished until `finish` is called, however this process ends."""
+        (self.path / _UNFINISHED).touch()
+
+    def finish(self) -> None:
+        """Say that all that was asked has been gathered."""
+        (self.path / _UNFINISHED).unlink(missing_ok=True)
+
+    def check_finished(self) -> None:
+        """Raises ConformanceError for a run that was interrupted, or is still being worked on."""
+        if not (self.path / _UNFINISHED).exists():
+            return
+        cells = self.plan().cells
+        gathered = sum(self._has_outcome(cell) for cell in cells)
+        raise ConformanceError(
+            f"this run is unfinished: {gathered} of {len(cells)} planned cells have an outcome",
+            path=self.path,
+            remedy=f"go on with it: conformance run --resume {self.id}",
+        )
+
+    def _has_outcome(self, cell: Cell) -> bool:
+        folder = self.group_folder(cell.model, cell.backend).cell(cell.key)
+        return (folder / "outcome.json").is_file()
+
     def group_folder(self, model: str, backend: str) -> GroupFolder:
         return GroupFolder(self.path / "groups" / safe(model) / safe(backend))
 
@@ -200,7 +229,8 @@ class RunFolder:
         return path
 
     def results(self) -> Results:
-        """Raises ConformanceError for a run that was not judged to its end."""
+        """Raises ConformanceError for a run that was not gathered and judged to its end."""
+        self.check_finished()
         return read_results(self.path / "results.json")
 
 
@@ -239,7 +269,7 @@ def create_run(reports: Path, now: datetime) -> RunFolder:
 
 
 def point_latest(run: RunFolder) -> None:
-    """Let `latest`, beside the run, name it."""
+    """Let `latest`, beside the run, name it: the newest, from its start on."""
     part = run.path.parent / f".latest.{secrets.token_hex(4)}"
     part.symlink_to(run.id, target_is_directory=True)
     part.replace(run.path.parent / "latest")

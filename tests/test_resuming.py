@@ -1,0 +1,126 @@
+"""`latest` is the newest run from its start, and a run that was interrupted says so."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conformance import execution
+from conformance.records import Thresholds
+from conformance.store import RunFolder, open_run
+from tests.faulty_command import Workplace, workplace
+
+CASES = ("first", "bad", "last")
+
+
+def interrupted(place: Workplace) -> str:
+    """Begin a run, interrupt it in its last cell; returns its name."""
+    process = place.start(place.of_a_run("run"))
+    wait_until_in_last(place, process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, output
+    [name] = set(runs(place)) & {word.strip() for word in output.split()}
+    return name
+
+
+def wait_until_in_last(place: Workplace, process: subprocess.Popen[str]) -> None:
+    """Until the column that waits has begun its last case."""
+    noted = place.folder / "noted-WaitsInLast"
+    begun = noted.read_text().count("plain.last") if noted.exists() else 0
+    deadline = time.monotonic() + 40
+    while not noted.exists() or noted.read_text().count("plain.last") == begun:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def runs(place: Workplace) -> list[str]:
+    return sorted(
+        path.name
+        for path in place.reports.iterdir()
+        if path.is_dir() and not path.is_symlink() and (path / "plan.json").is_file()
+    )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return workplace(tmp_path, "WaitsInLast")
+
+
+def test_latest_is_the_interrupted_run_and_not_the_finished_one_before(place: Workplace) -> None:
+    (place.folder / "gate").touch()
+    code, output = place.ran(place.of_a_run("run"))
+    assert code == 0, output
+    [finished] = runs(place)
+
+    (place.folder / "gate").unlink()
+    name = interrupted(place)
+    assert name != finished
+    assert open_run(place.reports).id == name
+
+    for verb in (["show", "plain"], ["report", "latest"], ["gate", "latest"], ["judge", "latest"]):
+        more = ["--reports", str(place.reports)]
+        if verb[0] == "gate":
+            code, output = place.ran(place.of_a_run(*verb))
+        else:
+            code, output = place.ran(place.command(*verb, *more))
+        assert code == 2, (verb, output)
+        assert "unfinished" in output, (verb, output)
+        assert f"conformance run --resume {name}" in output, (verb, output)
+
+    (place.folder / "gate").touch()
+    code, output = place.ran(place.of_a_run("run", "--resume", "latest"))
+    assert code == 0, output
+    assert name in output
+    folder = open_run(place.reports)
+    assert folder.id == name
+    assert {cell.case for cell in folder.results().cells} == set(CASES)
+    noted = (place.folder / "noted-WaitsInLast").read_text().split()
+    assert noted.count("plain.first") == 2, "once in each run, and not again when resumed"
+    assert noted.count("plain.last") == 3
+    assert not [one for one in psutil.process_iter() if str(place.folder) in _command(one)]
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+@pytest.mark.slow
+def test_a_finished_run_that_is_being_changed_is_unfinished_again(place: Workplace) -> None:
+    (place.folder / "gate").touch()
+    assert place.ran(place.of_a_run("run"))[0] == 0
+    folder = open_run(place.reports)
+    folder.group_folder("m", "WaitsInLast").drop_cell("plain.last")
+    (place.folder / "gate").unlink()
+    process = place.start(place.of_a_run("run", "--resume", "latest"))
+    wait_until_in_last(place, process)
+    process.kill()
+    process.communicate()
+    code, output = place.ran(place.command("show", "plain.last", "--reports", str(place.reports)))
+    assert code == 2, output
+    assert "unfinished: 2 of 3" in output
+
+
+def test_a_run_is_the_latest_from_its_start_and_stays_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin() -> RunFolder:
+        how = {"scenarios": tmp_path, "thresholds": Thresholds(), "jobs": 1}
+        return execution.begin(tmp_path, (), (), (), **how)
+
+    older, newer = begin(), begin()
+    assert open_run(tmp_path).id == newer.id
+    older.finish()
+    results = execution.judge(older, {}, Thresholds())
+    monkeypatch.setattr(execution.html, "publish", lambda *_: tmp_path)
+    execution.publish(older, results)
+    assert open_run(tmp_path).id == newer.id
