@@ -39,6 +39,7 @@ PAIR = (
 )
 
 Block = Callable[[Any, Case], Any]
+Place = str | int
 
 #: Pairs of observations that must be bitwise equal; see `conformance.judge.measures.relations`.
 Equal = Sequence[tuple[str, str]]
@@ -118,12 +119,16 @@ class Scenario:
         )
 
 
-def position(place: str, layers: int) -> int:
-    """The index of a named place in a model of so many layers.
+def position(place: Place, layers: int, path: Path | None = None) -> int:
+    """The index of a place in a model of so many layers: a number, "12" too, is that layer.
 
     `early` lies in the first half and `late` in the second, so that with two
-    pipeline stages the boundary is between them.
+    pipeline stages the boundary is between them. Whether the model has a layer of that number is
+    seen when the model is known (`conformance.engines.parts.require_layers`). Raises
+    ConformanceError, naming the scenario's file, for a place that is none.
     """
+    if str(place).isdecimal():
+        return int(place)
     places = {
         "first": 0,
         "early": layers // 4,
@@ -133,14 +138,16 @@ def position(place: str, layers: int) -> int:
     }
     if place not in places:
         raise ConformanceError(
-            f"unknown layer position {place!r}", remedy=f"use one of {', '.join(places)}"
+            f"unknown layer position {place!r}",
+            path=path,
+            remedy=f"use one of {', '.join(places)}, or a layer's number, counted from 0",
         )
-    return places[place]
+    return places[str(place)]
 
 
 def scenario(
     *,
-    layers: Mapping[str, str | Sequence[str]] = MappingProxyType({}),
+    layers: Mapping[str, Place | Sequence[Place]] = MappingProxyType({}),
     options: Mapping[str, Sequence[Any]] = MappingProxyType({}),
     prompts: Sequence[str] = PAIR,
     steps: int = 1,
@@ -153,15 +160,20 @@ def scenario(
     """Declare a scenario. Every combination of the choices given is a case.
 
     `layers` maps a name to a position or several ("first", "early", "middle",
-    "late", "last"); `options` maps a name to its values. A case is named after the
-    choices that vary: `middle-small`; with none it is called `all`.
+    "late", "last", or a layer's number); `options` maps a name to its values. A case is named
+    after the choices that vary: `middle-small`; with none it is called `all`. Raises
+    ConformanceError for a position that is none.
     """
+    places = {name: _places(value) for name, value in layers.items()}
 
     def decorate(run: Block) -> Scenario:
+        path = Path(inspect.getsourcefile(run) or "")
+        for place in itertools.chain.from_iterable(places.values()):
+            position(place, 1, path)
         axes = [
-            ("layers", key, (value,) if isinstance(value, str) else tuple(value))
-            for key, value in layers.items()
-        ] + [("options", key, tuple(values)) for key, values in options.items()]
+            *(("layers", name, values) for name, values in places.items()),
+            *(("options", name, tuple(values)) for name, values in options.items()),
+        ]
         cases: dict[str, Mapping[str, Any]] = {}
         for combination in itertools.product(*(values for *_, values in axes)):
             choice: dict[str, dict[str, Any]] = {"layers": {}, "options": {}}
@@ -174,7 +186,6 @@ def scenario(
             ]
             cases["-".join(varying) or "all"] = choice
         doc = inspect.getdoc(sys.modules[run.__module__]) or ""
-        path = Path(inspect.getsourcefile(run) or "")
         if not doc.strip():
             raise ConformanceError(
                 "the scenario has no meaning",
@@ -197,6 +208,10 @@ def scenario(
         )
 
     return decorate
+
+
+def _places(value: Place | Sequence[Place]) -> tuple[Place, ...]:
+    return (value,) if isinstance(value, str | int) else tuple(value)
 
 
 def discover(folder: Path) -> dict[str, Scenario]:

@@ -163,7 +163,7 @@ def test_an_import_the_other_way_is_caught(tmp_path, module, line, contract):
 def test_what_decides_an_observation_counts_in_its_key():
     """All that a worker imports of the package counts, but for what only carries."""
     carries = re.compile(
-        r"conformance(\.(errors|sessions|checkpoints|records(\.(base|observed|judged))?"
+        r"conformance(\.(authoring|errors|sessions|checkpoints|records(\.(base|observed|judged))?"
         r"|store(\..*)?|worker(\.root_cause)?))?$"
     )
     graph = grimp.build_graph("conformance")

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.builtin.probe import PROBE
+from conformance.engines import Refused
+from conformance.engines.parts import require_layers
 from conformance.errors import ConformanceError
+from conformance.records import Case
 from conformance.scenario import discover, position
 
 
@@ -85,3 +88,30 @@ def test_early_and_late_lie_on_both_sides_of_the_middle(layers):
 def test_an_unknown_position_is_refused():
     with pytest.raises(ConformanceError, match="unknown layer position 'end'"):
         position("end", 4)
+
+
+def test_a_layer_is_named_by_its_number_too(folder):
+    write(folder, "good", GOOD.replace('("first", "last")', '(0, "12", "last")'))
+    good = discover(folder)["good"]
+    assert list(good.cases)[:4] == ["0-small", "0-large", "12-small", "12-large"]
+    assert [case.layers["at"] for case in good.expand(16)] == [0, 0, 12, 12, 15, 15]
+
+
+def test_a_single_number_is_a_position(folder):
+    write(folder, "good", GOOD.replace('("first", "last")', "3"))
+    assert discover(folder)["good"].expand(8)[0].layers == {"at": 3}
+
+
+@pytest.mark.parametrize("place", ["-1", '"frist"', '("first", -1)'])
+def test_a_position_that_is_none_is_refused_where_it_is_declared(folder, place):
+    write(folder, "good", GOOD.replace('("first", "last")', place))
+    with pytest.raises(ConformanceError, match="unknown layer position") as refused:
+        discover(folder)
+    assert refused.value.path == folder / "good.py"
+
+
+def test_a_model_without_such_a_layer_refuses_the_case():
+    case = Case("mine", "12", ("One",), layers={"at": 12})
+    require_layers(case, 13)
+    with pytest.raises(Refused, match="the model has 12 layers, and the case asks for at=12"):
+        require_layers(case, 12)

@@ -424,7 +424,10 @@ def test_a_scenario_is_keyed_by_its_file_and_by_what_files_share(tmp_path: Path)
     shared = scenario_digest(tmp_path, "one")
     assert shared != before
     (tmp_path / "one.py").write_text("5")
-    assert scenario_digest(tmp_path, "one") != shared
+    other = scenario_digest(tmp_path, "one")
+    assert other != shared
+    (tmp_path / "vectors.safetensors").write_bytes(b"6")
+    assert scenario_digest(tmp_path, "one") != other
 
 
 def test_an_interpreter_is_asked_for_its_versions(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch.nn import Module
 
 from conformance.engines import Refused
 from conformance.engines.tree import follow
+from conformance.records import Case
 from conformance.residual_stream import LAYOUTS, Layer
 
 ATTENTION = ("self_attn", "attn", "attention", "self_attention")
@@ -53,6 +54,13 @@ class Parts:
         absent = [name for name in needs if not getattr(self, name, name)]
         if absent:
             raise Refused(f"the model has no part called {' or '.join(absent)}")
+
+
+def require_layers(case: Case, layers: int) -> None:
+    """Raises Refused where a case names a layer that a model of so many does not have."""
+    for name, index in case.layers.items():
+        if not 0 <= index < layers:
+            raise Refused(f"the model has {layers} layers, and the case asks for {name}={index}")
 
 
 def find_parts(module: Module, layers: str, vocabulary: int) -> Parts:

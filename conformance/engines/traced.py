@@ -13,7 +13,7 @@ from torch import Tensor
 
 from conformance.direction import direction
 from conformance.engines import Unreadable
-from conformance.engines.parts import Parts, TracedLayer
+from conformance.engines.parts import Parts, TracedLayer, require_layers
 from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 from conformance.records import Case, Site
@@ -106,6 +106,7 @@ def observe(lm: Any, scenario: Scenario, case: Case) -> dict[str, Tensor]:
 
     Raises Refused when the model has not what the case is about.
     """
+    require_layers(case, len(lm.layers))
     lm.layers.parts.require(scenario.needs(case))
     return flatten_runs(scenario, case, lambda twin: scenario.run(lm, twin))
 

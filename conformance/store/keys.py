@@ -82,8 +82,11 @@ def sources_digest() -> str:
 
 
 def scenario_digest(folder: Path, name: str) -> str:
-    """Changes with the scenario's file and with what the folder's files share."""
-    shared = sorted(folder.glob("_*.py"))
+    """Changes with the scenario's file and with what the folder's files share: modules whose
+    name begins with an underscore, and what is no Python (a vector, a list of prompts).
+    """
+    beside = sorted(path for path in folder.glob("[!.]*") if path.is_file())
+    shared = [path for path in beside if path.name.startswith("_") or path.suffix != ".py"]
     return _files_digest([*shared, folder / f"{name}.py"], folder)
 
 

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conformance.builtin.probe import PROBE
 from conformance.checkpoints import SEAL
+from conformance.engines.parts import require_layers
 from conformance.engines.reference.branches import find, observed
 from conformance.engines.reference.ensemble import (
     EAGER_ENSEMBLE,
@@ -144,6 +145,7 @@ class ReferenceEngine:
         all of them are judged in one context. Of a forced case only the forced runs. Raises
         Refused when the model has not what the case is about.
         """
+        require_layers(case, len(self.member(TRUTH).modules))
         self.member(TRUTH).parts.require(scenario.needs(case))
         truth = self._member_run(TRUTH, scenario, case, case.forced)
         forced = case.forced or continuation(truth, len(case.prompts))

@@ -1,0 +1,47 @@
+"""Held by `make types`: the engines' classes have what `conformance.authoring` promises.
+
+Never imported. A member that is missing, or has another type, makes mypy complain here.
+"""
+
+from __future__ import annotations
+
+from conformance.authoring import LM, Layer, Part, Reference, Run
+from conformance.engines import hf, parts
+from conformance.engines.reference import model as reference
+from conformance.engines.vllm import async_engine, engine, serve_engine
+
+
+def transformers_model(lm: hf.HFModel) -> LM:
+    return lm
+
+
+def vllm_model(lm: engine.VLLMModel) -> LM:
+    return lm
+
+
+def streaming_model(lm: async_engine.AsyncModel) -> LM:
+    return lm
+
+
+def served_model(lm: serve_engine.ServedModel) -> LM:
+    return lm
+
+
+def padded_layer(layer: hf.PaddedLayer) -> Layer:
+    return layer
+
+
+def traced_layer(layer: parts.TracedLayer) -> Layer:
+    return layer
+
+
+def traced_part(part: parts.Part) -> Part:
+    return part
+
+
+def reference_model(model: reference.ReferenceModel) -> Reference:
+    return model
+
+
+def reference_run(run: reference.Run) -> Run:
+    return run
