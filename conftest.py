@@ -16,7 +16,7 @@ import pytest
 
 from conformance import manifest, plan
 from conformance.manifest import Manifest
-from conformance.records import Cell, CellResult, Results
+from conformance.records import Cell, CellResult, Column, Results
 from conformance.scenario import Scenario, discover
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _run(session: pytest.Session) -> Results:
     run = execution.begin(
         ROOT / "reports",
         known.models,
-        known.backends,
+        tuple(map(Column, known.backends)),
         cells,
         scenarios=SCENARIOS,
         thresholds=calibration.thresholds(calibrated),

@@ -25,7 +25,7 @@ import typer
 from conformance import manifest, plan
 from conformance.checkpoints import cache_folder, locate
 from conformance.jobs import launch, planned_jobs
-from conformance.records import Job, to_json
+from conformance.records import Column, Job, to_json
 from conformance.scenario import discover
 from conformance.store import open_run
 
@@ -96,7 +96,7 @@ def _jobs(model: str, folder: Path, cache: Path) -> list[Job]:
     known = manifest.load(Path("models.yaml"))
     run = open_run(folder / "reports")
     assert locate(plan.choose(known.models, [model], "model")[0], cache) is not None
-    backends = [backend for backend in known.backends if backend.default]
+    backends = [Column(backend) for backend in known.backends if backend.default]
     found = planned_jobs(
         run,
         known.models,

@@ -124,7 +124,7 @@ def stored(path: Path) -> None:
     alone: dict[str, CellResult] = {}
     for model in planned.models:
         cells = [cell for cell in planned.cells if cell.model == model.id]
-        alone |= judge_model(run, model, planned.backends, cells, scenarios, planned.thresholds)
+        alone |= judge_model(run, model, planned.columns, cells, scenarios, planned.thresholds)
     between = time.perf_counter()
     together = judge_models(run, scenarios, planned.thresholds)
     here, beside = between - begin, time.perf_counter() - between

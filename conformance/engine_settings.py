@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Cell, Job
+from conformance.records import Cell, Column, Job
 from conformance.scenario import Scenario
 from conformance.store import RunFolder
 
@@ -41,22 +41,22 @@ class Group:
     settings: Mapping[str, Any] = field(default_factory=dict)
     cells: tuple[Cell, ...] = ()
 
-    def folder(self, backend: Backend, main: Group) -> str:
+    def folder(self, column: Column, main: Group) -> str:
         """The name of the group's folder: the column's, where it is the column's main group."""
         if self is main:
-            return backend.id
+            return column.id
         words = (f"{name}-{value}".lower() for name, value in sorted(self.settings.items()))
-        return f"{backend.id}{MARK}{MARK.join(words)}"
+        return f"{column.id}{MARK}{MARK.join(words)}"
 
 
 def split(
-    backend: Backend, cells: Sequence[Cell], scenarios: Mapping[str, Scenario]
+    column: Column, cells: Sequence[Cell], scenarios: Mapping[str, Scenario]
 ) -> tuple[Group, ...]:
     """The groups of a column, the main one first: that of the cells that ask nothing.
 
     Raises ConformanceError for a word that no engine could know.
     """
-    if backend.engine in WITHOUT:
+    if column.engine in WITHOUT:
         return (Group(cells=tuple(cells)),)
     asked = {
         (case.scenario, case.name): case.settings
@@ -84,8 +84,8 @@ def apart(run: RunFolder, job: Job, group: Group, main: Group) -> Job:
 
     What the engine does without nnsight is linked where the column's main load does not do it.
     """
-    own = run.group_folder(job.model.id, job.backend.id)
-    target = run.group_folder(job.model.id, group.folder(job.backend, main))
+    own = run.group_folder(job.model.id, job.column.id)
+    target = run.group_folder(job.model.id, group.folder(job.column, main))
     (own.path / "cells").mkdir(parents=True, exist_ok=True)
     theirs = {cell.key for cell in group.cells}
     for case in job.cases:

@@ -21,10 +21,10 @@ from conformance.diff import since
 from conformance.expectations import Known, expected
 from conformance.jobs import planned_jobs
 from conformance.records import (
-    Backend,
     Calibration,
     Cell,
     CellResult,
+    Column,
     Environment,
     Group,
     Model,
@@ -65,7 +65,7 @@ class Finished:
 def begin(
     reports: Path,
     models: Sequence[Model],
-    backends: Sequence[Backend],
+    columns: Sequence[Column],
     cells: Sequence[Cell],
     *,
     scenarios: Path,
@@ -82,7 +82,7 @@ def begin(
             started=now.isoformat(timespec="seconds"),
             command=shlex.join(["conformance", *sys.argv[1:]]),
             models=tuple(model for model in models if any(c.model == model.id for c in cells)),
-            backends=tuple(b for b in backends if any(c.backend == b.id for c in cells)),
+            columns=tuple(c for c in columns if any(cell.backend == c.id for cell in cells)),
             cells=tuple(cells),
             thresholds=thresholds,
             calibration=calibration,
@@ -92,20 +92,20 @@ def begin(
     )
     run.begin()
     point_latest(run)
-    for backend in backends:
-        if backend.untestable:
-            _give_up(run, backend, [cell for cell in cells if cell.backend == backend.id])
+    for column in columns:
+        if column.untestable:
+            _give_up(run, column, [cell for cell in cells if cell.backend == column.id])
     return run
 
 
-def _give_up(run: RunFolder, backend: Backend, cells: Sequence[Cell]) -> None:
+def _give_up(run: RunFolder, column: Column, cells: Sequence[Cell]) -> None:
     """The cells of a column that has no environment say why."""
-    outcome = Outcome(Status.UNTESTABLE, reason=backend.untestable)
+    outcome = Outcome(Status.UNTESTABLE, reason=column.untestable)
     for cell in cells:
         run.write_cell(cell.model, cell.backend, cell.key, outcome, {})
     for model in dict.fromkeys(cell.model for cell in cells):
-        group = Group(model, backend.id, status=outcome.status, reason=outcome.reason)
-        run.group_folder(model, backend.id).write_group(group)
+        group = Group(model, column.id, status=outcome.status, reason=outcome.reason)
+        run.group_folder(model, column.id).write_group(group)
 
 
 def execute(
@@ -131,7 +131,7 @@ def execute(
         planned_jobs(
             run,
             plan.models,
-            plan.backends,
+            plan.columns,
             plan.cells,
             scenarios,
             folder=Path(plan.scenarios),
@@ -169,7 +169,7 @@ def once_more(
     run = begin(
         reports,
         plan.models,
-        plan.backends,
+        plan.columns,
         plan.cells,
         scenarios=Path(plan.scenarios),
         thresholds=plan.thresholds,

@@ -24,20 +24,20 @@ from conformance.checkpoints import Checkpoint, locate, patience
 from conformance.engines import ENGINES, ENVIRONMENT, FRONTS, preload
 from conformance.errors import ConformanceError
 from conformance.generated_tokens import Continuation, by_member, continuation, differing
-from conformance.records import Backend, Case, Cell, Job, Model, Precision
+from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision
 from conformance.runner import Launch, Planned
 from conformance.scenario import Scenario
 from conformance.store import RunFolder
 
 #: Not a column: what every column is compared with.
-REFERENCE = Backend(id="reference", engine="reference", default=False)
+REFERENCE = Column(Backend(id="reference", engine="reference", default=False))
 #: The reference again, along the tokens that a backend generated.
-FORCED = Backend(id="reference-forced", engine="reference", default=False)
+FORCED = Column(Backend(id="reference-forced", engine="reference", default=False))
 #: Not a column either: makes the checkpoint.
-BUILD = Backend(id="build", engine="build", default=False)
+BUILD = Column(Backend(id="build", engine="build", default=False))
 
 #: The columns of one model with their cells.
-Columns = Sequence[tuple[Backend, Sequence[Cell]]]
+Columns = Sequence[tuple[Column, Sequence[Cell]]]
 
 #: Engines whose observations do not depend on what is being tested: kept between runs.
 CACHED = frozenset({"hf", "reference"})
@@ -46,7 +46,7 @@ CACHED = frozenset({"hf", "reference"})
 def planned_jobs(
     run: RunFolder,
     models: Sequence[Model],
-    backends: Sequence[Backend],
+    columns: Sequence[Column],
     cells: Iterable[Cell],
     scenarios: Mapping[str, Scenario],
     *,
@@ -59,17 +59,17 @@ def planned_jobs(
     live at the same time.
     """
     by_model = {model.id: model for model in models}
-    by_backend = {backend.id: backend for backend in backends}
-    wanted = plan.groups(cell for cell in cells if not by_backend[cell.backend].untestable)
+    by_id = {column.id: column for column in columns}
+    wanted = plan.groups(cell for cell in cells if not by_id[cell.backend].untestable)
     jobs: list[Planned] = []
     for model_id in dict.fromkeys(model for model, _ in wanted):
-        columns = [
-            (by_backend[backend], members)
-            for (model, backend), members in wanted.items()
+        mine = [
+            (by_id[column], members)
+            for (model, column), members in wanted.items()
             if model == model_id
         ]
         maker = _Maker(run, by_model[model_id], scenarios, folder, cache)
-        jobs += maker.jobs(columns)
+        jobs += maker.jobs(mine)
     places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
     return sorted(jobs, key=lambda job: places.index(job.launch.python))
 
@@ -109,14 +109,14 @@ class _Maker:
         reference = f"{self.model.id}:{REFERENCE.id}"
         jobs = self.groundwork(names)
         begun = len(jobs)
-        for backend, cells in columns:
-            main, *others = engine_settings.split(backend, cells, self.scenarios)
+        for column, cells in columns:
+            main, *others = engine_settings.split(column, cells, self.scenarios)
             for group in (main, *others):
                 jobs.append(
                     self._planned(
-                        f"{self.model.id}:{group.folder(backend, main)}",
-                        backend,
-                        self._column(backend, group, main),
+                        f"{self.model.id}:{group.folder(column, main)}",
+                        column,
+                        self._column(column, group, main),
                         needs=(reference,),
                     )
                 )
@@ -143,7 +143,7 @@ class _Maker:
     def _planned(
         self,
         name: str,
-        backend: Backend,
+        column: Column,
         make: Callable[[], Job | None],
         *,
         needs: tuple[str, ...] = (),
@@ -153,10 +153,10 @@ class _Maker:
         return Planned(
             id=name,
             make=make,
-            launch=launch(backend),
+            launch=launch(column),
             needs=needs,
             after=after,
-            cached=backend.engine in CACHED,
+            cached=column.engine in CACHED,
             load=load,
             folder=self.run.group_folder(self.model.id, name.partition(":")[2]).path,
         )
@@ -171,14 +171,14 @@ class _Maker:
             )
         return found
 
-    def _job(self, backend: Backend, cases: tuple[Case, ...], **more: Any) -> Job:
+    def _job(self, column: Column, cases: tuple[Case, ...], **more: Any) -> Job:
         checkpoint = self._checkpoint()
         return Job(
-            engine=ENGINES.get(backend.engine, backend.engine),
+            engine=ENGINES.get(column.engine, column.engine),
             model=self.model,
-            backend=backend,
+            column=column,
             checkpoint=checkpoint.path,
-            folder=self.run.group_folder(self.model.id, backend.id).path,
+            folder=self.run.group_folder(self.model.id, column.id).path,
             scenarios=self.folder,
             cases=cases,
             digest=checkpoint.digest,
@@ -191,7 +191,7 @@ class _Maker:
         return Job(
             engine=ENGINES[BUILD.engine],
             model=self.model,
-            backend=BUILD,
+            column=BUILD,
             checkpoint=self.cache,
             folder=self.run.group_folder(self.model.id, BUILD.id).path,
             scenarios=self.folder,
@@ -214,17 +214,17 @@ class _Maker:
         return self._job(REFERENCE, probe + cases + beside(cases))
 
     def _column(
-        self, backend: Backend, group: engine_settings.Group, main: engine_settings.Group
+        self, column: Column, group: engine_settings.Group, main: engine_settings.Group
     ) -> Callable[[], Job]:
         probe = self.run.group_folder(self.model.id, REFERENCE.id).cell("probe.all")
 
         def make() -> Job:
             cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
             job = self._job(
-                backend,
+                column,
                 cases + beside(cases),
                 probe=probe,
-                expect=expected(backend, group.settings),
+                expect=expected(column.backend, group.settings),
                 settings=group.settings,
             )
             return job if group is main else engine_settings.apart(self.run, job, group, main)
@@ -236,18 +236,18 @@ class _Maker:
         tests of those in which it seems to have computed something else.
         """
         found: dict[str, Case] = {}
-        for backend, cells in columns:
+        for column, cells in columns:
             cases = self._cases((cell.scenario, cell.case) for cell in cells)
             for case in cases + beside(cases):
-                mine = self.run.observations(self.model.id, backend.id, case.key)
+                mine = self.run.observations(self.model.id, column.id, case.key)
                 values = self.run.observations(self.model.id, REFERENCE.id, case.key)
                 members = by_member(values)
                 along = replace(case, forced=_differing(case, mine, members.get("truth", {})))
                 if along.forced:
                     found[along.key] = along
                 if one_layer.suspicious(mine, members):
-                    folder = self.run.group_folder(self.model.id, backend.id).cell(case.key)
-                    alone = one_layer.case_of(case, backend.id, folder / "observations.safetensors")
+                    folder = self.run.group_folder(self.model.id, column.id).cell(case.key)
+                    alone = one_layer.case_of(case, column.id, folder / "observations.safetensors")
                     found[alone.key] = alone
         return self._job(FORCED, tuple(found.values())) if found else None
 
@@ -262,11 +262,11 @@ def _differing(case: Case, mine: Mapping[str, Tensor], truth: Mapping[str, Tenso
     return differing(continuation(mine, prompts), continuation(truth, prompts))
 
 
-def launch(backend: Backend) -> Launch:
-    """Where a backend's worker runs. One zygote serves all that have the same launch."""
+def launch(column: Column) -> Launch:
+    """Where a column's workers run. One zygote serves all that have the same launch."""
     return Launch(
-        python=Path(backend.environment or sys.executable),
-        preload=preload(backend.engine),
+        python=Path(column.interpreter or sys.executable),
+        preload=preload(column.engine),
         env=tuple(sorted(ENVIRONMENT.items())),
     )
 

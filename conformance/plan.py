@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Cell, Model, backend_of
+from conformance.records import Backend, Cell, Column, Model
 from conformance.scenario import Scenario
 
 Item = TypeVar("Item", Model, Backend)
@@ -64,11 +64,11 @@ def matcher(expression: str) -> Callable[[str], bool]:
 
 def cells(
     models: Sequence[Model],
-    backends: Sequence[Backend],
+    columns: Sequence[Column] | Sequence[Backend],
     scenarios: Mapping[str, Scenario],
     expression: str = "",
 ) -> tuple[Cell, ...]:
-    """Every cell that is asked for, grouped by model, then backend, then scenario. A case that
+    """Every cell that is asked for, grouped by model, then column, then scenario. A case that
     needs what a model does not have is none, nor one that is for another tier.
 
     Raises ConformanceError when nothing is left: an empty run would look green.
@@ -77,12 +77,12 @@ def cells(
     planned = tuple(
         cell
         for model in models
-        for backend in backends
+        for column in columns
         for scenario in scenarios.values()
         for case in scenario.expand(1)
         if set(scenario.needs(case)) <= set(model.parts)
         and scenario.tier(case) in ("", *model.tiers)
-        and wanted((cell := Cell(model.id, backend.id, scenario.name, case.name)).id)
+        and wanted((cell := Cell(model.id, column.id, scenario.name, case.name)).id)
     )
     if not planned:
         raise ConformanceError(
@@ -93,7 +93,7 @@ def cells(
 
 
 def groups(planned: Iterable[Cell]) -> dict[tuple[str, str], tuple[Cell, ...]]:
-    """The cells of each model and backend: what one worker runs on one engine load."""
+    """The cells of each model and column: what one worker runs on one engine load."""
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in planned:
         found.setdefault((cell.model, cell.backend), []).append(cell)
@@ -112,14 +112,18 @@ def in_tier(models: Sequence[Model], tier: str) -> tuple[Model, ...]:
 
 
 def narrowed(
-    planned: Iterable[Cell], models: Sequence[Model], narrow: Mapping[str, str]
+    planned: Iterable[Cell],
+    models: Sequence[Model],
+    columns: Sequence[Column],
+    narrow: Mapping[str, str],
 ) -> tuple[Cell, ...]:
-    """Without the cells of a column (by its backend) on models that are not in its tier."""
+    """Without the cells of a backend's columns on models that are not in the backend's tier."""
     tiers = {model.id: model.tiers for model in models}
+    wanted = {column.id: narrow.get(column.backend.id) for column in columns}
     return tuple(
         cell
         for cell in planned
-        if (tier := narrow.get(backend_of(cell.backend))) is None or tier in tiers[cell.model]
+        if (tier := wanted[cell.backend]) is None or tier in tiers[cell.model]
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conformance.records import Backend, Case, Job, Model
+from conformance.records import Backend, Case, Column, Job, Model
 from conformance.runner import Launch, Limits, Planned, run
 from conformance.store import GroupFolder
 
@@ -38,14 +38,16 @@ def job(
     return Job(
         engine=f"tests.faulty:{engine}",
         model=Model("m", "llama", ()),
-        backend=Backend(
-            engine,
-            engine,
-            options={
-                "folder": str(folder),
-                "noted": str(folder / f"noted-{engine}"),
-                **(options or {}),
-            },
+        column=Column(
+            Backend(
+                engine,
+                engine,
+                options={
+                    "folder": str(folder),
+                    "noted": str(folder / f"noted-{engine}"),
+                    **(options or {}),
+                },
+            )
         ),
         checkpoint=folder,
         folder=group(folder, engine).path,

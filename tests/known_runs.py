@@ -10,6 +10,7 @@ from conformance.records import (
     Backend,
     Cell,
     CellResult,
+    Column,
     Environment,
     Footer,
     Group,
@@ -87,12 +88,18 @@ def results(
             Thresholds(),
         ),
         models=(),
-        backends=tuple(Backend(name, "hf") for name in backends),
+        columns=tuple(column(name) for name in backends),
         scenarios=(),
         groups=tuple(groups),
         cells=tuple(cells),
         footer=Footer(len(cells), len(cells), {}, 0),
     )
+
+
+def column(name) -> Column:
+    """`vllm-pp1`, or `vllm-pp1@old`: the column of that name."""
+    backend, _, environment = name.partition("@")
+    return Column(Backend(backend, "hf"), environment)
 
 
 def group(model="llama", backend="hf", **more) -> Group:

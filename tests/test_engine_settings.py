@@ -14,11 +14,11 @@ from conformance.environments.columns import short
 from conformance.environments.declared import NAME
 from conformance.errors import ConformanceError
 from conformance.jobs import expected
-from conformance.records import Backend, Cell, Job, Model, Outcome, Status
+from conformance.records import Backend, Cell, Column, Job, Model, Outcome, Status
 from conformance.scenario import built_in
 from conformance.store import RunFolder
 
-VLLM = Backend(id="vllm-pp1", engine="vllm")
+VLLM = Column(Backend(id="vllm-pp1", engine="vllm"))
 PLAIN = Cell("llama", "vllm-pp1", "plain", "all")
 KEPT = Cell("llama", "vllm-pp1", "kept", "all")
 SMALL = Cell("llama", "vllm-pp1", "small", "all")
@@ -52,7 +52,7 @@ def test_where_all_cells_ask_the_same_the_column_itself_has_these_settings():
 
 
 def test_an_engine_without_such_settings_is_loaded_once():
-    [only] = split(Backend(id="hf", engine="hf"), (SMALL, PLAIN, KEPT), SCENARIOS)
+    [only] = split(Column(Backend(id="hf", engine="hf")), (SMALL, PLAIN, KEPT), SCENARIOS)
     assert (only.settings, only.cells) == ({}, (SMALL, PLAIN, KEPT))
 
 

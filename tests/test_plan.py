@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from conformance import plan
 from conformance.errors import ConformanceError
-from conformance.records import PARTS, Backend, Model, Source
+from conformance.records import PARTS, Backend, Column, Model, Source
 from conformance.scenario import discover
 
 ROOT = Path(__file__).parent.parent
 TINY = (Source("tiny"),)
 MODELS = (Model("llama", "llama", TINY), Model("gpt2", "gpt2", TINY, tiers=("full",)))
-BACKENDS = (Backend("hf", "hf"), Backend("vllm-pp2", "vllm", pipeline=2))
+BACKENDS = HF, PP2 = (Backend("hf", "hf"), Backend("vllm-pp2", "vllm", pipeline=2))
 WORDS = st.sampled_from(["llama", "gpt2", "hf", "vllm-pp2", "steering", "last"])
 
 
@@ -89,14 +89,16 @@ def test_a_tier_may_name_its_scenarios(scenarios):
 
 
 def test_a_backend_may_run_on_one_tier_of_the_models_only(scenarios):
-    cells = plan.cells(MODELS, BACKENDS, scenarios, "steering")
-    first, *others = [backend.id for backend in BACKENDS]
-    left = plan.narrowed(cells, MODELS, {first: "full"})
-    assert {cell.model for cell in left if cell.backend == first} == {"gpt2"}
-    assert [cell for cell in left if cell.backend in others] == [
-        cell for cell in cells if cell.backend in others
+    here, there, other = (Column(HF), Column(HF, "old"), Column(PP2, "old"))
+    columns = (here, there, other)
+    cells = plan.cells(MODELS, columns, scenarios, "steering")
+    left = plan.narrowed(cells, MODELS, columns, {HF.id: "full"})
+    for column in (here, there):  # wherever the backend runs
+        assert {cell.model for cell in left if cell.backend == column.id} == {"gpt2"}
+    assert [cell for cell in left if cell.backend == other.id] == [
+        cell for cell in cells if cell.backend == other.id
     ]
-    assert plan.narrowed(cells, MODELS, {}) == cells
+    assert plan.narrowed(cells, MODELS, columns, {}) == cells
 
 
 def test_a_case_that_needs_what_a_model_has_not_is_no_cell(scenarios):

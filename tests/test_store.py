@@ -20,6 +20,7 @@ from conformance.records import (
     Backend,
     Case,
     Cell,
+    Column,
     Environment,
     Footer,
     Group,
@@ -57,7 +58,7 @@ def results() -> Results:
         run=RunInfo("r", "then", "now", 1.0, "conformance run"),
         environment=Environment("3.11", "linux", "cpu", ("cpu",), {}, Thresholds()),
         models=(),
-        backends=(),
+        columns=(),
         scenarios=(),
         groups=(),
         cells=(),
@@ -216,7 +217,7 @@ def test_the_plan_comes_back(tmp_path: Path) -> None:
         "now",
         "conformance run",
         (Model("llama", "llama", ()),),
-        (Backend("hf", "hf"),),
+        (Column(Backend("hf", "hf")),),
         (Cell("llama", "hf", "clean", "all"),),
         Thresholds(k_max=3.0),
     )
@@ -372,7 +373,7 @@ CASE = Case("plain", "all", ("a", "b"), layers={"at": 3})
 JOB = Job(
     engine="m:f",
     model=Model("llama", "llama", ()),
-    backend=Backend("hf", "hf"),
+    column=Column(Backend("hf", "hf")),
     checkpoint=Path("/one"),
     folder=Path("/run"),
     scenarios=Path("scenarios"),
@@ -391,7 +392,9 @@ def key(job: Job = JOB, case: Case = CASE, **changed: object) -> str:
     [
         key(dataclasses.replace(JOB, digest="decaf")),
         key(dataclasses.replace(JOB, engine="m:g")),
-        key(dataclasses.replace(JOB, backend=Backend("hf", "hf", options={"attn": "eager"}))),
+        key(
+            dataclasses.replace(JOB, column=Column(Backend("hf", "hf", options={"attn": "eager"})))
+        ),
         key(dataclasses.replace(JOB, expect={"stages": 2})),
         key(dataclasses.replace(JOB, model=Model("llama", "llama", (), layout="single"))),
         key(case=dataclasses.replace(CASE, layers={"at": 4})),

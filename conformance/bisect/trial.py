@@ -16,8 +16,8 @@ from conformance.environments import Environment, Untestable
 from conformance.environments.resolving import NEEDS
 from conformance.runner import Event, Limits
 from conformance.scenario import Scenario
-from conformance.store import RunPlan
-from conformance.store.files import read_record, write_record
+from conformance.store import RunPlan, read_plan
+from conformance.store.files import write_record
 
 CELLS = "cells.json"
 RUNS = "runs"
@@ -73,7 +73,7 @@ def write_cells(folder: BisectFolder, plan: RunPlan) -> None:
 
 
 def read_cells(folder: BisectFolder) -> RunPlan | None:
-    return read_record(RunPlan, folder.path / CELLS)
+    return read_plan(folder.path / CELLS)
 
 
 def run_cells(
@@ -92,10 +92,10 @@ def run_cells(
     With `fresh` nothing is taken from the cache of observations. Raises KeyboardInterrupt when
     the run is interrupted.
     """
-    backends = tuple(replace(one, environment=str(environment.python)) for one in plan.backends)
+    columns = tuple(replace(one, python=str(environment.python)) for one in plan.columns)
     finished = execution.once_more(
         folder.path / RUNS,
-        replace(plan, backends=backends),
+        replace(plan, columns=columns),
         scenarios,
         fresh=fresh,
         cache=cache,

@@ -53,7 +53,7 @@ def measure(
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             command="conformance calibrate",
             models=tuple(one.model for one in chosen),
-            backends=(),
+            columns=(),
             cells=planned,
             thresholds=Thresholds(),
             scenarios=str(folder),

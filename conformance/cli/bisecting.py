@@ -19,7 +19,7 @@ from conformance.bisect.state import Asked, Attempt, BisectFolder, State, create
 from conformance.cli.options import CALIBRATION
 from conformance.environments import Environment
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Cell, Model
+from conformance.records import Cell, Column, Model
 from conformance.runner import Limits
 from conformance.scenario import discover
 from conformance.store import RunPlan
@@ -66,21 +66,21 @@ def begin(
     scenarios: Path,
     asked: Asked,
     found: Row,
-    chosen: tuple[tuple[Model, ...], tuple[Backend, ...], tuple[Cell, ...]],
+    chosen: tuple[tuple[Model, ...], tuple[Column, ...], tuple[Cell, ...]],
     jobs: int | None,
 ) -> BisectFolder:
     """The folder of a new bisect, with all that it needs to go on."""
     now = datetime.now(UTC)
     asked = replace(asked, started=now.isoformat(timespec="seconds"))
     folder = create(reports, State(asked, found.candidates, locks=found.locks), now)
-    models, backends, cells = chosen
+    models, columns, cells = chosen
     calibrated = calibration.read(CALIBRATION)
     plan = RunPlan(
         run=folder.id,
         started=asked.started,
         command=asked.command,
         models=tuple(one for one in models if any(cell.model == one.id for cell in cells)),
-        backends=tuple(one for one in backends if any(cell.backend == one.id for cell in cells)),
+        columns=tuple(one for one in columns if any(cell.backend == one.id for cell in cells)),
         cells=cells,
         thresholds=calibration.thresholds(calibrated),
         calibration=calibrated,

@@ -11,7 +11,7 @@ import typer
 
 from conformance.cli.options import ENVIRONMENTS, Environments, err, out
 from conformance.errors import ExitCode
-from conformance.records import Backend
+from conformance.records import Backend, Column
 
 if TYPE_CHECKING:
     from conformance.environments import Environment, Spec, Untestable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def placed(
     backends: Sequence[Backend], names: Sequence[str], env: Sequence[str], file: Path
-) -> tuple[Backend, ...]:
+) -> tuple[Column, ...]:
     """The columns of these names, each on the environments that `env` puts it on."""
     from conformance import plan
     from conformance.environments import named_columns, place, read_order

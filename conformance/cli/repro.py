@@ -71,10 +71,12 @@ def _checkpoint(folder: RunFolder, results: Results, model: Model, cell: CellRes
     """The weights that the cell ran on, where they still are; else the model's in the cache."""
     from conformance.checkpoints import Checkpoint, cache_folder, locate
     from conformance.records import Job
+    from conformance.store import upgraded
     from conformance.store.files import read_record
 
     info = next(one for one in results.models if one.id == model.id)
-    job = read_record(Job, folder.group_folder(cell.model, cell.backend).path / "job.json")
+    path = folder.group_folder(cell.model, cell.backend).path / "job.json"
+    job = read_record(Job, path, upgrade=upgraded)
     if job is not None and job.checkpoint.is_dir() and info.layers:
         return Checkpoint(
             path=job.checkpoint,

@@ -13,7 +13,7 @@ import typer
 from conformance import plan
 from conformance.cli.options import CALIBRATION, ENVIRONMENTS, KNOWN, err, out
 from conformance.errors import ExitCode
-from conformance.records import Backend, Cell, Model, Thresholds
+from conformance.records import Cell, Column, Model, Thresholds
 
 if TYPE_CHECKING:
     from conformance.expectations import Known
@@ -45,7 +45,7 @@ def today() -> date:
 def begun(
     reports: Path,
     scenarios: Path,
-    chosen: tuple[tuple[Model, ...], tuple[Backend, ...], tuple[Cell, ...]],
+    chosen: tuple[tuple[Model, ...], tuple[Column, ...], tuple[Cell, ...]],
     jobs: int | None,
 ) -> RunFolder:
     """A new run's folder with its plan."""
@@ -100,7 +100,7 @@ def executed(
 
     plan = folder.plan()
     known = expected() if known is None else known
-    nowhere = {column.id for column in plan.backends if column.untestable}
+    nowhere = {column.id for column in plan.columns if column.untestable}
     cells = [cell for cell in plan.cells if cell.backend not in nowhere]
     with Progress(cells, out) as progress:
         finished = execution.execute(
@@ -128,7 +128,7 @@ def chosen(
     *,
     env: Sequence[str] = (),
     environments: Path = ENVIRONMENTS,
-) -> tuple[tuple[Model, ...], tuple[Backend, ...], tuple[Cell, ...]]:
+) -> tuple[tuple[Model, ...], tuple[Column, ...], tuple[Cell, ...]]:
     """Models, backends and cells that the options ask for. Environments are built."""
     from conformance import manifest as manifests
     from conformance.cli.environments import placed
@@ -138,16 +138,16 @@ def chosen(
     if not model:
         models = plan.in_tier(models, tier)
     defaults = [column.id for column in known.backends if column.default]
-    backends = placed(known.backends, backend or defaults, env, environments)
+    columns = placed(known.backends, backend or defaults, env, environments)
     selection = known.tiers.get(tier, manifests.Tier())
-    cells = cells_of(models, backends, scenarios, expression, selection.scenarios)
+    cells = cells_of(models, columns, scenarios, expression, selection.scenarios)
     narrow = {} if model else selection.backends
-    return models, backends, plan.narrowed(cells, models, narrow)
+    return models, columns, plan.narrowed(cells, models, columns, narrow)
 
 
 def cells_of(
     models: Sequence[Model],
-    backends: Sequence[Backend],
+    columns: Sequence[Column],
     scenarios: Path,
     expression: str,
     only: Sequence[str],
@@ -155,7 +155,7 @@ def cells_of(
     """Every cell of these that is asked for, of these scenarios only where some are named."""
     from conformance.scenario import discover
 
-    return plan.cells(models, backends, plan.only(discover(scenarios), only), expression)
+    return plan.cells(models, columns, plan.only(discover(scenarios), only), expression)
 
 
 def thresholds() -> Thresholds:

@@ -74,7 +74,7 @@ def sweep(
         asked = {"vllm": vllm, "nnsight": nnsight, "transformers": transformers, "torch": torch}
         chosen = selecting.chosen(manifest, scenarios, model, backend, "", tier)
         swept, had = _swept({name: text for name, text in asked.items() if text})
-        columns = sweeps.columns(chosen[1], swept.points, had)
+        columns = sweeps.columns([column.backend for column in chosen[1]], swept.points, had)
         names = tuple(dict.fromkeys(cell.scenario for cell in chosen[2]))
         cells = selecting.cells_of(chosen[0], columns, scenarios, expression, names)
         folder = selecting.begun(reports, scenarios, (chosen[0], columns, cells), jobs)

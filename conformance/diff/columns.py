@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from conformance.records import Cell, CellResult, Results, backend_of
+from conformance.records import Cell, CellResult, Column, Results
 
 
 def by_backend(results: Results) -> Results:
@@ -14,20 +14,23 @@ def by_backend(results: Results) -> Results:
     A backend that one run has in several environments keeps those names: which of them is meant
     is not for us to say.
     """
-    count = Counter(backend_of(one.id) for one in results.backends)
-    names = {
-        one.id: backend_of(one.id) for one in results.backends if count[backend_of(one.id)] == 1
+    count = Counter(column.backend.id for column in results.columns)
+    columns = {
+        column.id: Column(column.backend) if count[column.backend.id] == 1 else column
+        for column in results.columns
     }
+    names = {old: column.id for old, column in columns.items()}
     return replace(
         results,
-        backends=tuple(replace(one, id=names.get(one.id, one.id)) for one in results.backends),
+        columns=tuple(columns.values()),
         groups=tuple(
-            replace(one, backend=names.get(one.backend, one.backend)) for one in results.groups
+            replace(group, backend=names.get(group.backend, group.backend))
+            for group in results.groups
         ),
-        cells=tuple(_renamed(one, names.get(one.backend, one.backend)) for one in results.cells),
+        cells=tuple(_renamed(cell, names[cell.backend]) for cell in results.cells),
     )
 
 
-def _renamed(cell: CellResult, backend: str) -> CellResult:
-    plain = Cell(cell.model, backend, cell.scenario, cell.case)
-    return replace(cell, id=plain.id, backend=backend)
+def _renamed(cell: CellResult, column: str) -> CellResult:
+    plain = Cell(cell.model, column, cell.scenario, cell.case)
+    return replace(cell, id=plain.id, backend=column)

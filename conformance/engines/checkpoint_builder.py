@@ -81,7 +81,7 @@ class BuiltCheckpoint:
             "layers": made.layers,
             "width": made.width,
         }
-        return Group(self._job.model.id, self._job.backend.id, identity=identity)
+        return Group(self._job.model.id, self._job.column.id, identity=identity)
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
         raise NotImplementedError("a builder runs no cases")

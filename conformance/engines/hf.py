@@ -248,7 +248,7 @@ class HFEngine:
         device = next(self.model._module.parameters()).device.type
         return Group(
             model=self.job.model.id,
-            backend=self.job.backend.id,
+            backend=self.job.column.id,
             status=self.obstacle.status if self.obstacle else Status.OK,
             reason=self.settled.reason,
             layout=self.settled.layout,

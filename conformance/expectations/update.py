@@ -20,11 +20,11 @@ from ruamel.yaml.comments import CommentedMap
 
 from conformance.clip import clip
 from conformance.errors import ConformanceError
-from conformance.expectations.assess import Assessed, Finding, assess, explains, plain_cell
+from conformance.expectations.assess import Assessed, Finding, assess, explains
 from conformance.expectations.entries import AXES, Known, Match
 from conformance.expectations.minimal_matches import cover
 from conformance.expectations.yaml_rewrite import Splice
-from conformance.records import Cell, CellResult, Results, record
+from conformance.records import Cell, Results, record
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 _WIDTH = 96
@@ -48,7 +48,7 @@ def update(
     `known` is what `text` holds. Raises ConformanceError for a list in flow style.
     """
     assessed = assess(results, known, today)
-    universe = set(cells) | {plain_cell(one.cell) for one in assessed}
+    universe = set(cells) | {one.plain for one in assessed}
     splice = Splice(text, known.path)
     changes: list[str] = []
     for index, entry in enumerate(known.entries):
@@ -65,10 +65,11 @@ def update(
         splice.narrow(index, [_flow(match) for match in matches])
         changes.append(f"line {line}: narrowed to {len(keep)} of {len(matched)} cells")
     for group in _new(assessed):
-        mine = {plain_cell(cell) for cell in group}
+        mine = {one.plain for one in group}
         for match in cover(mine, universe - mine):
             splice.append(_block(match, group, today))
-        changes.append(f"added: {group[0].verdict.value} of {len(group)} cells: {_reason(group)}")
+        verdict = group[0].cell.verdict.value
+        changes.append(f"added: {verdict} of {len(group)} cells: {_reason(group)}")
     left = tuple(
         f"{one.cell.id}: {one.finding.value}: {one.words}"
         for one in assessed
@@ -88,7 +89,7 @@ def difference(old: str, new: str, path: Path) -> str:
 def _gone(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
     """The cells that the entry applies to and is wrong about."""
     return {
-        plain_cell(one.cell)
+        one.plain
         for one in assessed
         if index in one.entries
         and one.finding is not Finding.HARNESS
@@ -96,18 +97,19 @@ def _gone(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
     }
 
 
-def _new(assessed: Sequence[Assessed]) -> list[list[CellResult]]:
+def _new(assessed: Sequence[Assessed]) -> list[list[Assessed]]:
     """The unexpected cells, those together that say the same but for numbers."""
-    found: dict[tuple[str, str], list[CellResult]] = {}
+    found: dict[tuple[str, str], list[Assessed]] = {}
     for one in assessed:
         if one.finding is Finding.UNEXPECTED:
             said = _NUMBER.sub("#", one.cell.diagnosis or one.cell.reason)
-            found.setdefault((one.cell.verdict.value, said), []).append(one.cell)
+            found.setdefault((one.cell.verdict.value, said), []).append(one)
     return list(found.values())
 
 
-def _reason(group: Sequence[CellResult]) -> str:
-    return clip(group[0].diagnosis or group[0].reason or "no reason was recorded", _REASON)
+def _reason(group: Sequence[Assessed]) -> str:
+    first = group[0].cell
+    return clip(first.diagnosis or first.reason or "no reason was recorded", _REASON)
 
 
 def _flow(match: Match) -> str:
@@ -125,9 +127,9 @@ def _flow(match: Match) -> str:
     return f"{{ {_dumped(said, width=1 << 20)[1:-1]} }}"
 
 
-def _block(match: Match, group: Sequence[CellResult], today: dt.date) -> str:
+def _block(match: Match, group: Sequence[Assessed], today: dt.date) -> str:
     """A new entry's lines, without indentation."""
-    first = next(cell for cell in group if plain_cell(cell) in match)
+    first = next(one.cell for one in group if one.plain in match)
     rest = CommentedMap()
     rest["verdict"] = first.verdict.value
     rest["reason"] = _reason(group)

@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Callable, Collection, Sequence
 
 from conformance.expectations import Known, assess
-from conformance.expectations.assess import plain_cell
 from conformance.expectations.entries import refuse_unmatched
 from conformance.gate.decide import (
     MOST_REPEATED,
@@ -16,7 +15,7 @@ from conformance.gate.decide import (
     settle,
     to_repeat,
 )
-from conformance.records import Cell, Results, Thresholds
+from conformance.records import Cell, CellResult, Results, Thresholds
 from conformance.store import RunFolder
 
 #: Cells → what the repetitions of them gave, a round each.
@@ -47,6 +46,11 @@ def check(
     if repeat is not None and len(doubtful) > MOST_REPEATED:
         notes.append(f"{len(doubtful)} unexpected results are no accident: none was repeated")
     elif repeat is not None and doubtful:
-        repeats = repeat([plain_cell(one.cell) for one in doubtful])
+        repeats = repeat([_planned(one.cell) for one in doubtful])
         assessed = settle(results, assessed, repeats, known, today)
     return decide(results, known, today, assessed=assessed, strict=strict, notes=notes)
+
+
+def _planned(cell: CellResult) -> Cell:
+    """The cell in its own column, as the plan has it."""
+    return Cell(cell.model, cell.backend, cell.scenario, cell.case)

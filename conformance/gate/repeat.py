@@ -13,7 +13,7 @@ from pathlib import Path
 
 from conformance import execution
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import Backend, Cell, Results
+from conformance.records import Cell, Column, Results
 from conformance.runner import Event, Limits
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, RunPlan
@@ -63,7 +63,7 @@ def alone(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
     wanted |= {
         Cell(cell.model, twin, cell.scenario, cell.case)
         for cell in cells
-        if (twin := _twin(plan.backends, cell.backend))
+        if (twin := _twin(plan.columns, cell.backend))
     }
     return tuple(cell for cell in plan.cells if cell in wanted)
 
@@ -74,7 +74,7 @@ def in_company(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
     return alone(plan, [cell for cell in plan.cells if (cell.model, cell.backend) in groups])
 
 
-def _twin(backends: Sequence[Backend], name: str) -> str:
-    backend = next(each for each in backends if each.id == name)
-    twin = one_stage(backend, backends)
+def _twin(columns: Sequence[Column], name: str) -> str:
+    column = next(each for each in columns if each.id == name)
+    twin = one_stage(column, columns)
     return twin.id if twin else ""

@@ -69,13 +69,12 @@ class Model:
 
 @record()
 class Backend:
-    """A column of the matrix: an engine and how it is started.
+    """An entry of models.yaml: an engine and how it is started.
 
     `engine` is a key of `conformance.engines.ENGINES`, or `module:function` for an
     engine of somebody else's. `transport` is `relay` or `native` where pipeline
     stages are served, `auto` to prefer nnsight's own. `environment` is the interpreter its
-    workers run on, "" for the harness's own. A column that was put on another environment is
-    a copy `of` its backend, there under `requirements`, or `untestable` for the reason given.
+    workers run on unless a run puts it elsewhere, "" for the harness's own.
     """
 
     id: str
@@ -86,14 +85,50 @@ class Backend:
     default: bool = True
     environment: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    of: str = ""
+
+
+@record()
+class Column:
+    """A column of the matrix: a backend, and where its workers run.
+
+    `environment` names the environment that the run puts the backend on, made from
+    `requirements`, or `untestable` for the reason given; "" where the run leaves it where
+    models.yaml has it. `python` is that environment's interpreter. `machine` tells the same
+    column of several machines apart where their runs are merged.
+    """
+
+    backend: Backend
+    environment: str = ""
+    python: str = ""
     requirements: tuple[str, ...] = ()
     untestable: str = ""
+    machine: str = ""
 
+    @property
+    def id(self) -> str:
+        """What cells, groups and folders call the column. Nothing takes it apart again."""
+        return "@".join(filter(None, (self.backend.id, self.environment, self.machine)))
 
-def backend_of(column: str) -> str:
-    """The backend's id in a column's, which names its environment after an @."""
-    return column.partition("@")[0]
+    @property
+    def interpreter(self) -> str:
+        """The interpreter its workers run on, "" for the harness's own."""
+        return self.python or self.backend.environment
+
+    @property
+    def engine(self) -> str:
+        return self.backend.engine
+
+    @property
+    def pipeline(self) -> int:
+        return self.backend.pipeline
+
+    @property
+    def tensor(self) -> int:
+        return self.backend.tensor
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return self.backend.options
 
 
 @record()
@@ -126,7 +161,7 @@ class Case:
 
 @record(order=True)
 class Cell:
-    """model × backend × scenario × case."""
+    """model × column × scenario × case. `backend` is the column's id."""
 
     model: str
     backend: str
@@ -193,7 +228,7 @@ class Job:
 
     engine: str
     model: Model
-    backend: Backend
+    column: Column
     checkpoint: Path
     folder: Path
     scenarios: Path
@@ -203,3 +238,7 @@ class Job:
     settings: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
     precision: Precision = Precision.BF16
+
+    @property
+    def backend(self) -> Backend:
+        return self.column.backend

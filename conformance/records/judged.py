@@ -7,11 +7,11 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
-from conformance.records.asked import Backend
+from conformance.records.asked import Column
 from conformance.records.base import record
 from conformance.records.observed import Group
 
-SCHEMA = "conformance-results/2"
+SCHEMA = "conformance-results/3"
 
 
 class Verdict(StrEnum):
@@ -277,7 +277,7 @@ class Results:
     run: RunInfo
     environment: Environment
     models: tuple[ModelInfo, ...]
-    backends: tuple[Backend, ...]
+    columns: tuple[Column, ...]
     scenarios: tuple[ScenarioInfo, ...]
     groups: tuple[Group, ...]
     cells: tuple[CellResult, ...]

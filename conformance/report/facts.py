@@ -35,7 +35,7 @@ def backends(results: Results) -> list[Column]:
     groups: dict[str, list[Group]] = defaultdict(list)
     for group in results.groups:
         groups[group.backend].append(group)
-    asked = {backend.id: " ".join(backend.requirements) for backend in results.backends}
+    asked = {column.id: " ".join(column.requirements) for column in results.columns}
     columns = []
     for name, total in by_backend(results).items():
         mine = [summary for (_, backend), summary in pairs.items() if backend == name]

@@ -163,7 +163,7 @@ def by_group(results: Results) -> dict[tuple[str, str], Summary]:
 
 
 def by_backend(results: Results) -> dict[str, Summary]:
-    found: dict[str, list[CellResult]] = {backend.id: [] for backend in results.backends}
+    found: dict[str, list[CellResult]] = {column.id: [] for column in results.columns}
     for cell in results.cells:
         found.setdefault(cell.backend, []).append(cell)
     return {name: summary(cells) for name, cells in found.items() if cells}

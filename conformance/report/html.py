@@ -104,7 +104,7 @@ def of_architecture(results: Results, architecture: str) -> Results:
         results,
         cells=cells,
         models=tuple(model for model in results.models if model.id in models),
-        backends=tuple(backend for backend in results.backends if backend.id in columns),
+        columns=tuple(column for column in results.columns if column.id in columns),
         scenarios=tuple(scenario for scenario in results.scenarios if scenario.id in asked),
         groups=tuple(group for group in results.groups if group.model in models),
     )

@@ -10,9 +10,9 @@ from typing import Any
 
 from conformance.errors import ConformanceError
 from conformance.records import (
-    Backend,
     Cell,
     CellResult,
+    Column,
     Environment,
     Footer,
     ModelInfo,
@@ -34,12 +34,12 @@ class Merged:
 def merged(runs: Sequence[Results]) -> Merged:
     """Raises ConformanceError for runs that are incomplete or cannot stand side by side."""
     _refuse(runs)
-    names = _columns(runs)
+    columns = _columns(runs)
     origin: dict[str, tuple[str, str]] = {}
     cells: list[CellResult] = []
     for run in runs:
         for cell in run.cells:
-            column = names[run.run.id, cell.backend]
+            column = columns[run.run.id, cell.backend].id
             name = Cell(cell.model, column, cell.scenario, cell.case).id
             if name in origin:
                 raise _same_cell(cell.id, (origin[name][0], run.run.id), run)
@@ -50,10 +50,10 @@ def merged(runs: Sequence[Results]) -> Merged:
         run=_info(runs),
         environment=_environment(runs),
         models=_models(runs),
-        backends=_backends(runs, names),
+        columns=_merged_columns(runs, columns),
         scenarios=_scenarios(runs),
         groups=tuple(
-            replace(group, backend=names.get((run.run.id, group.backend), group.backend))
+            replace(group, backend=_column_of(columns, run, group.backend))
             for run in runs
             for group in run.groups
         ),
@@ -66,6 +66,12 @@ def merged(runs: Sequence[Results]) -> Merged:
         ),
     )
     return Merged(whole, tuple(runs), origin)
+
+
+def _column_of(columns: Mapping[tuple[str, str], Column], run: Results, name: str) -> str:
+    """A group's column here; the reference is none, and keeps its name."""
+    column = columns.get((run.run.id, name))
+    return column.id if column else name
 
 
 def _refuse(runs: Sequence[Results]) -> None:
@@ -96,19 +102,20 @@ def _limits(run: Results) -> dict[str, Any]:
     return {k: v for k, v in asdict(run.environment.thresholds).items() if k != "source"}
 
 
-def _columns(runs: Sequence[Results]) -> dict[tuple[str, str], str]:
-    """A name for every column of every run: its own, and the machine's where several have it."""
+def _columns(runs: Sequence[Results]) -> dict[tuple[str, str], Column]:
+    """Every column of every run by its id there, with its machine where several runs have it."""
     holding: dict[str, list[Results]] = defaultdict(list)
     for run in runs:
-        for name in dict.fromkeys([cell.backend for cell in run.cells]):
-            holding[name].append(run)
-    found: dict[tuple[str, str], str] = {}
-    for name, those in holding.items():
-        labels = _machines(those)
-        for run in those:
-            label = labels[run.run.id]
-            found[run.run.id, name] = f"{name}@{label}" if label else name
-    return found
+        for column in run.columns:
+            holding[column.id].append(run)
+    return {
+        (run.run.id, column.id): replace(column, machine=machines[run.run.id])
+        for name, those in holding.items()
+        for machines in [_machines(those)]
+        for run in those
+        for column in run.columns
+        if column.id == name
+    }
 
 
 def _machines(runs: Sequence[Results]) -> dict[str, str]:
@@ -188,19 +195,25 @@ def _holder(runs: Sequence[Results], model: str) -> str:
     return next(run.run.id for run in runs if any(one.id == model for one in run.models))
 
 
-def _backends(runs: Sequence[Results], names: Mapping[tuple[str, str], str]) -> tuple[Backend, ...]:
-    found: dict[str, Backend] = {}
+def _merged_columns(
+    runs: Sequence[Results], renamed: Mapping[tuple[str, str], Column]
+) -> tuple[Column, ...]:
+    found: dict[str, Column] = {}
     for run in runs:
-        for backend in run.backends:
-            name = names.get((run.run.id, backend.id), backend.id)
-            known = found.setdefault(name, replace(backend, id=name))
-            if replace(known, default=True) != replace(backend, id=name, default=True):
+        for old in run.columns:
+            column = renamed[run.run.id, old.id]
+            known = found.setdefault(column.id, column)
+            if _but_default(known) != _but_default(column):
                 raise ConformanceError(
-                    f"the column {backend.id!r} is another one in run {run.run.id}: "
-                    f"{backend} and {known}",
+                    f"the column {old.id!r} is another one in run {run.run.id}: "
+                    f"{column} and {known}",
                     remedy="give them different ids in models.yaml",
                 )
     return tuple(found.values())
+
+
+def _but_default(column: Column) -> Column:
+    return replace(column, backend=replace(column.backend, default=True))
 
 
 def _scenarios(runs: Sequence[Results]) -> tuple[ScenarioInfo, ...]:

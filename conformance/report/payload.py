@@ -136,6 +136,15 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | bool) else str(value)
 
 
+def _column(results: Results, name: str) -> dict[str, Any]:
+    """A column's backend and where it ran, under the column's name."""
+    column = next((column for column in results.columns if column.id == name), None)
+    if column is None:
+        return {"id": name}
+    where = {key: value for key, value in asdict(column).items() if key != "backend"}
+    return dict(plain({**asdict(column.backend), **where, "id": name}))
+
+
 def _index(
     results: Results,
     members: Mapping[tuple[str, str], Sequence[CellResult]],
@@ -148,7 +157,7 @@ def _index(
     }
     known = {model.id: asdict(model) for model in results.models}
     models = _names([*architecture], (cell.model for cell in cells))
-    backends = _names([b.id for b in results.backends], (cell.backend for cell in cells))
+    backends = _names([column.id for column in results.columns], (cell.backend for cell in cells))
     scenarios = _names([s.id for s in results.scenarios], (cell.scenario for cell in cells))
     cases = _names([], (cell.case for cell in cells))
     verdicts = list(LOOKS)
@@ -164,10 +173,7 @@ def _index(
         "models": [
             plain(known.get(m, {})) | {"id": m, "architecture": architecture[m]} for m in models
         ],
-        "backends": [
-            plain(next((asdict(b) for b in results.backends if b.id == name), {})) | {"id": name}
-            for name in backends
-        ],
+        "backends": [_column(results, name) for name in backends],
         "scenarios": [plain(meaning.get(name, {})) | {"id": name} for name in scenarios],
         "cases": list(cases),
         "groups": [

@@ -88,8 +88,16 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "layers": "Number of decoder layers.",
         "width": "Width of the residual stream.",
     },
+    "Column": {
+        "backend": "Its entry in models.yaml.",
+        "environment": "The environment that the run put it on; empty for none.",
+        "python": "That environment's interpreter.",
+        "requirements": "What that environment was made from.",
+        "untestable": "Why there is no such environment; empty when there is.",
+        "machine": "Where runs are merged: which machine's it is, when several have the same.",
+    },
     "Backend": {
-        "id": "The column's name.",
+        "id": "The backend's name in models.yaml.",
         "engine": "The engine's name, or `module:function` for one of somebody else's.",
         "pipeline": "Pipeline stages asked for.",
         "tensor": "Tensor-parallel ranks asked for.",
@@ -97,9 +105,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "default": "Whether it runs without being named.",
         "environment": "The interpreter its workers run on; empty for the parent's.",
         "options": "Further options of the engine.",
-        "of": "The backend that this column puts on another environment; empty for itself.",
-        "requirements": "What that environment was made from.",
-        "untestable": "Why there is no such environment; empty when there is.",
     },
     "ScenarioInfo": {
         "id": "The scenario's name.",

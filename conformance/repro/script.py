@@ -77,7 +77,7 @@ def text(
     checkpoint: Checkpoint,
     file: str,
 ) -> str:
-    backend = next(one for one in results.backends if one.id == cell.backend)
+    backend = next(c.backend for c in results.columns if c.id == cell.backend)
     groups = {(one.model, one.backend): one for one in results.groups}
     group = groups.get((cell.model, cell.backend)) or Group(cell.model, cell.backend)
     _writable(results, cell, backend, scenario)

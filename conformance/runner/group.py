@@ -97,7 +97,7 @@ class GroupRun:
             GroupStarted(
                 self.planned.id,
                 self.job.model.id,
-                self.job.backend.id,
+                self.job.column.id,
                 len(self._trials.left),
                 self._starts,
             )
@@ -184,7 +184,7 @@ class GroupRun:
         found: Group | None = None
         with suppress(ConformanceError):  # a damaged one is written anew
             found = self.folder.group()
-        model, backend = self.job.model.id, self.job.backend.id
+        model, backend = self.job.model.id, self.job.column.id
         if self._starts == 0 and self._failure is None:
             group = replace(found or self._made_by or Group(model, backend), reused=True)
         else:

@@ -14,7 +14,7 @@ from pathlib import Path
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.errors import ConformanceError
 from conformance.jobs import FORCED, expected, launch, planned_jobs
-from conformance.records import Backend, Case, Cell, Job, Model, Side
+from conformance.records import Backend, Case, Cell, Column, Job, Model, Side
 from conformance.runner import Planned
 from conformance.scenario import Scenario
 from conformance.selftest.fault import MARK, Fault, Variant
@@ -26,7 +26,7 @@ SHARED = "faults"
 
 
 @dataclass(frozen=True)
-class Column:
+class FaultyColumn:
     """One variant injected into one backend, and the cells that must catch it."""
 
     backend: Backend
@@ -37,33 +37,33 @@ class Column:
     def id(self) -> str:
         return f"{self.backend.id}{MARK}{self.variant.id}"
 
-    def as_judged(self) -> Backend:
+    def as_judged(self) -> Column:
         """The column as the judge sees it.
 
         What is at fault on one stage as well is compared with one stage at fault; what only
         the transport does, with an honest one.
         """
         if self.variant.fault.side is Side.PIPELINE:
-            return replace(self.backend, id=self.id)
+            return Column(replace(self.backend, id=self.id))
         options = {**self.backend.options, "variant": self.variant.id}
-        return replace(self.backend, id=self.id, options=options)
+        return Column(replace(self.backend, id=self.id, options=options))
 
-    def as_run(self) -> Backend:
+    def as_run(self) -> Column:
         """The column with an engine load of its own."""
         options = {
             "engine": self.backend.engine,
             "options": {**self.backend.options, **self.variant.fault.options},
             "variant": self.variant.id,
         }
-        return replace(self.backend, id=self.id, engine=ENGINE, options=options)
+        return Column(replace(self.backend, id=self.id, engine=ENGINE, options=options))
 
 
 def columns(
     faults: Iterable[Fault], model: Model, backends: Sequence[Backend], most: int | None = None
-) -> tuple[Column, ...]:
+) -> tuple[FaultyColumn, ...]:
     """Every faulty column of a model; of each fault the last `most` variants only."""
     return tuple(
-        Column(backend, variant, _cells(model, f"{backend.id}{MARK}{variant.id}", variant))
+        FaultyColumn(backend, variant, _cells(model, f"{backend.id}{MARK}{variant.id}", variant))
         for fault in faults
         if not fault.architectures or model.architecture in fault.architectures
         if set(fault.parts) <= set(model.parts)
@@ -78,7 +78,7 @@ def _cells(model: Model, column: str, variant: Variant) -> tuple[Cell, ...]:
 
 
 def honest_cells(
-    faulty: Iterable[Column], models: Sequence[Model], backends: Sequence[Backend]
+    faulty: Iterable[FaultyColumn], models: Sequence[Model], backends: Sequence[Backend]
 ) -> tuple[Cell, ...]:
     """The cells without a fault that correspond to some cell with one."""
     every = [cell for one in faulty for cell in one.cells]
@@ -94,7 +94,7 @@ def honest_cells(
 
 def jobs(
     run: RunFolder,
-    faulty: Sequence[Column],
+    faulty: Sequence[FaultyColumn],
     models: Sequence[Model],
     backends: Sequence[Backend],
     honest: Sequence[Cell],
@@ -111,7 +111,7 @@ def jobs(
     planned = planned_jobs(
         run,
         models,
-        (*backends, *kinds.values()),
+        (*map(Column, backends), *kinds.values()),
         everything,
         scenarios,
         folder=folder,
@@ -124,7 +124,7 @@ def jobs(
         if not column.variant.fault.alone:
             continue
         name = f"{column.cells[0].model}:{column.id}"
-        one = replace(by_id[name], launch=launch(column.backend))
+        one = replace(by_id[name], launch=launch(Column(column.backend)))
         if column.variant.fault.short:
             brief.append(replace(one, needs=()))
         else:
@@ -158,9 +158,9 @@ def _expecting(make: Callable[[], Job | None], backend: Backend) -> Callable[[],
 
 
 def _shared_jobs(
-    run: RunFolder, faulty: Sequence[Column], by_id: Mapping[str, Planned]
+    run: RunFolder, faulty: Sequence[FaultyColumn], by_id: Mapping[str, Planned]
 ) -> list[Planned]:
-    groups: dict[tuple[str, str], list[Column]] = {}
+    groups: dict[tuple[str, str], list[FaultyColumn]] = {}
     for column in faulty:
         groups.setdefault((column.cells[0].model, column.backend.id), []).append(column)
     found = []
@@ -180,7 +180,7 @@ def _shared_jobs(
 
 
 def _sharing(
-    run: RunFolder, make: Callable[[], Job | None], members: Sequence[Column], name: str
+    run: RunFolder, make: Callable[[], Job | None], members: Sequence[FaultyColumn], name: str
 ) -> Callable[[], Job | None]:
     """One worker for many columns: the job, and the links by which each column is found."""
 
@@ -203,8 +203,8 @@ def _sharing(
                 _link(own.cell(key), target.cell(case.key))
         backend = job.backend
         options = {"engine": backend.engine, "options": dict(backend.options)}
-        faulty = replace(backend, id=name, engine=ENGINE, options=options)
-        return replace(job, engine=ENGINE, backend=faulty, folder=target.path, cases=tuple(cases))
+        faulty = Column(replace(backend, id=name, engine=ENGINE, options=options))
+        return replace(job, engine=ENGINE, column=faulty, folder=target.path, cases=tuple(cases))
 
     return made
 

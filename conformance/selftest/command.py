@@ -10,7 +10,7 @@ from pathlib import Path
 from conformance import execution, plan
 from conformance.errors import ExitCode
 from conformance.expectations import Match
-from conformance.records import Backend, Model, Thresholds
+from conformance.records import Backend, Column, Model, Thresholds
 from conformance.runner import Event
 from conformance.scenario import discover
 from conformance.selftest import controls, table
@@ -80,7 +80,7 @@ def run(
         folder = execution.begin(
             asked.reports,
             planned.models,
-            planned.backends,
+            tuple(map(Column, planned.backends)),
             planned.honest,
             scenarios=asked.scenarios.resolve(),
             thresholds=asked.thresholds,

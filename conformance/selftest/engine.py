@@ -41,7 +41,8 @@ class FaultyEngine:
         backend = replace(job.backend, engine=self.kind, options=options.get("options", {}))
         module, _, function = ENGINES[self.kind].partition(":")
         opened = getattr(importlib.import_module(module), function)
-        self.real: Any = opened(replace(job, backend=backend, checkpoint=checkpoint))
+        column = replace(job.column, backend=backend)
+        self.real: Any = opened(replace(job, column=column, checkpoint=checkpoint))
 
     def group(self) -> Group:
         found: Group = self.real.group()

@@ -14,6 +14,7 @@ from conformance.records import (
     Backend,
     Cell,
     CellResult,
+    Column,
     Judged,
     Model,
     Side,
@@ -21,7 +22,7 @@ from conformance.records import (
     Thresholds,
 )
 from conformance.scenario import Scenario
-from conformance.selftest.columns import Column
+from conformance.selftest.columns import FaultyColumn
 from conformance.selftest.table import Alarm, Ending, Row
 from conformance.store import RunFolder
 
@@ -34,13 +35,13 @@ def results(
     run: RunFolder,
     model: Model,
     backends: Sequence[Backend],
-    faulty: Sequence[Column],
+    faulty: Sequence[FaultyColumn],
     honest: Sequence[Cell],
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
 ) -> dict[str, CellResult]:
     """The verdicts on a model's honest and faulty cells, as in any run."""
-    columns = (*backends, *(one.as_judged() for one in faulty))
+    columns = (*map(Column, backends), *(one.as_judged() for one in faulty))
     cells = [*honest, *(cell for one in faulty for cell in one.cells)]
     cells = [cell for cell in cells if cell.model == model.id]
     return verdicts.judge_model(run, model, columns, cells, scenarios, thresholds)
@@ -48,7 +49,7 @@ def results(
 
 def rows(
     run: RunFolder,
-    faulty: Sequence[Column],
+    faulty: Sequence[FaultyColumn],
     judged: Mapping[str, CellResult],
     honest: Mapping[str, CellResult],
 ) -> list[Row]:
@@ -68,7 +69,7 @@ def alarms(judged: Mapping[str, CellResult], honest: Sequence[Cell]) -> list[Ala
 
 def _row(
     run: RunFolder,
-    column: Column,
+    column: FaultyColumn,
     cell: Cell,
     judged: Mapping[str, CellResult],
     honest: Mapping[str, CellResult],
@@ -119,7 +120,7 @@ def _says(diagnosis: str, words: Sequence[str]) -> bool | None:
 
 
 def _size(
-    run: RunFolder, column: Column, cell: Cell, honest: CellResult, faulty: CellResult
+    run: RunFolder, column: FaultyColumn, cell: Cell, honest: CellResult, faulty: CellResult
 ) -> float | None:
     """The largest of what the fault moved, over what the honest cell's judge could have seen
     there: on all tokens of a site or on any one of them. Common shifts and massive dimensions

@@ -33,7 +33,7 @@ class Plan:
 
     models: tuple[Model, ...]
     backends: tuple[Backend, ...]
-    faulty: tuple[columns.Column, ...]
+    faulty: tuple[columns.FaultyColumn, ...]
     honest: tuple[Cell, ...]
     gaps: tuple[Match, ...] = ()
 

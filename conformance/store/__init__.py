@@ -8,6 +8,7 @@ from conformance.store.folder import (
     create_run,
     open_run,
     point_latest,
+    read_plan,
     read_results,
 )
 from conformance.store.keys import (
@@ -17,6 +18,7 @@ from conformance.store.keys import (
     scenario_digest,
     sources_digest,
 )
+from conformance.store.upgrade import upgraded
 
 __all__ = [
     "GroupFolder",
@@ -29,7 +31,9 @@ __all__ = [
     "observation_key",
     "open_run",
     "point_latest",
+    "read_plan",
     "read_results",
     "scenario_digest",
     "sources_digest",
+    "upgraded",
 ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -44,8 +45,14 @@ def write_record(path: Path, record: object) -> None:
     write_text(path, to_json(record, indent=1) + "\n")
 
 
-def read_record(kind: type[T], path: Path) -> T | None:
-    """The record in this file, None when there is no file.
+def read_record(
+    kind: type[T],
+    path: Path,
+    *,
+    upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+) -> T | None:
+    """The record in this file, None when there is no file. `upgrade` brings a document of an
+    earlier version up to date, and gives back itself one that is.
 
     Raises ConformanceError for a file that does not hold one.
     """
@@ -53,6 +60,8 @@ def read_record(kind: type[T], path: Path) -> T | None:
         text = path.read_bytes()
     except FileNotFoundError:
         return None
+    if upgrade is not None:
+        text = _upgraded(text, upgrade)
     try:
         return from_json(kind, text)
     except ValidationError as error:
@@ -63,6 +72,16 @@ def read_record(kind: type[T], path: Path) -> T | None:
             path=path,
             remedy="the file is damaged or of another version: remove it and run again",
         ) from error
+
+
+def _upgraded(text: bytes, upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> bytes:
+    try:
+        document = json.loads(text)
+    except ValueError:  # it is the reader's to say what is wrong
+        return text
+    if not isinstance(document, dict) or (new := upgrade(document)) is document:
+        return text
+    return json.dumps(new).encode()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 from conformance.errors import ConformanceError
 from conformance.records import (
     SCHEMA,
-    Backend,
     Calibration,
     Cell,
+    Column,
     Group,
     Model,
     Outcome,
@@ -39,6 +39,7 @@ from conformance.store.files import (
     write_tensors,
     write_text,
 )
+from conformance.store.upgrade import upgraded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +63,7 @@ class RunPlan:
     started: str
     command: str
     models: tuple[Model, ...]
-    backends: tuple[Backend, ...]
+    columns: tuple[Column, ...]
     cells: tuple[Cell, ...]
     thresholds: Thresholds
     scenarios: str = "scenarios"
@@ -164,7 +165,7 @@ class RunFolder:
 
     def plan(self) -> RunPlan:
         """Raises ConformanceError when this is not the folder of a run."""
-        found = read_record(RunPlan, self.path / "plan.json")
+        found = read_plan(self.path / "plan.json")
         if found is None:
             raise ConformanceError(
                 "is not the folder of a run: it has no plan.json",
@@ -234,6 +235,11 @@ class RunFolder:
         return read_results(self.path / "results.json")
 
 
+def read_plan(path: Path) -> RunPlan | None:
+    """A plan, as this or an earlier version wrote it; None where there is no such file."""
+    return read_record(RunPlan, path, upgrade=upgraded)
+
+
 def read_results(path: Path) -> Results:
     """A `results.json`, refused without its footer: half a matrix must not look whole."""
     remedy = f"finish it: conformance run --resume {path.parent.name}"
@@ -245,13 +251,13 @@ def read_results(path: Path) -> Results:
         raise ConformanceError(f"is cut off: {error}", path=path, remedy=remedy) from error
     if not isinstance(loose, dict) or "footer" not in loose:
         raise ConformanceError("is incomplete: it has no footer", path=path, remedy=remedy)
-    if loose.get("schema") != SCHEMA:
+    if upgraded(loose).get("schema") != SCHEMA:
         raise ConformanceError(
             f"has schema {loose.get('schema')!r}, expected {SCHEMA!r}",
             path=path,
             remedy="judge the run again: conformance judge RUN",
         )
-    found = read_record(Results, path)
+    found = read_record(Results, path, upgrade=upgraded)
     if found is None:
         raise ConformanceError("there are no results", path=path, remedy=remedy)
     return found

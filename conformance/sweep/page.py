@@ -15,7 +15,7 @@ from conformance.store import RunFolder
 from conformance.store.files import write_text
 from conformance.sweep.document import document
 from conformance.sweep.points import FILE, Swept, read
-from conformance.sweep.trend import split, trend
+from conformance.sweep.trend import places, trend
 
 PAGE, JSON, TABLE = "sweep.html", "sweep.json", "sweep.csv"
 
@@ -71,8 +71,9 @@ def table(results: Results, swept: Swept) -> str:
             *("worst_ratio", "diagnosis", "reason"),
         ]
     )
+    where = places(results)
     for cell in results.cells:
-        backend, point = split(cell.backend)
+        backend, point = where[cell.backend]
         versions = [asked.get(point, {}).get(package, "") for package in swept.axes]
         ratio = "" if cell.worst_ratio is None else f"{cell.worst_ratio:.6g}"
         writer.writerow(

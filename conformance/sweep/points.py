@@ -17,7 +17,7 @@ from conformance.environments import (
     short,
 )
 from conformance.errors import ConformanceError
-from conformance.records import Backend, record
+from conformance.records import Backend, Column, record
 from conformance.store import RunFolder
 from conformance.store.files import read_record, write_record
 
@@ -91,7 +91,7 @@ def columns(
     backends: Sequence[Backend],
     points: Sequence[Point],
     had: Mapping[Spec, Environment | Untestable],
-) -> tuple[Backend, ...]:
+) -> tuple[Column, ...]:
     """Each backend in each environment: the backends first, then the versions."""
     return place(backends, [Order(one.name, (), one.spec) for one in points], had)
 

@@ -38,16 +38,16 @@ def trend(results: Results, swept: Swept, bits: Mapping[str, str]) -> Trend:
     )
 
 
-def split(column: str) -> tuple[str, str]:
-    """A column's backend and point."""
-    backend, _, point = column.partition("@")
-    return backend, point
+def places(results: Results) -> dict[str, tuple[str, str]]:
+    """Each column's backend and point."""
+    return {column.id: (column.backend.id, column.environment) for column in results.columns}
 
 
 def _refuse_mixed_up(results: Results, swept: Swept) -> None:
     asked = {point.name: point.asked for point in swept.points}
+    points = {column.id: column.environment for column in results.columns}
     for group in results.groups:
-        wanted = asked.get(split(group.backend)[1], {})
+        wanted = asked.get(points.get(group.backend, ""), {})
         for package, version in wanted.items():
             if group.versions and group.versions.get(package, version) != version:
                 raise ConformanceError(
@@ -60,8 +60,9 @@ def _refuse_mixed_up(results: Results, swept: Swept) -> None:
 
 def _rows(results: Results, swept: Swept, bits: Mapping[str, str]) -> Iterator[Row]:
     cells: dict[tuple[str, str, str], dict[str, list[CellResult]]] = {}
+    where = places(results)
     for cell in results.cells:
-        backend, point = split(cell.backend)
+        backend, point = where[cell.backend]
         mine = cells.setdefault((cell.model, backend, cell.scenario), {})
         mine.setdefault(point, []).append(cell)
     architecture = {cell.model: cell.architecture for cell in results.cells}
@@ -109,10 +110,15 @@ def _numbers(row: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _engines(results: Results, swept: Swept) -> Iterator[Engine]:
-    groups = {(group.model, group.backend): group for group in results.groups}
+    where = places(results)
+    groups = {
+        (group.model, *where[group.backend]): group
+        for group in results.groups
+        if group.backend in where
+    }
     for model in dict.fromkeys(cell.model for cell in results.cells):
-        for backend in dict.fromkeys(split(cell.backend)[0] for cell in results.cells):
-            mine = [groups.get((model, f"{backend}@{one.name}")) for one in swept.points]
+        for backend in dict.fromkeys(where[cell.backend][0] for cell in results.cells):
+            mine = [groups.get((model, backend, point.name)) for point in swept.points]
             yield Engine(model, backend, tuple(map(_said, mine)))
 
 
@@ -131,13 +137,14 @@ def _explained(results: Results, swept: Swept) -> tuple[Explained, ...]:
             key = (cell.verdict, headline(cell), blamed(cell), cell.expected)
             found.setdefault(key, []).append(cell)
     order = [point.name for point in swept.points]
+    where = places(results)
     explained = [
         Explained(
             verdict,
             words,
             tuple(dict.fromkeys(cell.model for cell in cells)),
-            tuple(dict.fromkeys(split(cell.backend)[0] for cell in cells)),
-            tuple(sorted({split(cell.backend)[1] for cell in cells}, key=order.index)),
+            tuple(dict.fromkeys(where[cell.backend][0] for cell in cells)),
+            tuple(sorted({where[cell.backend][1] for cell in cells}, key=order.index)),
             tuple(dict.fromkeys(cell.scenario for cell in cells)),
             len(cells),
             cells[0].id,

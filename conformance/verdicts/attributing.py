@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from conformance.builtin.engine_alone import COMPUTED, GENERATED
 from conformance.judge.attribution import Plain, attribute
-from conformance.records import Backend, CellResult, Judged, Side, Site, Verdict
+from conformance.records import CellResult, Column, Judged, Side, Site, Verdict
 
 #: Nothing was generated that could be compared; without an error, the process just ended.
 _ENDED = frozenset({Verdict.CRASH, Verdict.TIMEOUT, Verdict.ERROR, Verdict.MISSING})
@@ -18,8 +18,8 @@ Alone = Callable[[CellResult], Mapping[str, CellResult]]
 
 def attributed(
     cells: Mapping[str, CellResult],
-    backends: Sequence[Backend],
-    single: Callable[[Backend], Backend | None],
+    columns: Sequence[Column],
+    single: Callable[[Column], Column | None],
     alone: Alone,
 ) -> dict[str, CellResult]:
     """The cells of one model, each failed one with who is to blame.
@@ -27,7 +27,7 @@ def attributed(
     `single` finds the column with one stage to a column with several. What an engine does
     without nnsight is judged only where one of its cells failed.
     """
-    by_id = {backend.id: backend for backend in backends}
+    by_id = {column.id: column for column in columns}
     known: dict[tuple[str, tuple[tuple[int, ...], ...]], Mapping[str, CellResult]] = {}
     found = dict(cells)
     for cell in cells.values():
@@ -36,33 +36,32 @@ def attributed(
         own = (cell.backend, cell.prompt_ids)
         if own not in known:
             known[own] = alone(cell)
-        backend = by_id[cell.backend]
-        one = single(backend)
+        column = by_id[cell.backend]
+        one = single(column)
         said = attribute(
             cell,
             cells.values(),
             one_stage=one.id if one else "",
-            stages=backend.pipeline,
+            stages=column.pipeline,
             plain=plain_of(cell, known[own]),
         )
         found[cell.id] = replace(cell, attribution=said)
     return found
 
 
-def one_stage(backend: Backend, backends: Sequence[Backend]) -> Backend | None:
+def one_stage(column: Column, columns: Sequence[Column]) -> Column | None:
     """The column that differs from this one in the number of stages only, which is one."""
-    if backend.pipeline == 1:
+    if column.pipeline == 1:
         return None
-    same = (backend.engine, backend.tensor, backend.options, backend.environment)
+    own = _but_stages(column)
     return next(
-        (
-            other
-            for other in backends
-            if other.pipeline == 1
-            and (other.engine, other.tensor, other.options, other.environment) == same
-        ),
-        None,
+        (other for other in columns if other.pipeline == 1 and _but_stages(other) == own), None
     )
+
+
+def _but_stages(column: Column) -> tuple[object, ...]:
+    where = (column.environment, column.interpreter, column.machine)
+    return column.engine, column.tensor, column.options, *where
 
 
 def plain_of(cell: CellResult, alone: Mapping[str, CellResult]) -> Plain | None:

@@ -22,10 +22,10 @@ from conformance.judge.measures.across_environments import Environments
 from conformance.judge.measures.relations import same_bits
 from conformance.records import (
     Attribution,
-    Backend,
     Case,
     Cell,
     CellResult,
+    Column,
     Model,
     ModelInfo,
     Outcome,
@@ -57,7 +57,7 @@ UNJUDGED: Mapping[Status, Verdict] = {
 def judge_model(
     run: RunFolder,
     model: Model,
-    backends: Sequence[Backend],
+    columns: Sequence[Column],
     cells: Iterable[Cell],
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
@@ -69,17 +69,17 @@ def judge_model(
     layers = model_info(run, model).layers
     found: dict[str, CellResult] = {}
     judge: _Columns | None = None
-    for (name, case_name), columns in by_case.items():
+    for (name, case_name), members in by_case.items():
         scenario = scenarios.get(name)
         cases = scenario.expand(layers) if scenario and layers else ()
         case = next((case for case in cases if case.name == case_name), None)
-        judge = _Columns(run, model, backends, scenario, case, thresholds, before=judge)
-        found |= {cell.id: judge.cell(cell) for cell in columns}
+        judge = _Columns(run, model, columns, scenario, case, thresholds, before=judge)
+        found |= {cell.id: judge.cell(cell) for cell in members}
 
     @cache
     def without_nnsight(name: str, prompts: tuple[str, ...]) -> _Columns:
         case = case_of(name, prompts)
-        return _Columns(run, model, backends, WITHOUT_NNSIGHT[name], case, thresholds)
+        return _Columns(run, model, columns, WITHOUT_NNSIGHT[name], case, thresholds)
 
     def alone(cell: CellResult) -> dict[str, CellResult]:
         """What the cell's engine did with its prompts without nnsight, judged."""
@@ -92,7 +92,7 @@ def judge_model(
                 results[name] = without_nnsight(name, prompts).cell(own)
         return results
 
-    return attributed(found, backends, lambda one: one_stage(one, backends), alone)
+    return attributed(found, columns, lambda column: one_stage(column, columns), alone)
 
 
 def model_info(run: RunFolder, model: Model) -> ModelInfo:
@@ -117,13 +117,13 @@ class _Seen(NamedTuple):
 
 
 class _Columns:
-    """One case of one model: its cells on all backends."""
+    """One case of one model: its cells on all columns."""
 
     def __init__(
         self,
         run: RunFolder,
         model: Model,
-        backends: Sequence[Backend],
+        columns: Sequence[Column],
         scenario: Scenario | None,
         case: Case | None,
         thresholds: Thresholds,
@@ -131,7 +131,7 @@ class _Columns:
     ) -> None:
         self.run = run
         self.model = model
-        self.backends = {backend.id: backend for backend in backends}
+        self.columns = {column.id: column for column in columns}
         self.scenario = scenario
         self.case = case
         self.thresholds = thresholds
@@ -141,7 +141,7 @@ class _Columns:
             self.truths = Truths(run, model.id, case, twin=scenario.twin(case), before=earlier)
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._judgements: list[tuple[_Seen, Truth, Judgement]] = []
-        self._environments = Environments(backends)
+        self._environments = Environments(columns)
 
     def cell(self, cell: Cell) -> CellResult:
         outcome = self.run.outcome(cell.model, cell.backend, cell.key)
@@ -156,7 +156,7 @@ class _Columns:
             reason="",
             seconds=outcome.seconds if outcome else 0.0,
             command=f"conformance run -m {cell.model} "
-            f"{command_of(self.backends[cell.backend])} -k '{cell.id}'",
+            f"{command_of(self.columns[cell.backend])} -k '{cell.id}'",
             layers=self.case.layers if self.case else {},
         )
         if outcome is None:
@@ -250,7 +250,7 @@ class _Columns:
 
     def _against_one_stage(self, result: CellResult, observed: Mapping[str, Tensor]) -> CellResult:
         """On a CPU, several pipeline stages give the very bits that one stage gives."""
-        twin = one_stage(self.backends[result.backend], tuple(self.backends.values()))
+        twin = one_stage(self.columns[result.backend], tuple(self.columns.values()))
         if twin is None:
             return result
         group = self.run.group(self.model.id, result.backend)

@@ -46,7 +46,7 @@ def judge_run(
         run=info,
         environment=replace(environment, thresholds=thresholds),
         models=tuple(model_info(run, model) for model in planned.models),
-        backends=planned.backends,
+        columns=planned.columns,
         scenarios=tuple(one.info() for one in scenarios.values() if one.name in names),
         groups=_groups(run),
         cells=cells_in_order,

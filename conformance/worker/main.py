@@ -107,7 +107,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
         group = replace(
             engine.group(),
             model=job.model.id,
-            backend=job.backend.id,
+            backend=job.column.id,
             versions=installed(),
             load_seconds=time.monotonic() - begun,
             peak_mib=peak_mib(),
@@ -173,7 +173,7 @@ def _refuse_all(
     folder.write_group(
         Group(
             job.model.id,
-            job.backend.id,
+            job.column.id,
             status=outcome.status,
             reason=outcome.reason,
             versions=installed(),

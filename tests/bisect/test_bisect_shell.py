@@ -11,7 +11,7 @@ from conformance.bisect import trial
 from conformance.bisect.state import State, create
 from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import Backend, Cell, Model, Thresholds
+from conformance.records import Backend, Cell, Column, Model, Thresholds
 from conformance.store import RunPlan
 from tests.bisect.states import BAD, GOOD, finish, releases, tried
 from tests.bisect.test_next_step import by_number
@@ -30,7 +30,7 @@ def stored(reports, state):
         "",
         "",
         (Model("gpt_neox", "gpt_neox", ()),),
-        (Backend("vllm-pp1", "vllm"),),
+        (Column(Backend("vllm-pp1", "vllm")),),
         (cell,),
         Thresholds(),
         scenarios=str(ROOT / "scenarios"),

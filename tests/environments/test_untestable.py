@@ -6,11 +6,11 @@ from pathlib import Path
 from conformance import execution, expectations
 from conformance.expectations import Finding, assess
 from conformance.jobs import planned_jobs
-from conformance.records import Backend, Cell, Model, Source, Status, Thresholds, Verdict
+from conformance.records import Backend, Cell, Column, Model, Source, Status, Thresholds, Verdict
 from conformance.scenario import discover
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-GONE = Backend("vllm-pp1@old", "vllm", of="vllm-pp1", untestable="cannot be resolved: no torch")
+GONE = Column(Backend("vllm-pp1", "vllm"), "old", untestable="cannot be resolved: no torch")
 CELLS = (Cell("llama", GONE.id, "ablation", "first"), Cell("llama", GONE.id, "ablation", "last"))
 MODEL = Model("llama", "llama", (Source("tiny"),))
 
@@ -25,7 +25,7 @@ def test_its_cells_are_untestable_with_the_reason_and_no_engine_is_asked_for(tmp
     run = begun(tmp_path)
     plan = run.plan()
     jobs = planned_jobs(
-        run, plan.models, plan.backends, plan.cells, discover(SCENARIOS),
+        run, plan.models, plan.columns, plan.cells, discover(SCENARIOS),
         folder=SCENARIOS, cache=tmp_path,
     )  # fmt: skip
     assert jobs == []

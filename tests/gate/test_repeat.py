@@ -5,19 +5,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from conformance.errors import ExitCode
+from conformance.expectations import Finding, Known
+from conformance.gate import check
 from conformance.gate.repeat import alone, in_company
-from conformance.records import Backend, Cell, Thresholds
-from conformance.store import RunPlan, open_run
-from tests.known_runs import CELLS
+from conformance.records import Backend, Cell, Column, Footer, Thresholds, Verdict
+from conformance.store import RunFolder, RunPlan, open_run
+from tests.known_runs import CELLS, TODAY, cell, results
 
 ROOT = Path(__file__).parents[2]
 ACCIDENTS = Path(__file__).parent / "accidents"
 
-STAGES = (Backend("vllm-pp1", "vllm"), Backend("vllm-pp2", "vllm", pipeline=2))
+STAGES = (
+    Column(Backend("vllm-pp1", "vllm")),
+    Column(Backend("vllm-pp2", "vllm", pipeline=2)),
+)
 STAGED = tuple(
     Cell("llama", backend.id, "steering", case) for backend in STAGES for case in ("first", "last")
 )
@@ -36,9 +43,37 @@ def test_a_cell_is_repeated_alone_but_with_the_column_it_is_compared_with():
 
 
 def test_in_company_its_whole_group_is_there_and_no_other():
-    backends = (Backend("hf", "hf"), Backend("vllm-pp2", "vllm", pipeline=2))
+    backends = (Column(Backend("hf", "hf")), Column(Backend("vllm-pp2", "vllm", pipeline=2)))
     found = in_company(plan(CELLS, backends), [CELLS[0]])
     assert set(found) == {one for one in CELLS if (one.model, one.backend) == ("llama", "hf")}
+
+
+def test_what_is_repeated_is_the_column_that_was_unexpected_not_its_backend_here(tmp_path):
+    """A backend here and in an environment: only the environment's cell was unexpected."""
+    here, old = (cell("llama", name) for name in ("vllm-pp1", "vllm-pp1@old"))
+    broken = replace(old, verdict=Verdict.WRONG)
+    run = stored(tmp_path, results(cells=[here, broken]))
+    asked: list[Cell] = []
+
+    def again(cells):
+        asked.extend(alone(run.plan(), cells))
+        return [results(cells=[old])] * 2
+
+    decision = check(run, Known(), run.plan().cells, TODAY, repeat=again)
+    assert [one.backend for one in asked] == ["vllm-pp1@old"]
+    assert decision.counts == {Finding.PASSED: 1, Finding.FLAKY: 1}
+    assert decision.exit_code is ExitCode.OK
+
+
+def stored(folder, run):
+    """A run as a judged one lies on the disk."""
+    count = len(run.cells)
+    run = replace(run, footer=Footer(count, count, {}, 0))
+    cells = tuple(Cell(one.model, one.backend, one.scenario, one.case) for one in run.cells)
+    kept = RunFolder(folder / run.run.id)
+    kept.write_plan(RunPlan(run.run.id, "", "", (), run.columns, cells, run.environment.thresholds))
+    kept.write_results(run)
+    return kept
 
 
 def gate(tmp_path, *arguments):

@@ -36,7 +36,7 @@ def stored(reports, run, planned=CELLS):
     folder = RunFolder(reports / "stored")
     folder.path.mkdir(parents=True)
     models = tuple(Model(name, name, ()) for name in ("llama", "mamba2"))
-    folder.write_plan(RunPlan("stored", "", "", models, run.backends, tuple(planned), Thresholds()))
+    folder.write_plan(RunPlan("stored", "", "", models, run.columns, tuple(planned), Thresholds()))
     count = len(run.cells)
     folder.write_results(replace(run, footer=Footer(count, count, {}, 0)))
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.judge.measures.across_environments import Environments, alike
-from conformance.records import Backend
+from conformance.records import Backend, Column
 
 ONE = torch.tensor([1.0, 2.0])
 OTHER = torch.tensor([1.0, 2.5])
@@ -11,7 +11,7 @@ OTHER = torch.tensor([1.0, 2.5])
 
 def backends(*names):
     return [
-        Backend(name, "vllm", of=name.partition("@")[0] if "@" in name else "") for name in names
+        Column(Backend(name.partition("@")[0], "vllm"), name.partition("@")[2]) for name in names
     ]
 
 

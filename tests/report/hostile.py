@@ -8,6 +8,7 @@ from dataclasses import replace
 from conformance.records import (
     Attribution,
     Backend,
+    Column,
     Judged,
     ModelInfo,
     Relation,
@@ -82,7 +83,7 @@ def hostile() -> Results:
         synthetic.wrapped(
             cells,
             (ModelInfo(MODEL, ATTACK, ATTACK, ATTACK),),
-            (Backend(BACKEND, "x"),),
+            (Column(Backend(BACKEND, "x")),),
             scenarios,
             (group,),
         ),

@@ -17,6 +17,7 @@ from conformance.records import (
     Attribution,
     Backend,
     CellResult,
+    Column,
     Environment,
     Footer,
     Gain,
@@ -51,9 +52,9 @@ MODELS = (
     ("mamba2", "mamba2", 4, 64),
 )
 BACKENDS = (
-    Backend("hf", "hf"),
-    Backend("vllm-pp1", "vllm"),
-    Backend("vllm-pp2", "vllm", pipeline=2),
+    Column(Backend("hf", "hf")),
+    Column(Backend("vllm-pp1", "vllm")),
+    Column(Backend("vllm-pp2", "vllm", pipeline=2)),
 )
 SCENARIOS: Mapping[str, tuple[str, ...]] = {
     "ablation": ("first", "middle", "last"),
@@ -135,7 +136,7 @@ class Maker:
     """Makes the cells; one generator of random numbers, so a run is always the same."""
 
     models: tuple[tuple[str, str, int, int], ...] = MODELS
-    backends: tuple[Backend, ...] = BACKENDS
+    backends: tuple[Column, ...] = BACKENDS
     scenarios: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: SCENARIOS)
     planted: Mapping[tuple[str, str, str], Verdict] = field(default_factory=lambda: PLANTED)
     dice: random.Random = field(default_factory=lambda: random.Random(7))
@@ -157,7 +158,7 @@ class Maker:
                         yield self.cell(model, architecture, layers, backend, scenario, case)
 
     def cell(
-        self, model: str, architecture: str, layers: int, backend: Backend, scenario: str, case: str
+        self, model: str, architecture: str, layers: int, backend: Column, scenario: str, case: str
     ) -> CellResult:
         verdict = self.verdict(model, backend.id, scenario, case)
         seen = verdict not in {
@@ -303,7 +304,7 @@ class Maker:
             dtype="float32",
         )
 
-    def group(self, model: str, backend: Backend, layers: int) -> Group:
+    def group(self, model: str, backend: Column, layers: int) -> Group:
         half = (layers + 1) // 2
         two = backend.pipeline == 2
         broken = model == "gpt_neox" and backend.engine == "vllm"
@@ -341,7 +342,7 @@ def results(maker: Maker | None = None) -> Results:
         models=tuple(
             ModelInfo(m, a, f"tiny, seed 0, {m}", "9f2c" * 8, n, w) for m, a, n, w in maker.models
         ),
-        backends=maker.backends,
+        columns=maker.backends,
         scenarios=tuple(scenario_info(name, cases) for name, cases in maker.scenarios.items()),
         groups=tuple(maker.group(m, b, n) for m, _, n, _ in maker.models for b in maker.backends),
     )
@@ -362,7 +363,7 @@ def scenario_info(name: str, cases: tuple[str, ...]) -> ScenarioInfo:
 def wrapped(
     cells: tuple[CellResult, ...],
     models: tuple[ModelInfo, ...] = (),
-    backends: tuple[Backend, ...] = (),
+    columns: tuple[Column, ...] = (),
     scenarios: tuple[ScenarioInfo, ...] = (),
     groups: tuple[Group, ...] = (),
 ) -> Results:
@@ -392,7 +393,7 @@ def wrapped(
             Thresholds(),
         ),
         models=models,
-        backends=backends,
+        columns=columns,
         scenarios=scenarios,
         groups=groups,
         cells=cells,
@@ -419,7 +420,7 @@ def one_cell() -> Results:
 def many(models: int = 80, backends: int = 5, cases: int = 25) -> Results:
     """10,000 cells of plain matches with some failures among them."""
     dice = random.Random(11)
-    columns = tuple(Backend(f"vllm-{i}", "vllm") for i in range(backends))
+    columns = tuple(Column(Backend(f"vllm-{i}", "vllm")) for i in range(backends))
     maker = Maker(
         models=tuple((f"family{i:02}", f"family{i:02}", 4, 64) for i in range(models)),
         backends=columns,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from conformance.cli import app
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Results, Verdict, to_json
+from conformance.records import Backend, Column, Results, Verdict, to_json
 from conformance.report.merging import merged
 from conformance.store import RunFolder
 from tests.report import synthetic
@@ -45,7 +45,7 @@ def named(run: Results, name: str) -> Results:
 def test_each_machine_has_its_columns_and_every_cell_is_there(cpu: Results, gpu: Results) -> None:
     found = merged([cpu, gpu])
     columns = {cell.backend for cell in found.results.cells}
-    assert columns == {f"{b.id}@{kind}" for b in cpu.backends for kind in ("cpu", "cuda")}
+    assert columns == {f"{b.id}@{kind}" for b in cpu.columns for kind in ("cpu", "cuda")}
     assert len({cell.id for cell in found.results.cells}) == len(cpu.cells) + len(gpu.cells)
     assert {one.backend for one in found.results.groups} == columns
     assert found.results.footer.judged == len(found.results.cells)
@@ -117,11 +117,11 @@ def test_the_same_cells_of_the_same_hardware_are_refused(cpu: Results) -> None:
 
 def test_a_column_of_one_name_must_be_the_same(cpu: Results) -> None:
     other = [c for c in cpu.cells if c.backend == "hf"]
-    backends = (Backend("hf", "vllm"),)
+    columns = (Column(Backend("hf", "vllm")),)
     footer = replace(cpu.footer, planned=len(other), judged=len(other))
     rest = tuple(c for c in cpu.cells if c.backend != "hf")
     one = replace(cpu, cells=rest, footer=replace(footer, planned=len(rest), judged=len(rest)))
-    two = replace(named(cpu, "b"), cells=tuple(other), backends=backends, footer=footer)
+    two = replace(named(cpu, "b"), cells=tuple(other), columns=columns, footer=footer)
     with pytest.raises(ConformanceError, match="is another one in run b"):
         merged([one, two])
 

@@ -10,7 +10,7 @@ import torch
 
 from conformance import calibration, execution, manifest
 from conformance.checkpoints import cache_folder
-from conformance.records import Side, Verdict
+from conformance.records import Column, Side, Verdict
 from conformance.report import html, selftest_section
 from conformance.scenario import discover
 from conformance.selftest import run
@@ -58,7 +58,7 @@ class Gathered:
         self.run = execution.begin(
             reports,
             self.plan.models,
-            self.plan.backends,
+            tuple(map(Column, self.plan.backends)),
             self.plan.honest,
             scenarios=SCENARIOS,
             thresholds=self.thresholds,

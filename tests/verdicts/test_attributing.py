@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.builtin.engine_alone import COMPUTED, GENERATED
-from conformance.records import Backend, CellResult, Judged, Side, Verdict
+from conformance.records import Backend, CellResult, Column, Judged, Side, Verdict
 from conformance.verdicts.attributing import attributed, plain_of
 from tests import known_runs
 
@@ -74,7 +74,7 @@ def test_an_engine_that_drifts_by_itself_explains_drift() -> None:
 
 
 def test_only_failed_cells_are_blamed_and_only_for_them_generations_are_judged() -> None:
-    backends = [Backend("hf", "hf"), Backend("vllm-pp1", "vllm")]
+    backends = [Column(Backend("hf", "hf")), Column(Backend("vllm-pp1", "vllm"))]
     cells = {one.id: one for one in (cell(Verdict.MATCH, "hf"), cell(Verdict.WRONG))}
     asked: list[str] = []
 

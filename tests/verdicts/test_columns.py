@@ -19,6 +19,7 @@ from conformance.records import (
     Backend,
     Cell,
     CellResult,
+    Column,
     Group,
     Model,
     Outcome,
@@ -32,7 +33,7 @@ from conformance.verdicts import columns
 from tests.judge import toy
 
 MODEL = Model("toy", "llama", ())
-COLUMNS = tuple(Backend(name, "hf") for name in ("a", "b", "c"))
+COLUMNS = tuple(Column(Backend(name, "hf")) for name in ("a", "b", "c"))
 OK = Outcome(Status.OK, prompt_ids=toy.IDS)
 
 Observed = dict[str, Tensor]

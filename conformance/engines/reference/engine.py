@@ -126,7 +126,7 @@ class ReferenceEngine:
         config = self.modules[torch.float32].config.get_text_config()
         return Group(
             model=self.job.model.id,
-            backend=self.job.backend.id,
+            backend=self.job.column.id,
             identity={
                 "engine": "reference",
                 "device": self.modules[torch.float32].device.type,

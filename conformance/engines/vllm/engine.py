@@ -249,7 +249,7 @@ class VLLMEngine:
         }
         return Group(
             model=self.job.model.id,
-            backend=self.job.backend.id,
+            backend=self.job.column.id,
             status=self.obstacle.status if self.obstacle else Status.OK,
             reason=self.settled.reason,
             layout=self.settled.layout,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from conformance.judge.measures.relations import compare_exact, same_bits
-from conformance.records import Backend, Relation
+from conformance.records import Column, Relation
 
 Observed = Mapping[str, Tensor]
 
@@ -20,8 +20,8 @@ TITLE = "the same bits in every environment"
 class Environments:
     """One case on all columns: those of one backend are compared with each other, once."""
 
-    def __init__(self, backends: Sequence[Backend]) -> None:
-        self._of = {backend.id: backend.of or backend.id for backend in backends}
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._of = {column.id: column.backend.id for column in columns}
         self._known: dict[str, tuple[dict[str, Observed], list[list[str]]]] = {}
 
     def relations(self, column: str, observed: Callable[[str], Observed]) -> tuple[Relation, ...]:

