@@ -6,7 +6,7 @@ The model is one of models.yaml whose checkpoint a run has built. Engines run si
 and take turns, so that what else the machine does hits all of them alike. "one stage" and
 "two stages" run under vLLM's executor of several processes; "in process" is one stage
 without it, what vLLM does by default, and "plain" two stages without the relay: what lies
-between those two is vLLM's own.
+between those two is vLLM's own. Exits 1 when a bar that is printed is not held.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROGRAMS = (
     "bench_writes_two_prompts",
 )
 
-#: The bars of the ratio to one stage.
+#: What the ratio to one stage, by medians, must not exceed.
 BARS = {
     ("llama", "bench_read_all"): 1.4,
     ("llama", "bench_writes_two_prompts"): 1.7,
@@ -67,10 +67,23 @@ def sent(engine: Engine) -> tuple[int, int]:
     return ranks[0]["steps"], sum(rank["bytes"] for rank in ranks)
 
 
+def ratio(times: dict[str, list[float]], base: str, over: str) -> float:
+    """How many times the median of one is that of the other."""
+    return statistics.median(times[over]) / statistics.median(times[base])
+
+
+def judged(measured: float, bar: float | None) -> tuple[str, bool]:
+    """What is printed of a bar, and whether it is held; there may be none."""
+    if bar is None:
+        return "", True
+    held = measured <= bar
+    return f"   bar {bar} {'held' if held else 'NOT HELD'}", held
+
+
 def line(name: str, times: dict[str, list[float]], base: str, over: str) -> str:
     """Milliseconds of both, and their ratio by medians and by the fastest rounds."""
     low, high = times[base], times[over]
-    middle = statistics.median(high) / statistics.median(low)
+    middle = ratio(times, base, over)
     return (
         f"{name:26} {base:>12} {statistics.median(low) * 1e3:8.2f} ms   {over:>12} "
         f"{statistics.median(high) * 1e3:8.2f} ms   ratio {middle:5.2f}   "
@@ -88,8 +101,10 @@ def checkpoint(name: str) -> str:
     return str(found.path)
 
 
-def main(arguments: Any) -> None:
+def main(arguments: Any) -> int:
+    """The exit code: 1 when a bar is not held."""
     model = checkpoint(arguments.model)
+    missed = 0
     lab = Lab()
     try:
         one = lab.engine(Spec(model, 1, 1, (("distributed_executor_backend", "mp"),)))
@@ -100,10 +115,12 @@ def main(arguments: Any) -> None:
             times = measure({"one stage": one, "two stages": two}, program, arguments.rounds)
             after = sent(two)
             steps = max(1, after[0] - before[0])
-            bar = BARS.get((arguments.model, program))
+            measured = ratio(times, "one stage", "two stages")
+            words, held = judged(measured, BARS.get((arguments.model, program)))
+            missed += not held
             print(line(program.removeprefix("bench_"), times, "one stage", "two stages"), end="")
             print(f"   {(after[1] - before[1]) / steps:8.0f} bytes a step", end="")
-            print("" if bar is None else f"   bar {bar}", flush=True)
+            print(words, flush=True)
             times = measure({"in process": alone, "two stages": two}, program, arguments.rounds)
             print(line("", times, "in process", "two stages"), flush=True)
         named = {"plain": plain, "relay": two, "one stage": one, "in process": alone}
@@ -114,10 +131,11 @@ def main(arguments: Any) -> None:
             print(line("no block", times, low, high), flush=True)
     finally:
         lab.close()
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="llama")
     parser.add_argument("--rounds", type=int, default=15)
-    main(parser.parse_args())
+    sys.exit(main(parser.parse_args()))
