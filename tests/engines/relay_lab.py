@@ -198,7 +198,8 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
     try:
         from nnsight.modeling.vllm import VLLM
 
-        from conformance.engines.vllm import cpu
+        from conformance.engines.vllm import cpu, patches
+        from conformance.engines.vllm.patches import Place
 
         cpu.prepare(fork=True)
         asked = dict(spec.settings)
@@ -207,7 +208,9 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
             from relay_faults import FAULTS
 
             FAULTS[fault]()
-        VLLM._WORKER_CLS = cpu.worker_class(spec.pipeline, relay=asked.pop("relay", True))
+        worker = cpu.worker_class(spec.pipeline, relay=asked.pop("relay", True))
+        patches.apply(Place.CLIENT)
+        patches.apply(Place.ENGINE, worker=worker)
         settings: dict[str, Any] = {
             "dtype": "bfloat16",
             "kv_cache_memory_bytes": cpu.KV_CACHE_BYTES,

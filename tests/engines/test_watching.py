@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from conformance.engines.watching import packed, unpacked, watched
+from conformance.engines.vllm.worker_rpc import packed, unpacked
+from conformance.engines.watching import watched
 
 
 def test_streams_come_out_of_an_engines_process_as_they_went_in() -> None:

@@ -14,9 +14,8 @@ from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from conformance.engines.vllm.ranks import count_as_written
-from conformance.engines.vllm.worker_rpc import IdentityRPC
-from conformance.engines.watching import WatchRPC
+from conformance.engines.vllm import patches
+from conformance.engines.vllm.worker_rpc import IdentityRPC, WatchRPC
 
 
 class CPUTraceRunner(NNsightGPUModelRunner, CPUModelRunner):  # type: ignore[misc]
@@ -54,7 +53,7 @@ class CPUTraceWorker(IdentityRPC, WatchRPC, CPUWorker):  # type: ignore[misc]
                 f"expected vLLM's CPUModelRunner, got {type(self.model_runner).__qualname__}"
             )
         self.model_runner.__class__ = self.runner_class
-        count_as_written()
+        patches.apply(patches.Place.WORKER)
 
     # The RPC methods touch nothing but `self.model_runner`, so they are taken over as
     # they are: nnsight's worker cannot be a base class, as it derives from the GPU worker

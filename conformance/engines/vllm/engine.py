@@ -24,10 +24,12 @@ from conformance.engines.traced import (
     read_probe,
 )
 from conformance.engines.tree import layer_path
-from conformance.engines.vllm import cpu, hidden_states
+from conformance.engines.vllm import cpu, hidden_states, patches
+from conformance.engines.vllm.patches import Place
 from conformance.engines.vllm.relay import relay_needed
 from conformance.engines.vllm.trace_scope import trace_scope
-from conformance.engines.watching import Streams, unpacked
+from conformance.engines.vllm.worker_rpc import unpacked
+from conformance.engines.watching import Streams
 from conformance.records import Backend, Case, Group, Job, Status
 from conformance.scenario import Scenario
 
@@ -157,7 +159,8 @@ def load(job: Job, mode: str = "sync") -> Any:
     from nnsight.modeling.vllm import VLLM
 
     backend = job.backend
-    VLLM._WORKER_CLS = worker_class(backend)
+    patches.apply(Place.CLIENT)
+    patches.apply(Place.ENGINE, worker=worker_class(backend))
     try:
         return VLLM(
             str(job.checkpoint),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 
-from conformance.engines.vllm.ranks import count_as_written
-from conformance.engines.vllm.worker_rpc import IdentityRPC
-from conformance.engines.watching import WatchRPC
+from conformance.engines.vllm import patches
+from conformance.engines.vllm.worker_rpc import IdentityRPC, WatchRPC
 
 
 class GPUTraceWorker(IdentityRPC, WatchRPC, NNsightGPUWorker):  # type: ignore[misc]
@@ -14,4 +13,4 @@ class GPUTraceWorker(IdentityRPC, WatchRPC, NNsightGPUWorker):  # type: ignore[m
 
     def init_device(self) -> None:
         super().init_device()
-        count_as_written()
+        patches.apply(patches.Place.WORKER)

@@ -20,9 +20,10 @@ import uvicorn
 from fastapi import Request, Response
 from nnsight.modeling.vllm.serve import server as nnsight_serve
 
-from conformance.engines.vllm import cpu
+from conformance.engines.vllm import cpu, patches
 from conformance.engines.vllm.async_engine import generated
 from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
+from conformance.engines.vllm.patches import Place
 from conformance.records import Job
 
 #: A request waits for the engine's load, then for a trace: seconds.
@@ -99,6 +100,7 @@ class ServedEngine(VLLMEngine):
         except httpx.TransportError as error:
             words = "the server ended while it loaded; the root cause is above"
             raise RuntimeError(words) from error
+        patches.apply(Place.CLIENT)
         return VLLM(str(self.job.checkpoint), dtype=self.job.precision.dtype)
 
     def front(self) -> str:

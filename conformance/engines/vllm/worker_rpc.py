@@ -1,8 +1,17 @@
-"""What an engine says it is, asked on every rank, so that no column is taken on trust."""
+"""What the harness asks of every process of an engine: what it is, and what plain hooks see in it.
+
+Asked on every rank, so that no column is taken on trust.
+"""
 
 from __future__ import annotations
 
 from typing import Any
+
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+
+from conformance.engines.tree import follow
+from conformance.engines.watching import Streams, watched
 
 
 def _layers_held(model: Any, runner: Any, rank: int, size: int) -> list[int]:
@@ -74,3 +83,35 @@ class IdentityRPC:
     def conformance_identity(self) -> dict[str, Any]:
         """See :func:`identity`."""
         return identity(self)
+
+
+def packed(streams: Streams) -> bytes:
+    """Streams as bytes: the one form of a tensor that comes out of an engine whose core is a
+    process of its own as it went in. A bare one arrives as a list of dtype, shape and buffer.
+    """
+    return to_bytes({str(index): stream.contiguous() for index, stream in streams.items()})
+
+
+def unpacked(data: bytes) -> Streams:
+    """What was packed, by layer: from safetensors it comes in any order."""
+    found = from_bytes(data)
+    return {index: found[str(index)] for index in sorted(map(int, found))}
+
+
+class WatchRPC:
+    """Mixed into a worker: watches the layers that its process holds."""
+
+    model_runner: Any
+
+    def conformance_watch(self, path: str, layout: str) -> None:
+        """Begin. `path` leads to the list of layers."""
+        every = follow(self.model_runner.get_model(), path)
+        start, end = identity(self)["layers"]
+        layers = {index: every[index] for index in range(start, end)}
+        self._watching = watched(layers, layout)
+        self._streams = self._watching.__enter__()
+
+    def conformance_watched(self) -> bytes:
+        """What was seen since, packed. The hooks are gone."""
+        self._watching.__exit__(None, None, None)
+        return packed(self._streams)

@@ -12,32 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import torch
+
+from conformance.engines.vllm import patches
 
 #: nnsight's path of the root module.
 ROOT = "model"
 
 
-class _OneStage:
-    """Stands in for vLLM's pipeline group while the whole tree is built."""
-
-    rank_in_group = 0
-    world_size = 1
-    is_first_rank = True
-    is_last_rank = True
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._group, name)
-
-
 @contextmanager
 def _as_one_stage() -> Iterator[None]:
-    from vllm.distributed import parallel_state
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
     ropes = dict(_ROPE_DICT)
@@ -45,7 +30,7 @@ def _as_one_stage() -> Iterator[None]:
     # the engine, nor the engine's by the meta tree, which is instrumented.
     _ROPE_DICT.clear()
     try:
-        with mock.patch.object(parallel_state, "_PP", _OneStage(parallel_state._PP)):
+        with patches.applied(patches.Place.WHOLE_TREE):
             yield
     finally:
         _ROPE_DICT.clear()

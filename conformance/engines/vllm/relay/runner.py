@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from nnsight.intervention.source import STATE
-from nnsight.modeling.vllm import model_runners
 from nnsight.modeling.vllm.collect import dumps_compact
-from nnsight.modeling.vllm.model_runners import GPUModelRunner as _  # noqa: F401 - the module
 
+from conformance.engines.vllm import patches
 from conformance.engines.vllm.relay import placeholders, weights
 from conformance.engines.vllm.relay.replay import adopt
 from conformance.engines.vllm.relay.requests import RelayRequests
 from conformance.engines.vllm.relay.stage import RECORD, Relay
 from conformance.engines.vllm.relay.transport import Column
-
-
-class _Rank(NamedTuple):
-    rank: int
-
-
-def _report_from(reports: bool) -> None:
-    """Make nnsight, in this process, answer with saved values on the reporting rank only.
-
-    nnsight asks whether the pipeline group's global rank is 0. That is the first stage,
-    whose copies have not seen the others' values when a request ends.
-    """
-    model_runners.GPUModelRunner.get_pp_group = lambda: _Rank(0 if reports else 1)
 
 
 class RelayRunner:
@@ -88,7 +74,7 @@ class RelayRunner:
             modules=modules,
             paths={id(value): key for key, value in modules.items()},
         )
-        _report_from(self.relay.reports)
+        patches.apply(patches.Place.RELAY, reports=self.relay.reports)
 
     def execute_model(self, scheduler_output: Any, intermediate_tensors: Any = None) -> Any:
         """Run the step's forward and tell the next stage what was seen."""

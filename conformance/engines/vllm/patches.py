@@ -1,0 +1,242 @@
+"""Everything that is exchanged inside torch, nnsight and vLLM: one list, applied by one function.
+
+What breaks on an upgrade of one of them is looked for here first. Classes of objects that an
+engine has built (its runner, its interleaver) are exchanged where that is done; this list is of
+the attributes of other packages' modules and classes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
+from typing import Any, NamedTuple
+from unittest import mock
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+logger = logging.getLogger(__name__)
+
+
+class Place(StrEnum):
+    """The process in which a patch is applied, and when."""
+
+    CLIENT = "the client, before it builds a model"
+    NO_GPU = "the same where there is no GPU"
+    FORKING = "a process that forks the executor's workers"
+    ZYGOTE = "a zygote of a machine without a GPU"
+    ENGINE = "the client, for the one engine that it builds next"
+    WORKER = "every process of an engine, when its device is ready"
+    RELAY = "every process of an engine whose stages are relayed"
+    WHOLE_TREE = "the same, while it builds the tree of all stages"
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One attribute of another package and what takes its place.
+
+    `target` is `module:attribute`, with dots where the attribute is a class's. `replacement`
+    is called with what was there, and with what `apply` was given. `versions` are those of the
+    package at the target's beginning for which the reason holds, as in a requirement.
+    """
+
+    target: str
+    place: Place
+    versions: str
+    reason: str
+    replacement: Callable[..., Any]
+
+    @property
+    def meant(self) -> bool:
+        """Whether the installed version is one of these. One that has no number counts."""
+        package = importlib.import_module(self.target.partition(":")[0].partition(".")[0])
+        try:
+            version = Version(package.__version__)
+        except (AttributeError, InvalidVersion):
+            return True
+        return SpecifierSet(self.versions).contains(version, prereleases=True)
+
+
+def _idle(_: Any) -> Any:
+    """A function of its own for each target: dynamo tells vLLM's two apart by identity."""
+
+    def nothing(*_: Any, **__: Any) -> None:
+        pass
+
+    return nothing
+
+
+def _unless_on_meta(original: Any) -> Any:
+    def process(model: Any, model_config: Any, target_device: Any) -> None:
+        on_meta = all(parameter.is_meta for parameter in model.parameters())
+        if not on_meta and target_device.type != "meta":
+            original(model, model_config, target_device)
+
+    return process
+
+
+def _forking(_: Any) -> Any:
+    context = multiprocessing.get_context("fork")
+    return lambda: context
+
+
+def _called_here(_: Any) -> Any:
+    def inspect(question: Callable[[], Any]) -> Any:
+        return question()
+
+    return inspect
+
+
+def _uncompiled(compiled: Any) -> Any:
+    return getattr(compiled, "_torchdynamo_orig_callable", compiled)
+
+
+class _Rank(NamedTuple):
+    rank: int
+
+
+def _reporting_rank(_: Any, *, reports: bool) -> Any:
+    rank = _Rank(0 if reports else 1)
+    return lambda: rank
+
+
+class _OneStage:
+    """Stands in for vLLM's pipeline group while the whole tree is built."""
+
+    rank_in_group = 0
+    world_size = 1
+    is_first_rank = True
+    is_last_rank = True
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+
+PATCHES = (
+    Patch(
+        "torch:accelerator.synchronize",
+        Place.NO_GPU,
+        ">=2.6",
+        "vLLM's loader calls it in the client, and it raises where there is no accelerator",
+        _idle,
+    ),
+    Patch(
+        "torch:accelerator.empty_cache",
+        Place.NO_GPU,
+        ">=2.6",
+        "vLLM's loader calls it in the client, and it raises where there is no accelerator",
+        _idle,
+    ),
+    Patch(
+        "vllm.model_executor.model_loader.base_loader:process_weights_after_loading",
+        Place.CLIENT,
+        ">=0.19",
+        "nnsight's client builds the model on the meta device, for its structure alone, and vLLM "
+        "goes on to pack its weights: with kernels that a meta tensor has not, of experts on any "
+        "CPU and of latent attention on one with AMX",
+        _unless_on_meta,
+    ),
+    Patch(
+        "vllm.v1.executor.multiproc_executor:get_mp_context",
+        Place.FORKING,
+        ">=0.19",
+        "vLLM's CPU platform spawns its workers, which import everything anew: 16 s instead of "
+        "2.6 s for two stages",
+        _forking,
+    ),
+    Patch(
+        "vllm.v1.engine.utils:get_mp_context",
+        Place.FORKING,
+        ">=0.19",
+        "the same of the process that holds a streaming engine's core",
+        _forking,
+    ),
+    Patch(
+        "vllm.model_executor.models.registry:_run_in_subprocess",
+        Place.ZYGOTE,
+        ">=0.19",
+        "vLLM asks each model class what it supports in a fresh process, 12 s of imports, so as "
+        "not to touch a GPU in this one; here there is none, and the imports are done",
+        _called_here,
+    ),
+    Patch(
+        "nnsight.modeling.vllm:VLLM._WORKER_CLS",
+        Place.ENGINE,
+        ">=0.8",
+        "nnsight's worker is one for CUDA, serves one stage and knows nothing of the harness; this "
+        "is where nnsight has its name",
+        lambda _, *, worker: worker,
+    ),
+    Patch(
+        "vllm.v1.sample.sampler:batched_count_greater_than",
+        Place.WORKER,
+        ">=0.19",
+        "vLLM compiles the count of the ranks of tokens, which are asked for with "
+        "log-probabilities: some ten seconds in every process",
+        _uncompiled,
+    ),
+    Patch(
+        "nnsight.modeling.vllm.model_runners.GPUModelRunner:get_pp_group",
+        Place.RELAY,
+        ">=0.8",
+        "nnsight answers with saved values where the pipeline group's rank is 0: the first stage, "
+        "whose copies of the blocks have not seen the other stages' values when a request ends",
+        _reporting_rank,
+    ),
+    Patch(
+        "vllm.distributed.parallel_state:_PP",
+        Place.WHOLE_TREE,
+        ">=0.19",
+        "vLLM builds the layers of its own stage; the tree names those of all",
+        _OneStage,
+    ),
+)
+
+
+#: Target → what was there before anything was exchanged.
+_ORIGINALS: dict[str, Any] = {}
+
+
+def apply(place: Place, **given: Any) -> None:
+    """Put all that belongs to a place there, made of what `given` says; twice is once."""
+    for patch, owner, name in _targets(place):
+        original = _ORIGINALS.setdefault(patch.target, getattr(owner, name))
+        setattr(owner, name, patch.replacement(original, **given))
+
+
+@contextmanager
+def applied(place: Place, **given: Any) -> Iterator[None]:
+    """The same, for as long as the block lasts."""
+    with ExitStack() as stack:
+        for patch, owner, name in _targets(place):
+            replacement = patch.replacement(getattr(owner, name), **given)
+            stack.enter_context(mock.patch.object(owner, name, replacement))
+        yield
+
+
+def _targets(place: Place) -> Iterator[tuple[Patch, Any, str]]:
+    """Each patch of a place, what has its target, and the name of the attribute.
+
+    What the installed version does not have is left out, and the log says so.
+    """
+    for patch in PATCHES:
+        if patch.place is not place or not patch.meant:
+            continue
+        module, _, path = patch.target.partition(":")
+        *above, name = path.split(".")
+        try:
+            owner = reduce(getattr, above, importlib.import_module(module))
+            getattr(owner, name)
+        except (AttributeError, ImportError) as error:
+            logger.warning("%s is not exchanged: %s", patch.target, error)
+        else:
+            yield patch, owner, name

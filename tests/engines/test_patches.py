@@ -1,0 +1,288 @@
+"""Everything that is exchanged in other packages is in one list."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from packaging.specifiers import SpecifierSet
+
+import conformance
+from conformance.engines.vllm import patches
+from conformance.engines.vllm.patches import PATCHES, Patch, Place
+
+PACKAGE = Path(conformance.__file__).parent
+PATCHING = PACKAGE / "engines" / "vllm" / "patches.py"
+#: It breaks other packages on purpose, inside of workers that do nothing else.
+SELFTEST = PACKAGE / "selftest"
+#: Switches that torch has for this.
+SETTINGS = "torch.backends."
+
+
+def _root(node):
+    """The name at the beginning of `a.b[c].d`, or None."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        return "import_module"
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _foreign(tree):
+    """Names that an import, at the top or inside a function, binds to what is not ours."""
+    names = {"import_module"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {
+                (alias.asname or alias.name).split(".")[0]
+                for alias in node.names
+                if not alias.name.startswith("conformance")
+            }
+        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("conformance"):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and _root(node.value) == "import_module":
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
+
+
+def _targets(node):
+    """What a statement sets or deletes, and the object whose attribute a call sets."""
+    if isinstance(node, ast.Assign | ast.Delete):
+        for target in node.targets:
+            yield from target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+        yield node.target
+    elif isinstance(node, ast.Call) and node.args:
+        called = ast.unparse(node.func)
+        if called in {"setattr", "delattr"} or called.endswith(("mock.patch", "patch.object")):
+            yield ast.Attribute(node.args[0], "called")
+
+
+def exchanges(source):
+    """Each line that sets, deletes or mocks an attribute of another package's module or class."""
+    tree = ast.parse(source)
+    foreign = _foreign(tree)
+    return sorted(
+        node.lineno
+        for node in ast.walk(tree)
+        for target in _targets(node)
+        if isinstance(target, ast.Attribute)
+        and (_root(target) in foreign or isinstance(target.value, ast.Constant))
+        and not ast.unparse(target).startswith(SETTINGS)
+    )
+
+
+def test_nothing_of_another_package_is_exchanged_but_by_the_list():
+    paths = {path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(SELFTEST)}
+    found = {
+        str(path.relative_to(PACKAGE)): lines
+        for path in sorted(paths - {PATCHING})
+        if (lines := exchanges(path.read_text()))
+    }
+    assert len(paths) > 200
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ntorch.accelerator.synchronize = print",
+        "def f():\n    from vllm.v1.executor import multiproc_executor as m\n    m.get = len",
+        "from nnsight.modeling.vllm import VLLM\nVLLM._WORKER_CLS: str = 'x'",
+        "import vllm.a\nx = vllm.a.b = 3",
+        "import vllm\nx, vllm.b = 1, 2",
+        "from importlib import import_module\nmodule = import_module('vllm')\nmodule.x = 1",
+        "import importlib\nmodule: object = importlib.import_module('vllm')\nmodule.x = 1",
+        "from vllm import a\nsetattr(a, 'x', 1)",
+        "from vllm import a\ndel a.b",
+        "from unittest import mock\nfrom vllm import a\nmock.patch.object(a, 'x', 1)",
+        "from unittest.mock import patch\nimport vllm\npatch.object(vllm, 'x', 1)",
+        "from unittest import mock\nmock.patch('vllm.a.b', 1)",
+        "import importlib\nimportlib.import_module('vllm').x = 1",
+    ],
+)
+def test_what_goes_past_the_list_is_found(source):
+    assert len(exchanges(source)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.environ['X'] = '1'",
+        "from conformance import store\nstore.x = 1",
+        "from unittest import mock\nfrom conformance import a\nmock.patch.object(a, 'x', 1)",
+        "import torch\ntorch.backends.cudnn.allow_tf32 = False",
+        "import xml.etree.ElementTree as ET\nET.SubElement(a, 'b').text = 'c'",
+        "import torch\nclass A:\n    def f(self):\n        self.x = torch.ones(1)",
+    ],
+)
+def test_what_is_nobody_elses_attribute_is_none(source):
+    assert exchanges(source) == []
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.target)
+def test_what_is_exchanged_is_there_in_the_installed_versions(patch: Patch):
+    assert SpecifierSet(patch.versions) and patch.reason
+    assert patch.meant
+    assert patch.target in {each.target for each, *_ in patches._targets(patch.place)}
+
+
+def test_a_place_has_its_patches_and_no_target_is_in_the_list_twice():
+    assert {patch.place for patch in PATCHES} == set(Place)
+    assert len({patch.target for patch in PATCHES}) == len(PATCHES)
+
+
+class Box:
+    """Another package's class."""
+
+    held = 1
+
+
+@pytest.fixture
+def listed(monkeypatch):
+    """A list of patches of `Box`, in the place of the real one."""
+
+    def put(*records):
+        monkeypatch.setattr(Box, "held", 1)
+        monkeypatch.setattr(patches, "PATCHES", records)
+        monkeypatch.setattr(patches, "_ORIGINALS", {})
+
+    return put
+
+
+def plus(held, *, more=1):
+    return held + more
+
+
+def record(attribute="held", versions=">=0"):
+    return Patch(f"{__name__}:Box.{attribute}", Place.CLIENT, versions, "", plus)
+
+
+def test_applied_twice_is_applied_once(listed):
+    listed(record())
+    patches.apply(Place.WORKER)
+    assert Box.held == 1
+    patches.apply(Place.CLIENT)
+    patches.apply(Place.CLIENT)
+    assert Box.held == 2
+    patches.apply(Place.CLIENT, more=5)
+    assert Box.held == 6
+
+
+def test_for_a_block_it_is_put_back(listed):
+    listed(record())
+    with patches.applied(Place.CLIENT, more=2):
+        assert Box.held == 3
+    assert Box.held == 1
+
+
+def test_what_an_installed_version_has_not_is_left_and_logged(listed, caplog):
+    listed(record("gone"), record())
+    patches.apply(Place.CLIENT)
+    assert not hasattr(Box, "gone") and Box.held == 2
+    assert "Box.gone is not exchanged" in caplog.text
+
+
+@pytest.mark.parametrize(("version", "held"), [("1.9", 1), ("2.0rc1.dev7+g1", 2), ("dev", 2)])
+def test_a_patch_is_for_some_versions(listed, monkeypatch, version, held):
+    import sys
+
+    listed(record(versions=">=2.0.dev0"))
+    monkeypatch.setattr(sys.modules[__name__], "__version__", version, raising=False)
+    patches.apply(Place.CLIENT)
+    assert Box.held == held
+
+
+def pack(weight):
+    """What vLLM's kernels do: there is none for the meta device."""
+    return torch.ops.conformance_test.pack(weight)
+
+
+def built(device):
+    """A model with weights to pack in each of the ways that vLLM has for it."""
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+    from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
+
+    class Method(QuantizeMethodBase):
+        def create_weights(self, layer, *_, **__): ...
+
+        def apply(self, layer, *_, **__): ...
+
+        def process_weights_after_loading(self, layer):
+            layer.packed = pack(layer.weight)
+
+    class Attention(torch.nn.Linear, AttentionLayerBase):
+        def get_attn_backend(self): ...
+
+        def get_kv_cache_spec(self, _): ...
+
+        def process_weights_after_loading(self, _):
+            self.packed = pack(self.weight)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.experts = torch.nn.Linear(3, 2)
+            self.experts.quant_method = Method()
+            self.attention = Attention(3, 2)
+
+        def process_weights_after_loading(self):
+            self.packed = pack(self.experts.weight)
+
+    with torch.device(device):
+        return Model()
+
+
+def packed(model):
+    return [name for name, module in model.named_modules() if hasattr(module, "packed")]
+
+
+@pytest.fixture(scope="module")
+def process():
+    """vLLM's own processing of weights, with what it reads of a model's configuration."""
+    from vllm.model_executor.model_loader import base_loader
+
+    config = SimpleNamespace(
+        word_embeddings_untied_by_checkpoint=False, dtype=torch.bfloat16, quantization=None
+    )
+
+    def run(model, target):
+        base_loader.process_weights_after_loading(model, config, torch.device(target))
+
+    with torch.library._scoped_library("conformance_test", "DEF") as library:
+        library.define("pack(Tensor weight) -> Tensor")
+        library.impl("pack", lambda weight: weight.clone(), "CPU")
+        yield run
+
+
+@pytest.mark.parametrize("target", ["cpu", "meta"])
+def test_no_weights_are_processed_on_the_meta_device(process, target):
+    """Whatever the layer: a client's tree is read for its structure alone."""
+    with pytest.raises(NotImplementedError):
+        process(built("meta"), "cpu")
+    with patches.applied(Place.CLIENT):
+        model = built("meta")
+        process(model, target)
+    assert packed(model) == []
+
+
+def test_weights_are_processed_where_they_are(process):
+    with patches.applied(Place.CLIENT):
+        model = built("cpu")
+        process(model, "cpu")
+    assert packed(model) == ["", "experts", "attention"]
+
+
+def test_what_one_stage_has_not_keeps_the_rest_from_nothing(process):
+    """A stage holds another's layers on the meta device, where vLLM's Transformers backend
+    builds them.
+    """
+    with patches.applied(Place.CLIENT):
+        model = built("cpu")
+        model.elsewhere = torch.nn.Linear(3, 2, device="meta")
+        process(model, "cpu")
+    assert packed(model) == ["", "experts", "attention"]
