@@ -10,6 +10,7 @@ import typer
 from conformance.cli import (
     bisect,
     calibrate,
+    check,
     diff,
     doctor,
     environments,
@@ -40,6 +41,7 @@ app.add_typer(env_app, name="env")
 
 #: In the order of `--help`.
 VERBS: dict[str, Callable[..., None]] = {
+    "check": check.check,
     "run": run.run,
     "gate": gate.gate,
     "diff": diff.diff,

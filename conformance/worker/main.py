@@ -27,6 +27,7 @@ from conformance import sessions
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.builtin.one_layer import ONE_LAYER
 from conformance.builtin.probe import PROBING
+from conformance.builtin.user_trace import USER_TRACE
 from conformance.engines import Engine, Refused, Unreadable
 from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError
@@ -101,7 +102,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
     say("loading")
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
-        built_in = {one.name: one for one in (PROBING, ONE_LAYER)}
+        built_in = {one.name: one for one in (PROBING, ONE_LAYER, USER_TRACE)}
         scenarios = built_in | WITHOUT_NNSIGHT | discover(job.scenarios) if todo else {}
         engine = _open(job)
         group = replace(

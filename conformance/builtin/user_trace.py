@@ -1,0 +1,32 @@
+"""A user's own file: what `conformance check` runs, alike on every engine that it opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from conformance.records import Case
+from conformance.scenario import built_in
+
+
+def _only_by_its_engine(lm: Any, case: Case) -> Any:
+    raise NotImplementedError("only the engines of a check run a user's file")
+
+
+USER_TRACE = built_in(
+    "check",
+    "Check: a user's own trace.",
+    __file__,
+    run=_only_by_its_engine,
+    reference=_only_by_its_engine,
+)
+
+
+def case_of(path: Path, function: str, prompts: tuple[str, ...]) -> Case:
+    """One file of a check: this function of it."""
+    return Case(
+        scenario=USER_TRACE.name,
+        name=path.stem,
+        prompts=prompts,
+        options={"file": str(path), "function": function},
+    )

@@ -1,0 +1,215 @@
+"""The answer to a check: the same, the same but for numerics, or what differs and what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from torch import Tensor
+
+from conformance.check import compare, failures
+from conformance.check.compare import Compared, Values
+from conformance.check.findings import Finding, findings
+from conformance.check.gather import HF, Asked, column
+from conformance.check.source import UserFile
+from conformance.errors import ExitCode
+from conformance.records import (
+    Backend,
+    Outcome,
+    Precision,
+    Site,
+    Status,
+    Thresholds,
+    record,
+    to_json,
+)
+from conformance.store import RunFolder
+
+
+class Answer(StrEnum):
+    """What a check says of one file on one engine."""
+
+    SAME = "same"
+    NUMERICS = "same but for numerics"
+    DIFFERS = "differs"
+    FAILS = "fails there"
+    UNSUPPORTED = "unsupported there"
+    INVALID = "cannot be checked"
+    HARNESS = "harness failure"
+
+    @property
+    def code(self) -> ExitCode:
+        return {
+            Answer.SAME: ExitCode.OK,
+            Answer.NUMERICS: ExitCode.OK,
+            Answer.INVALID: ExitCode.BAD_INPUT,
+            Answer.HARNESS: ExitCode.HARNESS,
+        }.get(self, ExitCode.UNEXPECTED)
+
+
+@record()
+class Checked:
+    """One file on one engine. `sentence` is the answer in words, `findings` say more.
+
+    `meaning` and `numerics` are the judge's own words in float32 and in bf16; `error` is the
+    largest relative distance from transformers in float32, over tokens the median.
+    """
+
+    file: str
+    model: str
+    backend: str
+    answer: Answer
+    sentence: str
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    meaning: str = ""
+    numerics: str = ""
+    error: float | None = None
+    detail: str = ""
+
+
+def answers(asked: Asked, run: RunFolder, thresholds: Thresholds) -> list[Checked]:
+    """What is to be said of every file on every engine, from what the workers left."""
+    return [
+        _Case(asked, run, file, backend, thresholds).checked()
+        for file in asked.files
+        for backend in (asked.backends or (HF,))
+    ]
+
+
+def exit_code(checked: list[Checked]) -> ExitCode:
+    """Of several answers the gravest: ours, the user's input, a difference."""
+    codes = {one.answer.code for one in checked}
+    order = (ExitCode.HARNESS, ExitCode.BAD_INPUT, ExitCode.UNEXPECTED)
+    return next((code for code in order if code in codes), ExitCode.OK)
+
+
+class _Case:
+    """One file on one engine, while its answer is found."""
+
+    def __init__(
+        self, asked: Asked, run: RunFolder, file: UserFile, backend: Backend, thresholds: Thresholds
+    ) -> None:
+        self.asked = asked
+        self.run = run
+        self.file = file
+        self.backend = backend
+        self.thresholds = thresholds
+        self.key = f"check.{file.path.stem}"
+
+    def _say(self, answer: Answer, sentence: str, **more: object) -> Checked:
+        names = str(self.file.path), self.asked.model.id, self.backend.id
+        return Checked(*names, answer, sentence, **more)  # type: ignore[arg-type]
+
+    def _outcome(self, backend: str) -> Outcome:
+        model = self.asked.model.id
+        found = self.run.outcome(model, backend, self.key)
+        if found is not None:
+            return found
+        group = self.run.group(model, backend)
+        reason = group.reason if group and group.reason else "it was not run"
+        return Outcome(Status.MISSING, reason=reason, harness=group is None)
+
+    def _seen(self, backend: str) -> dict[str, Tensor]:
+        return self.run.observations(self.asked.model.id, backend, self.key)
+
+    def checked(self) -> Checked:
+        truth = self._outcome(HF.id)
+        if truth.status is not Status.OK:
+            return self._not_on_transformers(truth)
+        if self.backend == HF:
+            return self._say(Answer.SAME, "runs on transformers; no engine was asked for")
+        meaning = self._outcome(self.backend.id)
+        seen = self._seen(HF.id)
+        if meaning.status is not Status.OK:
+            return self._not_there(meaning)
+        mine = self._seen(self.backend.id)
+        unlike = self._other_names(seen, mine)
+        if unlike:
+            return self._say(Answer.INVALID, unlike)
+        return self._judged(seen, mine)
+
+    def _not_on_transformers(self, outcome: Outcome) -> Checked:
+        if outcome.harness:
+            return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
+        told = failures.explain(outcome, self.file, self.file.function_for("hf"))
+        sentence = f"does not run on transformers itself: {told.words}"
+        return self._say(Answer.INVALID, sentence, findings=told.findings, detail=outcome.detail)
+
+    def _not_there(self, outcome: Outcome) -> Checked:
+        if outcome.harness:
+            return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
+        told = failures.explain(outcome, self.file, self.file.function_for("vllm"))
+        refused = outcome.status is Status.UNSUPPORTED
+        answer = Answer.UNSUPPORTED if refused else Answer.FAILS
+        sentence = f"runs on transformers and not on {self.backend.id}: {told.words}"
+        return self._say(answer, sentence, findings=told.findings, detail=outcome.detail)
+
+    def _other_names(self, seen: Values, mine: Values) -> str:
+        truth = compare.honest(seen, Precision.FLOAT32)["truth"]
+        ours = {Site.parse(one).name for one in compare.returned(mine)}
+        theirs = {Site.parse(one).name for one in truth}
+        if ours == theirs or not self.file.ported:
+            return ""
+        only = [f"`vllm` alone returns {', '.join(sorted(ours - theirs))}"] if ours - theirs else []
+        if theirs - ours:
+            only.append(f"`hf` alone returns {', '.join(sorted(theirs - ours))}")
+        return f"the two functions return other names: {'; '.join(only)}. Let both return the same"
+
+    def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
+        theirs = compare.prompt_ids(compare.layers(seen))
+        ours = compare.prompt_ids(compare.layers(mine))
+        reference = compare.honest(seen, precision)
+        return compare.compare(compare.returned(mine), reference, (ours, theirs), self.thresholds)
+
+    def _judged(self, seen: Values, mine: Values) -> Checked:
+        meaning = self._compared(seen, mine, Precision.FLOAT32)
+        words: dict[str, object] = {
+            "notes": meaning.notes,
+            "meaning": f"{meaning.judgement.verdict}: {meaning.judgement.reason}",
+            "error": max((one.error or 0.0 for one in meaning.judgement.observations), default=0.0),
+        }
+        if meaning.judgement.harness:
+            return self._say(Answer.HARNESS, meaning.judgement.reason, **words)
+        if not meaning.passes:
+            group = self.run.group(self.asked.model.id, HF.id)
+            layer_list = str(group.identity["layer_list"]) if group else ""
+            told = findings(self.file, seen, mine, meaning.judgement, layer_list)
+            first = told[0].words if told else meaning.judgement.reason
+            return self._say(Answer.DIFFERS, f"not the same: {first}", findings=told, **words)
+        return self._numerics(seen, words)
+
+    def _numerics(self, seen: Values, words: Mapping[str, object]) -> Checked:
+        """float32 has shown the same meaning: what do the numbers do that people compute with?"""
+        there = column(self.backend, Precision.BF16).id
+        outcome = self._outcome(there)
+        if outcome.status is not Status.OK:
+            sentence = f"the same in float32, and in bf16 it fails: {outcome.reason}"
+            return self._say(Answer.FAILS, sentence, detail=outcome.detail, **words)
+        numbers = self._compared(seen, self._seen(there), Precision.BF16)
+        said = f"{numbers.judgement.verdict}: {numbers.judgement.reason}"
+        words = {**words, "numerics": said}
+        if numbers.passes:
+            sentence = (
+                "the same: float32 agrees to rounding, and bf16 is as near as transformers' own"
+            )
+            return self._say(Answer.SAME, sentence, **words)
+        if compare.numerics_only(numbers.judgement, self.thresholds):
+            sentence = (
+                "the same but for numerics: float32 agrees to rounding; in bf16 "
+                f"{numbers.judgement.reason}"
+            )
+            return self._say(Answer.NUMERICS, sentence, **words)
+        if numbers.judgement.harness:
+            sentence = (
+                "the same in float32; bf16 could not be judged, as transformers' own bf16 runs do "
+                f"not fit together: {numbers.judgement.reason}"
+            )
+            return self._say(Answer.NUMERICS, sentence, **words)
+        sentence = f"the same in float32, and far off in bf16: {numbers.judgement.reason}"
+        return self._say(Answer.DIFFERS, sentence, **words)
+
+
+def to_text(checked: list[Checked]) -> str:
+    """The answers as a JSON list."""
+    return f"[{', '.join(to_json(one) for one in checked)}]"

@@ -1,0 +1,145 @@
+"""What an engine observed against what transformers did: by the one judge, once for each precision.
+
+In float32 an honest difference is a millionth: what is further off means something else. In
+bf16 the same is asked of the numbers that people compute with. The truth is transformers in
+float32 both times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from conformance.judge.cell import Judgement, judge_cell
+from conformance.judge.reference import TRUTH
+from conformance.judge.verdict import unknown
+from conformance.records import CHOSEN, Precision, Site, Thresholds, Verdict
+
+Values = Mapping[str, Tensor]
+
+#: The judge weighs generated ids by the logits beside them, which a user's trace need not have.
+_OWN = "_ids"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The judgement on one column, and what was made alike before it, in words."""
+
+    judgement: Judgement
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passes(self) -> bool:
+        return self.judgement.verdict.passes
+
+
+def honest(seen: Values, precision: Precision) -> dict[str, dict[str, Tensor]]:
+    """The truth and the honest runs in one precision, by site, of what transformers observed."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, value in seen.items():
+        way, _, site = key.partition("|")
+        kind, _, name = way.partition(":")
+        if name == TRUTH or (name and kind == precision):
+            found.setdefault(name, {})[_plain(site)] = value
+    return found
+
+
+def returned(seen: Values) -> dict[str, Tensor]:
+    """What the function returned on an engine, by site."""
+    return {_plain(key): value for key, value in seen.items() if "|" not in key}
+
+
+def layers(seen: Values, kind: str = "layers") -> dict[Site, Tensor]:
+    """What the layers computed meanwhile."""
+    begin = f"{kind}|"
+    return {Site.parse(k.removeprefix(begin)): v for k, v in seen.items() if k.startswith(begin)}
+
+
+def _plain(site: str) -> str:
+    parsed = Site.parse(site)
+    return str(replace(parsed, name=parsed.name + _OWN)) if parsed.name in CHOSEN else site
+
+
+def shown(site: Site) -> str:
+    """A value as the user named it: name, key and entry."""
+    name = site.name.removesuffix(_OWN) if site.name.removesuffix(_OWN) in CHOSEN else site.name
+    layer = "" if site.layer is None else f"[{site.layer}]"
+    step = f"[{site.step}]" if site.step else ""
+    return f"{name}{layer}{step}"
+
+
+def compare(
+    mine: Mapping[str, Tensor],
+    reference: Mapping[str, Mapping[str, Tensor]],
+    ids: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
+    thresholds: Thresholds,
+) -> Compared:
+    """Judge one column. `ids` are the prompts' on the engine and on transformers."""
+    alike, notes = made_alike(mine, reference)
+    ours, theirs = (tuple(sorted(tuple(one) for one in side)) for side in ids)
+    if not (ours and theirs):
+        return Compared(unknown("no forward of the model was seen: did the trace run?"))
+    judgement = judge_cell(
+        alike,
+        {name: dict(values) for name, values in reference.items()},
+        twin=False,
+        equal=(),
+        prompt_ids=ours,
+        truth_ids=theirs,
+        thresholds=thresholds,
+    )
+    return Compared(judgement, notes)
+
+
+def made_alike(
+    mine: Mapping[str, Tensor], reference: Mapping[str, Mapping[str, Tensor]]
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Without what says nothing about a value: a leading axis of one, a wider number type. What
+    was left out is said.
+    """
+    truth = reference.get(TRUTH, {})
+    found: dict[str, Tensor] = dict(mine)
+    notes: dict[str, None] = {}
+    for name in mine.keys() & truth.keys():
+        value, known = mine[name], truth[name]
+        if value.shape != known.shape and _squeezed(value) == _squeezed(known):
+            shapes = f"{list(known.shape)} on transformers and {list(value.shape)} there"
+            notes[f"{shown(Site.parse(name))} is {shapes}: an axis of one more or less"] = None
+            found[name] = value.reshape(known.shape)
+        honest_run = next((run[name] for way, run in reference.items() if way != TRUTH), known)
+        if value.is_floating_point() == known.is_floating_point():
+            found[name] = found[name].to(honest_run.dtype)
+    return found, tuple(sorted(notes))
+
+
+def _squeezed(value: Tensor) -> list[int]:
+    shape = list(value.shape)
+    while shape and shape[0] == 1:
+        shape = shape[1:]
+    return shape
+
+
+def prompt_ids(seen: Mapping[Site, Tensor]) -> list[list[int]]:
+    """The ids of every prompt that went through the model."""
+    return [ids.tolist() for site, ids in seen.items() if site.name == "ids" and not site.step]
+
+
+def wrong(judgement: Judgement) -> list[Site]:
+    """The values that differ, in the order in which they are computed."""
+    return [Site.parse(one.site) for one in judgement.observations if not one.verdict.passes]
+
+
+def numerics_only(judgement: Judgement, thresholds: Thresholds) -> bool:
+    """Is all that is off in bf16 off by rounding, where float32 has shown the same meaning?
+
+    Beyond `drift_max` times the floor an engine computes in bf16 what it does not in float32.
+    """
+    return all(
+        one.verdict.passes
+        or one.verdict is Verdict.DRIFT
+        or (one.q_med is not None and one.q_med <= thresholds.drift_max)
+        or one.dtype.startswith(("int", "uint"))
+        for one in judgement.observations
+    )

@@ -1,0 +1,123 @@
+"""Why a user's function ended in an error, in a sentence, with the line and what mends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from conformance.check.edits import Edit
+from conformance.check.findings import Finding
+from conformance.check.places import Places
+from conformance.check.source import UserFile
+from conformance.records import Outcome, Status
+
+
+@dataclass(frozen=True)
+class Told:
+    words: str
+    findings: tuple[Finding, ...] = ()
+
+
+#: What an error's words mean to somebody who ports a trace: a pattern, and a sentence.
+_MEANINGS: tuple[tuple[str, str], ...] = (
+    (
+        r"no attribute '(?:q_proj|k_proj|v_proj)'",
+        "vLLM merges query, key and value into one projection, `qkv_proj`; it returns a tuple",
+    ),
+    (
+        r"no attribute '(?:gate_proj|up_proj)'",
+        "vLLM merges gate and up into one projection, `gate_up_proj`, which returns a tuple",
+    ),
+    (
+        r"does not require grad|no grad|backward|requires_grad|inference tensor|\.grad\b",
+        (
+            "vLLM computes under inference mode: there are no gradients. Attribute by differences "
+            "of forwards instead, or keep this on transformers"
+        ),
+    ),
+    (
+        r"lm_head",
+        "vLLM does not call `lm_head` as a module: read `model.logits`, the last token's",
+    ),
+    (
+        r"max_new_tokens",
+        "vLLM calls it `max_tokens`",
+    ),
+    (
+        r"attn_weights|attentions|output_attentions",
+        "vLLM does not keep attention probabilities",
+    ),
+    (
+        r"tuple.*(?:indices|no attribute|unsupported operand)|unsupported operand.*tuple",
+        "on vLLM this module returns a tuple: take its parts by index",
+    ),
+    (
+        r"can't allocate memory|MemoryError|bad_alloc|Cannot allocate memory",
+        "it asked for more memory than is free",
+    ),
+)
+
+
+def explain(outcome: Outcome, file: UserFile, function: str) -> Told:
+    """What to tell of a function that did not return values."""
+    line = _line(outcome.detail, file)
+    reason = outcome.reason
+    if outcome.status is Status.TIMEOUT:
+        words = f"`{function}` does not come to an end: {reason}"
+        return Told(words, _at(line, file, "timeout", words))
+    unsaved = re.search(r"(?:NameError: name|cannot access local variable) '(\w+)'", reason)
+    if unsaved and _is_bound(file, function, unsaved[1]):
+        return _unsaved(file, function, unsaved[1])
+    for pattern, meaning in _MEANINGS:
+        if re.search(pattern, f"{reason}\n{_own(outcome.detail)}"):
+            words = f"{meaning} ({reason})"
+            return Told(words, _at(line, file, "error", meaning, _mended(pattern)))
+    return Told(reason, _at(line, file, "error", reason))
+
+
+def _own(detail: str) -> str:
+    """The last lines of a traceback: what failed, without the way there."""
+    return "\n".join(detail.strip().splitlines()[-3:])
+
+
+def _mended(pattern: str) -> Callable[[str], str]:
+    edits = {
+        "lm_head": lambda text: re.sub(r"(\w+)\.lm_head\.output(\[:, -1\])?", r"\1.logits", text),
+        "max_new_tokens": lambda text: text.replace("max_new_tokens", "max_tokens"),
+    }
+    return edits.get(pattern, lambda _: "")
+
+
+def _at(
+    line: int | None,
+    file: UserFile,
+    kind: str,
+    words: str,
+    mend: Callable[[str], str] = lambda _: "",
+) -> tuple[Finding, ...]:
+    if line is None:
+        return ()
+    before = file.line(line)
+    after = mend(before)
+    return (Finding(kind, words, edit=Edit(line, before, after if after != before else "")),)
+
+
+def _line(detail: str, file: UserFile) -> int | None:
+    """The last line of the user's file in a traceback."""
+    found = re.findall(rf'File "[^"]*{re.escape(file.path.name)}", line (\d+)', detail)
+    return int(found[-1]) if found else None
+
+
+def _is_bound(file: UserFile, function: str, name: str) -> bool:
+    return name in Places(file, function).assigned
+
+
+def _unsaved(file: UserFile, function: str, name: str) -> Told:
+    """A value of a block that was not saved is gone after it."""
+    statement = Places(file, function).assigned[name][0]
+    before = file.line(statement.lineno)
+    words = f"`{name}` was not saved: nothing of a block is left after it but what `.save()` kept"
+    after = "" if ".save(" in before else f"{before}.save()"
+    edit = Edit(statement.lineno, before, after)
+    return Told(words, (Finding("unsaved", words, name, edit=edit),))

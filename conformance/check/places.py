@@ -1,0 +1,246 @@
+"""Where in a user's function a value comes from, and where it writes: lines to show and to mend."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from conformance.check.source import UserFile
+
+#: What nnsight calls a module's values, and the adapter a layer's.
+VALUES = frozenset({"output", "input", "inputs", "stream"})
+
+
+@dataclass(frozen=True)
+class Access:
+    """`module.output[0]…` in the text: a module's value, read or written in a statement.
+
+    `index` is the constant that comes right after it, where there is one; `layer` the number of
+    the layer, where it is written out.
+    """
+
+    statement: ast.stmt
+    node: ast.expr
+    module: str
+    value: str
+    index: int | None
+    layer: int | None
+
+    @property
+    def line(self) -> int:
+        return self.statement.lineno
+
+
+class Places:
+    """One function of a file."""
+
+    def __init__(self, file: UserFile, function: str) -> None:
+        self.file = file
+        self.function = file.functions[function]
+        self._statements = [n for n in ast.walk(self.function) if isinstance(n, ast.stmt)]
+        self._statements.sort(key=lambda statement: statement.lineno)
+        self.assigned: dict[str, list[ast.stmt]] = {}
+        for statement in self._statements:
+            for name in _bound(statement):
+                self.assigned.setdefault(name, []).append(statement)
+
+    def origin(self, name: str) -> ast.stmt | None:
+        """The statement that makes the value of this name: what saves it, or else returns it."""
+        value = next((v for key, v in self._returned() if _matches(key, name)), None)
+        if value is None:
+            return None
+        return self._maker(value, hops=6)
+
+    def _maker(self, value: ast.expr, hops: int) -> ast.stmt:
+        names = [n.id for n in ast.walk(value) if isinstance(n, ast.Name) and n.id in self.assigned]
+        own = self._statement_of(value)
+        if self._reads(value) or not names or not hops:
+            return own
+        for name in names:
+            for statement in reversed(self.assigned[name]):
+                inner = _value_of(statement)
+                if statement.lineno >= own.lineno and inner is value:
+                    continue
+                if inner is not None and self._reads(inner):
+                    return statement
+                if inner is not None and any(isinstance(n, ast.Name) for n in ast.walk(inner)):
+                    found = self._maker(inner, hops - 1)
+                    if found is not own:
+                        return found
+        return self.assigned[names[0]][-1]
+
+    def _reads(self, value: ast.expr) -> bool:
+        return any(
+            isinstance(n, ast.Attribute) and n.attr in VALUES | {"logits", "samples", "token"}
+            for n in ast.walk(value)
+        )
+
+    def _returned(self) -> Iterator[tuple[str, ast.expr]]:
+        for statement in self._statements:
+            if not isinstance(statement, ast.Return) or statement.value is None:
+                continue
+            value = statement.value
+            if isinstance(value, ast.Name):
+                made = self.assigned.get(value.id, [])
+                value = next((v for s in made if (v := _value_of(s)) is not None), value)
+            if isinstance(value, ast.Dict):
+                for key, item in zip(value.keys, value.values, strict=True):
+                    if isinstance(key, ast.Constant):
+                        yield str(key.value), item
+            elif isinstance(value, ast.Call):
+                for keyword in value.keywords:
+                    if keyword.arg:
+                        yield keyword.arg, keyword.value
+
+    def _statement_of(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement that holds a node."""
+        holding = [s for s in self._statements if any(child is node for child in ast.walk(s))]
+        return holding[-1]
+
+    def accesses(self, within: ast.AST | None = None) -> list[Access]:
+        """Every value of a module that is named in the function, or in one statement of it."""
+        found = []
+        for statement in self._statements:
+            if within is not None and statement is not within:
+                continue
+            if isinstance(statement, (ast.With, ast.For, ast.If, ast.While)):
+                continue
+            parents = {
+                child: node for node in ast.walk(statement) for child in ast.iter_child_nodes(node)
+            }
+            found += [
+                self._access(statement, node, parents)
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Attribute) and node.attr in VALUES
+            ]
+        return found
+
+    def _access(
+        self, statement: ast.stmt, node: ast.Attribute, parents: dict[ast.AST, ast.AST]
+    ) -> Access:
+        above = parents.get(node)
+        index: int | None = None
+        whole: ast.expr = node
+        if (
+            isinstance(above, ast.Subscript)
+            and above.value is node
+            and isinstance(above.slice, ast.Constant)
+            and isinstance(above.slice.value, int)
+        ):
+            index, whole = above.slice.value, above
+        module = self.file.segment(node.value)
+        return Access(statement, whole, module, node.attr, index, self.layer(module))
+
+    def layer(self, module: str) -> int | None:
+        """The number of the layer that a module's expression names."""
+        match = re.search(r"(?:layers|h)\[(\w+)\]", module)
+        root = re.split(r"[.\[]", module, maxsplit=1)[0]
+        if match is None:
+            for statement in self.assigned.get(root, []):
+                value = _value_of(statement)
+                text = self.file.segment(value) if value is not None else ""
+                if "layers[" in text or ".h[" in text:
+                    return self.layer(text)
+            return None
+        if match[1].isdigit():
+            return int(match[1])
+        tree = ast.parse(self.file.text)
+        for statement in [*tree.body, *self._statements]:
+            bound = isinstance(statement, ast.Assign) and match[1] in _bound(statement)
+            constant = _value_of(statement) if bound else None
+            if isinstance(constant, ast.Constant) and isinstance(constant.value, int):
+                return constant.value
+        return None
+
+    def writes(self) -> list[Access]:
+        """The statements that change a module's value, in the order of the text."""
+        every = self.accesses()
+        found = []
+        for statement in self._statements:
+            target = _target(statement)
+            if target is None:
+                continue
+            inside = [one for one in every if one.statement is statement]
+            direct = [one for one in inside if any(n is one.node for n in ast.walk(target))]
+            if direct:
+                found.append(direct[0])
+            elif isinstance(target, (ast.Subscript, ast.Attribute)) or _in_place(statement):
+                root = next((n.id for n in ast.walk(target) if isinstance(n, ast.Name)), "")
+                made = self.assigned.get(root, [])
+                found += [
+                    Access(statement, one.node, one.module, one.value, one.index, one.layer)
+                    for source in made[:1]
+                    for one in every
+                    if one.statement is source
+                ][:1]
+        return found
+
+    def calls(self, *names: str) -> list[ast.Call]:
+        """The calls of methods with these names."""
+        return [
+            node
+            for node in ast.walk(self.function)
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in names
+        ]
+
+
+def _matches(key: str, name: str) -> bool:
+    plain = re.sub(r"\W", "_", key)
+    return name == plain or name.startswith(f"{plain}_")
+
+
+def _bound(statement: ast.stmt) -> list[str]:
+    """The variables that a statement fills: by assignment, or by appending to them."""
+    if isinstance(statement, ast.Assign):
+        names = [t.id for t in statement.targets if isinstance(t, ast.Name)]
+        return names + [
+            t.value.id
+            for t in statement.targets
+            if isinstance(t, ast.Subscript) and isinstance(t.value, ast.Name)
+        ]
+    if isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
+        return [statement.target.id] if isinstance(statement.target, ast.Name) else []
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in {"append", "extend"}
+        and isinstance(call.func.value, ast.Name)
+    ):
+        return [call.func.value.id]
+    return []
+
+
+def _value_of(statement: ast.stmt) -> ast.expr | None:
+    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        return statement.value
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return statement.value.args[0] if statement.value.args else None
+    return None
+
+
+def _in_place(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr.endswith("_")
+        and not call.func.attr.endswith("__")
+    )
+
+
+def _target(statement: ast.stmt) -> ast.expr | None:
+    """What a statement changes in place, or assigns to."""
+    if isinstance(statement, ast.Assign):
+        return statement.targets[0] if not isinstance(statement.targets[0], ast.Name) else None
+    if isinstance(statement, ast.AugAssign):
+        return statement.target
+    if _in_place(statement) and isinstance(statement, ast.Expr):
+        call = statement.value
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            return call.func.value
+    return None

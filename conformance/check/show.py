@@ -1,0 +1,42 @@
+"""The answer on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from conformance.check.answer import Answer, Checked
+from conformance.check.edits import Edit
+from conformance.report.render.terminal import shown
+
+_STYLES = {
+    Answer.SAME: ("✓", "green"),
+    Answer.NUMERICS: ("≈", "green"),
+    Answer.DIFFERS: ("✗", "red"),
+    Answer.FAILS: ("✗", "red"),
+    Answer.UNSUPPORTED: ("–", "yellow"),
+}
+
+
+def show(checked: list[Checked], console: Console) -> None:
+    """Each answer in a sentence, then what it rests on: the place, the line, the edit."""
+    for one in checked:
+        symbol, style = _STYLES.get(one.answer, ("!", "magenta"))
+        name = one.file.rpartition("/")[2]
+        head = Text(f"{symbol} {name} on {one.model}, {one.backend}: ", style=style)
+        console.print(head.append(shown(one.sentence), style="default"), soft_wrap=True)
+        for number, finding in enumerate(one.findings):
+            if number or not one.sentence.endswith(finding.words):
+                console.print(Text(f"    {shown(finding.words)}"), soft_wrap=True)
+            if finding.edit is not None:
+                _edit(finding.edit, name, console)
+        for note in one.notes:
+            console.print(Text(f"    note: {shown(note)}", style="dim"), soft_wrap=True)
+
+
+def _edit(edit: Edit, name: str, console: Console) -> None:
+    console.print(Text(f"    {name}:{edit.line}", style="bold"), soft_wrap=True)
+    mark = "-" if edit.after else " "
+    console.print(Text(f"    {mark} {shown(edit.before)}", style="red" if edit.after else ""))
+    for line in edit.after.splitlines():
+        console.print(Text(f"    + {shown(line)}", style="green"), soft_wrap=True)

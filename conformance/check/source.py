@@ -1,0 +1,158 @@
+"""A user's file, read and never run: its functions, where each value comes from, what it writes.
+
+A file has one function `trace(lm)`, on the adapter that is alike on every engine, or two,
+`hf(model)` and `vllm(model)`, as users port them.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.errors import ConformanceError
+
+#: The forms a file can have; the first function is what transformers runs.
+BOTH, PORTED = ("trace",), ("hf", "vllm")
+
+_SHAPE = """\
+def trace(lm):
+    with lm.trace("The capital of France is"):
+        hidden = lm.layers[2].stream.save()
+    return {"hidden": hidden}"""
+
+
+@dataclass(frozen=True)
+class UserFile:
+    """`functions` are those that a check knows, by name."""
+
+    path: Path
+    text: str
+    functions: dict[str, ast.FunctionDef]
+
+    @property
+    def ported(self) -> bool:
+        return "hf" in self.functions
+
+    def function_for(self, side: str) -> str:
+        """The name of what runs on transformers ("hf") or on vLLM ("vllm")."""
+        return side if self.ported else "trace"
+
+    def line(self, number: int) -> str:
+        return self.text.splitlines()[number - 1]
+
+    def segment(self, node: ast.AST) -> str:
+        return ast.get_source_segment(self.text, node) or ""
+
+
+def read(path: Path) -> UserFile:
+    """Raises ConformanceError for what is no such file, with the edit that makes it one."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConformanceError(f"cannot be read: {error}", path=path) from error
+    try:
+        tree = ast.parse(text, filename=str(path))
+    except SyntaxError as error:
+        raise ConformanceError(
+            f"is no Python: {error.msg}: {(error.text or '').strip()}", path=path, line=error.lineno
+        ) from error
+    found = {
+        node.name: node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name in BOTH + PORTED
+    }
+    _require_form(path, text, tree, found)
+    for function in found.values():
+        _require_parameters(path, function)
+    return UserFile(path.resolve(), text, found)
+
+
+def _require_form(
+    path: Path, text: str, tree: ast.Module, found: dict[str, ast.FunctionDef]
+) -> None:
+    if "trace" in found and len(found) > 1:
+        raise ConformanceError(
+            f"has `trace` and `{next(name for name in found if name != 'trace')}`",
+            path=path,
+            remedy="keep `trace(lm)` alone, or `hf(model)` and `vllm(model)`",
+        )
+    if "trace" in found or "hf" in found:
+        return
+    if "vllm" in found:
+        raise ConformanceError(
+            "has `vllm(model)` and nothing to compare it with",
+            path=path,
+            remedy="add `hf(model)`, which returns the same names on transformers",
+        )
+    block = _traced_block(tree)
+    if block is not None:
+        raise ConformanceError(
+            "traces while it is imported: a check calls a function, once for each way to compute",
+            path=path,
+            line=block.lineno,
+            remedy=f"make it one:\n{textwrap.indent(as_function(text, block), '      ')}",
+        )
+    raise ConformanceError(
+        "has neither `trace(lm)` nor `hf(model)` and `vllm(model)`",
+        path=path,
+        remedy=f"write for example:\n{textwrap.indent(_SHAPE, '      ')}",
+    )
+
+
+def _require_parameters(path: Path, function: ast.FunctionDef) -> None:
+    names = [argument.arg for argument in function.args.args]
+    if len(names) in {1, 2} and names[1:] in ([], ["prompt"], ["prompts"]):
+        return
+    raise ConformanceError(
+        f"`{function.name}({', '.join(names)})` cannot be called by a check",
+        path=path,
+        line=function.lineno,
+        remedy=f"its parameters are one model, and `prompt` or `prompts` if it takes some: "
+        f"`def {function.name}({(names or ['lm'])[0]}, prompt)`",
+    )
+
+
+def _traced_block(tree: ast.Module) -> ast.With | None:
+    """The first block at the top of the file that opens a trace."""
+    for node in tree.body:
+        if isinstance(node, ast.With):
+            called = [item.context_expr for item in node.items]
+            if any(
+                isinstance(one, ast.Call)
+                and isinstance(one.func, ast.Attribute)
+                and one.func.attr in {"trace", "generate", "invoke", "edit"}
+                for one in called
+            ):
+                return node
+    return None
+
+
+def as_function(text: str, block: ast.With) -> str:
+    """The block as the body of `hf(model)`, returning what it saves."""
+    lines = textwrap.dedent(ast.get_source_segment(text, block, padded=True) or "")
+    saved = ", ".join(f'"{name}": {name}' for name in saved_names(block))
+    root = ast.unparse(block.items[0].context_expr).split(".")[0]
+    body = textwrap.indent(lines.rstrip(), "    ")
+    return f"def hf({root}):\n{body}\n    return {{{saved}}}"
+
+
+def saved_names(node: ast.AST) -> list[str]:
+    """The variables to which something saved is assigned, in the order of the text."""
+    found = []
+    for child in ast.walk(node):
+        if isinstance(child, ast.Assign) and _saves(child.value):
+            found += [one.id for one in child.targets if isinstance(one, ast.Name)]
+    return list(dict.fromkeys(found))
+
+
+def _saves(value: ast.expr) -> bool:
+    return any(
+        isinstance(one, ast.Call)
+        and (
+            (isinstance(one.func, ast.Attribute) and one.func.attr == "save")
+            or (isinstance(one.func, ast.Name) and one.func.id == "save")
+        )
+        for one in ast.walk(value)
+    )

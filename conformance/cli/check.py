@@ -1,0 +1,87 @@
+"""`conformance check`: is a user's own trace the same on vLLM?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conformance.cli.options import MANIFEST, Manifest, err, out
+
+if TYPE_CHECKING:
+    from conformance.runner import Event
+
+
+def check(
+    files: Annotated[
+        list[Path], typer.Argument(help="Files with `trace(lm)`, or `hf(model)` and `vllm(model)`.")
+    ],
+    model: Annotated[
+        str,
+        typer.Option("-m", "--model", help="A local folder, a hub's name, an id of models.yaml."),
+    ],
+    backend: Annotated[
+        list[str],
+        typer.Option("-b", "--backend", help="vllm-pp1 (default), vllm-pp2, vllm-tp2 …; repeat."),
+    ] = [],  # noqa: B006 - typer reads the default, nobody changes it
+    prompt: Annotated[
+        list[str], typer.Option("--prompt", help="For functions that take prompts; repeat.")
+    ] = [],  # noqa: B006
+    json: Annotated[bool, typer.Option("--json", help="The answers as JSON.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds the file may take.")] = 60.0,
+    load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
+    manifest: Manifest = MANIFEST,
+    reports: Annotated[
+        Path | None, typer.Option(help="Where what was seen is kept; default: the cache.")
+    ] = None,
+) -> None:
+    """Say whether a trace of your own is the same on vLLM, and if not, which line to change.
+
+    transformers in float32 is the truth, its other ways of computing are the noise. The engine
+    runs in float32 (does it mean the same?) and in bf16 (are the numbers as good?).
+
+    Exits 0 when it is the same, 1 when it differs, 2 when the file or the model cannot be checked.
+
+    Example: `conformance check my_trace.py -m HuggingFaceTB/SmolLM2-135M-Instruct -b vllm-pp2`
+    """
+    import shlex
+    import sys
+
+    from conformance.check import answer, gather, models, show, source
+    from conformance.checkpoints import cache_folder
+    from conformance.cli import selecting
+    from conformance.errors import ExitCode
+    from conformance.runner import Limits
+
+    asked = gather.Asked(
+        tuple(source.read(path) for path in files),
+        models.resolve(model, manifest),
+        models.columns(backend),
+        tuple(prompt),
+        shlex.join(["conformance", *sys.argv[1:]]),
+    )
+    with err.status("starting") as status:
+
+        def progress(event: Event) -> None:
+            words = gather.words(event)
+            if words and err.is_terminal:
+                status.update(words)
+            elif words:
+                err.print(words, highlight=False)
+
+        folder, summary = gather.gather(
+            asked,
+            reports or cache_folder() / "checks",
+            Limits(cell=timeout, load=load_timeout),
+            progress,
+        )
+    if summary.interrupted:
+        err.print("interrupted")
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    checked = answer.answers(asked, folder, selecting.thresholds())
+    if json:
+        typer.echo(answer.to_text(checked))
+    else:
+        show.show(checked, out)
+    raise typer.Exit(answer.exit_code(checked))

@@ -1,0 +1,161 @@
+"""A user's function on transformers: the truth in float32, and the honest ways around it.
+
+The same code runs in float32 (eager attention: the truth) and, in float32 and in bf16, with
+other attention, other orders of addition and other roundings: how far those are apart is how
+far an engine may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.builtin.probe import PROBING
+from conformance.engines.hf import HFEngine
+from conformance.engines.reference.ensemble import score_caps, split_reductions
+from conformance.engines.reference.fused import fused
+from conformance.engines.traced import Probe
+from conformance.engines.tree import follow
+from conformance.engines.user_trace import catalogue, sequences, user_file
+from conformance.records import Case, Group, Job, Precision, Site, Status
+from conformance.residual_stream import LAYOUTS
+from conformance.scenario import Scenario
+
+#: What transformers' layers return: a batch of rows, or a tuple that begins with it.
+BATCHED = ("batched", "tuple_batched")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One honest way of computing: its attention, sums in halves, and fewer roundings."""
+
+    name: str
+    attention: str = "eager"
+    split: bool = False
+    fused: bool = False
+
+
+TRUTH = Way("truth")
+WAYS = (
+    Way("eager"),
+    Way("split", split=True),
+    Way("sdpa", "sdpa"),
+    Way("fused", "sdpa", fused=True),
+    Way("fused_split", "sdpa", split=True, fused=True),
+)
+
+
+class CheckedHF:
+    """Both precisions of one model, and the user's function on each way through them."""
+
+    def __init__(self, job: Job, functions: user_file.Functions) -> None:
+        self.job = job
+        self.functions = functions
+        self.engines = {
+            precision: HFEngine(replace(job, precision=precision)) for precision in Precision
+        }
+        self.truth = self.engines[Precision.FLOAT32]
+        module = self.truth.model._module
+        self.sdpa = bool(getattr(module, "_supports_sdpa", False)) and not score_caps(module)
+        self.layers = dict(enumerate(follow(module, self.truth.path)))
+        self.streams = {precision: self._streams(one) for precision, one in self.engines.items()}
+        exact = self.streams[Precision.FLOAT32]
+        noise = tuple(0.0 for _ in exact)
+        for engine in self.engines.values():
+            engine.lm.probe = Probe(exact, noise)
+
+    def _streams(self, engine: HFEngine) -> tuple[Tensor, ...]:
+        """The stream of the probe prompt after each layer; settles the layout by its form."""
+        outputs = engine._outputs(len(self.layers))
+        layout = next(name for name in BATCHED if LAYOUTS[name].fits(outputs[0]))
+        engine.lm.layers.layout = layout
+        return tuple(LAYOUTS[layout].read(one).detach().float().cpu() for one in outputs)
+
+    def group(self) -> Group:
+        config = self.truth.model._module.config.get_text_config()
+        found = self.truth.group()
+        identity = {
+            **found.identity,
+            "digest": self.job.digest,
+            "layers": config.num_hidden_layers,
+            "width": config.hidden_size,
+            "architecture": config.model_type,
+            "ways": [way.name for way in self.ways()],
+        }
+        layout = self.truth.lm.layers.layout
+        return replace(found, layout=layout, reason="", status=Status.OK, identity=identity)
+
+    def ways(self) -> tuple[Way, ...]:
+        """Those that this model has; without sdpa the same with eager attention."""
+        if self.sdpa:
+            return WAYS
+        return tuple(replace(way, attention="eager") for way in WAYS if way.name != "sdpa")
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
+        """Of the probe its streams. Of a user's file, by `precision:way|site`, what the function
+        returned; as `layers|site` what the layers computed in the truth, and as `clean|site` the
+        same without what the trace wrote, with all else that could be mistaken for a value.
+        """
+        if scenario.name == PROBING.name:
+            return self._probe()
+        with (
+            self._way(self.truth, TRUTH),
+            sequences.on_transformers(self.truth.model._module, self.layers) as seen,
+        ):
+            truth = self._call(self.truth, case)
+        found = {f"float32:truth|{site}": value for site, value in truth.items()}
+        found |= {f"layers|{site}": value for site, value in seen.values.items()}
+        found |= catalogue.clean(self.truth.model._module, self.truth.path, seen.values)
+        for precision, engine in self.engines.items():
+            for way in self.ways():
+                if precision is Precision.FLOAT32 and way.name == "eager":
+                    continue
+                with self._way(engine, way):
+                    values = self._call(engine, case)
+                found |= {f"{precision}:{way.name}|{site}": v for site, v in values.items()}
+        return found
+
+    def _call(self, engine: HFEngine, case: Case) -> dict[str, Tensor]:
+        adapter = case.options["function"] == "trace"
+        model = engine.lm if adapter else engine.model
+        return user_file.call(self.functions.of(case), model, case.prompts)
+
+    @contextmanager
+    def _way(self, engine: HFEngine, way: Way) -> Iterator[None]:
+        module: Any = engine.model._module
+        if module.config._attn_implementation != way.attention:
+            module.set_attn_implementation(way.attention)
+        with ExitStack() as stack:
+            if way.fused:
+                stack.enter_context(fused(module))
+            if way.split:
+                stack.enter_context(split_reductions(module))
+            yield
+
+    def _probe(self) -> dict[str, Tensor]:
+        """As the reference writes it: the truth's streams and one honest run's."""
+        names = {Precision.FLOAT32: "truth", Precision.BF16: "eager"}
+        return {
+            f"{names[precision]}|{Site('stream', layer=layer)}": rows
+            for precision, streams in self.streams.items()
+            for layer, rows in enumerate(streams)
+        }
+
+    def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
+        return self.truth.prompt_ids(case)
+
+    def close(self) -> None:
+        pass
+
+
+def open_engine(job: Job) -> CheckedHF:
+    user_file.bound_memory()
+    functions = user_file.Functions(job.cases)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    return CheckedHF(job, functions)

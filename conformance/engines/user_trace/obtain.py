@@ -1,0 +1,21 @@
+"""Has a model's checkpoint made where its family is not known beforehand: one of a hub."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from transformers import AutoConfig
+
+from conformance import checkpoints
+from conformance.engines.checkpoint_builder import BuiltCheckpoint, build
+from conformance.records import Job
+
+
+def open_engine(job: Job) -> BuiltCheckpoint:
+    """As the builder does; the family is what the model's own config says."""
+    model = job.model
+    if not model.architecture:
+        [source] = model.sources
+        config = AutoConfig.from_pretrained(source.repo, revision=source.revision)
+        model = replace(model, architecture=config.model_type)
+    return BuiltCheckpoint(job, checkpoints.obtain(model, job.checkpoint, build))

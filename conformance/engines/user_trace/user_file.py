@@ -1,0 +1,157 @@
+"""A user's file in a worker: imported, called, and its values taken apart."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import resource
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from conformance.builtin.user_trace import USER_TRACE
+from conformance.records import Case, Site
+
+#: What a user's code may take of the memory that is free when its worker begins.
+MEMORY_SHARE = 0.8
+
+Function = Callable[..., Any]
+
+
+class BadValue(Exception):
+    """The function returned something that cannot be compared: what, in words."""
+
+
+def bound_memory() -> None:
+    """Let an allocation without end fail in this process, before the machine is out of memory."""
+    taken = psutil.Process().memory_info().vms
+    room = int(psutil.virtual_memory().available * MEMORY_SHARE)
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    limit = taken + room if hard == resource.RLIM_INFINITY else min(taken + room, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+
+
+class Functions:
+    """The functions of the cases. All files are imported before an engine starts: its processes
+    are forked from this one, and a block's helpers travel by the name of their module.
+    """
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        self._found: dict[str, Function | Exception] = {}
+        for case in cases:
+            if case.scenario == USER_TRACE.name:
+                self._found[case.key] = _imported(case)
+
+    def of(self, case: Case) -> Function:
+        """The case's function. Raises what importing its file raised."""
+        found = self._found[case.key]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def _imported(case: Case) -> Function | Exception:
+    try:
+        function: Function = getattr(_module(Path(case.options["file"])), case.options["function"])
+    except Exception as error:  # noqa: BLE001 - the user's own code, and one case's concern
+        return error
+    return function
+
+
+def _module(path: Path) -> ModuleType:
+    name = path.stem if path.stem not in sys.modules else f"checked_{path.stem}"
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise BadValue(f"{path.name} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def call(function: Function, model: Any, prompts: Sequence[str]) -> dict[str, Tensor]:
+    """What the function returns, by site. A parameter `prompt` means a call for each prompt,
+    `prompts` one call with all of them. Random numbers are the same in every call.
+    """
+    names = list(inspect.signature(function).parameters)[1:2]
+    found: dict[str, Tensor] = {}
+    if names == ["prompt"]:
+        for index, prompt in enumerate(prompts):
+            found |= _flat(_seeded(function, model, prompt), index)
+        return found
+    arguments = [list(prompts)] if names else []
+    return _flat(_seeded(function, model, *arguments), 0)
+
+
+def _seeded(function: Function, *arguments: Any) -> Any:
+    torch.manual_seed(0)
+    return function(*arguments)
+
+
+def _flat(values: Any, prompt: int) -> dict[str, Tensor]:
+    """A list is one entry a step, a dict with integer keys one a layer; any other nesting
+    becomes part of the name.
+    """
+    if not isinstance(values, Mapping):
+        raise BadValue(f"the function returned {_kind(values)}, not a mapping of names to values")
+    if not values:
+        raise BadValue("the function returned an empty mapping: there is nothing to compare")
+    found: dict[str, Tensor] = {}
+    for name, value in values.items():
+        _walk(value, Site(slug(str(name)), prompt=prompt), found)
+    return found
+
+
+def _walk(value: Any, site: Site, found: dict[str, Tensor], *, stepped: bool = False) -> None:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            layered = isinstance(key, int) and site.layer is None
+            where = (
+                replace(site, layer=key)
+                if layered
+                else replace(site, name=f"{site.name}_{slug(str(key))}")
+            )
+            _walk(part, where, found, stepped=stepped)
+    elif isinstance(value, (list, tuple)) and not all(
+        isinstance(part, (int, float)) for part in value
+    ):
+        for index, part in enumerate(value):
+            where = (
+                replace(site, name=f"{site.name}_{index}") if stepped else replace(site, step=index)
+            )
+            _walk(part, where, found, stepped=True)
+    else:
+        found[str(site)] = _tensor(value, site)
+
+
+def _tensor(value: Any, site: Site) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True).contiguous()
+    if isinstance(value, str):
+        return torch.tensor(list(value.encode()), dtype=torch.uint8)
+    if value is None:
+        raise BadValue(f"{site.name!r} is None")
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadValue(f"{site.name!r} holds {_kind(value)}, which is no tensor") from error
+
+
+def slug(name: str) -> str:
+    """The name as a site can have it."""
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
