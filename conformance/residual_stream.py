@@ -17,7 +17,8 @@ from torch import Tensor
 
 #: A reading is accepted up to this multiple of the ensemble's own error …
 ACCEPT = 6.0
-#: … where the ensemble's error counts at least as one bf16 rounding (numerics: u₀).
+#: … where the ensemble's error counts at least as one bf16 rounding: u₀ of
+#: docs/numerics.md#the-floor.
 ROUNDING = 0.00166
 
 

@@ -1,4 +1,4 @@
-"""docs/design.md and docs/pipeline.md hold: places, records, verdicts and safeties are those there are."""
+"""The pages on design and transport hold: places, records, verdicts and safeties are there."""
 
 from __future__ import annotations
 
@@ -70,3 +70,20 @@ def test_every_kind_of_engine_has_a_row_in_the_list_of_coverage() -> None:
     for page in (ROOT / "docs").glob("*.md"):
         said = re.search(r"no (?:a?synchronous|serving|such) backend", page.read_text("utf-8"))
         assert said is None, f"{page.name}: {said}"
+
+
+def test_the_truth_is_what_the_pages_say_it_is() -> None:
+    """transformers' modelling code with forward hooks in float32, without nnsight."""
+    sources = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in (ROOT / "conformance" / "engines" / "reference").glob("*.py")
+    }
+    every = "\n".join(sources.values())
+    assert "AutoModelForCausalLM" in sources["engine.py"]
+    assert "register_forward_hook" in sources["model.py"]
+    assert re.search(r"^(?:import|from) (?:nnsight|vllm)", every, re.MULTILINE) is None
+    assert 'TRUTH = Member("truth", torch.float32' in sources["ensemble.py"]
+    for page in ("README.md", "docs/numerics.md"):
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").replace("**", "").split())
+        assert "float32 through transformers' own modelling code with PyTorch forward hooks" in text
+        assert "witness" in text and "computation in plain PyTorch" not in text

@@ -18,7 +18,7 @@ from conformance.calibration.scores import Score
 from conformance.errors import ConformanceError
 from conformance.records import Calibration, ModelScores, Thresholds, digest
 
-#: What the thresholds may reach at most (numerics: metrics).
+#: What the thresholds may reach at most (docs/numerics.md#the-limits).
 CAP_MED = 1.5
 CAP_MAX = 3.0
 #: One false alarm in so many clean cases is accepted.

@@ -70,7 +70,7 @@ class Thresholds:
     off_axis: float = 0.5
     power: float = 0.1
     margin: float = 4.0
-    source: str = "defaults of numerics"
+    source: str = "docs/numerics.md"
 
 
 @record()
@@ -121,7 +121,7 @@ class Calibration:
 
 @record()
 class Gain:
-    """Did the write land: Δcandidate = g·Δtruth + rest (numerics: interventions)."""
+    """Did the write land: Δcandidate = g·Δtruth + rest (docs/numerics.md#the-gain)."""
 
     g: float
     h: float

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from conformance.selftest.bounds import clopper_pearson
 
 
-def test_none_of_n_is_bounded_as_the_classifiers_chapter_says():
+def test_none_of_n_alarms_bounds_their_rate():
     assert clopper_pearson(0, 300) == pytest.approx((0.0, 1 - 0.05 ** (1 / 300)))
 
 

@@ -1,7 +1,7 @@
 """Distances that bf16 noise does not confuse: bulk and massive dimensions, ulps, spread.
 
-Everything here takes and gives float64 tensors; `rows` makes them. Formulas: the
-classifier's chapter on metrics in docs/numerics.
+Everything here takes and gives float64 tensors; `rows` makes them. Formulas:
+docs/numerics.md#the-floor.
 """
 
 from __future__ import annotations
