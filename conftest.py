@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conformance import manifest, plan
+from conformance import manifest
 from conformance.manifest import Manifest
-from conformance.records import Cell, CellResult, Column, Results
+from conformance.records import Cell, CellResult, Results
 from conformance.scenario import Scenario, discover
+from conformance.selection import (
+    CALIBRATION,
+    KNOWN,
+    MANIFEST,
+    Choice,
+    Selected,
+    expected,
+    select,
+)
 
 if TYPE_CHECKING:
     from conformance.runner import Event
@@ -27,8 +36,13 @@ SCENARIOS = ROOT / "scenarios"
 
 
 @cache
+def _selected(tier: str) -> Selected:
+    return select(Choice(tier=tier, manifest=ROOT / MANIFEST, scenarios=SCENARIOS))
+
+
+@cache
 def _known() -> tuple[Manifest, dict[str, Scenario]]:
-    return manifest.load(ROOT / "models.yaml"), discover(SCENARIOS)
+    return manifest.load(ROOT / MANIFEST), discover(SCENARIOS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,17 +75,9 @@ class ScenarioFile(pytest.File):
     """One scenario; its cells on every default backend are the items."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        known, scenarios = _known()
-        scenario = scenarios[self.path.stem]
-        tier = self.config.getoption("--tier")
-        models = plan.in_tier(known.models, tier)
-        if tier in known.tiers and scenario.name not in plan.only(
-            scenarios, known.tiers[tier].scenarios
-        ):
-            return
-        backends = [backend for backend in known.backends if backend.default]
-        for cell in plan.cells(models, backends, {scenario.name: scenario}):
-            yield CellItem.from_parent(self, name=cell.id, cell=cell)
+        for cell in _selected(self.config.getoption("--tier")).cells:
+            if cell.scenario == self.path.stem:
+                yield CellItem.from_parent(self, name=cell.id, cell=cell)
 
 
 class WrongVerdict(Exception):
@@ -123,18 +129,17 @@ def _results(session: pytest.Session) -> Results:
 
 
 def _run(session: pytest.Session) -> Results:
-    from conformance import calibration, execution, expectations
+    from conformance import calibration, execution
     from conformance.checkpoints import cache_folder
-    from conformance.cli.options import CALIBRATION, KNOWN
     from conformance.runner import Limits
 
-    known, scenarios = _known()
+    selected = _selected(session.config.getoption("--tier"))
     cells = tuple(item.cell for item in session.items if isinstance(item, CellItem))
     calibrated = calibration.read(ROOT / CALIBRATION)
     run = execution.begin(
         ROOT / "reports",
-        known.models,
-        tuple(map(Column, known.backends)),
+        selected.models,
+        selected.columns,
         cells,
         scenarios=SCENARIOS,
         thresholds=calibration.thresholds(calibrated),
@@ -143,12 +148,12 @@ def _run(session: pytest.Session) -> Results:
     )
     finished = execution.execute(
         run,
-        scenarios,
+        _known()[1],
         cache=cache_folder(),
         limits=Limits(),
         jobs=session.config.getoption("--jobs"),
         on_event=_quiet,
-        known=expectations.load(ROOT / KNOWN),
+        known=expected(ROOT / KNOWN),
     )
     if finished.results is None:
         raise KeyboardInterrupt

@@ -23,7 +23,7 @@ from conformance.cli import (
     show,
     sweep,
 )
-from conformance.cli.options import err
+from conformance.cli.options import err, spread
 from conformance.errors import ConformanceError, ExitCode
 
 app = typer.Typer(
@@ -58,7 +58,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "schema": show.schema,
 }
 for name, verb in VERBS.items():
-    app.command(name)(verb)
+    app.command(name)(spread(verb))
 known_app.command("update")(known.update_known)
 env_app.command("list")(environments.list_environments)
 env_app.command("build")(environments.build_environment)

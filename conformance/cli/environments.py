@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from conformance.cli.options import ENVIRONMENTS, Environments, err, out
 from conformance.errors import ExitCode
-from conformance.records import Backend, Column
+from conformance.selection import declared
 
 if TYPE_CHECKING:
     from conformance.environments import Environment, Spec, Untestable
-
-
-def placed(
-    backends: Sequence[Backend], names: Sequence[str], env: Sequence[str], file: Path
-) -> tuple[Column, ...]:
-    """The columns of these names, each on the environments that `env` puts it on."""
-    from conformance import plan
-    from conformance.environments import named_columns, place, read_order
-
-    declared = _declared(file)
-    orders = [read_order(text, declared) for text in env]
-    chosen = plan.choose(backends, [*names, *named_columns(orders)], "backend")
-    specs = dict.fromkeys(order.spec for order in orders if order.spec)
-    return place(chosen, orders, {spec: had(spec) for spec in specs})
 
 
 def had(spec: Spec) -> Environment | Untestable:
@@ -88,7 +72,7 @@ def build_environment(
     from conformance.environments import Untestable, parse
 
     text = " ".join(wanted)
-    made = had(_declared(environments).get(text) or parse(text))
+    made = had(declared(environments).get(text) or parse(text))
     if isinstance(made, Untestable):
         if made.log:
             sys.stderr.write(f"{made.log}\n")
@@ -109,12 +93,3 @@ def remove_environments(
     for name in [one.id for one in kept(cache)] if every else names:
         remove(cache, name)
         out.print(f"removed {name}", highlight=False)
-
-
-def _declared(file: Path) -> dict[str, Spec]:
-    """What environments.yaml declares. The default file may be absent."""
-    from conformance.environments import load
-
-    if file == ENVIRONMENTS and not file.exists():
-        return {}
-    return load(file)

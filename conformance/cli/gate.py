@@ -8,39 +8,24 @@ from typing import Annotated
 
 import typer
 
+from conformance import selection
 from conformance.cli import selecting
 from conformance.cli.options import (
     CALIBRATION,
-    ENVIRONMENTS,
     KNOWN,
-    MANIFEST,
     REPORTS,
-    SCENARIOS,
-    Backends,
-    Env,
-    Environments,
+    Choice,
     Expectations,
-    Expression,
-    Folder,
-    Manifest,
-    Models,
     Reports,
-    Tier,
+    Running,
     out,
 )
 
 
 def gate(
+    choice: Choice,
+    running: Running,
     name: Annotated[str, typer.Argument(help="A stored run, or `latest`; none: run now.")] = "",
-    model: Models = [],  # noqa: B006
-    backend: Backends = [],  # noqa: B006
-    expression: Expression = "",
-    tier: Tier = "default",
-    jobs: Annotated[
-        int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds a cell may take.")] = 60.0,
-    load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
     expectations: Expectations = KNOWN,
     strict: Annotated[bool, typer.Option(help="Flaky cells close the gate too.")] = False,
     repeats: Annotated[
@@ -48,10 +33,6 @@ def gate(
         typer.Option(min=0, help="Repetitions of what was unexpected; default: 2, stored run: 0."),
     ] = None,
     to: Annotated[Path | None, typer.Option(help="The files' folder; default: RUN/gate.")] = None,
-    env: Env = [],  # noqa: B006
-    environments: Environments = ENVIRONMENTS,
-    manifest: Manifest = MANIFEST,
-    scenarios: Folder = SCENARIOS,
     reports: Reports = REPORTS,
 ) -> None:
     """Say whether a run is as expected: every cell passes, or known.yaml says why not.
@@ -66,37 +47,25 @@ def gate(
     from conformance.checkpoints import cache_folder
     from conformance.report import render
     from conformance.report.progress import Progress
-    from conformance.runner import Limits
     from conformance.scenario import discover
 
-    limits = Limits(cell=timeout, load=load_timeout)
-    known, every = selecting.known(expectations, manifest, scenarios)
+    known = selection.expected(expectations)
+    every = selection.every_cell(choice.manifest, choice.scenarios)
     if name:
         folder = selecting.open_run(reports, name)
     else:
         gates.refuse_unmatched(known, every)
-        folder = selecting.new_run(
-            reports,
-            manifest,
-            scenarios,
-            model,
-            backend,
-            expression,
-            tier,
-            env,
-            environments,
-            jobs,
-        )
-        selecting.executed(folder, scenarios, limits, jobs, known=known)
+        folder = selecting.new_run(reports, choice, running)
+        selecting.executed(folder, choice.scenarios, running, known=known)
     rounds = (0 if name else 2) if repeats is None else repeats
     with Progress(folder.plan().cells, out) as progress:
         again = partial(
             gates.repeat,
             folder,
-            scenarios=discover(scenarios),
+            scenarios=discover(choice.scenarios),
             rounds=rounds,
             cache=cache_folder(),
-            limits=limits,
+            limits=running.limits,
             on_event=progress,
         )
         decision = gates.check(

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from conformance import selection
 from conformance.cli import selecting
 from conformance.cli.options import REPORTS, SCENARIOS, Folder, Reports, Run, out
 from conformance.errors import ConformanceError
@@ -60,7 +61,7 @@ def judge(
             k_max=thresholds.k_max if k_max is None else k_max,
             source="command line",
         )
-    known = selecting.expected()
+    known = selection.expected()
     results = execution.judge(folder, discover(scenarios), thresholds, found, known)
     page = execution.publish(folder, results)
     sweep.publish_if_swept(folder, results)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from conformance import selection
 from conformance.cli import selecting
 from conformance.cli.options import (
     KNOWN,
@@ -37,7 +38,8 @@ def update_known(
     from conformance.expectations import difference, update
     from conformance.store.files import write_text
 
-    known, every = selecting.known(expectations, manifest, scenarios)
+    known = selection.expected(expectations)
+    every = selection.every_cell(manifest, scenarios)
     text = expectations.read_text("utf-8") if expectations.is_file() else "known: []\n"
     found = update(
         text, known, selecting.open_run(reports, name).results(), every, selecting.today()

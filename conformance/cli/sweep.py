@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conformance import selection
 from conformance.cli import selecting
 from conformance.cli.environments import had
-from conformance.cli.options import (
-    MANIFEST,
-    REPORTS,
-    SCENARIOS,
-    Backends,
-    Expression,
-    Folder,
-    Manifest,
-    Models,
-    Reports,
-    Tier,
-    err,
-    out,
-)
+from conformance.cli.options import REPORTS, Choice, Reports, Running, Without, err, out
 from conformance.errors import ConformanceError
 
 if TYPE_CHECKING:
@@ -32,24 +21,15 @@ _RANGE = "Releases and ranges of them: 0.28..0.32 or 0.8.0,0.8.1 or 0.28.. (all 
 
 
 def sweep(
+    choice: Annotated[Choice, Without("env", "environments")],
+    running: Running,
     vllm: Annotated[str, typer.Option(help=_RANGE, metavar="VERSIONS")] = "",
     nnsight: Annotated[str, typer.Option(help="The same.", metavar="VERSIONS")] = "",
     transformers: Annotated[str, typer.Option(help="The same.", metavar="VERSIONS")] = "",
     torch: Annotated[str, typer.Option(help="The same.", metavar="VERSIONS")] = "",
-    model: Models = [],  # noqa: B006
-    backend: Backends = [],  # noqa: B006
-    expression: Expression = "",
-    tier: Tier = "default",
-    jobs: Annotated[
-        int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
-    ] = None,
     resume: Annotated[
         str, typer.Option(help="Go on with this sweep (`latest`): finished cells are kept.")
     ] = "",
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds a cell may take.")] = 60.0,
-    load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
-    manifest: Manifest = MANIFEST,
-    scenarios: Folder = SCENARIOS,
     reports: Reports = REPORTS,
 ) -> None:
     """Run the matrix on every combination of versions; write one page, versions × scenarios.
@@ -64,22 +44,24 @@ def sweep(
     `conformance sweep --resume latest`.
     """
     from conformance import sweep as sweeps
-    from conformance.runner import Limits
 
-    limits = Limits(cell=timeout, load=load_timeout)
     if resume:
         folder = selecting.open_run(reports, resume)
         _have(sweeps.read(folder))
     else:
-        asked = {"vllm": vllm, "nnsight": nnsight, "transformers": transformers, "torch": torch}
-        chosen = selecting.chosen(manifest, scenarios, model, backend, "", tier)
-        swept, had = _swept({name: text for name, text in asked.items() if text})
-        columns = sweeps.columns([column.backend for column in chosen[1]], swept.points, had)
-        names = tuple(dict.fromkeys(cell.scenario for cell in chosen[2]))
-        cells = selecting.cells_of(chosen[0], columns, scenarios, expression, names)
-        folder = selecting.begun(reports, scenarios, (chosen[0], columns, cells), jobs)
+        versions = {
+            "vllm": vllm,
+            "nnsight": nnsight,
+            "transformers": transformers,
+            "torch": torch,
+        }
+        here = selection.select(replace(choice, expression=""))
+        swept, had = _swept({name: text for name, text in versions.items() if text})
+        columns = sweeps.columns([column.backend for column in here.columns], swept.points, had)
+        selected = selection.within(here, columns, choice)
+        folder = selecting.begun(reports, choice.scenarios, selected, running.groups)
         sweeps.write(folder, swept)
-    results, _ = selecting.executed(folder, scenarios, limits, jobs, verb="sweep")
+    results, _ = selecting.executed(folder, choice.scenarios, running, verb="sweep")
     page = sweeps.publish(folder, results, sweeps.read(folder))
     _say(sweeps.read(folder))
     typer.echo(page)
