@@ -17,6 +17,7 @@ import pytest
 
 from conformance import manifest
 from conformance.store.keys import OBSERVING
+from tests import ours
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "conformance"
@@ -25,7 +26,7 @@ PACKAGE = ROOT / "conformance"
 ENGINE_LIBRARIES = {"accelerate", "gguf", "nnsight", "tokenizers", "transformers", "vllm"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
-SCENARIOS = sorted((ROOT / "scenarios").glob("*.py"))
+SCENARIOS = [path for path in ours.files() if path.suffix == ".py"]
 
 
 def libraries(source):

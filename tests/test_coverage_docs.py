@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from conformance import manifest
-from conformance.scenario import discover
+from tests import ours
 
 ROOT = Path(__file__).parents[1]
-SCENARIOS = discover(ROOT / "scenarios")
+SCENARIOS = ours.scenarios()
 BACKENDS = {backend.id for backend in manifest.load(ROOT / "models.yaml").backends}
 TEXT = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
 ROWS = [

@@ -13,8 +13,8 @@ from conformance.checkpoints import FETCH_SECONDS
 from conformance.runner import Limits
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Planned
-from conformance.scenario import discover
 from conformance.store import RunFolder
+from tests import ours
 from tests.faulty_run import job
 
 ROOT = Path(__file__).parent.parent
@@ -49,7 +49,7 @@ def test_no_build_is_ended_before_its_downloads_are_given_up(tmp_path: Path) -> 
     known = manifest.load(ROOT / "models.yaml")
     model = next(one for one in known.models if len(one.sources) == 2)
     build, reference = jobs.reference_jobs(
-        RunFolder(tmp_path), model, discover(ROOT / "scenarios"), folder=ROOT, cache=tmp_path
+        RunFolder(tmp_path), model, ours.scenarios(), folder=ROOT, cache=tmp_path
     )
     assert build.load > len(model.sources) * FETCH_SECONDS
     assert reference.load == 0.0

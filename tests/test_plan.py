@@ -1,7 +1,5 @@
 """The plan: which cells an expression, a tier and a list of names choose."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +7,8 @@ from hypothesis import strategies as st
 from conformance import plan
 from conformance.errors import ConformanceError
 from conformance.records import PARTS, Backend, Column, Model, Source
-from conformance.scenario import discover
+from tests import ours
 
-ROOT = Path(__file__).parent.parent
 TINY = (Source("tiny"),)
 MODELS = (Model("llama", "llama", TINY), Model("gpt2", "gpt2", TINY, tiers=("full",)))
 BACKENDS = HF, PP2 = (Backend("hf", "hf"), Backend("vllm-pp2", "vllm", pipeline=2))
@@ -20,7 +17,7 @@ WORDS = st.sampled_from(["llama", "gpt2", "hf", "vllm-pp2", "steering", "last"])
 
 @pytest.fixture(scope="module")
 def scenarios():
-    return discover(ROOT / "scenarios")
+    return ours.scenarios()
 
 
 def test_every_model_backend_scenario_and_case_is_one_cell(scenarios):

@@ -15,8 +15,8 @@ from conformance.checkpoints import cache_folder
 from conformance.environments import Environment, Untestable
 from conformance.records import Column, Thresholds
 from conformance.runner import Limits
-from conformance.scenario import discover
 from conformance.store import RunPlan
+from tests import ours
 from tests.bisect.states import GOOD, releases
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def test_a_fault_of_ours_is_kept_apart_from_what_was_tested(monkeypatch):
 @pytest.mark.engine
 def test_the_cells_run_in_the_environment_and_a_repetition_takes_nothing_from_a_cache(tmp_path):
     known = manifest.load(ROOT / "models.yaml")
-    scenarios = discover(ROOT / "scenarios")
+    scenarios = ours.scenarios()
     models = plan.choose(known.models, ["llama"], "model")
     columns = tuple(map(Column, plan.choose(known.backends, ["hf"], "backend")))
     cells = plan.cells(models, columns, scenarios, "read_all and alone")

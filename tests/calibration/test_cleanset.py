@@ -9,12 +9,12 @@ from conformance import manifest
 from conformance.calibration import CASES_PER_ALARM, cleanset, planned_cells, variants
 from conformance.calibration.cleanset import PROMPTS, clean_cases
 from conformance.jobs import REFERENCE
-from conformance.scenario import discover
 from conformance.store import RunFolder
+from tests import ours
 
 ROOT = Path(__file__).parents[2]
 MODELS = manifest.load(ROOT / "models.yaml").models
-SCENARIOS = discover(ROOT / "scenarios")
+SCENARIOS = ours.scenarios()
 
 
 def test_the_first_variant_is_the_matrixs_own() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from conformance.records import CellResult, Results
 from conformance.store import RunFolder, open_run
+from tests import ours
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,4 +60,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """
     cells = "not (appended or chunked or preempt or kept or extract or samples)"
     reports = tmp_path_factory.mktemp("reports")
-    return conformance(reports, "run", "-m", "llama", "-j", "2", "-k", cells)
+    own = str(ours.copied(tmp_path_factory.mktemp("ours")))
+    wanted = ("-m", "llama", "-j", "2", "-k", cells)
+    return conformance(reports, "run", *wanted, "--scenarios", own)

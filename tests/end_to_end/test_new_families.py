@@ -12,6 +12,7 @@ import pytest
 
 from conformance import store
 from conformance.records import PASSING
+from tests import ours
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = ("nemotron", "starcoder2")
@@ -34,7 +35,7 @@ backends:
 
 
 def test_no_code_mentions_them():
-    sources = [*(ROOT / "conformance").rglob("*.py"), *(ROOT / "scenarios").glob("*.py")]
+    sources = [*(ROOT / "conformance").rglob("*.py"), *ours.files()]
     assert len(sources) > 100
     mentioned = re.compile("|".join(FAMILIES), re.IGNORECASE)
     found = [path for path in sources if mentioned.search(path.read_text(encoding="utf-8"))]

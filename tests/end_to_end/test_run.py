@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from conformance.records import Verdict
-from tests.end_to_end.conftest import ROOT, Ran, conformance
+from tests import ours
+from tests.end_to_end.conftest import Ran, conformance
 
 pytestmark = pytest.mark.engine
 
@@ -32,9 +33,7 @@ def test_all_scenarios_and_three_backends_are_there(llama: Ran) -> None:
         "extract",
         "samples",
     }
-    assert {cell.scenario for cell in cells} == {
-        path.stem for path in (ROOT / "scenarios").glob("[a-z]*.py")
-    } - elsewhere
+    assert {cell.scenario for cell in cells} == {*ours.scenarios()} - elsewhere
 
 
 def test_engines_prove_what_they_are(llama: Ran) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance import authoring
+from tests import ours
 from tests.end_to_end.conftest import ROOT, Ran, conformance
 
 TEXT = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
@@ -77,12 +78,8 @@ def test_our_scenarios_use_nothing_else() -> None:
         "run": members(authoring.Run), "layer": members(authoring.Layer),
         "case": set(authoring.Case.__dataclass_fields__),
     }  # fmt: skip
-    listed = subprocess.run(
-        ["git", "ls-files", "scenarios/*.py"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
-    for name in listed:
-        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
+    for path in ours.files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 allowed = promised.get(node.value.id)
-                assert allowed is None or node.attr in allowed, f"{name}: {ast.unparse(node)}"
+                assert allowed is None or node.attr in allowed, f"{path.name}: {ast.unparse(node)}"

@@ -7,7 +7,7 @@ from conformance import execution, expectations
 from conformance.expectations import Finding, assess
 from conformance.jobs import planned_jobs
 from conformance.records import Backend, Cell, Column, Model, Source, Status, Thresholds, Verdict
-from conformance.scenario import discover
+from tests import ours
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 GONE = Column(Backend("vllm-pp1", "vllm"), "old", untestable="cannot be resolved: no torch")
@@ -25,20 +25,20 @@ def test_its_cells_are_untestable_with_the_reason_and_no_engine_is_asked_for(tmp
     run = begun(tmp_path)
     plan = run.plan()
     jobs = planned_jobs(
-        run, plan.models, plan.columns, plan.cells, discover(SCENARIOS),
+        run, plan.models, plan.columns, plan.cells, ours.scenarios(),
         folder=SCENARIOS, cache=tmp_path,
     )  # fmt: skip
     assert jobs == []
     group = run.group("llama", GONE.id)
     assert group.status is Status.UNTESTABLE
-    results = execution.judge(run, discover(SCENARIOS), Thresholds())
+    results = execution.judge(run, ours.scenarios(), Thresholds())
     assert [cell.verdict for cell in results.cells] == [Verdict.UNTESTABLE] * 2
     assert {cell.reason for cell in results.cells} == {"cannot be resolved: no torch"}
     assert results.footer.exit_code == 0
 
 
 def test_the_gate_does_not_take_it_for_a_pass_unless_it_is_expected(tmp_path):
-    results = execution.judge(begun(tmp_path), discover(SCENARIOS), Thresholds())
+    results = execution.judge(begun(tmp_path), ours.scenarios(), Thresholds())
     today = dt.date(2026, 11, 21)
     found = assess(results, expectations.Known(), today)
     assert {one.finding for one in found} == {Finding.UNEXPECTED}

@@ -9,7 +9,7 @@ from conformance import expectations, manifest, plan
 from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations.entries import refuse_unmatched
 from conformance.records import Cell, Verdict
-from conformance.scenario import discover
+from tests import ours
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,7 +109,7 @@ def test_an_entry_that_matches_nothing_is_refused_with_its_line(tmp_path):
 def test_the_projects_own_expectations_are_of_cells_that_there_are():
     own = expectations.load(ROOT / "known.yaml")
     whole = manifest.load(ROOT / "models.yaml")
-    every = plan.cells(whole.models, whole.backends, discover(ROOT / "scenarios"))
+    every = plan.cells(whole.models, whole.backends, ours.scenarios())
     assert own.entries and expectations.matching_nothing(own, every) == ()
     unnamed = [one.reason for one in own.entries if not (one.reproduce or one.link)]
     assert unnamed == []

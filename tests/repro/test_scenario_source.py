@@ -11,6 +11,7 @@ import pytest
 from conformance.errors import ConformanceError
 from conformance.repro.scenario_source import asked
 from conformance.scenario import Scenario, discover
+from tests import ours
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +30,7 @@ from __future__ import annotations
 from dataclasses import replace as changed
 
 from conformance import PAIR, scenario
+from tests import ours
 from ._beside import read as honest, LIMIT
 
 # Above the helper.
@@ -79,11 +81,11 @@ def test_both_functions_run_without_the_decorator(made: dict[str, Scenario]) -> 
 
 
 def test_every_scenario_of_the_project_can_be_written_out() -> None:
-    for folder in (ROOT / "scenarios", ROOT / "tests" / "end_to_end" / "broken_scenarios"):
-        for one in discover(folder).values():
-            found = asked(one)
-            compile(found.text, one.name, "exec")
-            assert {found.trace, found.reference} <= found.names
+    broken = discover(ROOT / "tests" / "end_to_end" / "broken_scenarios")
+    for one in (ours.scenarios() | broken).values():
+        found = asked(one)
+        compile(found.text, one.name, "exec")
+        assert {found.trace, found.reference} <= found.names
 
 
 def test_more_of_the_harness_than_the_decorator_is_refused(made: dict[str, Scenario]) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
 from conformance.repro.quoting import definitions
 from conformance.repro.scenario_source import asked
 from conformance.repro.sections import sections
-from conformance.scenario import discover
+from tests import ours
 
-SCENARIOS = discover(Path(__file__).parents[2] / "scenarios")
+SCENARIOS = ours.scenarios()
 
 
 @pytest.mark.parametrize("engine", ["hf", "vllm"])

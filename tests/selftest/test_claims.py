@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from conformance.scenario import discover
 from conformance.selftest.faults import FAULTS
+from tests import ours
 
-SCENARIOS = discover(Path(__file__).parents[2] / "scenarios")
+SCENARIOS = ours.scenarios()
 CAUGHT = {case.split(".", 1)[0] for one in FAULTS.values() if not one.silent for case in one.cases}
 
 

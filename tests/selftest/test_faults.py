@@ -8,15 +8,15 @@ import pytest
 
 from conformance.errors import ConformanceError
 from conformance.records import Side
-from conformance.scenario import discover
 from conformance.selftest.catalogue import DAMAGE, MET, catalogue
 from conformance.selftest.fault import Point, find
 from conformance.selftest.faults import FAULTS
 from conformance.store.files import safe
+from tests import ours
 
 ROOT = Path(__file__).parents[2]
 VARIANTS = [variant for fault in FAULTS.values() for variant in fault.variants()]
-SCENARIOS = discover(ROOT / "scenarios")
+SCENARIOS = ours.scenarios()
 
 
 def test_every_variant_has_a_name_of_its_own_that_can_be_a_folder_and_is_found_by_it():

@@ -12,11 +12,11 @@ from conformance import calibration, execution, manifest
 from conformance.checkpoints import cache_folder
 from conformance.records import Column, Side, Verdict
 from conformance.report import html, selftest_section
-from conformance.scenario import discover
 from conformance.selftest import run
 from conformance.selftest.controls import CONTROLS
 from conformance.selftest.faults import FAULTS
 from conformance.selftest.table import Ending
+from tests import ours
 
 pytestmark = pytest.mark.engine
 
@@ -49,7 +49,7 @@ class Gathered:
     def __init__(self, reports: Path, models, backends, faults) -> None:
         known = manifest.load(ROOT / "models.yaml")
         self.thresholds = calibration.thresholds(calibration.read(ROOT / "calibration.json"))
-        self.scenarios = discover(SCENARIOS)
+        self.scenarios = ours.scenarios()
         self.plan = run.plan(
             [FAULTS[name] for name in faults],
             [model for model in known.models if model.id in models],
