@@ -16,10 +16,9 @@ import pytest
 
 from conformance import manifest
 from conformance.manifest import Manifest
-from conformance.records import Cell, CellResult, Results
+from conformance.records import Cell, CellResult, Results, Thresholds
 from conformance.scenario import Scenario, discover
 from conformance.selection import (
-    CALIBRATION,
     KNOWN,
     MANIFEST,
     Choice,
@@ -129,21 +128,19 @@ def _results(session: pytest.Session) -> Results:
 
 
 def _run(session: pytest.Session) -> Results:
-    from conformance import calibration, execution
+    from conformance import execution
     from conformance.checkpoints import cache_folder
     from conformance.runner import Limits
 
     selected = _selected(session.config.getoption("--tier"))
     cells = tuple(item.cell for item in session.items if isinstance(item, CellItem))
-    calibrated = calibration.read(ROOT / CALIBRATION)
     run = execution.begin(
         ROOT / "reports",
         selected.models,
         selected.columns,
         cells,
         scenarios=SCENARIOS,
-        thresholds=calibration.thresholds(calibrated),
-        calibration=calibrated,
+        thresholds=Thresholds(),
         jobs=session.config.getoption("--jobs"),
     )
     finished = execution.execute(

@@ -41,12 +41,14 @@ class Group:
     settings: Mapping[str, Any] = field(default_factory=dict)
     cells: tuple[Cell, ...] = ()
 
-    def folder(self, column: Column, main: Group) -> str:
-        """The name of the group's folder: the column's, where it is the column's main group."""
-        if self is main:
-            return column.id
+    def folder(self, own: str, main: Group) -> str:
+        """The name of the group's folder: the column's `own`, where it is its main group."""
+        return own if self is main else self.apart_from(own)
+
+    def apart_from(self, own: str) -> str:
+        """The folder's name beside the column's `own`."""
         words = (f"{name}-{value}".lower() for name, value in sorted(self.settings.items()))
-        return f"{column.id}{MARK}{MARK.join(words)}"
+        return f"{own}{MARK}{MARK.join(words)}"
 
 
 def split(
@@ -79,13 +81,13 @@ def split(
     )
 
 
-def apart(run: RunFolder, job: Job, group: Group, main: Group) -> Job:
+def apart(run: RunFolder, job: Job, group: Group, own_folder: str) -> Job:
     """The job in a folder of its own, and links to its cells from the column's folder.
 
     What the engine does without nnsight is linked where the column's main load does not do it.
     """
-    own = run.group_folder(job.model.id, job.column.id)
-    target = run.group_folder(job.model.id, group.folder(job.column, main))
+    own = run.group_folder(job.model.id, own_folder)
+    target = run.group_folder(job.model.id, group.apart_from(own_folder))
     (own.path / "cells").mkdir(parents=True, exist_ok=True)
     theirs = {cell.key for cell in group.cells}
     for case in job.cases:

@@ -21,7 +21,6 @@ from conformance.diff import since
 from conformance.expectations import Known, expected
 from conformance.jobs import planned_jobs
 from conformance.records import (
-    Calibration,
     Cell,
     CellResult,
     Column,
@@ -29,6 +28,7 @@ from conformance.records import (
     Group,
     Model,
     Outcome,
+    Precision,
     Results,
     RunInfo,
     Status,
@@ -71,9 +71,9 @@ def begin(
     scenarios: Path,
     thresholds: Thresholds,
     jobs: int,
-    calibration: Calibration | None = None,
+    precisions: Sequence[Precision] = tuple(Precision),
 ) -> RunFolder:
-    """A new run folder with its plan. `calibration` is where the thresholds come from."""
+    """A new run folder with its plan. Every cell is gathered in each of the `precisions`."""
     now = datetime.now(UTC)
     run = create_run(reports, now)
     run.write_plan(
@@ -85,7 +85,7 @@ def begin(
             columns=tuple(c for c in columns if any(cell.backend == c.id for cell in cells)),
             cells=tuple(cells),
             thresholds=thresholds,
-            calibration=calibration,
+            precisions=tuple(precisions),
             scenarios=str(scenarios),
             jobs=jobs,
         )
@@ -136,6 +136,7 @@ def execute(
             scenarios,
             folder=Path(plan.scenarios),
             cache=cache,
+            precisions=plan.precisions,
         ),
         logs=run.path / "zygotes",
         jobs=jobs,
@@ -148,7 +149,7 @@ def execute(
         return Finished(run, summary, None, None)
     write_record(run.path / INFO, _info(run, plan, summary))
     run.finish()
-    results = judge(run, scenarios, plan.thresholds, plan.calibration, known)
+    results = judge(run, scenarios, plan.thresholds, known)
     page = publish(run, results)
     return Finished(run, summary, results, page)
 
@@ -173,7 +174,7 @@ def once_more(
         plan.cells,
         scenarios=Path(plan.scenarios),
         thresholds=plan.thresholds,
-        calibration=plan.calibration,
+        precisions=plan.precisions,
         jobs=plan.jobs,
     )
     return execute(
@@ -191,11 +192,12 @@ def judge(
     run: RunFolder,
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
-    calibration: Calibration | None = None,
     known: Known | None = None,
+    *,
+    strict_numerics: bool = False,
 ) -> Results:
-    """The verdicts on a stored run. No engine is started. `calibration` is where the
-    thresholds come from, for the report; what is `known` not to pass is marked so.
+    """The verdicts on a stored run. No engine is started. What is `known` not to pass is
+    marked so. With `strict_numerics` cells that drift in bf16 fail the run.
 
     Raises ConformanceError for a run that is unfinished.
     """
@@ -206,16 +208,20 @@ def judge(
     info = read_record(RunInfo, run.path / INFO) or RunInfo(
         plan.run, plan.started, plan.started, 0.0, plan.command, plan.jobs
     )
-    machine = replace(environment(thresholds), calibration=calibration)
+    machine = environment(thresholds)
     results = verdicts.judge_run(run, scenarios, thresholds, info=info, environment=machine)
-    if known is None:
-        return results
-    return with_cells(results, expected(results, known, datetime.now(UTC).date()))
+    cells = results.cells
+    if known is not None:
+        cells = expected(results, known, datetime.now(UTC).date())
+    return with_cells(results, cells, strict_numerics=strict_numerics)
 
 
-def with_cells(results: Results, cells: tuple[CellResult, ...]) -> Results:
+def with_cells(
+    results: Results, cells: tuple[CellResult, ...], *, strict_numerics: bool = False
+) -> Results:
     """The results with these cells, and the exit code that follows from them."""
-    footer = replace(results.footer, exit_code=verdicts.exit_code_of(cells))
+    code = verdicts.exit_code_of(cells, strict_numerics=strict_numerics)
+    footer = replace(results.footer, exit_code=code)
     return replace(results, cells=cells, footer=footer)
 
 

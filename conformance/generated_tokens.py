@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from conformance.records import CHOSEN, Site
+from conformance.records import CHOSEN, Precision, Site
 
-#: Ends the name of a member that takes the other side of a router's near-ties on purpose.
-OTHER_SIDE = "_ties"
+#: Begins the name of a member of the reference that computes in float32; the others do in bf16.
+FLOAT32_WAY = "float32_"
 
 #: Token ids by run ("", "clean", "edited"), one tuple a prompt.
 Continuation = dict[str, tuple[tuple[int, ...], ...]]
@@ -38,6 +38,13 @@ def by_member(values: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         member, _, site = key.partition("|")
         members.setdefault(member, {})[site] = value
     return members
+
+
+def in_precision(member: str, precision: Precision) -> bool:
+    """Is this a member of the reference that computes in this precision? The truth is none."""
+    if member in {"truth", "aux"}:
+        return False
+    return member.startswith(FLOAT32_WAY) is (precision is Precision.FLOAT32)
 
 
 def differing(mine: Continuation, truth: Continuation) -> Continuation:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +28,7 @@ from conformance.generated_tokens import Continuation, by_member, continuation, 
 from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision
 from conformance.runner import Launch, Planned
 from conformance.scenario import Scenario
-from conformance.store import RunFolder
+from conformance.store import RunFolder, gathered_in
 
 #: Not a column: what every column is compared with.
 REFERENCE = Column(Backend(id="reference", engine="reference", default=False))
@@ -52,8 +53,10 @@ def planned_jobs(
     *,
     folder: Path,
     cache: Path,
+    precisions: Sequence[Precision] = (Precision.BF16,),
 ) -> list[Planned]:
-    """Every job of a run. `folder` holds the scenario files, `cache` the checkpoints.
+    """Every job of a run. `folder` holds the scenario files, `cache` the checkpoints. Every
+    column gathers its cells once in each of the `precisions`.
 
     Columns on another environment come last, one environment after the other: few zygotes
     live at the same time.
@@ -68,7 +71,7 @@ def planned_jobs(
             for (model, column), members in wanted.items()
             if model == model_id
         ]
-        maker = _Maker(run, by_model[model_id], scenarios, folder, cache)
+        maker = _Maker(run, by_model[model_id], scenarios, folder, cache, precisions)
         jobs += maker.jobs(mine)
     places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
     return sorted(jobs, key=lambda job: places.index(job.launch.python))
@@ -97,7 +100,9 @@ class _Maker:
         scenarios: Mapping[str, Scenario],
         folder: Path,
         cache: Path,
+        precisions: Sequence[Precision] = (Precision.BF16,),
     ) -> None:
+        self.precisions = precisions
         self.run = run
         self.model = model
         self.scenarios = scenarios
@@ -111,12 +116,13 @@ class _Maker:
         begun = len(jobs)
         for column, cells in columns:
             main, *others = engine_settings.split(column, cells, self.scenarios)
-            for group in (main, *others):
+            for precision, group in product(self.precisions, (main, *others)):
+                own = gathered_in(column.id, precision)
                 jobs.append(
                     self._planned(
-                        f"{self.model.id}:{group.folder(column, main)}",
+                        f"{self.model.id}:{group.folder(own, main)}",
                         column,
-                        self._column(column, group, main),
+                        self._column(column, group, main, precision),
                         needs=(reference,),
                     )
                 )
@@ -171,14 +177,14 @@ class _Maker:
             )
         return found
 
-    def _job(self, column: Column, cases: tuple[Case, ...], **more: Any) -> Job:
+    def _job(self, column: Column, cases: tuple[Case, ...], folder: str = "", **more: Any) -> Job:
         checkpoint = self._checkpoint()
         return Job(
             engine=ENGINES.get(column.engine, column.engine),
             model=self.model,
             column=column,
             checkpoint=checkpoint.path,
-            folder=self.run.group_folder(self.model.id, column.id).path,
+            folder=self.run.group_folder(self.model.id, folder or column.id).path,
             scenarios=self.folder,
             cases=cases,
             digest=checkpoint.digest,
@@ -214,20 +220,27 @@ class _Maker:
         return self._job(REFERENCE, probe + cases + beside(cases))
 
     def _column(
-        self, column: Column, group: engine_settings.Group, main: engine_settings.Group
+        self,
+        column: Column,
+        group: engine_settings.Group,
+        main: engine_settings.Group,
+        precision: Precision,
     ) -> Callable[[], Job]:
         probe = self.run.group_folder(self.model.id, REFERENCE.id).cell("probe.all")
+        own = gathered_in(column.id, precision)
 
         def make() -> Job:
             cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
             job = self._job(
                 column,
                 cases + beside(cases),
+                own,
                 probe=probe,
-                expect=expected(column.backend, group.settings),
+                expect=expected(column.backend, group.settings, precision),
                 settings=group.settings,
+                precision=precision,
             )
-            return job if group is main else engine_settings.apart(self.run, job, group, main)
+            return job if group is main else engine_settings.apart(self.run, job, group, own)
 
         return make
 
@@ -236,18 +249,19 @@ class _Maker:
         tests of those in which it seems to have computed something else.
         """
         found: dict[str, Case] = {}
-        for column, cells in columns:
+        for (place, cells), precision in product(columns, self.precisions):
+            column = gathered_in(place.id, precision)
             cases = self._cases((cell.scenario, cell.case) for cell in cells)
             for case in cases + beside(cases):
-                mine = self.run.observations(self.model.id, column.id, case.key)
+                mine = self.run.observations(self.model.id, column, case.key)
                 values = self.run.observations(self.model.id, REFERENCE.id, case.key)
                 members = by_member(values)
                 along = replace(case, forced=_differing(case, mine, members.get("truth", {})))
                 if along.forced:
                     found[along.key] = along
-                if one_layer.suspicious(mine, members):
-                    folder = self.run.group_folder(self.model.id, column.id).cell(case.key)
-                    alone = one_layer.case_of(case, column.id, folder / "observations.safetensors")
+                if one_layer.suspicious(mine, members, precision):
+                    folder = self.run.group_folder(self.model.id, column).cell(case.key)
+                    alone = one_layer.case_of(case, column, folder / "observations.safetensors")
                     found[alone.key] = alone
         return self._job(FORCED, tuple(found.values())) if found else None
 

@@ -14,11 +14,12 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conformance.records import Case, Site
+from conformance.generated_tokens import in_precision
+from conformance.records import Case, Precision, Site
 from conformance.scenario import built_in
 
 #: An observation this many times further from the truth than any honest run is looked into.
-_SUSPICIOUS = 3.0
+_SUSPICIOUS = {Precision.BF16: 3.0, Precision.FLOAT32: 30.0}
 
 
 def _reference(model: Any, case: Case) -> Any:
@@ -65,11 +66,11 @@ ONE_LAYER = built_in(
 )
 
 
-def case_of(case: Case, backend: str, observations: Path) -> Case:
-    """The test of what a backend observed in a case."""
+def case_of(case: Case, folder: str, observations: Path) -> Case:
+    """The test of what a column observed in a case; `folder` names the column's."""
     return Case(
         scenario=ONE_LAYER.name,
-        name=f"{backend}.{case.scenario}.{case.name}",
+        name=f"{folder}.{case.scenario}.{case.name}",
         prompts=case.prompts,
         options={"observations": str(observations)},
     )
@@ -85,10 +86,14 @@ def unedited(values: Mapping[str, Tensor]) -> dict[Site, Tensor]:
     }
 
 
-def suspicious(mine: Mapping[str, Tensor], members: Mapping[str, Mapping[str, Tensor]]) -> bool:
+def suspicious(
+    mine: Mapping[str, Tensor],
+    members: Mapping[str, Mapping[str, Tensor]],
+    precision: Precision = Precision.BF16,
+) -> bool:
     """Are streams read, and the logits of an unedited run far off? Only a first look."""
     truth = members.get("truth", {})
-    honest = [values for name, values in members.items() if name not in {"truth", "aux"}]
+    honest = [values for name, values in members.items() if in_precision(name, precision)]
     if len(unedited(mine)) < 2:
         return False
     for name, value in mine.items():
@@ -97,7 +102,7 @@ def suspicious(mine: Mapping[str, Tensor], members: Mapping[str, Mapping[str, Te
         if site.name != "logits" or site.step or site.run == "edited" or known is None:
             continue
         allowed = max((_off(run[name], known) for run in honest if name in run), default=0.0)
-        if value.shape != known.shape or not _off(value, known) <= _SUSPICIOUS * allowed:
+        if value.shape != known.shape or not _off(value, known) <= _SUSPICIOUS[precision] * allowed:
             return True
     return False
 

@@ -160,7 +160,9 @@ class _Case:
         theirs = compare.prompt_ids(compare.layers(seen))
         ours = compare.prompt_ids(compare.layers(mine))
         reference = compare.honest(seen, precision)
-        return compare.compare(compare.returned(mine), reference, (ours, theirs), self.thresholds)
+        return compare.compare(
+            compare.returned(mine), reference, (ours, theirs), self.thresholds, precision
+        )
 
     def _judged(self, seen: Values, mine: Values) -> Checked:
         meaning = self._compared(seen, mine, Precision.FLOAT32)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell
-from conformance.judge.reference import TRUTH
+from conformance.judge.reference import TRUTH, read_reference
 from conformance.judge.verdict import unknown
 from conformance.records import CHOSEN, Precision, Site, Thresholds, Verdict
 
@@ -42,7 +43,8 @@ def honest(seen: Values, precision: Precision) -> dict[str, dict[str, Tensor]]:
         way, _, site = key.partition("|")
         kind, _, name = way.partition(":")
         if name == TRUTH or (name and kind == precision):
-            found.setdefault(name, {})[_plain(site)] = value
+            begin = FLOAT32_WAY if name != TRUTH and precision is Precision.FLOAT32 else ""
+            found.setdefault(f"{begin}{name}", {})[_plain(site)] = value
     return found
 
 
@@ -75,20 +77,25 @@ def compare(
     reference: Mapping[str, Mapping[str, Tensor]],
     ids: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
     thresholds: Thresholds,
+    precision: Precision,
 ) -> Compared:
     """Judge one column. `ids` are the prompts' on the engine and on transformers."""
     alike, notes = made_alike(mine, reference)
     ours, theirs = (tuple(sorted(tuple(one) for one in side)) for side in ids)
     if not (ours and theirs):
         return Compared(unknown("no forward of the model was seen: did the trace run?"))
+    read = read_reference(reference, twin=False, precision=precision)
+    if isinstance(read, str):
+        return Compared(unknown(f"transformers' own runs do not fit together: {read}"))
     judgement = judge_cell(
         alike,
-        {name: dict(values) for name, values in reference.items()},
+        read,
         twin=False,
         equal=(),
         prompt_ids=ours,
         truth_ids=theirs,
-        thresholds=thresholds,
+        limits=thresholds.of(precision),
+        alone=False,
     )
     return Compared(judgement, notes)
 
@@ -134,12 +141,12 @@ def wrong(judgement: Judgement) -> list[Site]:
 def numerics_only(judgement: Judgement, thresholds: Thresholds) -> bool:
     """Is all that is off in bf16 off by rounding, where float32 has shown the same meaning?
 
-    Beyond `drift_max` times the floor an engine computes in bf16 what it does not in float32.
+    Beyond `far_med` times the floor an engine computes in bf16 what it does not in float32.
     """
     return all(
         one.verdict.passes
         or one.verdict is Verdict.DRIFT
-        or (one.q_med is not None and one.q_med <= thresholds.drift_max)
+        or (one.q_med is not None and one.q_med <= thresholds.bf16.far_med)
         or one.dtype.startswith(("int", "uint"))
         for one in judgement.observations
     )

@@ -9,7 +9,6 @@ import typer
 
 from conformance.cli import (
     bisect,
-    calibrate,
     check,
     diff,
     doctor,
@@ -52,7 +51,6 @@ VERBS: dict[str, Callable[..., None]] = {
     "repro": repro.repro,
     "judge": judge.judge,
     "report": show.report,
-    "calibrate": calibrate.calibrate,
     "selftest": selftest.selftest,
     "doctor": doctor.doctor,
     "schema": show.schema,

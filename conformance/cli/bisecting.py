@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from conformance import calibration, environments
+from conformance import environments
 from conformance.bisect import locks, loop, releases, revisions, trial
 from conformance.bisect.candidates import Candidate, Row
 from conformance.bisect.next_step import Conclusion
@@ -17,9 +17,10 @@ from conformance.bisect.progress import Progress
 from conformance.bisect.state import Asked, Attempt, BisectFolder, State, create
 from conformance.environments import Environment
 from conformance.errors import ConformanceError
+from conformance.records import Precision
 from conformance.runner import Limits
 from conformance.scenario import discover
-from conformance.selection import CALIBRATION, Choice, Selected
+from conformance.selection import Choice, Selected
 from conformance.store import RunPlan
 
 
@@ -72,7 +73,6 @@ def begin(
     asked = replace(asked, started=now.isoformat(timespec="seconds"))
     folder = create(reports, State(asked, found.candidates, locks=found.locks), now)
     models, columns, cells = selected
-    calibrated = calibration.read(CALIBRATION)
     plan = RunPlan(
         run=folder.id,
         started=asked.started,
@@ -80,8 +80,7 @@ def begin(
         models=tuple(one for one in models if any(cell.model == one.id for cell in cells)),
         columns=tuple(one for one in columns if any(cell.backend == one.id for cell in cells)),
         cells=cells,
-        thresholds=calibration.thresholds(calibrated),
-        calibration=calibrated,
+        precisions=tuple(Precision),
         scenarios=str(scenarios.resolve()),
         jobs=jobs,
     )

@@ -50,8 +50,8 @@ def check(
 
     from conformance.check import answer, gather, models, show, source
     from conformance.checkpoints import cache_folder
-    from conformance.cli import selecting
     from conformance.errors import ExitCode
+    from conformance.records import Thresholds
     from conformance.runner import Limits
 
     asked = gather.Asked(
@@ -79,7 +79,7 @@ def check(
     if summary.interrupted:
         err.print("interrupted")
         raise typer.Exit(ExitCode.INTERRUPTED)
-    checked = answer.answers(asked, folder, selecting.thresholds())
+    checked = answer.answers(asked, folder, Thresholds())
     if json:
         typer.echo(answer.to_text(checked))
     else:

@@ -11,7 +11,6 @@ import typer
 from conformance import selection
 from conformance.cli import selecting
 from conformance.cli.options import (
-    CALIBRATION,
     KNOWN,
     REPORTS,
     Choice,
@@ -42,7 +41,6 @@ def gate(
     """
     from functools import partial
 
-    from conformance import calibration
     from conformance import gate as gates
     from conformance.checkpoints import cache_folder
     from conformance.report import render
@@ -73,7 +71,6 @@ def gate(
             known,
             every,
             selecting.today(),
-            calibrated=calibration.thresholds(calibration.read(CALIBRATION)),
             strict=strict,
             repeat=again if rounds else None,
         )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,27 +10,24 @@ import typer
 from conformance import selection
 from conformance.cli import selecting
 from conformance.cli.options import REPORTS, SCENARIOS, Folder, Reports, Run, out
-from conformance.errors import ConformanceError
+from conformance.records import Thresholds, widened
 
 
 def judge(
     name: Run = "latest",
-    k_med: Annotated[float | None, typer.Option(help="Threshold on the median ratio.")] = None,
-    k_max: Annotated[float | None, typer.Option(help="Threshold on the largest ratio.")] = None,
-    calibrated: Annotated[
-        Path | None,
-        typer.Option(
-            "--calibration",
-            help="Thresholds of this file; without it, those that the run began with.",
-        ),
-    ] = None,
+    widen: Annotated[
+        float,
+        typer.Option(min=1.0, help="All limits so many times as wide, to see what hangs on them."),
+    ] = 1.0,
+    strict_numerics: Annotated[
+        bool, typer.Option(help="Cells that drift in bf16 fail the run too.")
+    ] = False,
     scenarios: Folder = SCENARIOS,
     reports: Reports = REPORTS,
 ) -> None:
-    """Judge a stored run again, without engines, perhaps with other thresholds.
+    """Judge a stored run again, without engines, perhaps with wider limits.
 
-    Examples: `conformance judge latest --k-max 1.8`,
-    `conformance judge latest --calibration calibration.json`.
+    Examples: `conformance judge latest`, `conformance judge latest --widen 20`.
     """
     from conformance import parallel
 
@@ -43,26 +38,18 @@ def judge(
     # A second goes into looking for cycles among half a million records, for nothing.
     gc.disable()
 
-    from conformance import calibration, execution, sweep
+    from conformance import execution, sweep
     from conformance.report.terminal import summary
     from conformance.scenario import discover
 
-    found, thresholds = plan_of_run.calibration, plan_of_run.thresholds
-    if calibrated is not None:
-        found = calibration.read(calibrated)
-        if found is None:
-            raise ConformanceError("there is no such file", path=calibrated)
-        thresholds = calibration.thresholds(found)
-    if k_med is not None or k_max is not None:
-        found = None
-        thresholds = replace(
-            thresholds,
-            k_med=thresholds.k_med if k_med is None else k_med,
-            k_max=thresholds.k_max if k_max is None else k_max,
-            source="command line",
-        )
     known = selection.expected()
-    results = execution.judge(folder, discover(scenarios), thresholds, found, known)
+    results = execution.judge(
+        folder,
+        discover(scenarios),
+        widened(Thresholds(), widen),
+        known,
+        strict_numerics=strict_numerics,
+    )
     page = execution.publish(folder, results)
     sweep.publish_if_swept(folder, results)
     summary(results, page, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 from rich.console import Console
 
+from conformance.records import Precision
 from conformance.selection import (
-    CALIBRATION,
     ENVIRONMENTS,
     KNOWN,
     MANIFEST,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from conformance.runner import Limits
 
 __all__ = [
-    "CALIBRATION",
     "ENVIRONMENTS",
     "KNOWN",
     "MANIFEST",
@@ -59,6 +59,13 @@ Backends = Annotated[
 Expression = Annotated[
     str,
     typer.Option("-k", help="Only cells whose id matches: words with and, or, not, ( )."),
+]
+Precisions = Annotated[
+    list[Precision],
+    typer.Option(
+        "--precision",
+        help="float32 (what a trace means) or bf16 (its numerics); default: both.",
+    ),
 ]
 Tier = Annotated[
     str,
@@ -108,6 +115,12 @@ class Running:
     jobs: Jobs = None
     timeout: CellSeconds = 60.0
     load_timeout: LoadSeconds = 300.0
+    precision: Precisions = dataclasses.field(default_factory=list)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """In which every cell runs: in both where none is named."""
+        return tuple(self.precision) or tuple(Precision)
 
     @property
     def limits(self) -> Limits:

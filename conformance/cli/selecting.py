@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from conformance.cli.options import CALIBRATION, Choice, Running, err, out
+from conformance.cli.options import Choice, Running, err, out
 from conformance.errors import ExitCode
 from conformance.records import Thresholds
 from conformance.selection import Selected, expected, select
@@ -23,18 +23,17 @@ def today() -> date:
     return datetime.now(UTC).date()
 
 
-def begun(reports: Path, scenarios: Path, selected: Selected, jobs: int) -> RunFolder:
+def begun(reports: Path, scenarios: Path, selected: Selected, running: Running) -> RunFolder:
     """A new run's folder with its plan."""
-    from conformance import calibration, execution
+    from conformance import execution
 
-    calibrated = calibration.read(CALIBRATION)
     return execution.begin(
         reports,
         *selected,
         scenarios=scenarios.resolve(),
-        thresholds=calibration.thresholds(calibrated),
-        calibration=calibrated,
-        jobs=jobs,
+        thresholds=Thresholds(),
+        precisions=running.precisions,
+        jobs=running.groups,
     )
 
 
@@ -42,7 +41,7 @@ def new_run(reports: Path, choice: Choice, running: Running) -> RunFolder:
     """A new run's folder with the plan of what the options ask for. Environments are built."""
     from conformance.cli.environments import had
 
-    return begun(reports, choice.scenarios, select(choice, had), running.groups)
+    return begun(reports, choice.scenarios, select(choice, had), running)
 
 
 def executed(
@@ -65,7 +64,7 @@ def executed(
     known = expected() if known is None else known
     nowhere = {column.id for column in plan.columns if column.untestable}
     cells = [cell for cell in plan.cells if cell.backend not in nowhere]
-    with Progress(cells, out) as progress:
+    with Progress(cells, out, precisions=plan.precisions) as progress:
         finished = execution.execute(
             folder,
             discover(scenarios),
@@ -79,12 +78,6 @@ def executed(
         err.print(f"interrupted; go on with: conformance {verb} --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     return finished.results, finished.page
-
-
-def thresholds() -> Thresholds:
-    from conformance import calibration
-
-    return calibration.thresholds(calibration.read(CALIBRATION))
 
 
 def open_run(reports: Path, name: str) -> RunFolder:

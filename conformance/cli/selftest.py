@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from conformance import plan
-from conformance.cli import selecting
 from conformance.cli.options import (
     KNOWN,
     MANIFEST,
@@ -23,6 +22,7 @@ from conformance.cli.options import (
     out,
 )
 from conformance.errors import ExitCode
+from conformance.records import Thresholds
 
 
 def selftest(
@@ -65,7 +65,7 @@ def selftest(
         backends=backends if backend else command.default_backends(backends),
         scenarios=scenarios,
         reports=reports,
-        thresholds=selecting.thresholds(),
+        thresholds=Thresholds(),
         expression=expression,
         quick=quick,
         jobs=jobs or os.cpu_count() or 1,

@@ -59,7 +59,7 @@ def sweep(
         swept, had = _swept({name: text for name, text in versions.items() if text})
         columns = sweeps.columns([column.backend for column in here.columns], swept.points, had)
         selected = selection.within(here, columns, choice)
-        folder = selecting.begun(reports, choice.scenarios, selected, running.groups)
+        folder = selecting.begun(reports, choice.scenarios, selected, running)
         sweeps.write(folder, swept)
     results, _ = selecting.executed(folder, choice.scenarios, running, verb="sweep")
     page = sweeps.publish(folder, results, sweeps.read(folder))

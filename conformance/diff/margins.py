@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from conformance.records import CellResult, Judged, Thresholds, Verdict, record
+from conformance.records import CellResult, Judged, Limits, Thresholds, Verdict, record
 
 
 @record()
@@ -26,17 +26,19 @@ def headroom(cell: CellResult, thresholds: Thresholds, *, exact: bool) -> Headro
         Headroom(max(0.0, left), judged.site, name)
         for judged in cell.observations
         if exact or judged.verdict is not Verdict.EXACT
-        for name, left in _rooms(judged, thresholds)
+        for name, left in _rooms(judged, thresholds.of(cell.precision))
     ]
     return min(found, key=lambda one: one.left, default=None)
 
 
-def _rooms(judged: Judged, thresholds: Thresholds) -> Iterator[tuple[str, float]]:
+def _rooms(judged: Judged, limits: Limits) -> Iterator[tuple[str, float]]:
     if judged.q_med is not None and len(judged.ratios) > 1:
-        yield "median ratio", 1 - judged.q_med / thresholds.k_med
+        yield "median ratio", 1 - judged.q_med / limits.far_med
     if judged.q_max is not None:
-        yield "largest ratio", 1 - judged.q_max / thresholds.k_max
-    # Above `power` the noise is too large for the gain to be judged at all.
-    if judged.gain is not None and judged.gain.sigma <= thresholds.power:
-        room = max(thresholds.gain_tolerance, thresholds.gain_sigmas * judged.gain.sigma)
+        yield "largest ratio", 1 - judged.q_max / limits.far_max
+    if judged.gain is None:
+        return
+    room = max(limits.gain_tolerance, limits.gain_sigmas * judged.gain.sigma)
+    # Beyond that the noise is too large for the gain to be judged at all.
+    if room <= limits.gain_room:
         yield "gain", 1 - abs(judged.gain.g - 1) / room

@@ -15,7 +15,7 @@ from conformance.gate.decide import (
     settle,
     to_repeat,
 )
-from conformance.records import Cell, CellResult, Results, Thresholds
+from conformance.records import Cell, CellResult, Results
 from conformance.store import RunFolder
 
 #: Cells → what the repetitions of them gave, a round each.
@@ -28,7 +28,6 @@ def check(
     cells: Collection[Cell],
     today: dt.date,
     *,
-    calibrated: Thresholds | None = None,
     strict: bool = False,
     repeat: Repeat | None = None,
 ) -> Decision:
@@ -38,7 +37,7 @@ def check(
     """
     results = run.results()
     plan = run.plan()
-    refuse_incomplete(results, plan, calibrated)
+    refuse_incomplete(results, plan)
     refuse_unmatched(known, {*cells, *plan.cells})
     assessed = assess(results, known, today)
     doubtful = to_repeat(assessed)

@@ -108,13 +108,8 @@ def settle(
     )
 
 
-def refuse_incomplete(
-    results: Results, plan: RunPlan, calibrated: Thresholds | None = None
-) -> None:
-    """Raises ConformanceError for half a matrix, and for one judged by other thresholds.
-
-    Those of the plan count, and those that are `calibrated` now.
-    """
+def refuse_incomplete(results: Results, plan: RunPlan) -> None:
+    """Raises ConformanceError for half a matrix, and for one judged by other thresholds."""
     judged = Counter(cell.id for cell in results.cells)
     planned = Counter(cell.id for cell in plan.cells)
     footer = results.footer
@@ -126,10 +121,10 @@ def refuse_incomplete(
             f"no verdict",
             remedy=f"finish it: conformance run --resume {plan.run}",
         )
-    if results.environment.thresholds not in (plan.thresholds, calibrated):
+    if results.environment.thresholds != Thresholds():
         raise ConformanceError(
-            f"run {plan.run} was judged by other thresholds than it was planned with",
-            remedy=f"judge it by its own: conformance judge {plan.run}",
+            f"run {plan.run} was judged by other thresholds than those of this version",
+            remedy=f"judge it again: conformance judge {plan.run}",
         )
 
 

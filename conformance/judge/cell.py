@@ -1,8 +1,8 @@
 """Judge one cell: the candidate's observations against the truth and the honest runs.
 
 Pure: tensors in, a Judgement out. An observation passes as `exact` when it is bitwise
-one of the honest bf16 runs or the truth rounded to bf16; as `match` when it is no
-further from the truth than honest bf16 runs are.
+one of the honest runs or the truth rounded as they are; as `match` when it is no
+further from the truth than honest runs are.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from torch import Tensor
 from conformance.judge import conclude, verdict
 from conformance.judge.diagnosis import diagnose, extent
 from conformance.judge.evidence import Evidence
-from conformance.judge.measures import floor, gain, metrics, relations, structure, texts, tokens
+from conformance.judge.measures import floor, gain, metrics, structure, texts, tokens
+from conformance.judge.measures import relations as rules
+from conformance.judge.measures.draws import Draws, likelihood
 from conformance.judge.measures.relations import Mismatch, compare_exact
 from conformance.judge.reference import Reference, batches, distances, read_reference
 from conformance.judge.verdict import Judgement
-from conformance.records import Judged, Site, Thresholds, Verdict
+from conformance.records import SAMPLED, Judged, Limits, Relation, Site, Verdict
 
 __all__ = ["Judgement", "Mismatch", "Reference", "compare_exact", "judge_cell", "read_reference"]
 
@@ -33,15 +35,20 @@ def judge_cell(
     equal: Sequence[tuple[str, str]],
     prompt_ids: structure.Ids,
     truth_ids: structure.Ids,
-    thresholds: Thresholds,
+    limits: Limits,
+    relations: Sequence[Relation] = (),
+    draws: Draws | None = None,
+    alone: bool = True,
 ) -> Judgement:
-    """The verdict on one cell.
+    """The verdict on one cell in one precision.
 
-    `reference` maps a member to its observations: "truth" in float32 and at least four
-    honest bf16 runs; or it is what `read_reference` made of that, whose noise floors are
-    then computed once for all candidates. `twin` says that the observations come in pairs
-    of a clean and an edited run; `equal` names pairs that must be bitwise equal.
-    `prompt_ids` are the candidate's token ids of each prompt, `truth_ids` the truth's.
+    `reference` maps a member to its observations: "truth" in float32 and honest runs; or it is
+    what `read_reference` made of that, whose noise floors are then computed once for all
+    candidates. `twin` says that the observations come in pairs of a clean and an edited run;
+    `equal` names pairs that must be bitwise equal. `prompt_ids` are the candidate's token ids
+    of each prompt, `truth_ids` the truth's. `relations` are what other columns show of the
+    cell, `draws` how ids were drawn where they were. Where this precision is `alone`, what
+    a known fault explains is wrong however small it is.
     """
     read = reference if isinstance(reference, Reference) else read_reference(reference, twin=twin)
     if isinstance(read, str):
@@ -50,16 +57,18 @@ def judge_cell(
         return verdict.unknown("the token ids of the prompts were not recorded on both sides")
     observed = {Site.parse(name): tensor for name, tensor in candidate.items()}
     same_ids = structure.prompt_ids(prompt_ids, truth_ids)
-    evidence = Evidence(read, observed, twin=twin, relations=[same_ids])
+    evidence = Evidence(read, observed, twin=twin, relations=[same_ids, *relations])
     _compare_structure(evidence, comparable=same_ids.holds)
     if same_ids.holds:
-        _compare_values(evidence, thresholds)
-        _compare_tokens(evidence, thresholds)
+        _compare_values(evidence, limits)
+        _compare_tokens(evidence, limits)
+        _compare_draws(evidence, draws)
         if twin:
-            _compare_edits(evidence, thresholds)
-        _explain_drift(evidence, thresholds)
-        evidence.relations += [relations.equal_within(observed, read.truth, pair) for pair in equal]
-    return conclude.conclude(evidence, thresholds)
+            _compare_edits(evidence, limits)
+        if alone:
+            _explain_drift(evidence, limits)
+        evidence.relations += [rules.equal_within(observed, read.truth, pair) for pair in equal]
+    return conclude.conclude(evidence, limits)
 
 
 def _compare_structure(evidence: Evidence, *, comparable: bool) -> None:
@@ -78,7 +87,9 @@ def _compare_structure(evidence: Evidence, *, comparable: bool) -> None:
             evidence.settle(site, Verdict.WRONG if said else Verdict.EXACT, said)
         elif said := structure.shape(mine, truth[site]):
             evidence.settle(site, Verdict.STRUCTURE, said)
-        elif said := structure.dtype(mine, evidence.reference.honest[site], site):
+        elif said := structure.dtype(
+            mine, evidence.reference.honest[site], site, evidence.reference.precision
+        ):
             evidence.settle(site, Verdict.DTYPE, said)
         elif said := structure.finite(mine):
             evidence.settle(site, Verdict.NONFINITE, said)
@@ -90,7 +101,7 @@ def _compare_structure(evidence: Evidence, *, comparable: bool) -> None:
             evidence.settle(site, Verdict.UNKNOWN, f"{said}, so later steps cannot be compared")
 
 
-def _compare_values(evidence: Evidence, thresholds: Thresholds) -> None:
+def _compare_values(evidence: Evidence, limits: Limits) -> None:
     """The distance of every remaining tensor of numbers from the truth."""
     open_sites = [site for site in evidence.open() if site.name != "tokens"]
     for site in open_sites:
@@ -101,13 +112,13 @@ def _compare_values(evidence: Evidence, thresholds: Thresholds) -> None:
         evidence.rows[site] = metrics.rows(evidence.observed[site])
     evidence.reference.prepare(evidence.rows)
     evidence.floors.update((site, evidence.reference.floor(site)) for site in evidence.rows)
-    for site, said in relations.aliased(evidence.observed, evidence.floors).items():
+    for site, said in rules.aliased(evidence.observed, evidence.floors).items():
         evidence.settle(site, Verdict.ALIASED, said)
     left = {site: rows for site, rows in evidence.rows.items() if site not in evidence.judged}
-    for site, distance in distances(evidence.reference, left, thresholds):
+    for site, distance in distances(evidence.reference, left, limits):
         mine = evidence.observed[site]
         exact = _is_honest(mine, evidence.reference, site)
-        evidence.judged[site] = _judged(mine, site, distance, exact, thresholds)
+        evidence.judged[site] = _judged(mine, site, distance, exact, limits)
 
 
 def _same_integers(mine: Tensor, truth: Tensor) -> tuple[Verdict, str]:
@@ -120,9 +131,10 @@ def _same_integers(mine: Tensor, truth: Tensor) -> tuple[Verdict, str]:
 
 
 def _is_honest(mine: Tensor, reference: Reference, site: Site) -> bool:
-    """Bitwise one of the honest runs, or the truth itself or rounded to bf16?"""
+    """Bitwise one of the honest runs, or the truth itself, or rounded as they are?"""
     truth = reference.truth[site]
-    known = (truth, truth.to(torch.bfloat16), *reference.honest[site])
+    rounded = truth.to(getattr(torch, reference.precision.dtype))
+    known = (truth, rounded, *reference.honest[site])
     return any(_same_values(mine, other) for other in known)
 
 
@@ -134,16 +146,16 @@ def _same_values(left: Tensor, right: Tensor) -> bool:
 
 
 def _judged(
-    tensor: Tensor, site: Site, distance: floor.Distance, exact: bool, thresholds: Thresholds
+    tensor: Tensor, site: Site, distance: floor.Distance, exact: bool, limits: Limits
 ) -> Judged:
     if exact:
-        kind, said = Verdict.EXACT, "bitwise equal to an honest bf16 run"
-    elif floor.within(distance, thresholds):
+        kind, said = Verdict.EXACT, "bitwise equal to an honest run"
+    elif floor.within(distance, limits):
         kind, said = Verdict.MATCH, ""
-    elif floor.drifts(distance, thresholds):
-        kind, said = Verdict.DRIFT, "a little beyond the noise, on most tokens alike"
+    elif floor.drifts(distance):
+        kind, said = Verdict.DRIFT, _beyond(distance)
     else:
-        kind, said = Verdict.WRONG, _wrong(distance, thresholds)
+        kind, said = Verdict.WRONG, _wrong(distance, limits)
     extra: dict[str, float] = {}
     if distance.smallest_local is not None:
         extra["smallest_local"] = distance.smallest_local
@@ -169,14 +181,19 @@ def _judged(
     )
 
 
-def _wrong(distance: floor.Distance, thresholds: Thresholds) -> str:
+def _beyond(distance: floor.Distance) -> str:
+    most = f"{distance.q_max:.3g} × noise at most, {distance.q_med:.3g} × for the median token"
+    return f"coarser than honest runs: {most}"
+
+
+def _wrong(distance: floor.Distance, limits: Limits) -> str:
     if not distance.zero:
         return "not zero where the truth and every honest run are exactly zero"
-    if distance.massive > 1 and distance.q_max <= thresholds.k_max:
+    if distance.massive > 1 and distance.q_max <= limits.k_max:
         return f"a massive activation is {distance.massive_ulps:.0f} bf16 steps off"
-    if distance.shift > 1 and distance.q_max <= thresholds.k_max:
+    if distance.shift > 1 and distance.q_max <= limits.k_max:
         return f"shifted as a whole, {distance.shift:.3g} times as far as allowed"
-    off = [t for t, ratio in enumerate(distance.ratios) if ratio > thresholds.k_max]
+    off = [t for t, ratio in enumerate(distance.ratios) if ratio > limits.k_max]
     total = len(distance.ratios)
     if total == 1 or not off:
         return f"{distance.q_med:.3g} × noise"
@@ -184,7 +201,7 @@ def _wrong(distance: floor.Distance, thresholds: Thresholds) -> str:
     return f"{which} off, by up to {distance.q_max:.3g} × noise"
 
 
-def _compare_tokens(evidence: Evidence, thresholds: Thresholds) -> None:
+def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
     """Every chosen id against the truth's logits of its own context."""
     chosen: list[tuple[str, tokens.Choice]] = []
     for site in evidence.open():
@@ -200,7 +217,11 @@ def _compare_tokens(evidence: Evidence, thresholds: Thresholds) -> None:
             evidence.settle(site, Verdict.WRONG, f"{mine.tolist()} is no id of {size}")
             continue
         choice = tokens.choice(
-            int(mine), honest.truth.flatten(), honest.members.flatten(1), thresholds
+            int(mine),
+            honest.truth.flatten(),
+            honest.members.flatten(1),
+            limits,
+            evidence.reference.precision,
         )
         chosen.append((str(site), choice))
         evidence.settle(
@@ -211,9 +232,12 @@ def _compare_tokens(evidence: Evidence, thresholds: Thresholds) -> None:
             margin=choice.margin,
             noise=choice.noise,
         )
-    together = tokens.flips(chosen)
-    if together is not None:
-        evidence.relations.append(together)
+    for together in (
+        tokens.flips(chosen),
+        tokens.follow_logits(evidence.observed, evidence.reference.truth),
+    ):
+        if together is not None:
+            evidence.relations.append(together)
 
 
 def _token(choice: tokens.Choice) -> tuple[Verdict, str]:
@@ -226,17 +250,34 @@ def _token(choice: tokens.Choice) -> tuple[Verdict, str]:
     return (Verdict.MATCH if choice.benign else Verdict.WRONG), said
 
 
-def _explain_drift(evidence: Evidence, thresholds: Thresholds) -> None:
+def _explain_drift(evidence: Evidence, limits: Limits) -> None:
     """What a known fault explains is no drift, however small it is."""
     for site, item in evidence.judged.items():
         if item.verdict is Verdict.DRIFT:
-            found = diagnose.explain_value(evidence, site, thresholds)
+            found = diagnose.explain_value(evidence, site, limits)
             if found:
                 said = f"holds {found[0].words}"
                 evidence.judged[site] = replace(item, verdict=Verdict.WRONG, message=said)
 
 
-def _compare_edits(evidence: Evidence, thresholds: Thresholds) -> None:
+def _compare_draws(evidence: Evidence, draws: Draws | None) -> None:
+    """Are the ids that were drawn as likely as draws of the truth?"""
+    if draws is None:
+        return
+    drawn = {
+        site: (evidence.reference.truth[logits], int(evidence.observed[site]))
+        for site in evidence.observed
+        if site.name == SAMPLED
+        and evidence.observed[site].numel() == 1
+        and (logits := replace(site, name="logits")) in evidence.reference.truth
+        and 0 <= int(evidence.observed[site]) < evidence.reference.truth[logits].numel()
+    }
+    likely = likelihood(list(drawn.values()), draws)
+    if likely is not None:
+        evidence.relations.append(likely)
+
+
+def _compare_edits(evidence: Evidence, limits: Limits) -> None:
     """The effect of the write at every observation that both runs have."""
     twins: dict[Site, gain.Twin] = {}
     for after in sorted(evidence.floors, key=verdict.order):
@@ -248,14 +289,13 @@ def _compare_edits(evidence: Evidence, thresholds: Thresholds) -> None:
     found: dict[Site, gain.Change] = {}
     for batch in batches(twins, lambda site: metrics.shape_of_rows(evidence.observed[site])):
         found.update(
-            zip(batch, gain.changes([twins[site] for site in batch], thresholds), strict=True)
+            zip(
+                batch,
+                gain.changes([twins[site] for site in batch], limits),
+                strict=True,
+            )
         )
-    changes = {site: found[site] for site in twins}
-    uneven = {
-        name: gain.unevenness([change for site, change in changes.items() if site.name == name])
-        for name in {site.name for site in changes}
-    }
-    for site, change in changes.items():
-        effect = gain.effect(change, uneven[site.name], thresholds)
+    for site, change in ((site, found[site]) for site in twins):
+        effect = gain.effect(change, limits)
         evidence.effects[site] = effect
         evidence.judged[site] = replace(evidence.judged[site], gain=effect.gain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from conformance.judge import verdict
 from conformance.judge.diagnosis import diagnose, extent
@@ -10,23 +10,27 @@ from conformance.judge.evidence import Evidence
 from conformance.judge.measures.gain import Effect, Landing
 from conformance.judge.measures.structure import PROMPT_IDS
 from conformance.judge.verdict import Judgement
-from conformance.records import Judged, Relation, Site, Thresholds, Verdict
+from conformance.records import Judged, Limits, Relation, Site, Verdict
 
 #: The write has an effect, but another one.
 _OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
 
 
-def conclude(evidence: Evidence, thresholds: Thresholds) -> Judgement:
+def conclude(evidence: Evidence, limits: Limits) -> Judgement:
     """The first verdict of the order that fits, with its reason."""
     judged = tuple(evidence.judged[site] for site in sorted(evidence.judged, key=verdict.order))
     claims = [(item.verdict, _observed(item.verdict, judged)) for item in _one_each(judged)]
-    claims += [_broken(relation) for relation in evidence.relations if not relation.holds]
+    claims += [
+        _broken(relation)
+        for relation in evidence.relations
+        if relation.gates and not relation.holds
+    ]
     if evidence.twin:
         claims += _interventions(evidence, claims)
     decided = verdict.first([kind for kind, _ in claims])
     reason = next((said for kind, said in claims if kind is decided), "nothing was observed")
     worst = verdict.worst(judged)
-    diagnosed = diagnose.diagnose(evidence, decided, thresholds)
+    diagnosed = diagnose.diagnose(evidence, decided, limits)
     return Judgement(
         verdict=decided,
         reason=reason,
@@ -53,9 +57,9 @@ def _observed(kind: Verdict, judged: Sequence[Judged]) -> str:
     if worst is not None:
         furthest = f"{worst.q_max:.2f} × noise at {verdict.place(Site.parse(worst.site))}"
     if kind is Verdict.EXACT:
-        return f"all {len(judged)} observations are bitwise those of honest bf16 runs"
+        return f"all {len(judged)} observations are bitwise those of honest runs"
     if kind is Verdict.MATCH:
-        within = f"all {len(judged)} observations are within the noise of honest bf16 runs"
+        within = f"all {len(judged)} observations are within the noise of honest runs"
         return f"{within}; furthest {furthest}" if furthest else within
     said = f"{verdict.places(names)}: {those[0].message}"
     if kind in {Verdict.WRONG, Verdict.DRIFT}:
@@ -87,7 +91,25 @@ def _interventions(
     sound = {
         site: effect for site, effect in effects.items() if not _clean_is_wrong(evidence, site)
     }
-    return [*_landed(sound), *_leaks(sound)]
+    claims = [*_landed(sound), *_leaks(sound)]
+    if sound and not claims and not _arrived(effects):
+        words = "the write was read back, but nothing after it shows with power that it arrived"
+        return [(Verdict.VACUOUS, words)]
+    return claims
+
+
+def _arrived(effects: Mapping[Site, Effect]) -> bool:
+    """Did the write land at an observation downstream of where it was made?
+
+    The first observation that the truth's write changes may be a read-back of the write itself.
+    """
+    touched = [site for site, effect in effects.items() if effect.landing is not Landing.UNTOUCHED]
+    first = min((verdict.depth(site) for site in touched), default=None)
+    return any(
+        effects[site].landing is Landing.LANDED and verdict.depth(site) > first
+        for site in touched
+        if first is not None
+    )
 
 
 def _clean_is_wrong(evidence: Evidence, site: Site) -> bool:

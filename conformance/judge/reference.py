@@ -1,4 +1,4 @@
-"""The truth and the honest bf16 runs of one cell, and the noise floor they give."""
+"""The truth of one cell and its honest runs in one precision: the noise floor they give."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from conformance.generated_tokens import in_precision
 from conformance.judge.diagnosis.predictions import Known
 from conformance.judge.measures import floor, metrics
-from conformance.records import Site, Thresholds
+from conformance.records import Limits, Precision, Site
 
-#: Fewer honest runs do not show how far honest runs can be apart.
-FEWEST_MEMBERS = 4
+#: Fewer honest runs do not show how far honest runs can be apart. In float32 the limit is a
+#: hundred times what they show, in bf16 a few times.
+FEWEST_MEMBERS: Mapping[Precision, int] = {Precision.BF16: 4, Precision.FLOAT32: 2}
 
 #: Elements of the truth in one batch: 4 MB of them in float64, ten times that with the runs.
 _BATCH = 1 << 19
@@ -43,11 +45,13 @@ def batches(
 
 @dataclass(slots=True, eq=False)
 class Reference:
-    """The truth and the honest bf16 runs, by site."""
+    """The truth and the honest runs in one precision, by site. `mixture`: it has routers."""
 
     truth: Mapping[Site, Tensor]
     honest: Mapping[Site, tuple[Tensor, ...]]
     auxiliary: Mapping[Site, Tensor] = field(default_factory=dict)
+    precision: Precision = Precision.BF16
+    mixture: bool = False
     _floors: dict[Site, floor.Floor] = field(default_factory=dict)
     _known: dict[Site, Known] = field(default_factory=dict)
 
@@ -96,6 +100,8 @@ class Reference:
             ),
             [None if twin is None else self._floors[twin].scale for twin in twins],
             centred=sites[0].name == "logits",
+            precision=self.precision,
+            mixture=self.mixture,
         )
         self._floors.update(zip(sites, honest, strict=True))
 
@@ -117,38 +123,53 @@ class Reference:
 
 
 def distances(
-    reference: Reference, rows: Mapping[Site, Tensor], thresholds: Thresholds
+    reference: Reference, rows: Mapping[Site, Tensor], limits: Limits
 ) -> Iterator[tuple[Site, floor.Distance]]:
     """How far a candidate's rows (float64 [T, D], finite) are from the truth, by site."""
     for batch in batches(rows, lambda site: (len(rows[site]), rows[site].shape[-1])):
         honest = [reference.floor(site) for site in batch]
-        found = floor.measures([rows[site] for site in batch], honest, thresholds)
+        found = floor.measures([rows[site] for site in batch], honest, limits)
         yield from zip(batch, found, strict=True)
 
 
-def read_reference(reference: Mapping[str, Mapping[str, Tensor]], *, twin: bool) -> Reference | str:
-    """The reference by site, or what is wrong with it in words: then nothing can be judged."""
+def read_reference(
+    reference: Mapping[str, Mapping[str, Tensor]],
+    *,
+    twin: bool,
+    precision: Precision = Precision.BF16,
+    mixture: bool = False,
+) -> Reference | str:
+    """The reference by site with the members that compute in this precision, or what is wrong
+    with it in words: then nothing can be judged.
+    """
+    kept = (TRUTH, AUXILIARY)
     members = {
         name: {Site.parse(site): tensor for site, tensor in values.items()}
         for name, values in reference.items()
+        if name in kept or in_precision(name, precision)
     }
     truth = members.pop(TRUTH, {})
     auxiliary = members.pop(AUXILIARY, {})
-    flaw = next(_flaws(truth, members, twin=twin), "")
+    flaw = next(_flaws(truth, members, precision, twin=twin), "")
     if flaw:
         return flaw
     honest = {site: tuple(values[site] for values in members.values()) for site in truth}
-    return Reference(truth, honest, auxiliary)
+    return Reference(truth, honest, auxiliary, precision, mixture)
 
 
 def _flaws(
-    truth: Mapping[Site, Tensor], members: Mapping[str, Mapping[Site, Tensor]], *, twin: bool
+    truth: Mapping[Site, Tensor],
+    members: Mapping[str, Mapping[Site, Tensor]],
+    precision: Precision,
+    *,
+    twin: bool,
 ) -> Iterator[str]:
     """Why this reference cannot be judged by."""
     if not truth:
         yield "it has no truth"
-    if len(members) < FEWEST_MEMBERS:
-        yield f"it has {len(members)} honest bf16 runs, at least {FEWEST_MEMBERS} are needed"
+    fewest = FEWEST_MEMBERS[precision]
+    if len(members) < fewest:
+        yield f"it has {len(members)} honest {precision} runs, at least {fewest} are needed"
     if twin and {site.run for site in truth} != {"clean", "edited"}:
         yield "an intervention needs a clean and an edited run"
     yield from _misshapen(truth, members)

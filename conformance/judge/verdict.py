@@ -69,6 +69,11 @@ def order(site: Site) -> tuple[str, int, int, float, str]:
     return site.run, site.prompt, site.step, layer, site.name
 
 
+def depth(site: Site) -> tuple[int, float]:
+    """How far along a run an observation is made: by step, then by layer, the logits last."""
+    return site.step, math.inf if site.layer is None else site.layer
+
+
 def place(site: Site) -> str:
     """Where an observation was made, in words: "logits of prompt 1, step 2, edited run"."""
     name = site.name if site.layer is None else f"{site.name} after layer {site.layer}"

@@ -2,7 +2,9 @@
 
 from conformance.records.asked import (
     CHOSEN,
+    GREEDY,
     PARTS,
+    SAMPLED,
     Backend,
     Case,
     Cell,
@@ -22,18 +24,20 @@ from conformance.records.base import (
     to_json,
 )
 from conformance.records.judged import (
+    BF16_LIMITS,
+    FLOAT32_LIMITS,
     NEUTRAL,
     PASSING,
     SCHEMA,
+    Answer,
     Attribution,
-    Calibration,
     CellResult,
     Environment,
     Footer,
     Gain,
     Judged,
+    Limits,
     ModelInfo,
-    ModelScores,
     Relation,
     Results,
     RunInfo,
@@ -41,6 +45,7 @@ from conformance.records.judged import (
     Side,
     Thresholds,
     Verdict,
+    widened,
 )
 from conformance.records.observed import (
     Group,
@@ -49,14 +54,18 @@ from conformance.records.observed import (
 )
 
 __all__ = [
+    "BF16_LIMITS",
     "CHOSEN",
+    "FLOAT32_LIMITS",
+    "GREEDY",
     "NEUTRAL",
     "PARTS",
     "PASSING",
+    "SAMPLED",
     "SCHEMA",
+    "Answer",
     "Attribution",
     "Backend",
-    "Calibration",
     "Case",
     "Cell",
     "CellResult",
@@ -67,9 +76,9 @@ __all__ = [
     "Group",
     "Job",
     "Judged",
+    "Limits",
     "Model",
     "ModelInfo",
-    "ModelScores",
     "Outcome",
     "Part",
     "Precision",
@@ -88,4 +97,5 @@ __all__ = [
     "from_json",
     "record",
     "to_json",
+    "widened",
 ]

@@ -210,7 +210,8 @@ class Site:
 
 
 #: Names of what holds the ids that a run went on with: chosen greedily, or drawn or forced.
-CHOSEN = ("tokens", "sampled")
+GREEDY, SAMPLED = "tokens", "sampled"
+CHOSEN = (GREEDY, SAMPLED)
 
 _SITE = re.compile(r"(?:(\w+)/)?p(\d+)/s(\d+)/([A-Za-z_]\w*)(?:\.(\d+))?")
 

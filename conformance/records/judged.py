@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any
 
-from conformance.records.asked import Column
+from conformance.records.asked import Column, Precision
 from conformance.records.base import record
 from conformance.records.observed import Group
 
@@ -15,7 +15,9 @@ SCHEMA = "conformance-results/3"
 
 
 class Verdict(StrEnum):
-    """The judgement on one cell. Only `exact` and `match` pass."""
+    """The judgement on one cell. Only `exact` and `match` pass; `drift` is shown and counted,
+    but fails no run by itself: the trace means the same, the engine computes more coarsely.
+    """
 
     EXACT = "exact"
     MATCH = "match"
@@ -50,7 +52,7 @@ class Verdict(StrEnum):
 
     @property
     def fails(self) -> bool:
-        return not (self.passes or self.neutral)
+        return not (self.passes or self.neutral or self is Verdict.DRIFT)
 
 
 PASSING = frozenset({Verdict.EXACT, Verdict.MATCH})
@@ -58,65 +60,78 @@ NEUTRAL = frozenset({Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNTESTABLE})
 
 
 @record()
-class Thresholds:
-    """What the judge gates on. Units: multiples of the bf16 noise floor, except as said."""
+class Limits:
+    """What the judge gates on in one precision. Units: multiples of that precision's noise
+    floor, except as said; the reasons are in docs/numerics.md.
 
-    k_med: float = 1.25
-    k_max: float = 2.0
-    drift_max: float = 10.0
-    drift_spread: float = 0.5
-    gain_tolerance: float = 0.1
-    gain_sigmas: float = 4.0
-    off_axis: float = 0.5
-    power: float = 0.1
-    margin: float = 4.0
-    source: str = "docs/numerics.md"
-
-
-@record()
-class ModelScores:
-    """What honest runs held out of the ensemble reached on one model's clean cases.
-
-    `med` and `max` are what the model needs (split-conformal quantiles of Q_med and Q_max),
-    `largest_med` and `largest_max` the most that was seen, at `worst`. `alarms` of the
-    `held_out` runs are beyond the thresholds.
-    """
-
-    model: str
-    cases: int
-    held_out: int
-    med: float
-    max: float
-    largest_med: float
-    largest_max: float
-    worst: str
-    alarms: int
-
-
-@record()
-class Calibration:
-    """`calibration.json`: the thresholds and where they come from.
-
-    One alarm in `cases_per_alarm` clean cases is accepted. `models` need what they need;
-    those in `beyond` need more than the caps. `scores` names the scores that all of this
-    was computed from, `digest` everything else in the file.
+    Up to `k_med` (the median over tokens) and `k_max` (any one token) a value is a match, up to
+    `far_med` and `far_max` it drifts, beyond them it is wrong. A gain is 1 within
+    `gain_tolerance` (of the effect) or `gain_sigmas` of its own noise, and says nothing where
+    that is more than `gain_room`; off-axis likewise within `off_axis`. `leak` is what a row
+    that nothing is written to may change by (one engine, so a rounding or two), `margin` how
+    far below the best a chosen token's logit may lie.
     """
 
     k_med: float
     k_max: float
-    cap_med: float
-    cap_max: float
-    cases_per_alarm: int
-    cases: int
-    held_out: int
-    alarms: int
-    date: str
-    device: str
-    versions: Mapping[str, str]
-    models: tuple[ModelScores, ...]
-    beyond: tuple[str, ...]
-    scores: str
-    digest: str = ""
+    far_med: float
+    far_max: float
+    gain_tolerance: float
+    gain_sigmas: float
+    gain_room: float
+    off_axis: float
+    leak: float
+    margin: float
+
+
+#: A hundred times above what float32 does to a value, and six hundred below what bf16 does.
+FLOAT32_LIMITS = Limits(
+    k_med=100.0,
+    k_max=100.0,
+    far_med=100.0,
+    far_max=100.0,
+    gain_tolerance=2.0**-12,
+    gain_sigmas=100.0,
+    gain_room=0.5,
+    off_axis=2.0**-12,
+    leak=10.0,
+    margin=100.0,
+)
+#: Shown from 1.5 and 3 times the floor on, wrong where half of bf16's eight bits are gone.
+BF16_LIMITS = Limits(
+    k_med=1.5,
+    k_max=3.0,
+    far_med=16.0,
+    far_max=16.0,
+    gain_tolerance=0.25,
+    gain_sigmas=8.0,
+    gain_room=0.5,
+    off_axis=0.5,
+    leak=16.0,
+    margin=8.0,
+)
+
+
+@record()
+class Thresholds:
+    """The limits of both precisions, and who set them."""
+
+    float32: Limits = FLOAT32_LIMITS
+    bf16: Limits = BF16_LIMITS
+    source: str = "docs/numerics.md"
+
+    def of(self, precision: Precision) -> Limits:
+        return self.float32 if precision is Precision.FLOAT32 else self.bf16
+
+
+def widened(thresholds: Thresholds, factor: float) -> Thresholds:
+    """Every limit of both precisions so many times as wide."""
+
+    def wider(limits: Limits) -> Limits:
+        return Limits(*(factor * getattr(limits, each.name) for each in fields(Limits)))
+
+    source = thresholds.source if factor == 1 else f"{thresholds.source}, {factor:g} times as wide"
+    return Thresholds(wider(thresholds.float32), wider(thresholds.bf16), source)
 
 
 @record()
@@ -155,11 +170,12 @@ class Judged:
 
 @record()
 class Relation:
-    """A rule that needs no tolerance, and whether it held."""
+    """A rule that needs no tolerance, and whether it held. One that does not gate is shown."""
 
     name: str
     holds: bool
     detail: str = ""
+    gates: bool = True
 
 
 class Side(StrEnum):
@@ -184,8 +200,30 @@ class Attribution:
 
 
 @record()
+class Answer:
+    """What one precision says of a cell: its verdict, and the evidence for it."""
+
+    precision: Precision
+    verdict: Verdict
+    reason: str
+    seconds: float = 0.0
+    observations: tuple[Judged, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    worst_site: str = ""
+    worst_ratio: float | None = None
+    detail: str = ""
+    harness: bool = False
+    diagnosis: str = ""
+
+
+@record()
 class CellResult:
-    """A cell with its verdict and the evidence for it: one entry of `cells`."""
+    """A cell with its verdict and the evidence for it: one entry of `cells`.
+
+    The verdict is decided by what the cell means (in float32) and by its numerics (in bf16);
+    the evidence is that of `precision`, whose own verdict is `decided` (where it is another than
+    the cell's), and `beside` is the other precision's answer.
+    """
 
     id: str
     model: str
@@ -208,6 +246,24 @@ class CellResult:
     expected: str = ""
     layers: Mapping[str, int] = field(default_factory=dict)
     prompt_ids: tuple[tuple[int, ...], ...] = ()
+    precision: Precision = Precision.BF16
+    decided: Verdict | None = None
+    beside: Answer | None = None
+
+    @property
+    def meaning(self) -> Verdict | None:
+        """The verdict in float32; None where nothing was gathered in it."""
+        return self._verdict_in(Precision.FLOAT32)
+
+    @property
+    def numerics(self) -> Verdict | None:
+        """The verdict in bf16; None where nothing was gathered in it."""
+        return self._verdict_in(Precision.BF16)
+
+    def _verdict_in(self, precision: Precision) -> Verdict | None:
+        if precision is self.precision:
+            return self.decided or self.verdict
+        return self.beside.verdict if self.beside else None
 
 
 @record()
@@ -246,9 +302,7 @@ class RunInfo:
 
 @record()
 class Environment:
-    """The parent's machine and versions, the thresholds the judge used and, where they were
-    calibrated, how.
-    """
+    """The parent's machine and versions, and the thresholds the judge used."""
 
     python: str
     platform: str
@@ -256,7 +310,6 @@ class Environment:
     devices: tuple[str, ...]
     versions: Mapping[str, str]
     thresholds: Thresholds
-    calibration: Calibration | None = None
 
 
 @record()

@@ -7,6 +7,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+from conformance.records.asked import Precision
 from conformance.records.base import record
 
 
@@ -46,6 +47,7 @@ class Group:
 
     model: str
     backend: str
+    precision: Precision = Precision.BF16
     status: Status = Status.OK
     reason: str = ""
     layout: str = ""

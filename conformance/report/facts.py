@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-from conformance.records import Group, Results
+from conformance.records import Group, Precision, Results
 from conformance.report import figures
 from conformance.report.findings import Summary, by_backend, by_group
 from conformance.report.words import number
@@ -108,8 +108,9 @@ def run_facts(
         ("Python", environment.python),
     ]
     thresholds = [
-        (key, value if isinstance(value, str) else number(value))
-        for key, value in asdict(environment.thresholds).items()
+        (f"{precision}: {key}", number(value))
+        for precision in Precision
+        for key, value in asdict(environment.thresholds.of(precision)).items()
     ]
     merged = [
         (one.run.id, f"{', '.join(one.environment.devices)}, {one.run.command}") for one in sources

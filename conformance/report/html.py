@@ -9,7 +9,6 @@ from pathlib import Path
 
 from conformance.records import Results
 from conformance.report import (
-    calibration_section,
     changes_section,
     facts,
     findings,
@@ -114,7 +113,6 @@ def render(results: Results, besides: Besides | None = None) -> str:
     """The page's text."""
     besides = besides or Besides()
     parts = besides.parts or parts_of(results, besides.origin)
-    calibration = results.environment.calibration
     return page.render(
         "run.html.j2",
         SCRIPTS,
@@ -130,7 +128,6 @@ def render(results: Results, besides: Besides | None = None) -> str:
                 None,
                 (
                     changes_section.section(besides.changes) if besides.changes else None,
-                    calibration_section.section(calibration) if calibration else None,
                     besides.tested,
                 ),
             )

@@ -93,7 +93,7 @@ def _refuse(runs: Sequence[Results]) -> None:
         if _limits(run) != _limits(first):
             raise ConformanceError(
                 f"runs {first.run.id} and {run.run.id} were judged by different thresholds",
-                remedy="judge both by the same: conformance judge RUN --calibration FILE",
+                remedy="judge both again: conformance judge RUN",
             )
 
 
@@ -167,7 +167,6 @@ def _environment(runs: Sequence[Results]) -> Environment:
             for name in packages
         },
         thresholds=every[0].thresholds,
-        calibration=every[0].calibration,
     )
 
 

@@ -84,13 +84,13 @@ def _parts_of_model(
     cells: Sequence[CellResult],
     origin: Mapping[str, tuple[str, str]],
 ) -> dict[tuple[str, str], str]:
-    by_backend = {group.backend: group for group in groups}
+    by_backend = {(group.backend, group.precision): group for group in groups}
     same: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
     for cell in cells:
         same[cell.scenario, cell.case].append(cell)
     parts = {}
     for key, members in _members(cells).items():
-        group = by_backend.get(key[1])
+        group = by_backend.get((key[1], members[0].precision))
         details = [
             _detail(
                 cell,

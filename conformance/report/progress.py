@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.engine_settings import MARK
-from conformance.records import Cell, Status
+from conformance.records import Cell, Precision, Status
 from conformance.report.render.terminal import shown
 from conformance.runner.events import (
     CellFinished,
@@ -26,6 +27,7 @@ from conformance.runner.events import (
     GroupStarted,
     WorkerDied,
 )
+from conformance.store import gathered_in
 
 
 @dataclass
@@ -126,10 +128,12 @@ class Progress:
         cells: Sequence[Cell],
         console: Console,
         now: Callable[[], float] = time.monotonic,
+        precisions: Sequence[Precision] = (Precision.BF16,),
     ) -> None:
         planned: dict[str, set[str]] = {}
-        for cell in cells:
-            planned.setdefault(f"{cell.model}:{cell.backend}", set()).add(cell.key)
+        for cell, precision in product(cells, precisions):
+            column = gathered_in(cell.backend, precision)
+            planned.setdefault(f"{cell.model}:{column}", set()).add(cell.key)
         self.board = Board(planned, now)
         self._console = console
         self._live = (

@@ -38,7 +38,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "devices": "The devices' names.",
         "versions": "Package → version, of the parent process.",
         "thresholds": "What the judge gated on.",
-        "calibration": "How the thresholds were set; null when they were given by hand.",
     },
     "Calibration": {
         "k_med": "Threshold on the median token.",

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text as Line
 
 from conformance.errors import ConformanceError
-from conformance.records import CellResult, Judged, Results, Thresholds, Verdict
+from conformance.records import CellResult, Judged, Limits, Results, Verdict
 from conformance.report.figures import magnitude
 from conformance.report.findings import Summary, by_group, findings, headline_of
 from conformance.report.payload import repro_command
@@ -122,7 +122,7 @@ def show(results: Results, cell_id: str, console: Console) -> None:
     _meaning(results, cell, console)
     if cell.observations:
         console.print()
-        blocks([_observations(cell.observations, about.thresholds)], console)
+        blocks([_observations(cell.observations, about.thresholds.of(cell.precision))], console)
     for relation in cell.relations:
         holds = (Verdict.EXACT, "holds") if relation.holds else (Verdict.WRONG, "broken")
         words = line(verdict_text(*holds))
@@ -152,15 +152,15 @@ def _meaning(results: Results, cell: CellResult, console: Console) -> None:
         console.print(Line(f"\n{shown(paragraph)}", style="dim"))
 
 
-def _observations(observations: Sequence[Judged], thresholds: Thresholds) -> Table:
+def _observations(observations: Sequence[Judged], limits: Limits) -> Table:
     figures = ("median", "worst", "error", "floor", "detectable", "gain")
     ordered = sorted(observations, key=lambda j: (ORDER[j.verdict], -magnitude(j.q_max)))
     rows = tuple(
         (
             judged.site,
             verdict_text(judged.verdict),
-            times(judged.q_med, thresholds.k_med),
-            times(judged.q_max, thresholds.k_max),
+            times(judged.q_med, limits.k_med),
+            times(judged.q_max, limits.k_max),
             number(judged.error),
             number(judged.floor),
             "–" if judged.smallest is None else percent(judged.smallest),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from conformance.records import CellResult, Group, Judged, Thresholds
+from conformance.records import CellResult, Group, Judged, Limits, Thresholds
 from conformance.report import figures
 from conformance.report.verdict_styles import LOOKS
 
@@ -56,8 +56,8 @@ def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
         sentences.append(f"At fault: {_ended(str(cell.attribution))}")
     sentences += [
         *_where(cell, context),
-        *_gain(cell, context.thresholds),
-        *_passed(cell, context.thresholds),
+        *_gain(cell, context.thresholds.of(cell.precision)),
+        *_passed(cell, context.thresholds.of(cell.precision)),
         *_relations(cell),
         *_elsewhere(cell, context.siblings),
     ]
@@ -102,19 +102,19 @@ def _where(cell: CellResult, context: Context) -> Iterable[str]:
             sentence += f", on pipeline stage {stage + 1} of {len(bounds) + 1}"
         yield f"{sentence}."
     if cell.worst_ratio is not None:
-        limit = context.thresholds.k_max
+        limit = context.thresholds.of(cell.precision).far_max
         yield (
             f"The worst value is {times(cell.worst_ratio, limit)} the noise floor"
             f"{f' at {cell.worst_site}' if cell.worst_site else ''}; {times(limit)} is allowed."
         )
 
 
-def _gain(cell: CellResult, thresholds: Thresholds) -> Iterable[str]:
+def _gain(cell: CellResult, limits: Limits) -> Iterable[str]:
     gains = [(judged.site, judged.gain) for judged in cell.observations if judged.gain is not None]
     if not gains:
         return
     site, gain = max(gains, key=lambda pair: figures.off(pair[1]))
-    room = max(thresholds.gain_tolerance, thresholds.gain_sigmas * gain.sigma)
+    room = max(limits.gain_tolerance, limits.gain_sigmas * gain.sigma)
     if abs(gain.g - 1) <= room:
         yield (
             f"The write landed at all of {len(gains)} places: its gain is within "
@@ -124,11 +124,11 @@ def _gain(cell: CellResult, thresholds: Thresholds) -> Iterable[str]:
     yield (
         f"The write's gain is furthest from 1 at {site}: "
         f"{number(gain.g)} ± {number(gain.sigma)} (1: it landed, 0: it had no effect), "
-        f"off-axis {number(gain.h)} (limit {number(thresholds.off_axis)} and the noise)."
+        f"off-axis {number(gain.h)} (limit {number(limits.off_axis)} and the noise)."
     )
 
 
-def _passed(cell: CellResult, thresholds: Thresholds) -> Iterable[str]:
+def _passed(cell: CellResult, limits: Limits) -> Iterable[str]:
     """How far a pass is from failing, and what would have failed it."""
     if not cell.verdict.passes:
         return
@@ -141,9 +141,8 @@ def _passed(cell: CellResult, thresholds: Thresholds) -> Iterable[str]:
             f"{percent(sizes[0])} (best place) to {percent(sizes[1])} (worst place)."
         )
     gains = [judged.gain for judged in cell.observations if judged.gain is not None]
-    sure = [gain.sigma for gain in gains if gain.sigma <= thresholds.power]
-    if sure:
-        room = max(thresholds.gain_tolerance, thresholds.gain_sigmas * min(sure))
+    rooms = [max(limits.gain_tolerance, limits.gain_sigmas * gain.sigma) for gain in gains]
+    if rooms and (room := min(rooms)) <= limits.gain_room:
         yield f"A write of another size would have been found from {percent(room)} of it."
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.measures import metrics, relations, texts, tokens
-from conformance.records import Site
+from conformance.records import Precision, Site
 
 #: First that fits decides.
 ORDER = (
@@ -129,7 +129,7 @@ def honest(site: Site, truth: Values, members: Sequence[Values]) -> Honest:
         before = honest(clean, truth, members).scale
         scale = torch.where(scale == 0, before, scale)
     squared = metrics.norm(runs - rows, mask).square().mean(dim=0)
-    noise = (squared + (metrics.ROUNDING * scale).square()).sqrt()
+    noise = (squared + (metrics.ROUNDING[Precision.BF16] * scale).square()).sqrt()
     return Honest(rows, runs, mask, scale, noise, shift)
 
 

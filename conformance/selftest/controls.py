@@ -17,7 +17,7 @@ from unittest import mock
 from conformance.errors import ConformanceError
 from conformance.judge.evidence import Evidence
 from conformance.judge.measures import floor, gain, relations, structure, tokens
-from conformance.records import Relation, Thresholds, Verdict
+from conformance.records import Limits, Relation, Thresholds, Verdict
 from conformance.verdicts import columns
 
 
@@ -57,15 +57,15 @@ def _holds(_: Any, __: Any, pair: tuple[str, str]) -> Relation:
     return Relation(" ≡ ".join(pair), holds=True)
 
 
-def _landed(change: gain.Change, uneven: float, thresholds: Thresholds) -> gain.Effect:
-    found = effect(change, uneven, thresholds)
+def _landed(change: gain.Change, limits: Limits) -> gain.Effect:
+    found = effect(change, limits)
     untouched = found.landing is gain.Landing.UNTOUCHED
     landing = found.landing if untouched else gain.Landing.LANDED
     return replace(found, landing=landing, without=(), reached=())
 
 
-def _no_leak(change: gain.Change, uneven: float, thresholds: Thresholds) -> gain.Effect:
-    return replace(effect(change, uneven, thresholds), leaking=())
+def _no_leak(change: gain.Change, limits: Limits) -> gain.Effect:
+    return replace(effect(change, limits), leaking=())
 
 
 effect = gain.effect
@@ -88,6 +88,15 @@ def _measured(**changed: Any) -> Callable[[], AbstractContextManager[Any]]:
     return lambda: mock.patch.object(floor, "measures", lenient)
 
 
+def widened(*names: str, by: float = math.inf) -> Callable[[Thresholds], Thresholds]:
+    """The thresholds of both precisions with these limits so many times as wide."""
+
+    def change(limits: Limits) -> Limits:
+        return replace(limits, **{name: by * getattr(limits, name) for name in names})
+
+    return lambda known: replace(known, float32=change(known.float32), bf16=change(known.bf16))
+
+
 @contextmanager
 def _one_stage_ignored() -> Iterator[None]:
     with mock.patch.object(columns, "compare_exact", return_value=()):
@@ -102,8 +111,8 @@ CONTROLS: Mapping[str, Control] = {
         Control("dtype", _settled_as_exact(Verdict.DTYPE)),
         Control("finite", lambda: mock.patch.object(structure, "finite", return_value="")),
         Control("aliased", lambda: mock.patch.object(relations, "aliased", return_value={})),
-        Control("median", thresholds=lambda known: replace(known, k_med=math.inf)),
-        Control("maximum", thresholds=lambda known: replace(known, k_max=math.inf)),
+        Control("median", thresholds=widened("k_med", "far_med")),
+        Control("maximum", thresholds=widened("k_max", "far_max")),
         Control("massive", _measured(massive=0.0, massive_ulps=0.0)),
         Control("shift", _measured(shift=0.0)),
         Control("zero", _measured(zero=True)),

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 from conformance.errors import ConformanceError
 from conformance.records import (
     SCHEMA,
-    Calibration,
     Cell,
     Column,
     Group,
     Model,
     Outcome,
+    Precision,
     Results,
     Status,
     Thresholds,
@@ -65,10 +65,15 @@ class RunPlan:
     models: tuple[Model, ...]
     columns: tuple[Column, ...]
     cells: tuple[Cell, ...]
-    thresholds: Thresholds
+    thresholds: Thresholds = Thresholds()
     scenarios: str = "scenarios"
     jobs: int = 1
-    calibration: Calibration | None = None
+    precisions: tuple[Precision, ...] = (Precision.BF16,)
+
+
+def gathered_in(column: str, precision: Precision) -> str:
+    """The name of the folder of what a column gathered in a precision."""
+    return column if precision is Precision.BF16 else f"{column}+{precision}"
 
 
 class GroupFolder:

@@ -1,7 +1,8 @@
 """Files of earlier versions → what the present records read (pure).
 
 Until results/3 a column was a backend with the environment in its id (`vllm-pp1@old`) and
-fields for what a run had added to it; plans, results and jobs of that time are brought up here.
+fields for what a run had added to it, and thresholds were calibrated; plans and jobs of that
+time are brought up here. Results of that time are not: judging again makes today's.
 """
 
 from __future__ import annotations
@@ -9,22 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from conformance.records import SCHEMA
-
-_BEFORE_COLUMNS = "conformance-results/2"
+#: What a plan held while thresholds were calibrated; the judge has its own limits now.
+_CALIBRATED = {"calibration"}
 
 
 def upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A plan, results or a job as they are written now; itself when it is up to date."""
-    if not {"backends", "backend"} & document.keys():
+    """A plan or a job as it is written now; itself when it is up to date."""
+    if not (_CALIBRATED | {"backends", "backend"}) & document.keys():
         return document
-    new = dict(document)
+    new = {key: value for key, value in document.items() if key not in _CALIBRATED}
+    if "float32" not in new.get("thresholds", {"float32": {}}):
+        new.pop("thresholds")
     if "backends" in new:
         new["columns"] = [_column(entry) for entry in new.pop("backends")]
     if "backend" in new:
         new["column"] = _column(new.pop("backend"))
-    if new.get("schema") == _BEFORE_COLUMNS:
-        new["schema"] = SCHEMA
     return new
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +16,14 @@ from conformance.environments import command_of
 from conformance.generated_tokens import by_member
 from conformance.jobs import FORCED, REFERENCE
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
+from conformance.judge.decide import decide
 from conformance.judge.diagnosis import extent
 from conformance.judge.diagnosis.first_bad_layer import place
 from conformance.judge.measures.across_environments import Environments
-from conformance.judge.measures.relations import same_bits
+from conformance.judge.measures.draws import Draws
+from conformance.judge.measures.relations import BITWISE, same_bits
 from conformance.records import (
-    Attribution,
+    Answer,
     Case,
     Cell,
     CellResult,
@@ -29,14 +31,14 @@ from conformance.records import (
     Model,
     ModelInfo,
     Outcome,
+    Precision,
     Relation,
-    Side,
     Status,
     Thresholds,
     Verdict,
 )
 from conformance.scenario import Scenario
-from conformance.store import RunFolder
+from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.attributing import attributed, one_stage
 from conformance.verdicts.truths import Truth, Truths
 
@@ -61,6 +63,7 @@ def judge_model(
     cells: Iterable[Cell],
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
+    precisions: Sequence[Precision] = (Precision.BF16,),
 ) -> dict[str, CellResult]:
     """The verdicts on one model's cells by id: case by case, the columns side by side."""
     by_case: dict[tuple[str, str], list[Cell]] = {}
@@ -73,13 +76,13 @@ def judge_model(
         scenario = scenarios.get(name)
         cases = scenario.expand(layers) if scenario and layers else ()
         case = next((case for case in cases if case.name == case_name), None)
-        judge = _Columns(run, model, columns, scenario, case, thresholds, before=judge)
+        judge = _Columns(run, model, columns, scenario, case, thresholds, precisions, before=judge)
         found |= {cell.id: judge.cell(cell) for cell in members}
 
     @cache
-    def without_nnsight(name: str, prompts: tuple[str, ...]) -> _Columns:
+    def without_nnsight(name: str, prompts: tuple[str, ...], precision: Precision) -> _Columns:
         case = case_of(name, prompts)
-        return _Columns(run, model, columns, WITHOUT_NNSIGHT[name], case, thresholds)
+        return _Columns(run, model, columns, WITHOUT_NNSIGHT[name], case, thresholds, (precision,))
 
     def alone(cell: CellResult) -> dict[str, CellResult]:
         """What the cell's engine did with its prompts without nnsight, judged."""
@@ -88,8 +91,9 @@ def judge_model(
         results = {}
         for name in WITHOUT_NNSIGHT:
             own = Cell(model.id, cell.backend, name, case_of(name, prompts).name)
-            if run.outcome(own.model, own.backend, own.key) is not None:
-                results[name] = without_nnsight(name, prompts).cell(own)
+            folder = gathered_in(own.backend, cell.precision)
+            if run.outcome(own.model, folder, own.key) is not None:
+                results[name] = without_nnsight(name, prompts, cell.precision).cell(own)
         return results
 
     return attributed(found, columns, lambda column: one_stage(column, columns), alone)
@@ -127,6 +131,7 @@ class _Columns:
         scenario: Scenario | None,
         case: Case | None,
         thresholds: Thresholds,
+        precisions: Sequence[Precision],
         before: _Columns | None = None,
     ) -> None:
         self.run = run
@@ -135,136 +140,200 @@ class _Columns:
         self.scenario = scenario
         self.case = case
         self.thresholds = thresholds
-        self.truths: Truths | None = None
-        if scenario and case:
-            earlier = before.truths if before else None
-            self.truths = Truths(run, model.id, case, twin=scenario.twin(case), before=earlier)
+        # Float32 first: whether bf16 stands alone depends on it.
+        self.precisions = sorted(precisions, reverse=True)
+        self.truths: dict[Precision, Truths] = {}
+        for precision in self.precisions:
+            if scenario is None or case is None:
+                break
+            self.truths[precision] = Truths(
+                run,
+                model.id,
+                case,
+                twin=scenario.twin(case),
+                precision=precision,
+                before=before.truths.get(precision) if before else None,
+            )
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._judgements: list[tuple[_Seen, Truth, Judgement]] = []
-        self._environments = Environments(columns)
+        self._environments = {each: Environments(columns) for each in self.precisions}
 
     def cell(self, cell: Cell) -> CellResult:
-        outcome = self.run.outcome(cell.model, cell.backend, cell.key)
-        blank = CellResult(
+        """The cell's verdict: decided once, from what both precisions say."""
+        answers: list[Answer] = []
+        for precision in self.precisions:
+            alone = all(known.verdict.neutral for known in answers)
+            answers.append(self._answer(cell, precision, alone=alone))
+        decision = decide(answers)
+        leading = decision.leading
+        outcomes = [self._outcome(cell, answer.precision) for answer in answers]
+        return CellResult(
             id=cell.id,
             model=cell.model,
             architecture=self.model.architecture,
             backend=cell.backend,
             scenario=cell.scenario,
             case=cell.case,
-            verdict=Verdict.UNKNOWN,
-            reason="",
-            seconds=outcome.seconds if outcome else 0.0,
+            verdict=decision.verdict,
+            reason=decision.reason,
+            seconds=sum(answer.seconds for answer in answers),
             command=f"conformance run -m {cell.model} "
             f"{command_of(self.columns[cell.backend])} -k '{cell.id}'",
+            observations=leading.observations,
+            relations=leading.relations,
+            worst_site=leading.worst_site,
+            worst_ratio=leading.worst_ratio,
+            detail=leading.detail,
+            harness=leading.harness,
+            diagnosis=leading.diagnosis,
             layers=self.case.layers if self.case else {},
+            prompt_ids=next((found.prompt_ids for found in outcomes if found), ()),
+            precision=leading.precision,
+            decided=leading.verdict,
+            beside=decision.beside,
         )
+
+    def _outcome(self, cell: Cell, precision: Precision) -> Outcome | None:
+        return self.run.outcome(cell.model, gathered_in(cell.backend, precision), cell.key)
+
+    def _answer(self, cell: Cell, precision: Precision, *, alone: bool) -> Answer:
+        """What one precision says; `alone` where no other decides what the cell means."""
+        outcome = self._outcome(cell, precision)
         if outcome is None:
-            group = self.run.group(cell.model, cell.backend)
+            group = self.run.group(cell.model, gathered_in(cell.backend, precision))
             reason = group.reason if group and group.reason else "the run ended before it"
-            return replace(blank, verdict=Verdict.MISSING, reason=reason, harness=True)
-        blank = replace(blank, prompt_ids=outcome.prompt_ids)
+            return Answer(precision, Verdict.MISSING, reason, harness=True)
         if outcome.status is not Status.OK:
-            return replace(
-                blank,
-                verdict=UNJUDGED[outcome.status],
-                reason=outcome.reason,
+            return Answer(
+                precision,
+                UNJUDGED[outcome.status],
+                outcome.reason,
+                seconds=outcome.seconds,
                 detail=outcome.detail,
                 harness=outcome.harness,
             )
-        return self._judged(blank, outcome)
-
-    def _judged(self, blank: CellResult, outcome: Outcome) -> CellResult:
-        if self.scenario is None or self.case is None or self.truths is None:
+        truths = self.truths.get(precision)
+        if self.scenario is None or self.case is None or truths is None:
             words = "no reference, or the scenario file has no such case any more: run again"
-            return replace(blank, reason=words, harness=True)
-        observed = self.observed(blank.backend)
-        truth = self.truths.along(observed)
+            return Answer(precision, Verdict.UNKNOWN, words, harness=True)
+        column = gathered_in(cell.backend, precision)
+        seen = _Seen(self.observed(column), outcome.prompt_ids)
+        truth = truths.along(seen.observed)
         if isinstance(truth, str):
-            return replace(blank, reason=truth, harness=True)
-        judgement = self._judgement(
-            self.scenario, self.case, truth, _Seen(observed, outcome.prompt_ids)
-        )
-        result = replace(
-            blank,
-            verdict=judgement.verdict,
-            reason=judgement.reason,
+            return Answer(precision, Verdict.UNKNOWN, truth, harness=True)
+        draws = draws_of(self.case) if truths.drawn() else None
+        judgement = self._judgement(cell.backend, precision, truth, seen, draws, alone=alone)
+        diagnosis = [judgement.diagnosis, self._placed(column, precision, judgement, seen)]
+        if judgement.verdict is Verdict.DROPPED:
+            effect = extent.no_effect(judgement.observations, self.case.layers, cell.backend)
+            diagnosis.insert(0, effect)
+        return Answer(
+            precision,
+            judgement.verdict,
+            judgement.reason,
+            seconds=outcome.seconds,
             observations=judgement.observations,
             relations=judgement.relations,
             worst_site=judgement.worst_site,
             worst_ratio=judgement.worst_ratio,
             harness=judgement.harness,
-            diagnosis=judgement.diagnosis,
+            diagnosis="; ".join(filter(None, diagnosis)),
         )
-        if result.verdict is Verdict.DROPPED:
-            words = extent.no_effect(result.observations, result.layers, result.backend)
-            result = replace(result, diagnosis=f"{words}; {result.diagnosis}".rstrip("; "))
-        result = self._against_one_stage(self._placed(result, observed), observed)
-        elsewhere = self._environments.relations(result.backend, self.observed)
-        return replace(result, relations=(*result.relations, *elsewhere))
 
-    def _judgement(self, scenario: Scenario, case: Case, truth: Truth, seen: _Seen) -> Judgement:
-        """Judging is pure: columns that observed the very same bits are judged once."""
+    def _judgement(
+        self,
+        backend: str,
+        precision: Precision,
+        truth: Truth,
+        seen: _Seen,
+        draws: Draws | None,
+        *,
+        alone: bool,
+    ) -> Judgement:
+        """Judging is pure: columns that observed the very same bits are judged once. What other
+        columns show of such a cell holds, or gates nothing.
+        """
+        relations = self._across(backend, precision)
         for known, by, judgement in self._judgements:
             same = by is truth and known.prompt_ids == seen.prompt_ids
             if same and same_bits(known.observed, seen.observed):
-                return judgement
-        judgement = judge_cell(
+                return replace(judgement, relations=(*judgement.relations, *relations))
+        assert self.scenario is not None  # noqa: S101 - the caller has looked
+        assert self.case is not None  # noqa: S101
+        judge = partial(
+            judge_cell,
             seen.observed,
             truth.reference,
-            twin=scenario.twin(case),
-            equal=scenario.equal(case),
+            twin=self.scenario.twin(self.case),
+            equal=self.scenario.equal(self.case),
             prompt_ids=seen.prompt_ids,
             truth_ids=truth.prompt_ids,
-            thresholds=self.thresholds,
+            limits=self.thresholds.of(precision),
+            draws=draws,
+            alone=alone,
         )
-        self._judgements.append((seen, truth, judgement))
-        return judgement
+        if all(relation.holds for relation in relations if relation.gates):
+            judgement = judge()
+            self._judgements.append((seen, truth, judgement))
+            return replace(judgement, relations=(*judgement.relations, *relations))
+        return judge(relations=relations)
 
-    def _placed(self, result: CellResult, observed: Mapping[str, Tensor]) -> CellResult:
+    def _across(self, backend: str, precision: Precision) -> tuple[Relation, ...]:
+        """What the other columns show of this case."""
+
+        def observed(column: str) -> dict[str, Tensor]:
+            return self.observed(gathered_in(column, precision))
+
+        elsewhere = self._environments[precision].relations(backend, observed)
+        return (*self._as_on_one_stage(backend, precision), *elsewhere)
+
+    def _as_on_one_stage(self, backend: str, precision: Precision) -> tuple[Relation, ...]:
+        """On a CPU, several pipeline stages give the very bits that one stage gives."""
+        twin = one_stage(self.columns[backend], tuple(self.columns.values()))
+        if twin is None or not self._on_cpu(backend, precision):
+            return ()
+        theirs = self.observed(gathered_in(twin.id, precision))
+        if not theirs:
+            return ()
+        mismatches = compare_exact(self.observed(gathered_in(backend, precision)), theirs)
+        detail = "; ".join(f"{each.site}: {each.message}" for each in mismatches[:5])
+        return (Relation(f"{BITWISE} {twin.id}", not mismatches, detail),)
+
+    def _on_cpu(self, backend: str, precision: Precision) -> bool:
+        group = self.run.group(self.model.id, gathered_in(backend, precision))
+        return group is not None and group.identity.get("device") == "cpu"
+
+    def _placed(self, column: str, precision: Precision, judgement: Judgement, seen: _Seen) -> str:
         """Which layers introduce the error, where the reference was given their inputs.
 
         What is missing was not computed wrongly, so no layer is to blame for it.
         """
-        absent = result.verdict is Verdict.MISSING
-        if self.case is None or result.verdict.passes or absent:
-            return result
-        case = one_layer.case_of(self.case, result.backend, Path())
+        if self.case is None or judgement.verdict.passes or judgement.verdict is Verdict.MISSING:
+            return ""
+        case = one_layer.case_of(self.case, column, Path())
         outcome = self.run.outcome(self.model.id, FORCED.id, case.key)
         if outcome is None or outcome.status is not Status.OK:
-            return result
-        words = place(
-            observed,
+            return ""
+        return place(
+            seen.observed,
             by_member(self.run.observations(self.model.id, FORCED.id, case.key)),
             outcome.prompt_ids,
-            result.observations,
-            self.thresholds,
+            judgement.observations,
+            self.thresholds.of(precision),
+            precision,
         )
-        return replace(result, diagnosis="; ".join(filter(None, (result.diagnosis, words))))
 
-    def observed(self, backend: str) -> dict[str, Tensor]:
-        if backend not in self._observed:
+    def observed(self, column: str) -> dict[str, Tensor]:
+        """What a column gathered of this case in one precision, by its folder's name."""
+        if column not in self._observed:
             key = self.case.key if self.case else ""
-            self._observed[backend] = self.run.observations(self.model.id, backend, key)
-        return self._observed[backend]
+            self._observed[column] = self.run.observations(self.model.id, column, key)
+        return self._observed[column]
 
-    def _against_one_stage(self, result: CellResult, observed: Mapping[str, Tensor]) -> CellResult:
-        """On a CPU, several pipeline stages give the very bits that one stage gives."""
-        twin = one_stage(self.columns[result.backend], tuple(self.columns.values()))
-        if twin is None:
-            return result
-        group = self.run.group(self.model.id, result.backend)
-        if group is None or group.identity.get("device") != "cpu":
-            return result
-        theirs = self.observed(twin.id)
-        if not theirs:
-            return result
-        mismatches = compare_exact(observed, theirs)
-        said = "; ".join(f"{one.site}: {one.message}" for one in mismatches[:5])
-        relation = Relation(f"bitwise equal to {twin.id}", not mismatches, said)
-        result = replace(result, relations=(*result.relations, relation))
-        if relation.holds or not result.verdict.passes:
-            return result
-        reason = f"differs from {twin.id}, which on a CPU must be bitwise equal: {said}"
-        blame = Attribution(Side.PIPELINE, f"{twin.id} computes the same on one stage")
-        return replace(result, verdict=Verdict.WRONG, reason=reason, attribution=blame)
+
+def draws_of(case: Case) -> Draws:
+    """How a case's ids are drawn, by its options."""
+    return Draws(
+        temperature=float(case.options.get("temperature", 1.0)),
+        top_p=float(case.options.get("top_p", 1.0)),
+    )

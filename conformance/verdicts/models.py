@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from conformance.parallel import side_by_side, worth
-from conformance.records import Cell, CellResult, Column, Model, Thresholds
+from conformance.records import Cell, CellResult, Column, Model, Precision, Thresholds
 from conformance.scenario import Scenario, discover
 from conformance.store import RunFolder
 from conformance.verdicts.columns import judge_model, model_info
@@ -27,7 +27,10 @@ def judge_models(
         cells[cell.model].append(cell)
     # The largest first: one that is begun last would be waited for alone.
     models = sorted(planned.models, key=lambda model: -_size(run, model))
-    asked = [(run.path, model, planned.columns, cells[model.id], thresholds) for model in models]
+    asked = [
+        (run.path, model, planned.columns, cells[model.id], thresholds, planned.precisions)
+        for model in models
+    ]
     folders = {one.path.parent for one in scenarios.values()}
     processes = worth(len(planned.cells)) if len(folders) == 1 else 0
     judged: Iterable[dict[str, CellResult]] = (_judged(*one, scenarios) for one in asked)
@@ -60,8 +63,9 @@ def _judged_elsewhere(
     columns: Sequence[Column],
     cells: Sequence[Cell],
     thresholds: Thresholds,
+    precisions: Sequence[Precision],
 ) -> dict[str, CellResult]:
-    return _judged(path, model, columns, cells, thresholds, _scenarios)
+    return _judged(path, model, columns, cells, thresholds, precisions, _scenarios)
 
 
 def _judged(
@@ -70,6 +74,7 @@ def _judged(
     columns: Sequence[Column],
     cells: Sequence[Cell],
     thresholds: Thresholds,
+    precisions: Sequence[Precision],
     scenarios: Mapping[str, Scenario],
 ) -> dict[str, CellResult]:
-    return judge_model(RunFolder(path), model, columns, cells, scenarios, thresholds)
+    return judge_model(RunFolder(path), model, columns, cells, scenarios, thresholds, precisions)

@@ -18,6 +18,7 @@ from conformance.records import (
     Results,
     RunInfo,
     Thresholds,
+    Verdict,
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder
@@ -59,9 +60,18 @@ def judge_run(
     )
 
 
-def exit_code_of(cells: Sequence[CellResult]) -> ExitCode:
-    """3 when something of ours failed, else 1 when an unexpected cell did, else 0."""
-    failed = [cell for cell in cells if cell.verdict.fails and not cell.expected]
+def exit_code_of(cells: Sequence[CellResult], *, strict_numerics: bool = False) -> ExitCode:
+    """3 when something of ours failed, else 1 when an unexpected cell did, else 0.
+
+    A cell that drifts (coarser in bf16 than honest runs, right in float32) fails only where
+    numerics are `strict`.
+    """
+    failed = [
+        cell
+        for cell in cells
+        if not cell.expected
+        and (cell.verdict.fails or (strict_numerics and cell.verdict is Verdict.DRIFT))
+    ]
     if any(cell.harness for cell in failed):
         return ExitCode.HARNESS
     return ExitCode.UNEXPECTED if failed else ExitCode.OK

@@ -10,7 +10,7 @@ from torch import Tensor
 from conformance.generated_tokens import by_member, continuation, differing
 from conformance.jobs import FORCED, REFERENCE
 from conformance.judge.reference import Reference, read_reference
-from conformance.records import Case, Site, Status
+from conformance.records import SAMPLED, Case, Precision, Site, Status
 from conformance.store import RunFolder
 
 #: By member and site, and the ids of the prompts.
@@ -33,13 +33,21 @@ class Truth:
 class Truths:
     """The references of one case of one model. Every column is judged by them, so they are
     read once; the same object is given to columns that generated the same tokens. `twin`
-    says that the case has a clean and an edited run. `before` is another case, whose noise
-    floors are taken over where it observed the same.
+    says that the case has a clean and an edited run; the honest runs are of one `precision`.
+    `before` is another case, whose noise floors are taken over where it observed the same.
     """
 
     def __init__(
-        self, run: RunFolder, model: str, case: Case, *, twin: bool, before: Truths | None = None
+        self,
+        run: RunFolder,
+        model: str,
+        case: Case,
+        *,
+        twin: bool,
+        precision: Precision,
+        before: Truths | None = None,
     ) -> None:
+        self.precision = precision
         self.run = run
         self.model = model
         self.case = case
@@ -86,12 +94,32 @@ class Truths:
     def _made(
         self, members: Mapping[str, Mapping[str, Tensor]], prompt_ids: tuple[tuple[int, ...], ...]
     ) -> Truth | str:
-        reference = read_reference(members, twin=self.twin)
+        reference = read_reference(
+            members, twin=self.twin, precision=self.precision, mixture=self._mixture()
+        )
         if isinstance(reference, str):
             return f"the reference cannot be used: {reference}"
         if (lender := self.lender() or self._lender) is not None:
             reference.borrow(lender)
         return Truth(members, reference, prompt_ids)
+
+    def _mixture(self) -> bool:
+        group = self.run.group(self.model, REFERENCE.id)
+        return bool(group and group.identity.get("routers"))
+
+    def drawn(self) -> bool:
+        """Are the case's ids drawn, and not laid down? Then the truth chose its own likeliest."""
+        plain = self._plain()
+        if isinstance(plain, str):
+            return False
+        truth = plain.members["truth"]
+        pairs = [
+            (value, truth[logits])
+            for name, value in truth.items()
+            if (site := Site.parse(name)).name == SAMPLED
+            and (logits := str(replace(site, name="logits"))) in truth
+        ]
+        return bool(pairs) and all(int(logits.argmax()) == int(ids) for ids, logits in pairs)
 
     def _observed(self, backend: str, case: Case) -> Observed | str:
         outcome = self.run.outcome(self.model, backend, case.key)

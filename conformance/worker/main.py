@@ -109,6 +109,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             engine.group(),
             model=job.model.id,
             backend=job.column.id,
+            precision=job.precision,
             versions=installed(),
             load_seconds=time.monotonic() - begun,
             peak_mib=peak_mib(),
@@ -175,6 +176,7 @@ def _refuse_all(
         Group(
             job.model.id,
             job.column.id,
+            precision=job.precision,
             status=outcome.status,
             reason=outcome.reason,
             versions=installed(),

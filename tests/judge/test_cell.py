@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.judge import verdict
-from conformance.records import Site, Thresholds, Verdict, from_json, to_json
+from conformance.records import Limits, Site, Verdict, from_json, to_json
 from tests.judge import toy
 
 BF16 = torch.bfloat16
@@ -338,10 +338,10 @@ def test_a_flip_is_judged_by_its_margin_and_later_steps_by_a_forced_truth() -> N
 def test_steps_after_a_difference_are_unknown_when_the_truth_was_not_forced() -> None:
     run = toy.observe(BF16, toy.CANDIDATE, steps=4)
     ids = [list(row) for row in toy.tokens_of(run)]
-    lenient = Thresholds(margin=1e9)
+    lenient = Limits(margin=1e9)
     ids[1][1] = (ids[1][1] + 1) % toy.VOCABULARY
     flipped = toy.observe(BF16, toy.CANDIDATE, steps=4, forced=tuple(map(tuple, ids)))
-    found = toy.judge(flipped, generation(), thresholds=lenient)
+    found = toy.judge(flipped, generation(), limits=lenient)
     verdicts = {j.site: j.verdict for j in found.observations}
     assert found.verdict is Verdict.UNKNOWN and found.harness and "harness" in found.reason
     assert verdicts["p1/s1/logits"] is Verdict.MATCH
@@ -411,13 +411,13 @@ def test_the_order_names_every_verdict_of_the_judge_once() -> None:
 
 def test_thresholds_decide() -> None:
     run = reading()
-    assert toy.judge(run, plain(), thresholds=Thresholds(k_max=0.5)).verdict is Verdict.DRIFT
-    assert toy.judge(run, plain(), thresholds=Thresholds(k_med=0.5)).verdict is Verdict.DRIFT
-    tight = Thresholds(k_max=0.5, drift_max=0.6)
-    assert toy.judge(run, plain(), thresholds=tight).verdict is Verdict.WRONG
+    assert toy.judge(run, plain(), limits=Limits(k_max=0.5)).verdict is Verdict.DRIFT
+    assert toy.judge(run, plain(), limits=Limits(k_med=0.5)).verdict is Verdict.DRIFT
+    tight = Limits(k_max=0.5, drift_max=0.6)
+    assert toy.judge(run, plain(), limits=tight).verdict is Verdict.WRONG
     slightly(run)
-    loose = Thresholds(k_med=50, k_max=50)
-    assert toy.judge(run, plain(), thresholds=loose).verdict is Verdict.MATCH
+    loose = Limits(k_med=50, k_max=50)
+    assert toy.judge(run, plain(), limits=loose).verdict is Verdict.MATCH
 
 
 def test_a_judgement_survives_json() -> None:

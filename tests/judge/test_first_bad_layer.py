@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from conformance.judge.diagnosis.first_bad_layer import place
-from conformance.records import Judged, Thresholds, Verdict
+from conformance.records import BF16_LIMITS, Judged, Verdict
 
 MEMBERS = ("a", "b", "c", "d")
 IDS = ((1, 2, 3, 4, 5, 6),)
@@ -32,7 +32,7 @@ def said(off: dict[int, torch.Tensor], failing: tuple[int, ...], run: str = "") 
     mine |= {f"p0/s0/stream.{layer}": value.bfloat16() for layer, value in off.items()}
     observed = {f"{run}{name}": value for name, value in mine.items()}
     judged = [Judged(f"{run}p0/s0/stream.{layer}", Verdict.WRONG) for layer in failing]
-    return place(observed, members, IDS, judged, Thresholds())
+    return place(observed, members, IDS, judged, BF16_LIMITS)
 
 
 def test_the_one_that_does_something_else_introduces_it() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from conformance.judge.measures import floor, gain
 from conformance.judge.measures.gain import Landing
-from conformance.records import Thresholds
+from conformance.records import BF16_LIMITS, Limits
 
 T, D = 5, 48
 
@@ -34,8 +34,8 @@ class Case:
 
     def effect(self, change: Tensor) -> gain.Effect:
         twin = gain.Twin(self.clean, self.clean + change, *self.floors)
-        seen = gain.change(twin, Thresholds())
-        return gain.effect(seen, gain.unevenness([seen]), Thresholds())
+        seen = gain.change(twin, BF16_LIMITS)
+        return gain.effect(seen, gain.unevenness([seen]), BF16_LIMITS)
 
 
 def steering(dose: float = 0.5, rows: slice = slice(None)) -> Tensor:
@@ -121,14 +121,14 @@ def test_what_float32_itself_changes_is_not_written_to() -> None:
     case = Case(steering(rows=slice(3, None)))
     floors = (case.floors[0], floor.floor(case.clean + change, case.floors[1].members + 1e-7))
     twin = gain.Twin(case.clean, case.clean + change, *floors)
-    assert gain.change(twin, Thresholds()).touched == (3, 4)
+    assert gain.change(twin, BF16_LIMITS).touched == (3, 4)
 
 
 def test_noise_of_two_runs_is_no_leak() -> None:
     change = steering(rows=slice(3, None))
     jitter = torch.randn(T, D, generator=torch.Generator().manual_seed(4)).double() * 0.002
     found = Case(change).effect(change + jitter)
-    assert found.leaking == () and 0 < found.leak < Thresholds().k_max
+    assert found.leaking == () and 0 < found.leak < BF16_LIMITS.k_max
 
 
 def test_without_a_change_of_the_truth_there_is_no_gain() -> None:
@@ -140,7 +140,7 @@ def test_a_change_below_the_noise_has_no_power() -> None:
     change = steering(1e-4)
     found = Case(change, noise=0.02).effect(change)
     assert found.landing is Landing.POWERLESS
-    assert found.gain is not None and found.gain.sigma > Thresholds().power
+    assert found.gain is not None and found.gain.sigma > BF16_LIMITS.power
 
 
 def test_members_that_agree_by_luck_do_not_make_the_gain_certain() -> None:
@@ -151,25 +151,25 @@ def test_members_that_agree_by_luck_do_not_make_the_gain_certain() -> None:
     other -= (other * change).sum() / (change * change).sum() * change
     members = torch.stack([case.clean + change + 0.02 * other] * 4)
     floors = (case.floors[0], floor.floor(case.clean + change, members))
-    seen = gain.change(gain.Twin(case.clean, case.clean + change, *floors), Thresholds())
+    seen = gain.change(gain.Twin(case.clean, case.clean + change, *floors), BF16_LIMITS)
     assert seen.own == pytest.approx(0.0, abs=1e-9)
     even = 0.02 * float(other.norm() / change.norm()) / math.sqrt(T * D)
     for uneven in (1.0, 2.5):
-        found = gain.effect(seen, uneven, Thresholds()).gain
+        found = gain.effect(seen, uneven, BF16_LIMITS).gain
         assert found is not None and found.sigma == pytest.approx(uneven * even, rel=0.05)
 
 
 def test_the_ensembles_own_scatter_counts_where_it_is_larger() -> None:
     one = np.ones(1)
     seen = gain.Change(1, 0.0, (), True, 1.0, 0.0, 0.07, 0.0, 0.01, (0,), one, one, one)
-    found = gain.effect(seen, 2.0, Thresholds()).gain
+    found = gain.effect(seen, 2.0, BF16_LIMITS).gain
     assert found is not None and found.sigma == 0.07
 
 
 def test_the_noise_beside_a_write_bounds_how_sure_its_gain_is() -> None:
     one = np.ones(1)
     seen = gain.Change(1, 0.0, (), True, 1.0, 0.0, 0.0, 0.5, 0.001, (0,), one, one, one)
-    found = gain.effect(seen, 2.0, Thresholds()).gain
+    found = gain.effect(seen, 2.0, BF16_LIMITS).gain
     assert found is not None and found.sigma == gain.ALONG * 0.5
 
 
@@ -179,7 +179,7 @@ def test_a_token_whose_members_agree_by_luck_does_not_make_a_write_partial() -> 
     def seen(even: float) -> gain.Effect:
         evenly = np.full(2, even)
         found = gain.Change(2, 0.0, (), True, 1.0, 0.0, 0.0, 0.0, 0.0, (0, 1), g, zeros, evenly)
-        return gain.effect(found, 2.0, Thresholds())
+        return gain.effect(found, 2.0, BF16_LIMITS)
 
     assert seen(0.01).landing is Landing.PARTIAL and seen(0.01).without == (0,)
     assert seen(0.2).landing is Landing.LANDED and seen(0.2).without == ()
@@ -196,7 +196,7 @@ def test_unevenness_is_pooled_over_sites_and_never_below_what_was_measured() -> 
 
 @given(st.floats(0, 4))
 def test_a_gain_is_dropped_or_landed_by_the_given_tolerance(room: float) -> None:
-    limits = Thresholds(gain_tolerance=0.01, gain_sigmas=room)
+    limits = Limits(gain_tolerance=0.01, gain_sigmas=room)
     assert gain.tolerance(0.1, limits) == max(0.01, room * 0.1)
 
 

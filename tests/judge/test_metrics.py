@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.judge.measures import floor, metrics
-from conformance.records import Thresholds
+from conformance.records import BF16_LIMITS, Limits
 
 sizes = st.floats(1e-3, 1e3)
 
@@ -86,9 +86,9 @@ def test_ratio_of_nothing() -> None:
 def test_order_of_tokens_does_not_matter(order: list[int], seed: int) -> None:
     truth, members = noisy(seed=seed)
     candidate = members[0] * 1.01
-    plain = floor.measure(candidate, floor.floor(truth, members[1:]), Thresholds())
+    plain = floor.measure(candidate, floor.floor(truth, members[1:]), BF16_LIMITS)
     moved = floor.measure(
-        candidate[order], floor.floor(truth[order], members[1:, order]), Thresholds()
+        candidate[order], floor.floor(truth[order], members[1:, order]), BF16_LIMITS
     )
     assert (plain.q_med, plain.q_max) == pytest.approx((moved.q_med, moved.q_max))
     assert plain.spread == pytest.approx(moved.spread)
@@ -108,7 +108,7 @@ def test_a_larger_error_never_looks_smaller(doses: list[float], token: int) -> N
     for dose in sorted(doses):
         candidate = base.clone()
         candidate[token] += dose * direction
-        found.append(floor.measure(candidate, honest, Thresholds()).ratios[token])
+        found.append(floor.measure(candidate, honest, BF16_LIMITS).ratios[token])
     assert all(later >= sooner - 1e-9 for sooner, later in itertools.pairwise(found))
 
 
@@ -117,7 +117,7 @@ def test_the_smallest_detectable_error_is_where_detection_begins(step: float, se
     """An orthogonal error just above the printed bound is found, one just below is not."""
     truth, members = noisy(seed=seed)
     honest = floor.floor(truth, members)
-    limits = Thresholds(k_med=2.0, k_max=3.0)
+    limits = Limits(k_med=2.0, k_max=3.0)
     candidate = members[seed % 4]
     seen = floor.measure(candidate, honest, limits)
     assert seen.smallest_local is not None
@@ -135,20 +135,20 @@ def test_the_smallest_detectable_error_is_where_detection_begins(step: float, se
 def test_a_truth_of_zeros_needs_zeros() -> None:
     truth, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4)
     honest = floor.floor(truth, members.double())
-    good = floor.measure(truth, honest, Thresholds())
-    assert good.q_max == 0.0 and floor.within(good, Thresholds())
-    bad = floor.measure(truth + 1e-30, honest, Thresholds())
-    assert bad.q_max == math.inf and not floor.within(bad, Thresholds())
+    good = floor.measure(truth, honest, BF16_LIMITS)
+    assert good.q_max == 0.0 and floor.within(good, BF16_LIMITS)
+    bad = floor.measure(truth + 1e-30, honest, BF16_LIMITS)
+    assert bad.q_max == math.inf and not floor.within(bad, BF16_LIMITS)
 
 
 def test_a_truth_of_zeros_is_scaled_by_the_clean_run() -> None:
     truth, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4).double()
     honest = floor.floor(truth, members, torch.full((2,), 10.0, dtype=torch.float64))
-    found = floor.measure(truth + 0.5, honest, Thresholds())
+    found = floor.measure(truth + 0.5, honest, BF16_LIMITS)
     assert found.error == pytest.approx(0.1)
     assert found.q_max == pytest.approx(0.1 / metrics.ROUNDING)
-    tiny = floor.measure(truth + 1e-9, honest, Thresholds())
-    assert tiny.q_max < 1 and not tiny.zero and not floor.within(tiny, Thresholds())
+    tiny = floor.measure(truth + 1e-9, honest, BF16_LIMITS)
+    assert tiny.q_max < 1 and not tiny.zero and not floor.within(tiny, BF16_LIMITS)
 
 
 def test_massive_dimensions_are_allowed_what_the_ensemble_shows() -> None:
@@ -158,10 +158,10 @@ def test_massive_dimensions_are_allowed_what_the_ensemble_shows() -> None:
     honest = floor.floor(truth, members)
     candidate = members[0].clone()
     candidate[0, 3] = 1000 + 39
-    assert floor.within(floor.measure(candidate, honest, Thresholds()), Thresholds())
+    assert floor.within(floor.measure(candidate, honest, BF16_LIMITS), BF16_LIMITS)
     candidate[0, 3] = 1000 + 41
-    found = floor.measure(candidate, honest, Thresholds())
-    assert not floor.within(found, Thresholds()) and not floor.drifts(found, Thresholds())
+    found = floor.measure(candidate, honest, BF16_LIMITS)
+    assert not floor.within(found, BF16_LIMITS) and not floor.drifts(found, BF16_LIMITS)
     assert found.massive_ulps == pytest.approx(10.25)
 
 
@@ -173,26 +173,26 @@ def test_a_lucky_massive_element_is_allowed_what_the_others_show() -> None:
     candidate = members[0].clone()
     candidate[0, 3] = 1000 + 60
     honest = floor.floor(truth, members)
-    assert floor.within(floor.measure(candidate, honest, Thresholds()), Thresholds())
+    assert floor.within(floor.measure(candidate, honest, BF16_LIMITS), BF16_LIMITS)
     alone = floor.floor(truth[:1], members[:, :1])
-    assert not floor.within(floor.measure(candidate[:1], alone, Thresholds()), Thresholds())
+    assert not floor.within(floor.measure(candidate[:1], alone, BF16_LIMITS), BF16_LIMITS)
 
 
 def test_drift_is_diffuse() -> None:
     truth, members = noisy()
     honest = floor.floor(truth, members)
     off = members[0] - truth
-    everywhere = floor.measure(truth + 4 * off, honest, Thresholds())
-    assert floor.drifts(everywhere, Thresholds())
+    everywhere = floor.measure(truth + 4 * off, honest, BF16_LIMITS)
+    assert floor.drifts(everywhere, BF16_LIMITS)
     one = members[0].clone()
     one[2] = truth[2] + 4 * off[2]
-    local = floor.measure(one, honest, Thresholds())
+    local = floor.measure(one, honest, BF16_LIMITS)
     assert local.q_max == pytest.approx(everywhere.ratios[2])
-    assert not floor.drifts(local, Thresholds()) and not floor.within(local, Thresholds())
+    assert not floor.drifts(local, BF16_LIMITS) and not floor.within(local, BF16_LIMITS)
 
 
 def test_a_single_row_is_judged_by_the_maximum() -> None:
-    limits = Thresholds()
+    limits = BF16_LIMITS
     assert floor.median_limit(1, limits) == limits.k_max
     assert floor.median_limit(2, limits) == limits.k_med
 
@@ -220,12 +220,12 @@ def shifted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_common_shift_of_logits_is_judged_apart() -> None:
     truth, members = shifted()
     honest = floor.floor(truth, members, centred=True)
-    assert floor.measure(members[3], honest, Thresholds()).q_max == pytest.approx(1.0, abs=0.1)
-    far = floor.measure(members[3] + 1.4, honest, Thresholds())
-    assert far.q_max == pytest.approx(1.0, abs=0.1) and floor.within(far, Thresholds())
-    gross = floor.measure(members[3] + 1.7, honest, Thresholds())
-    assert gross.shift > 1 and not floor.within(gross, Thresholds())
-    assert not floor.drifts(gross, Thresholds())
+    assert floor.measure(members[3], honest, BF16_LIMITS).q_max == pytest.approx(1.0, abs=0.1)
+    far = floor.measure(members[3] + 1.4, honest, BF16_LIMITS)
+    assert far.q_max == pytest.approx(1.0, abs=0.1) and floor.within(far, BF16_LIMITS)
+    gross = floor.measure(members[3] + 1.7, honest, BF16_LIMITS)
+    assert gross.shift > 1 and not floor.within(gross, BF16_LIMITS)
+    assert not floor.drifts(gross, BF16_LIMITS)
 
 
 def test_without_the_shift_a_smaller_error_of_logits_is_found() -> None:
@@ -233,14 +233,14 @@ def test_without_the_shift_a_smaller_error_of_logits_is_found() -> None:
     draw = torch.Generator().manual_seed(3)
     bad = members[0] + 0.04 * torch.randn(1, 400, generator=draw, dtype=torch.float64)
     assert not floor.within(
-        floor.measure(bad, floor.floor(truth, members, centred=True), Thresholds()), Thresholds()
+        floor.measure(bad, floor.floor(truth, members, centred=True), BF16_LIMITS), BF16_LIMITS
     )
-    whole = floor.measure(bad, floor.floor(truth, members), Thresholds())
-    assert whole.q_max < Thresholds().k_max
+    whole = floor.measure(bad, floor.floor(truth, members), BF16_LIMITS)
+    assert whole.q_max < BF16_LIMITS.k_max
 
 
 def test_zero_logits_must_be_zero_and_not_only_constant() -> None:
     truth, members = torch.zeros(1, 8).double(), torch.zeros(4, 1, 8).double()
     honest = floor.floor(truth, members, torch.ones(1).double(), centred=True)
-    assert floor.within(floor.measure(truth, honest, Thresholds()), Thresholds())
-    assert not floor.within(floor.measure(truth + 1e-9, honest, Thresholds()), Thresholds())
+    assert floor.within(floor.measure(truth, honest, BF16_LIMITS), BF16_LIMITS)
+    assert not floor.within(floor.measure(truth + 1e-9, honest, BF16_LIMITS), BF16_LIMITS)

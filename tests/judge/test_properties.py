@@ -17,7 +17,7 @@ from torch import Tensor
 
 from conformance.judge.measures import floor, gain, metrics
 from conformance.judge.reference import distances, read_reference
-from conformance.records import Site, Thresholds, Verdict
+from conformance.records import BF16_LIMITS, Site, Verdict
 from tests.judge import toy
 
 BF16 = torch.bfloat16
@@ -184,14 +184,14 @@ def test_a_larger_error_is_never_judged_milder(doses: list[float], site: str, se
     draw = draw - along_off(draw) / along_off(off) * off
     draw *= (honest.scale / draw.norm(dim=-1)).unsqueeze(-1)
     found = [
-        dict(distances(reference, {place: base + dose * draw}, Thresholds()))[place]
+        dict(distances(reference, {place: base + dose * draw}, BF16_LIMITS))[place]
         for dose in [0.0, *sorted(doses)]
     ]
     for smaller, larger in itertools.pairwise(found):
         assert larger.q_med >= smaller.q_med * (1 - 1e-9)
         assert larger.q_max >= smaller.q_max * (1 - 1e-9)
-        if not floor.within(smaller, Thresholds()):
-            assert not floor.within(larger, Thresholds())
+        if not floor.within(smaller, BF16_LIMITS):
+            assert not floor.within(larger, BF16_LIMITS)
 
 
 def test_many_observations_are_measured_as_one_by_one() -> None:
@@ -204,10 +204,10 @@ def test_many_observations_are_measured_as_one_by_one() -> None:
         if value.is_floating_point()
     }
     together.prepare(rows)
-    found = dict(distances(together, rows, Thresholds()))
+    found = dict(distances(together, rows, BF16_LIMITS))
     assert found.keys() == rows.keys()
     for site, value in rows.items():
-        single = floor.measure(value, alone.floor(site), Thresholds())
+        single = floor.measure(value, alone.floor(site), BF16_LIMITS)
         assert single.ratios == pytest.approx(found[site].ratios, rel=1e-9)
         assert single.smallest == pytest.approx(found[site].smallest, rel=1e-9)
 
@@ -225,7 +225,7 @@ def test_the_gain_of_every_token_is_exact(gains: list[float], seed: int, shuffle
     twins = [gain.Twin(clean, clean + g.unsqueeze(-1) * delta, *floors)]
     if shuffled:  # another observation in the same batch changes nothing
         twins.insert(0, gain.Twin(clean, clean - delta, *floors))
-    found = gain.changes(twins, Thresholds())[-1]
+    found = gain.changes(twins, BF16_LIMITS)[-1]
     assert found.touched == tuple(range(len(gains)))
     assert found.token_g.tolist() == pytest.approx(gains, abs=1e-9)
     mask = floors[0].bulk

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.judge.measures import tokens
-from conformance.records import Site, Thresholds
+from conformance.records import BF16_LIMITS, Limits, Site
 
-LIMITS = Thresholds()
+LIMITS = BF16_LIMITS
 
 
 def logits(*values: float) -> torch.Tensor:
@@ -52,7 +52,7 @@ def test_the_noise_is_at_least_one_bf16_step(margin: float, benign: bool) -> Non
 
 def test_the_threshold_is_the_given_one() -> None:
     truth = logits(1.0, 1.5, -9.0)
-    assert tokens.choice(0, truth, members(truth, 0.1), Thresholds(margin=6)).benign
+    assert tokens.choice(0, truth, members(truth, 0.1), Limits(margin=6)).benign
     assert not tokens.choice(0, truth, members(truth, 0.1), LIMITS).benign
 
 

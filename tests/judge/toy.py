@@ -14,7 +14,7 @@ from torch import Tensor
 
 from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.measures import metrics
-from conformance.records import Site, Thresholds
+from conformance.records import BF16_LIMITS, Limits, Site
 
 LAYERS = 5
 WIDTH = 64
@@ -185,7 +185,7 @@ def judge(
     twin: bool = False,
     equal: Sequence[tuple[str, str]] = (),
     ids: tuple[tuple[int, ...], ...] = IDS,
-    thresholds: Thresholds | None = None,
+    limits: Limits | None = None,
 ) -> Judgement:
     return judge_cell(
         candidate,
@@ -194,7 +194,7 @@ def judge(
         equal=equal,
         prompt_ids=ids,
         truth_ids=IDS,
-        thresholds=thresholds or Thresholds(),
+        limits=limits or BF16_LIMITS,
     )
 
 

@@ -24,9 +24,6 @@ from conformance.records import Site
 #: The branches of a layer must add up to what it does, in float32, to this.
 _ADDS_UP = 1e-5
 
-#: float16's largest number; what does not fit stays in float32.
-_HALF = 65504.0
-
 #: What one forward of the model gave, named as `judge.diagnosis.transformations` does.
 Step = dict[str, Tensor]
 
@@ -126,8 +123,7 @@ def observed(truth: Mapping[str, Tensor], runs: Sequence[Any]) -> dict[str, Tens
 
     Only of runs without edits, each recognised by the very bits of its streams. What the
     observations give by themselves (attention: the layer's input and its MLP being known)
-    is left out. float16 holds a float32 value to 1.4e-4 of its size, a twelfth of the bf16
-    rounding that every hypothesis allows.
+    is left out.
     """
     sites = {Site.parse(name): value for name, value in truth.items()}
     found: dict[Site, Tensor] = {}
@@ -140,7 +136,7 @@ def observed(truth: Mapping[str, Tensor], runs: Sequence[Any]) -> dict[str, Tens
             before = None if site.layer is None else replace(site, layer=site.layer - 1)
             known = kind == "attention" and (site.layer == 0 or before in sites)
             if wanted and not known and where not in sites:
-                found[where] = _small(kept)
+                found[where] = kept.detach().cpu().clone()
     return {str(site): value for site, value in found.items()}
 
 
@@ -156,11 +152,6 @@ def _of_run(site: Site, value: Tensor, runs: Sequence[Any]) -> Step | None:
             step: Step = run.branches[site.step]
             return step
     return None
-
-
-def _small(value: Tensor) -> Tensor:
-    value = value.detach().cpu()
-    return value.half() if float(value.abs().max()) < _HALF else value.clone()
 
 
 def _adding_up(

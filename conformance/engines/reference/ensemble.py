@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
 import torch
@@ -15,26 +14,14 @@ from torch.nn.functional import linear
 
 from conformance.engines.reference.experts import in_halves, is_experts
 from conformance.engines.reference.patched_forward import exchanged
-from conformance.generated_tokens import OTHER_SIDE
-
-
-class Ties(Enum):
-    """Which side of its near-ties a router takes. The last two are `OTHER` where nothing is
-    intervened on at all: without a twin there is nothing to tell apart.
-    """
-
-    KEPT = "its own side"
-    OTHER = "the other side"
-    OTHER_AFTER_WRITE = "the other side after a write, in later layers and steps"
-    OTHER_UNTIL_WRITE = "the other side, but not after a write"
+from conformance.generated_tokens import FLOAT32_WAY
 
 
 @dataclass(frozen=True)
 class Member:
     """One way to compute the reference. `pad` rows of padding go in front of the prompt,
     in a batch with a longer one; `split` adds the branches' last projections up in halves,
-    as two tensor-parallel ranks do; `fused` rounds norms, activations and gates once; `ties`
-    says where a router chooses the other expert of two that are equal within the noise.
+    as two tensor-parallel ranks do; `fused` rounds norms, activations and gates once.
     """
 
     name: str
@@ -43,49 +30,36 @@ class Member:
     pad: int = 0
     split: bool = False
     fused: bool = False
-    ties: Ties = Ties.KEPT
 
 
 TRUTH = Member("truth", torch.float32, "eager")
-#: transformers' own roundings and those of fused kernels weigh alike: where SmolLM2's
-#: massive activation arises (layer 9) the two are further from each other than from the truth.
-#: In order of their attention, because switching it walks the whole model.
-ENSEMBLE = (
+#: Honest bf16 runs: transformers' own roundings and those of fused kernels weigh alike. Where
+#: SmolLM2's massive activation arises (layer 9) the two are further from each other than from the
+#: truth. In order of their attention, because switching it walks the whole model.
+BF16 = (
     Member("eager", torch.bfloat16, "eager"),
-    Member("split", torch.bfloat16, "eager", split=True),
-    Member("sdpa", torch.bfloat16, "sdpa"),
     Member("padded", torch.bfloat16, "sdpa", pad=5),
     Member("fused", torch.bfloat16, "sdpa", fused=True),
     Member("fused_split", torch.bfloat16, "sdpa", split=True, fused=True),
 )
-
-#: For a model without sdpa attention, and for one that caps its attention scores: there
-#: transformers' sdpa leaves the cap out without a word (Gemma-2), and is not honest.
-EAGER_ENSEMBLE = tuple(
-    replace(member, attention="eager") for member in ENSEMBLE if member.name != "sdpa"
+#: Other ways to the truth: another attention, other orders of addition, another shape.
+FLOAT32 = (
+    Member(f"{FLOAT32_WAY}split", torch.float32, "eager", split=True),
+    Member(f"{FLOAT32_WAY}sdpa", torch.float32, "sdpa"),
+    Member(f"{FLOAT32_WAY}padded", torch.float32, "sdpa", pad=5),
 )
 
 
-#: By ways of computing, where the other side of ties is taken. Up to a write an engine computes
-#: the same in the clean and the edited run; after it the two may be on different sides.
-TIES = {
-    "eager": Ties.OTHER,
-    "split": Ties.OTHER,
-    "fused": Ties.OTHER_AFTER_WRITE,
-    "fused_split": Ties.OTHER_UNTIL_WRITE,
-}
-
-
-def with_ties(ensemble: tuple[Member, ...]) -> tuple[Member, ...]:
-    """The ensemble of a model whose layers choose among experts: half of it takes the one side
-    of a near-tie and half the other, since either is as likely in an honest run.
+def members(*, sdpa: bool) -> tuple[Member, ...]:
+    """The ways to compute a model. Without `sdpa` all attend eagerly: for a model that has no
+    other attention, and for one that caps its attention scores, where transformers' sdpa leaves
+    the cap out without a word (Gemma-2) and is not honest.
     """
-    kept = [one for one in ensemble if one.name in TIES]
-    return tuple(
-        member
-        for one in kept
-        for member in (one, replace(one, name=one.name + OTHER_SIDE, ties=TIES[one.name]))
-    )
+    every = (*FLOAT32, *BF16)
+    if sdpa:
+        return tuple(sorted(every, key=lambda member: member.attention))
+    eager = (replace(member, attention="eager") for member in every)
+    return tuple(member for member in eager if member.name != f"{FLOAT32_WAY}sdpa")
 
 
 @contextmanager

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module, functional
+from torch.nn import functional
 from transformers import LogitsProcessor
 
 from conformance.direction import direction
 from conformance.engines.parts import find_parts
 from conformance.engines.reference.branches import Branches, Step
-from conformance.engines.reference.ensemble import Member, Ties, split_reductions
+from conformance.engines.reference.ensemble import Member, split_reductions
 from conformance.engines.reference.fused import fused
 from conformance.engines.reference.parts import Seen, recorded
-from conformance.engines.reference.routing import other_side, routers
+from conformance.engines.reference.routing import routers
 from conformance.engines.tree import follow
 
 #: Changes the stream after one layer: (stream [tokens, width], the streams of this step
@@ -93,7 +92,6 @@ class ReferenceModel:
         self.prompts: tuple[str, ...] = ()
         self.twin = ""
         self.branches: Branches | None = None
-        self.routing_noise: tuple[float, ...] = ()
         self.layer_of = {
             router: index for index, layer in enumerate(self.modules) for router in routers(layer)
         }
@@ -134,8 +132,7 @@ class ReferenceModel:
         changes = Changes(edits or {}, given or {})
         if changes.first is not None:
             return self._generate(ids, changes, steps, forced, parts)
-        beside = bool(self.twin) and self.member.ties is Ties.OTHER_AFTER_WRITE
-        key = (beside, ids, steps, forced, *parts)
+        key = (ids, steps, forced, *parts)
         if key not in self._unedited:
             self._unedited[key] = self._generate(ids, changes, steps, forced, parts)
         return self._unedited[key]
@@ -160,18 +157,10 @@ class ReferenceModel:
         if self.member.fused:
             stack.enter_context(fused(self.module))
 
-    def _takes_other_side(self, run: Run, changes: Changes, router: Module) -> bool:
-        """Whether this member takes the other side of the router's ties in the present step."""
-        if not self.twin or self.member.ties is Ties.OTHER:
-            return True
-        first = changes.first
-        later = first is not None and (len(run.stream) > 1 or self.layer_of[router] > first)
-        return later is (self.member.ties is Ties.OTHER_AFTER_WRITE)
-
     def unedited(self) -> list[Run]:
         """The runs without edits of the present prompts."""
         present = {tuple(self.tokenize(prompt)) for prompt in self.prompts}
-        return [run for (_, ids, *_), run in self._unedited.items() if ids in present]
+        return [run for (ids, *_), run in self._unedited.items() if ids in present]
 
     def _generate(
         self,
@@ -195,9 +184,6 @@ class ReferenceModel:
                 watched = self.branches.recorded(self.module, self.modules, run.branches)
                 stack.enter_context(watched)
             self._rounding(stack)
-            if self.member.ties is not Ties.KEPT:
-                taken = partial(self._takes_other_side, run, changes)
-                stack.enter_context(other_side(self.module, self.routing_noise, taken))
             output = self.module.generate(
                 input_ids=inputs,
                 attention_mask=mask,

@@ -10,12 +10,10 @@ from conformance.judge.diagnosis import extent
 from conformance.judge.diagnosis.predictions import Known
 from conformance.judge.measures import metrics
 from conformance.judge.reference import Reference
-from conformance.records import Site, Thresholds
+from conformance.records import Limits, Site
 
 
-def align(
-    candidate: Tensor, site: Site, reference: Reference, thresholds: Thresholds
-) -> tuple[str, str]:
+def align(candidate: Tensor, site: Site, reference: Reference, limits: Limits) -> tuple[str, str]:
     """A kind and words for rows that are the truth's, but not the ones asked for.
 
     ("", "") when the rows are not found in the truth's batch, or are no activations.
@@ -28,14 +26,14 @@ def align(
     prompts = [other for other in reference.truth if replace(other, prompt=site.prompt) == site]
     batch = {other.prompt: reference.known()[other] for other in prompts}
     rows = metrics.rows(candidate)
-    places = [_place(row, batch, thresholds) for row in rows]
+    places = [_place(row, batch, limits) for row in rows]
     found = [place for place in places if place is not None]
     if len(found) != len(places):
         return "", ""
     return _words(found, site, len(truth), candidate)
 
 
-def _place(row: Tensor, batch: dict[int, Known], thresholds: Thresholds) -> tuple[int, int] | None:
+def _place(row: Tensor, batch: dict[int, Known], limits: Limits) -> tuple[int, int] | None:
     """The prompt and token whose row this is, within noise."""
     best = None
     for prompt, known in batch.items():
@@ -44,7 +42,7 @@ def _place(row: Tensor, batch: dict[int, Known], thresholds: Thresholds) -> tupl
         token = int(ratios.argmin())
         if best is None or float(ratios[token]) < best[0]:
             best = (float(ratios[token]), prompt, token)
-    if best is None or best[0] > 2 * thresholds.k_max:
+    if best is None or best[0] > 2 * limits.k_max:
         return None
     return best[1], best[2]
 

@@ -13,7 +13,7 @@ from conformance.judge.diagnosis import alignment, extent, hypotheses, scenes
 from conformance.judge.diagnosis.explanation import explain
 from conformance.judge.diagnosis.predictions import Explanation
 from conformance.judge.evidence import Evidence
-from conformance.records import Site, Thresholds, Verdict
+from conformance.records import Limits, Site, Verdict
 
 #: So many observations are looked at, spread over all that are off.
 _LOOKED_AT = 24
@@ -30,35 +30,35 @@ class Diagnosis:
     sentence: str = ""
 
 
-def diagnose(evidence: Evidence, decided: Verdict, thresholds: Thresholds) -> Diagnosis:
+def diagnose(evidence: Evidence, decided: Verdict, limits: Limits) -> Diagnosis:
     """Why the cell failed, as far as its own observations show it."""
     judged = evidence.judged
     everything = sorted(judged, key=verdict.order)
     if decided in _WRITE:
         sites = [site for site in everything if site in evidence.effects]
         sites = [site for site in sites if evidence.effects[site].failed]
-        return _of_write(evidence, sites, everything, thresholds)
+        return _of_write(evidence, sites, everything, limits)
     if decided in _WRONG:
         sites = [site for site in everything if judged[site].verdict in _WRONG]
-        return _of_value(evidence, sites, everything, thresholds)
+        return _of_value(evidence, sites, everything, limits)
     if not decided.fails:
         return Diagnosis()
     sites = [site for site in everything if judged[site].verdict is decided]
     if decided is Verdict.STRUCTURE:
-        return _of_shape(evidence, sites, everything, thresholds)
+        return _of_shape(evidence, sites, everything, limits)
     if sites and len(sites) < len(judged):
         return Diagnosis(sentence=f"concerns {extent.describe(sites, everything)}")
     return Diagnosis()
 
 
 def _of_shape(
-    evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], thresholds: Thresholds
+    evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], limits: Limits
 ) -> Diagnosis:
     """Which rows there are where there are too many or too few."""
     found: dict[Site, tuple[str, str]] = {}
     seen = _sample(sites)
     for site in dict.fromkeys(seen):
-        said = alignment.align(evidence.observed[site], site, evidence.reference, thresholds)
+        said = alignment.align(evidence.observed[site], site, evidence.reference, limits)
         if said[0]:
             found[site] = said
     if not found:
@@ -68,20 +68,18 @@ def _of_shape(
     return Diagnosis((leading[0],), f"{extent.describe(alike, everything)} {leading[1]}")
 
 
-def explain_value(
-    evidence: Evidence, site: Site, thresholds: Thresholds
-) -> tuple[Explanation, ...]:
+def explain_value(evidence: Evidence, site: Site, limits: Limits) -> tuple[Explanation, ...]:
     """What explains the value of one observation; () for what is no activation."""
     if site not in evidence.explained and site in evidence.rows:
-        evidence.explained[site] = explain(scenes.value(evidence, site), thresholds)
+        evidence.explained[site] = explain(scenes.value(evidence, site), limits)
     return evidence.explained.get(site, ())
 
 
 def _of_value(
-    evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], thresholds: Thresholds
+    evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], limits: Limits
 ) -> Diagnosis:
     said = _said(
-        lambda site: explain_value(evidence, site, thresholds),
+        lambda site: explain_value(evidence, site, limits),
         sites,
         everything,
         "{where} holds {words}",
@@ -91,23 +89,23 @@ def _of_value(
         parts.append(f"no known fault explains {extent.describe(sites, everything)}")
     off = [evidence.judged[site] for site in sites]
     every = [evidence.judged[site] for site in everything]
-    parts += [extent.goes_on(sites, every), extent.tokens_off(off, thresholds)]
+    parts += [extent.goes_on(sites, every), extent.tokens_off(off, limits)]
     return Diagnosis(said.kinds, "; ".join(part for part in parts if part))
 
 
 def _of_write(
-    evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], thresholds: Thresholds
+    evidence: Evidence, sites: Sequence[Site], everything: Sequence[Site], limits: Limits
 ) -> Diagnosis:
     """By the change that the write made; where that is unknown, by the value it left."""
     change = _said(
-        lambda site: explain(scenes.change(evidence, site), thresholds),
+        lambda site: explain(scenes.change(evidence, site), limits),
         sites,
         everything,
         "the effect of the write on {where} is {words}",
     )
     left = [site for site in sites if site not in change.explained]
     value = _said(
-        lambda site: explain_value(evidence, site, thresholds),
+        lambda site: explain_value(evidence, site, limits),
         left,
         everything,
         "{where} holds {words}",

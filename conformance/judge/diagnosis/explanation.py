@@ -17,7 +17,7 @@ from conformance.judge.diagnosis import hypotheses
 from conformance.judge.diagnosis.predictions import Explanation, Hypothesis, Scene
 from conformance.judge.measures import metrics
 from conformance.judge.measures.floor import median_limit
-from conformance.records import Thresholds
+from conformance.records import Limits
 
 #: A prediction's noise is itself estimated; it may be this much larger than said.
 _SLACK = 2.0
@@ -39,16 +39,16 @@ class _Tried:
     covered: float
 
 
-def explain(scene: Scene, thresholds: Thresholds) -> tuple[Explanation, ...]:
+def explain(scene: Scene, limits: Limits) -> tuple[Explanation, ...]:
     """The hypotheses that explain the rows which are off; () when none does.
 
     More than one means that they cannot be told apart.
     """
-    off = _off(scene, thresholds)
+    off = _off(scene, limits)
     tried = [
         one
         for order, hypothesis in enumerate(hypotheses.propose(scene))
-        if (one := _try(scene, order, hypothesis, off, thresholds)) is not None
+        if (one := _try(scene, order, hypothesis, off, limits)) is not None
     ]
     closest = min((one for one in tried if one.fits), key=lambda one: one.ratio, default=None)
     if closest is None:
@@ -65,7 +65,7 @@ def explain(scene: Scene, thresholds: Thresholds) -> tuple[Explanation, ...]:
 
 
 def _try(
-    scene: Scene, order: int, hypothesis: Hypothesis, off: Tensor, thresholds: Thresholds
+    scene: Scene, order: int, hypothesis: Hypothesis, off: Tensor, limits: Limits
 ) -> _Tried | None:
     """None for what says too little of the rows that are off, or is too uncertain to explain."""
     rows = off & hypothesis.valid
@@ -78,8 +78,8 @@ def _try(
     if _rms(after) * _CLEARLY > _rms(before):  # hardly nearer than the truth itself
         return None
     fits = (
-        metrics.median(ratios.tolist()) <= _SLACK * median_limit(len(ratios), thresholds)
-        and float(ratios.max()) <= _SLACK * thresholds.k_max
+        metrics.median(ratios.tolist()) <= _SLACK * median_limit(len(ratios), limits)
+        and float(ratios.max()) <= _SLACK * limits.k_max
     )
     return _Tried(order, hypothesis, _rms(ratios), fits, covered)
 
@@ -89,10 +89,10 @@ def _truth(scene: Scene) -> Hypothesis:
     return Hypothesis("", "", own.rows, own.noise, torch.ones(len(own.rows), dtype=torch.bool))
 
 
-def _off(scene: Scene, thresholds: Thresholds) -> Tensor:
+def _off(scene: Scene, limits: Limits) -> Tensor:
     """The rows that differ from the truth; all of them where none does by itself."""
     every = torch.ones(len(scene.rows), dtype=torch.bool)
-    off = _ratios(scene, _truth(scene), every) > thresholds.k_max
+    off = _ratios(scene, _truth(scene), every) > limits.k_max
     return off if bool(off.any()) else every
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from conformance.records import Judged, Site, Thresholds, Verdict
+from conformance.records import Judged, Limits, Site, Verdict
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -43,13 +43,13 @@ def describe(sites: Sequence[Site], among: Sequence[Site]) -> str:
     return said
 
 
-def tokens_off(judged: Sequence[Judged], thresholds: Thresholds) -> str:
+def tokens_off(judged: Sequence[Judged], limits: Limits) -> str:
     """Which tokens are off, by prompt, where not all of them are."""
     off: dict[int, set[int]] = {}
     lengths: dict[int, int] = {}
     for item in judged:
         prompt = Site.parse(item.site).prompt
-        those = {token for token, ratio in enumerate(item.ratios) if ratio > thresholds.k_max}
+        those = {token for token, ratio in enumerate(item.ratios) if ratio > limits.k_max}
         off.setdefault(prompt, set()).update(those)
         lengths[prompt] = max(lengths.get(prompt, 0), len(item.ratios))
     if all(len(those) in {0, lengths[prompt]} for prompt, those in off.items()):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from conformance.judge.cell import judge_cell
 from conformance.judge.diagnosis import extent
-from conformance.records import Judged, Site, Thresholds
+from conformance.judge.reference import read_reference
+from conformance.records import Judged, Limits, Precision, Site
 
 #: A candidate's stream may have been rounded where its engine's own was not, which adds to
 #: what a single layer is off by: so many times the limits are allowed.
@@ -24,7 +25,8 @@ def place(
     members: Mapping[str, Mapping[str, Tensor]],
     prompt_ids: Sequence[Sequence[int]],
     judged: Sequence[Judged],
-    thresholds: Thresholds,
+    limits: Limits,
+    precision: Precision = Precision.BF16,
 ) -> str:
     """The layers that introduce the error and those that inherit it, in words.
 
@@ -42,22 +44,25 @@ def place(
         for member, values in members.items()
     }
     ids = tuple(tuple(one) for one in prompt_ids)
+    reference = read_reference(fed, twin=False, precision=precision)
+    if isinstance(reference, str):
+        return ""
     alone = judge_cell(
-        own, fed, twin=False, equal=(), prompt_ids=ids, truth_ids=ids, thresholds=thresholds
+        own, reference, twin=False, equal=(), prompt_ids=ids, truth_ids=ids, limits=limits
     )
-    layers = {Site.parse(one.site).layer for one in alone.observations if _off(one, thresholds)}
+    layers = {Site.parse(one.site).layer for one in alone.observations if _off(one, limits)}
     introducing = {layer for layer in layers if layer is not None}
     unedited = [one for one in judged if Site.parse(one.site).run != "edited"]
-    off = {Site.parse(one.site).layer for one in unedited if one.verdict.fails}
+    off = {Site.parse(one.site).layer for one in unedited if not one.verdict.passes}
     if not alone.observations:
         return ""
     return _said(introducing, {layer for layer in off if layer is not None}, head=None in layers)
 
 
-def _off(judged: Judged, thresholds: Thresholds) -> bool:
-    if not judged.verdict.fails:
+def _off(judged: Judged, limits: Limits) -> bool:
+    if judged.verdict.passes:
         return False
-    return judged.q_max is None or judged.q_max > _ROUNDED * thresholds.k_max
+    return judged.q_max is None or judged.q_max > _ROUNDED * limits.k_max
 
 
 def _said(introducing: Collection[int], off: Collection[int], *, head: bool) -> str:

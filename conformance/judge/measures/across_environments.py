@@ -64,4 +64,4 @@ def same_elsewhere(
             continue
         first = compare_exact(columns[own], columns[names[0]])[0]
         said.append(f"others in {others} ({first.site}: {first.message})")
-    return Relation(TITLE, holds=len(sets) == 1, detail="; ".join(said))
+    return Relation(TITLE, holds=len(sets) == 1, detail="; ".join(said), gates=False)

@@ -1,4 +1,4 @@
-"""The noise floor: how far honest bf16 computations are from the float32 truth.
+"""The noise floor: how far honest computations in one precision are from the float32 truth.
 
 E_t is the ensemble's root mean square error at token t, n_t = √(E_t² + (u₀·scale)²),
 and ρ_t = the candidate's error at t over n_t. Q_med and Q_max are the median and the
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.measures import metrics
-from conformance.records import Thresholds
+from conformance.records import Limits, Precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,8 @@ class Floor:
     ensemble's error on each massive element in bf16 ulps, at least one; None without
     such elements. `shift` is the truth's mean of each row and `shift_noise` the
     ensemble's error of it, where the rows are compared without their means. `zero` marks
-    rows which the truth and every member hold at exactly zero.
+    rows which the truth and every member hold at exactly zero. `mixture` says that a token's
+    row may honestly differ by a whole expert: in bf16 routers have near-ties.
     """
 
     truth: Tensor
@@ -44,6 +45,8 @@ class Floor:
     zero: Tensor
     shift: Tensor | None = None
     shift_noise: Tensor | None = None
+    precision: Precision = Precision.BF16
+    mixture: bool = False
 
     def view(self, rows: Tensor) -> Tensor:
         """Rows as they are compared: without their means where those are judged apart."""
@@ -58,7 +61,7 @@ class Distance:
     smallest relative error on all tokens that would have been found, `smallest_local`
     on any one of them. `massive` is the worst massive dimension as a share of what is
     allowed there, and `shift` the worst common shift; `zero` is False when a row that
-    must be zero is not.
+    must be zero is not. Beyond `limit_med` and `limit_max` the value is wrong.
     """
 
     q_med: float
@@ -73,6 +76,8 @@ class Distance:
     massive_ulps: float
     shift: float
     zero: bool
+    limit_med: float
+    limit_max: float
 
     @property
     def bounded(self) -> bool:
@@ -81,14 +86,23 @@ class Distance:
 
 
 def floor(
-    truth: Tensor, members: Tensor, fallback: Tensor | None = None, *, centred: bool = False
+    truth: Tensor,
+    members: Tensor,
+    fallback: Tensor | None = None,
+    *,
+    centred: bool = False,
+    precision: Precision = Precision.BF16,
+    mixture: bool = False,
 ) -> Floor:
     """The floor of one observation from its truth [T, D] and its members [M, T, D].
 
     `fallback` [T] is the scale of rows whose truth is zero: the clean run's norm.
     `centred` compares the rows without their means, and the means apart.
     """
-    return floors([truth], members, [fallback], centred=centred)[0]
+    known = floors(
+        [truth], members, [fallback], centred=centred, precision=precision, mixture=mixture
+    )
+    return known[0]
 
 
 def floors(
@@ -97,6 +111,8 @@ def floors(
     fallbacks: Sequence[Tensor | None],
     *,
     centred: bool = False,
+    precision: Precision = Precision.BF16,
+    mixture: bool = False,
 ) -> list[Floor]:
     """The floors of many observations of one width, computed on all their rows at once.
 
@@ -119,18 +135,20 @@ def floors(
     scale = torch.where(scale == 0, torch.cat(instead), scale)
     off = runs - truth
     squared = metrics.norm(off, mask).square().mean(dim=0)
-    noise = (squared + (metrics.ROUNDING * scale).square()).sqrt()
+    noise = (squared + (metrics.ROUNDING[precision] * scale).square()).sqrt()
     found, end = [], 0
     for rows in truths:
         at = slice(end, end := end + len(rows))
-        ulps = _massive_floor(off[:, at], truth[at], mask[at])
+        ulps = _massive_floor(off[:, at], truth[at], mask[at], precision)
         parts = (truth[at], runs[:, at], mask[at], scale[at], noise[at], ulps, empty[at])
-        shifts = () if shift is None or shift_noise is None else (shift[at], shift_noise[at])
-        found.append(Floor(*parts, *shifts))
+        shifts: tuple[Tensor | None, Tensor | None] = (None, None)
+        if shift is not None and shift_noise is not None:
+            shifts = (shift[at], shift_noise[at])
+        found.append(Floor(*parts, *shifts, precision, mixture))
     return found
 
 
-def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor) -> Tensor | None:
+def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor, precision: Precision) -> Tensor | None:
     """Per element, but never below what the site's massive elements show together:
 
     four members are too few to trust a small error of a single number.
@@ -138,17 +156,17 @@ def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor) -> Tensor | None:
     if bool(mask.all()):
         return None
     massive = ~mask
-    squared = (off[:, massive] / metrics.ulp(truth[massive])).square().mean(dim=0)
+    squared = (off[:, massive] / metrics.ulp(truth[massive], precision)).square().mean(dim=0)
     return squared.clamp_min(float(squared.mean())).clamp_min(1.0).sqrt()
 
 
-def measure(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> Distance:
+def measure(candidate: Tensor, honest: Floor, limits: Limits) -> Distance:
     """Compare a finite candidate [T, D] with the truth, against the floor."""
-    return measures([candidate], [honest], thresholds)[0]
+    return measures([candidate], [honest], limits)[0]
 
 
 def measures(
-    candidates: Sequence[Tensor], honest: Sequence[Floor], thresholds: Thresholds
+    candidates: Sequence[Tensor], honest: Sequence[Floor], limits: Limits
 ) -> list[Distance]:
     """The distances of many observations of one width, computed on all their rows at once."""
     rows = [known.view(candidate) for candidate, known in zip(candidates, honest, strict=True)]
@@ -162,7 +180,7 @@ def measures(
     for candidate, seen, known in zip(candidates, rows, honest, strict=True):
         at = slice(end, end := end + len(seen))
         tokens = _Tokens(ratios[at], relative[at], errors[at])
-        found.append(_distance(tokens, candidate, seen, known, thresholds))
+        found.append(_distance(tokens, candidate, seen, known, limits))
     return found
 
 
@@ -176,12 +194,12 @@ class _Tokens:
 
 
 def _distance(
-    tokens: _Tokens, candidate: Tensor, rows: Tensor, honest: Floor, thresholds: Thresholds
+    tokens: _Tokens, candidate: Tensor, rows: Tensor, honest: Floor, limits: Limits
 ) -> Distance:
     q_med, q_max = metrics.median(tokens.ratios), max(tokens.ratios)
     noise = metrics.median(tokens.noise)
-    massive, massive_ulps = _massive(rows, honest, thresholds)
-    limit = median_limit(len(tokens.ratios), thresholds)
+    massive, massive_ulps = _massive(rows, honest, limits)
+    limit, local = far_limits(len(tokens.ratios), honest, limits)
     return Distance(
         q_med=q_med,
         q_max=q_max,
@@ -190,35 +208,48 @@ def _distance(
         error=metrics.median(tokens.errors),
         floor=noise,
         smallest=_smallest(limit, q_med, noise),
-        smallest_local=_smallest_local(tokens, thresholds.k_max),
+        smallest_local=_smallest_local(tokens, local),
         massive=massive,
         massive_ulps=massive_ulps,
-        shift=_shift(candidate, honest, thresholds),
+        shift=_shift(candidate, honest, limits),
         zero=not (bool(honest.zero.any()) and bool(candidate[honest.zero].any())),
+        limit_med=limit,
+        limit_max=local,
     )
 
 
-def median_limit(tokens: int, thresholds: Thresholds) -> float:
+def median_limit(tokens: int, limits: Limits) -> float:
     """What Q_med may reach. A single row has no median: it is judged as the maximum is."""
-    return thresholds.k_med if tokens > 1 else thresholds.k_max
+    return limits.k_med if tokens > 1 else limits.k_max
 
 
-def _massive(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> tuple[float, float]:
+def far_limits(tokens: int, honest: Floor, limits: Limits) -> tuple[float, float]:
+    """What the median over the tokens and any one token may reach before the value is wrong.
+
+    In bf16 a router meets near-ties: one token's row may honestly differ by a whole expert, so
+    on a mixture only what most tokens show counts.
+    """
+    if honest.mixture and honest.precision is Precision.BF16:
+        return (limits.far_med if tokens > 1 else math.inf), math.inf
+    return (limits.far_med if tokens > 1 else limits.far_max), limits.far_max
+
+
+def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, float]:
     """The worst massive dimension: its share of what is allowed, and its error in ulps.
 
-    Allowed is `drift_max` times the ensemble's own error: where a massive activation
+    Allowed is `far_max` times the ensemble's own error: where a massive activation
     arises, honest implementations differ several times more on it than elsewhere.
     """
     if honest.ulps is None:
         return 0.0, 0.0
     massive = ~honest.bulk
     truth = honest.truth[massive]
-    off = (candidate[massive] - truth).abs() / metrics.ulp(truth)
-    share = off / (thresholds.drift_max * honest.ulps)
+    off = (candidate[massive] - truth).abs() / metrics.ulp(truth, honest.precision)
+    share = off / (limits.far_max * honest.ulps)
     return float(share.max()), float(off.max())
 
 
-def _shift(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> float:
+def _shift(candidate: Tensor, honest: Floor, limits: Limits) -> float:
     """The common shift of a row as a share of what is allowed.
 
     A few members cannot show how large a single number may be, so it is bounded by the
@@ -228,19 +259,21 @@ def _shift(candidate: Tensor, honest: Floor, thresholds: Thresholds) -> float:
         return 0.0
     off = (candidate.mean(dim=-1) - honest.shift).abs()
     each = honest.noise / math.sqrt(candidate.shape[-1])
-    allowed = thresholds.drift_max * torch.maximum(honest.shift_noise, each)
+    allowed = limits.far_max * torch.maximum(honest.shift_noise, each)
     return float(metrics.ratio(off, allowed).max())
 
 
 def _smallest(limit: float, seen: float, noise: float) -> float | None:
     """√(k² − ρ²)·E: an independent error of this size would have passed the limit."""
-    if not (seen <= limit and math.isfinite(noise)):
+    if not (seen <= limit and math.isfinite(noise) and math.isfinite(limit)):
         return None
     return math.sqrt(limit**2 - seen**2) * noise
 
 
 def _smallest_local(tokens: _Tokens, limit: float) -> float | None:
-    """The largest of what would have passed at any one token."""
+    """The largest of what would have passed at any one token; None where nothing bounds it."""
+    if math.isinf(limit):
+        return None
     found = [
         _smallest(limit, ratio, noise)
         for ratio, noise in zip(tokens.ratios, tokens.noise, strict=True)
@@ -249,19 +282,19 @@ def _smallest_local(tokens: _Tokens, limit: float) -> float | None:
     return max(known) if len(known) == len(found) else None
 
 
-def within(distance: Distance, thresholds: Thresholds) -> bool:
+def within(distance: Distance, limits: Limits) -> bool:
     """Is the candidate no further from the truth than honest bf16 computations are?"""
     return (
-        distance.q_med <= median_limit(len(distance.ratios), thresholds)
-        and distance.q_max <= thresholds.k_max
+        distance.q_med <= median_limit(len(distance.ratios), limits)
+        and distance.q_max <= limits.k_max
         and distance.bounded
     )
 
 
-def drifts(distance: Distance, thresholds: Thresholds) -> bool:
-    """Beyond the floor, but a little and everywhere: a coarser computation, not another value."""
+def drifts(distance: Distance) -> bool:
+    """Beyond the floor, but not far: a coarser computation, not another value."""
     return (
-        distance.q_max <= thresholds.drift_max
-        and distance.spread > thresholds.drift_spread
+        distance.q_med <= distance.limit_med
+        and distance.q_max <= distance.limit_max
         and distance.bounded
     )

@@ -18,24 +18,13 @@ import torch
 from torch import Tensor
 
 from conformance.judge.measures.floor import Floor
-from conformance.records import Gain, Thresholds
+from conformance.records import Gain, Limits
 
 Array = npt.NDArray[np.float64]
 
-#: How much more than evenly spread noise gains scatter at the least: 1.7 to 2.3 as a root
-#: mean square over the sites of tiny llama and gpt2 models, for honest runs and engines alike.
-UNEVEN = 2.0
 #: A row of the truth that changes by less than this share of itself was not written to:
 #: float32 itself is no more certain.
 UNTOUCHED = 1e-5
-
-#: A row on which honest changes scatter more than so many times as much as on the usual row
-#: takes no part in the gain of its site.
-TORN = 4.0
-
-#: How much of the off-axis noise may lie along the write, where it looks like gain: seen are
-#: up to 0.06 on clean backends (13 models, doses of 0.5 %), where honest members agree by luck.
-ALONG = 0.06
 
 
 class Landing(StrEnum):
@@ -54,7 +43,7 @@ class Landing(StrEnum):
 class Change:
     """How one observation changed between the clean and the edited run, on both sides.
 
-    `g` and `h` are the candidate's on the steady rows, `own` the scatter of the ensemble's
+    `g` and `h` are the candidate's, `own` the scatter of the ensemble's
     gains around 1, `off_axis` the ensemble's h and `even` what noise of that size gives when
     spread evenly over the dimensions; the `token_` arrays hold the same for each touched row,
     whose indices are `touched`. `leak` is the largest change of a row that must not
@@ -131,12 +120,12 @@ class _Sums:
         return _Sums(*(field[..., rows] for field in fields))
 
 
-def change(twin: Twin, thresholds: Thresholds) -> Change:
+def change(twin: Twin, limits: Limits) -> Change:
     """The change at one site."""
-    return changes([twin], thresholds)[0]
+    return changes([twin], limits)[0]
 
 
-def changes(twins: Sequence[Twin], thresholds: Thresholds) -> list[Change]:
+def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
     """The changes at many sites of one width, computed on all their rows at once."""
     mask = torch.cat([twin.before.bulk for twin in twins])
     truth = torch.cat([twin.after.truth - twin.before.truth for twin in twins]) * mask
@@ -155,23 +144,22 @@ def changes(twins: Sequence[Twin], thresholds: Thresholds) -> list[Change]:
     found, end = [], 0
     for twin in twins:
         rows = slice(end, end := end + len(twin.clean))
-        found.append(_change(sums.at(rows), thresholds))
+        found.append(_change(sums.at(rows), limits))
     return found
 
 
-def _change(sums: _Sums, thresholds: Thresholds) -> Change:
+def _change(sums: _Sums, limits: Limits) -> Change:
     touched = np.sqrt(sums.tt) > UNTOUCHED * sums.scale
     leak = np.where(touched, 0.0, _leak(sums))
-    leaking = tuple(np.nonzero(leak > thresholds.margin)[0].tolist())
+    leaking = tuple(np.nonzero(leak > limits.leak)[0].tolist())
     rows, worst = len(touched), float(leak.max())
     if not touched.any():
         return Change(rows, worst, leaking)
     sums = sums.at(touched)
-    steady = sums.at(_steady(sums))
-    whole = steady.tt.sum()
-    g, h = _project(steady.ct.sum(), steady.cc.sum(), whole)
-    runs = _project(steady.rt.sum(axis=-1), steady.rr.sum(axis=-1), whole)
-    site = _noise(*runs, steady.width.sum())
+    whole = sums.tt.sum()
+    g, h = _project(sums.ct.sum(), sums.cc.sum(), whole)
+    runs = _project(sums.rt.sum(axis=-1), sums.rr.sum(axis=-1), whole)
+    site = _noise(*runs, sums.width.sum())
     token = _noise(*_project(sums.rt, sums.rr, sums.tt), sums.width)
     return Change(
         rows,
@@ -190,39 +178,31 @@ def _change(sums: _Sums, thresholds: Thresholds) -> Change:
     )
 
 
-def unevenness(changes: Sequence[Change]) -> float:
-    """How much more than evenly spread noise the gains scatter: over all changes of one kind.
+def effect(change: Change, limits: Limits) -> Effect:
+    """What the change says.
 
-    The gains of a few members can agree by luck at one site, and at the two or three sites
-    of a write near the last layer as well.
+    The gains of a few members can agree by luck, so their scatter counts at least as much as
+    the members' off-axis noise would give if it were spread evenly over the dimensions.
     """
-    ratios = [change.own / change.even for change in changes if change.even > 0]
-    if not ratios:
-        return UNEVEN
-    return max(UNEVEN, math.sqrt(math.fsum(ratio**2 for ratio in ratios) / len(ratios)))
-
-
-def effect(change: Change, uneven: float, thresholds: Thresholds) -> Effect:
-    """What the change says, given how uneven the noise is (`unevenness`)."""
     if not change.touched:
         return Effect(None, Landing.UNTOUCHED, change.leak, change.leaking, moved=False)
     every = [math.nan] * change.rows
     for row, g in zip(change.touched, change.token_g.tolist(), strict=True):
         every[row] = g
-    sigma = max(change.own, uneven * change.even, ALONG * change.off_axis)
+    sigma = max(change.own, change.even)
     gain = Gain(change.g, change.h, sigma, tuple(every))
-    sigmas = np.maximum(change.token_own, uneven * change.token_even)
-    room = np.maximum(thresholds.gain_sigmas * sigmas, thresholds.gain_tolerance)
-    sure, index = sigmas <= thresholds.power, np.array(change.touched)
+    sigmas = np.maximum(change.token_own, change.token_even)
+    room = np.maximum(limits.gain_sigmas * sigmas, limits.gain_tolerance)
+    sure, index = room <= limits.gain_room, np.array(change.touched)
     without = tuple(index[sure & (np.abs(change.token_g) <= room)].tolist())
     reached = tuple(index[sure & (np.abs(change.token_g - 1) <= room)].tolist())
-    landing = _landing(gain, change.off_axis, bool(without and reached), thresholds)
+    landing = _landing(gain, change.off_axis, bool(without and reached), limits)
     return Effect(gain, landing, change.leak, change.leaking, change.moved, without, reached)
 
 
-def tolerance(sigma: float, thresholds: Thresholds) -> float:
+def tolerance(sigma: float, limits: Limits) -> float:
     """How far from 0 or 1 a gain may be and still count as 0 or 1."""
-    return max(thresholds.gain_tolerance, thresholds.gain_sigmas * sigma)
+    return max(limits.gain_tolerance, limits.gain_sigmas * sigma)
 
 
 def _project(along: Array, size: Array, truth: Array) -> tuple[Array, Array]:
@@ -237,16 +217,6 @@ def _noise(g: Array, h: Array, width: Array) -> tuple[Array, Array, Array]:
     return np.sqrt(((g - 1) ** 2).mean(axis=0)), off_axis, off_axis / np.sqrt(width)
 
 
-def _steady(sums: _Sums) -> npt.NDArray[np.bool_]:
-    """The rows on which honest runs changed about as much alike as on most.
-
-    Where a router is at a tie in one of the two runs, the row differs by a whole expert, and
-    one such row would drown what all the others say of the write.
-    """
-    noise = np.maximum(sums.rr - 2 * sums.rt + sums.tt, 0.0).mean(axis=0)
-    return np.asarray(noise <= TORN**2 * np.median(noise))
-
-
 def _leak(sums: _Sums) -> Array:
     """‖Δc‖ of each row, in multiples of what two runs may differ by where nothing is written."""
     allowed = np.maximum(np.sqrt(sums.rr.max(axis=0)), math.sqrt(2) * sums.noise)
@@ -255,14 +225,14 @@ def _leak(sums: _Sums) -> Array:
         return np.where(size > 0, size / allowed, 0.0)
 
 
-def _landing(gain: Gain, off_axis: float, split: bool, thresholds: Thresholds) -> Landing:
-    room = tolerance(gain.sigma, thresholds)
-    if not gain.sigma <= thresholds.power:
+def _landing(gain: Gain, off_axis: float, split: bool, limits: Limits) -> Landing:
+    room = tolerance(gain.sigma, limits)
+    if not room <= limits.gain_room:
         return Landing.POWERLESS
     if split:
         return Landing.PARTIAL
     # First, because a write that missed its direction altogether has a gain of 0 as well.
-    if gain.h > math.hypot(thresholds.off_axis, thresholds.k_max * off_axis):
+    if gain.h > math.hypot(limits.off_axis, limits.far_max * off_axis):
         return Landing.MISDIRECTED
     if abs(gain.g) <= room:
         return Landing.DROPPED

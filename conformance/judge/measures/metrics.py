@@ -7,18 +7,24 @@ docs/numerics.md#the-floor.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-#: Relative L2 error of one rounding to bf16, measured on normal deviates.
-ROUNDING = 0.00166
+from conformance.records import Precision
+
+#: Relative L2 error of one rounding to bf16, measured on normal deviates; to float32 it is
+#: 2¹⁶ times smaller, as float32 has sixteen more bits of fraction.
+ROUNDING: Mapping[Precision, float] = {
+    Precision.BF16: 0.00166,
+    Precision.FLOAT32: 0.00166 * 2.0**-16,
+}
 #: A dimension is massive above this multiple of its token's median magnitude.
 MASSIVE = 20.0
 
-_BF16_FRACTION_BITS = 8
-_BF16_SMALLEST = 2.0**-133
+_FRACTION_BITS: Mapping[Precision, int] = {Precision.BF16: 8, Precision.FLOAT32: 24}
+_SMALLEST = 2.0**-133
 
 
 def rows(tensor: Tensor) -> Tensor:
@@ -61,11 +67,11 @@ def norm(values: Tensor, mask: Tensor) -> Tensor:
     return size
 
 
-def ulp(values: Tensor) -> Tensor:
-    """The spacing of bf16 numbers at each value."""
+def ulp(values: Tensor, precision: Precision = Precision.BF16) -> Tensor:
+    """The spacing of a precision's numbers at each value."""
     _, exponent = torch.frexp(values)
-    spacing = torch.ldexp(torch.ones_like(values), exponent - _BF16_FRACTION_BITS)
-    return spacing.clamp_min(_BF16_SMALLEST)
+    spacing = torch.ldexp(torch.ones_like(values), exponent - _FRACTION_BITS[precision])
+    return spacing.clamp_min(_SMALLEST)
 
 
 def ratio(distance: Tensor, noise: Tensor) -> Tensor:

@@ -13,6 +13,9 @@ from conformance.judge.measures import metrics
 from conformance.judge.measures.floor import Floor
 from conformance.records import Relation, Site
 
+#: Begins the name of the rule that a column gives the very bits of another.
+BITWISE = "bitwise equal to"
+
 #: Truths that differ by less than this multiple of the noise may well be equal in bf16.
 _TELLS_APART = 10.0
 #: So many of a tensor's first values are compared before all of them are.

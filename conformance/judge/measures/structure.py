@@ -12,7 +12,7 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from conformance.records import Relation, Site
+from conformance.records import Precision, Relation, Site
 
 #: The relation that is compared before anything else.
 PROMPT_IDS = "prompt token ids equal on both sides"
@@ -55,18 +55,20 @@ def shape(candidate: Tensor, truth: Tensor) -> str:
     return said
 
 
-def dtype(candidate: Tensor, honest: Sequence[Tensor], site: Site) -> str:
-    """Is the candidate's dtype one that honest bf16 runs have here?
+def dtype(
+    candidate: Tensor, honest: Sequence[Tensor], site: Site, precision: Precision = Precision.BF16
+) -> str:
+    """Is the candidate's dtype one that honest runs have here?
 
-    Logits may be float32: engines sample from float32. Everything else that the honest
-    runs hold in bf16 must be bf16; the message says which precision the values
-    really carry, so that a mere cast is told from another computation.
+    Logits may be float32: engines sample from float32. Everything else that honest bf16 runs
+    hold in bf16 must be bf16; the message says which precision the values really carry, so
+    that a mere cast is told from another computation.
     """
     allowed = {member.dtype for member in honest}
     if candidate.dtype in allowed:
         return ""
     floating = any(kind.is_floating_point for kind in allowed)
-    if floating and candidate.dtype == torch.bfloat16:
+    if floating and candidate.dtype == getattr(torch, precision.dtype):
         return ""
     if site.name == "logits" and candidate.dtype == torch.float32:
         return ""

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from conformance.judge.measures import metrics
-from conformance.records import CHOSEN, Relation, Site, Thresholds
+from conformance.records import CHOSEN, GREEDY, Limits, Precision, Relation, Site
 
 #: Flips that are each excusable are together not, if they were this improbable.
-FLIPS_IMPROBABLE = 1e-4
+FLIPS_IMPROBABLE = 1e-9
 _RIVALS = 8
 
 
@@ -43,26 +43,33 @@ class Choice:
         return self.margin > 0
 
 
-def choice(chosen: int, truth: Tensor, members: Tensor, thresholds: Thresholds) -> Choice:
+def choice(
+    chosen: int,
+    truth: Tensor,
+    members: Tensor,
+    limits: Limits,
+    precision: Precision = Precision.BF16,
+) -> Choice:
     """Judge a chosen id by the truth's logits [V] and the members' [M, V]."""
     top = truth.topk(min(_RIVALS + 1, truth.numel())).indices
     best = top[0]
     margin = float(truth[best] - truth[chosen])
-    noise = float(_pair_noise(truth, members, best, torch.tensor([chosen]))[0])
+    noise = float(_pair_noise(truth, members, best, torch.tensor([chosen]), precision)[0])
     rivals = top[1:]
     gaps = truth[best] - truth[rivals]
-    rival_noise = _pair_noise(truth, members, best, rivals)
+    rival_noise = _pair_noise(truth, members, best, rivals, precision)
     chance = float(torch.special.ndtr(-gaps / rival_noise).sum().clamp_max(1.0))
-    return Choice(
-        chosen, int(best), margin, noise, chance, benign=margin <= thresholds.margin * noise
-    )
+    return Choice(chosen, int(best), margin, noise, chance, benign=margin <= limits.margin * noise)
 
 
-def _pair_noise(truth: Tensor, members: Tensor, best: Tensor, others: Tensor) -> Tensor:
+def _pair_noise(
+    truth: Tensor, members: Tensor, best: Tensor, others: Tensor, precision: Precision
+) -> Tensor:
     gaps = truth[best] - truth[others]
     honest = members[:, best].unsqueeze(-1) - members[:, others]
     noise = (honest - gaps).square().mean(dim=0).sqrt()
-    return torch.maximum(noise, metrics.ulp(torch.maximum(truth[best].abs(), truth[others].abs())))
+    largest = torch.maximum(truth[best].abs(), truth[others].abs())
+    return torch.maximum(noise, metrics.ulp(largest, precision))
 
 
 def agreed_steps(
@@ -88,6 +95,36 @@ def _same_ids(candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], si
     if ours is None or theirs is None:
         return False
     return ours.shape == theirs.shape and bool((ours == theirs).all())
+
+
+def follow_logits(
+    candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]
+) -> Relation | None:
+    """Is every greedy id the largest of the logits that its own step showed? No tolerance.
+
+    Asked wherever the truth's id is the largest of the truth's logits: elsewhere it was forced.
+    None where no step has both.
+    """
+    steps, broken = 0, []
+    for site, token in candidate.items():
+        logits = replace(site, name="logits")
+        known = truth.get(site), truth.get(logits)
+        if site.name != GREEDY or logits not in candidate or None in known or token.numel() != 1:
+            continue
+        if not _is_largest(*known):  # type: ignore[arg-type]
+            continue
+        steps += 1
+        if not _is_largest(token, candidate[logits]):
+            broken.append(str(site))
+    if not steps:
+        return None
+    detail = f"not at {', '.join(broken)}" if broken else f"{steps} steps"
+    return Relation("greedy tokens are the largest of their own logits", not broken, detail)
+
+
+def _is_largest(token: Tensor, logits: Tensor) -> bool:
+    flat, at = logits.flatten(), int(token)
+    return 0 <= at < flat.numel() and bool(flat[at] == flat.max())
 
 
 def flips(choices: Sequence[tuple[str, Choice]]) -> Relation | None:

@@ -1,0 +1,52 @@
+"""A cell's verdict from what its two precisions say (pure).
+
+Meaning is decided in float32, where two right computations agree to a part in a million.
+Numerics are decided in bf16, which people run: there a value that is coarser than honest
+runs is `drift`, and only what lies far beyond them, or what bf16 alone can show, fails.
+"""
+
+from __future__ import annotations
+
+from conformance.records import Answer, Precision, Verdict, record
+
+
+@record()
+class Decision:
+    """The verdict, why, the answer that decided, and the other where there is one."""
+
+    verdict: Verdict
+    reason: str
+    leading: Answer
+    beside: Answer | None = None
+
+
+def decide(answers: list[Answer]) -> Decision:
+    """The verdict of a cell that was gathered in one precision or in both.
+
+    1. Float32 decides what it does not pass: a failure, or a harness that cannot tell.
+    2. Where the engine refuses float32, or it was not gathered, bf16 decides alone.
+    3. Where float32 passes, bf16 decides; a check that has too little power there (a dose
+       below bf16's noise) was made in float32 and passes.
+    """
+    by = {answer.precision: answer for answer in answers}
+    meaning, numerics = by.get(Precision.FLOAT32), by.get(Precision.BF16)
+    if meaning is None or numerics is None:
+        [only] = answers
+        return Decision(only.verdict, only.reason, only)
+    if meaning.verdict.neutral:
+        return Decision(numerics.verdict, _alone(numerics, meaning), numerics, meaning)
+    if not meaning.verdict.passes:
+        return Decision(meaning.verdict, meaning.reason, meaning, numerics)
+    if numerics.verdict is Verdict.VACUOUS or numerics.verdict.neutral:
+        words = f"{meaning.reason}; in bf16 {numerics.verdict}: {numerics.reason}"
+        return Decision(meaning.verdict, words, meaning, numerics)
+    if numerics.verdict.passes:
+        return Decision(numerics.verdict, meaning.reason, meaning, numerics)
+    words = f"in bf16 only, in float32 {meaning.verdict}: {numerics.reason}"
+    return Decision(numerics.verdict, words, numerics, meaning)
+
+
+def _alone(numerics: Answer, meaning: Answer) -> str:
+    if numerics.verdict.neutral:
+        return numerics.reason
+    return f"{numerics.reason}; judged in bf16 alone, float32 is {meaning.verdict}"
