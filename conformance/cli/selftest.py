@@ -71,7 +71,7 @@ def selftest(
         jobs=jobs or os.cpu_count() or 1,
         again=again,
         blind=blind,
-        gaps=tuple(entry.match for entry in gaps),
+        gaps=gaps,
     )
     folder, found = command.run(asked, cache_folder(), Lines(err))
     if found is None:

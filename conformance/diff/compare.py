@@ -28,6 +28,7 @@ class Kind(StrEnum):
     DIAGNOSIS = "fails in another way"
     FIXED = "fixed"
     INEXACT = "no longer bitwise"
+    KNOWN = "known gap"
 
     @property
     def regression(self) -> bool:
@@ -121,6 +122,8 @@ def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -
 
 def _change(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float) -> Change | None:
     kind, words = _kind(a, b), b.diagnosis or b.reason
+    if kind is Kind.KNOWN:
+        words = b.expected
     if kind is None:
         words = _shrunk(a, b, thresholds, margin)
         kind = Kind.MARGIN if words else None
@@ -148,11 +151,13 @@ def _change(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float)
 
 
 def _kind(a: CellResult, b: CellResult) -> Kind | None:
-    """By the verdicts, and of two that do not pass by what they say."""
+    """By the verdicts, and of two that do not pass by what they say. What known.yaml expects
+    of the second run is no regression.
+    """
     if b.verdict.fails and not a.verdict.fails:
-        return Kind.FAILURE
+        return Kind.KNOWN if b.expected else Kind.FAILURE
     if b.verdict.neutral and a.verdict.passes:
-        return Kind.LOST
+        return Kind.KNOWN if b.expected else Kind.LOST
     if b.verdict.passes and not a.verdict.passes:
         return Kind.FIXED
     if not b.verdict.passes and _signature(a) != _signature(b):

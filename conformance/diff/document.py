@@ -18,6 +18,7 @@ _FAMILY = {
     Kind.DIAGNOSIS: Family.DOUBT,
     Kind.FIXED: Family.PASS,
     Kind.INEXACT: Family.NEUTRAL,
+    Kind.KNOWN: Family.NEUTRAL,
 }
 _REST = "--json"
 

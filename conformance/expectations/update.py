@@ -1,7 +1,7 @@
 """The smallest edit of known.yaml after which a run is as expected.
 
-An entry is narrowed to, or split into, what still holds; one that holds nowhere is removed;
-what failed unexpectedly gets entries of its own at the end. Cells that the run did not have
+An entry is narrowed to what still holds; one that holds nowhere is removed; what failed
+unexpectedly gets an entry for each cause at the end. Cells that the run did not have
 stay as they were. Only the lines concerned are touched: all else is kept byte for byte.
 Expired entries and faults of the harness are left for a person to decide.
 """
@@ -24,9 +24,13 @@ from conformance.expectations.assess import Assessed, Finding, assess, explains
 from conformance.expectations.entries import AXES, Known, Match
 from conformance.expectations.minimal_matches import cover
 from conformance.expectations.yaml_rewrite import Splice
-from conformance.records import Cell, Results, record
+from conformance.records import Cell, CellResult, Results, record
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+#: A file on this machine: of a cache, an environment, a clone. What it is called may matter.
+_PATH = re.compile(r"(?:(?<![\w.])~)?(?:/[^\s/:;,'\"()\[\]]+)+/(?=[^\s/])")
+#: What differs between cells that failed for one reason.
+_VARIES = re.compile(rf"{_PATH.pattern}|{_NUMBER.pattern}", re.IGNORECASE)
 _WIDTH = 96
 _REASON = 200
 
@@ -52,7 +56,7 @@ def update(
     splice = Splice(text, known.path)
     changes: list[str] = []
     for index, entry in enumerate(known.entries):
-        matched = {cell for cell in universe if cell in entry.match}
+        matched = {cell for cell in universe if cell in entry}
         keep = matched - _gone(known, index, assessed)
         if keep == matched and matched:
             continue
@@ -66,8 +70,7 @@ def update(
         changes.append(f"line {line}: narrowed to {len(keep)} of {len(matched)} cells")
     for group in _new(assessed):
         mine = {one.plain for one in group}
-        for match in cover(mine, universe - mine):
-            splice.append(_block(match, group, today))
+        splice.append(_block(cover(mine, universe - mine), group, today))
         verdict = group[0].cell.verdict.value
         changes.append(f"added: {verdict} of {len(group)} cells: {_reason(group)}")
     left = tuple(
@@ -98,18 +101,30 @@ def _gone(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
 
 
 def _new(assessed: Sequence[Assessed]) -> list[list[Assessed]]:
-    """The unexpected cells, those together that say the same but for numbers."""
-    found: dict[tuple[str, str], list[Assessed]] = {}
+    """The unexpected cells by their cause: those that say the same but for numbers and paths."""
+    groups: dict[tuple[str, str], list[Assessed]] = {}
     for one in assessed:
         if one.finding is Finding.UNEXPECTED:
-            said = _NUMBER.sub("#", one.cell.diagnosis or one.cell.reason)
-            found.setdefault((one.cell.verdict.value, said), []).append(one)
-    return list(found.values())
+            cause = _VARIES.sub("#", _words(one.cell))
+            groups.setdefault((one.cell.verdict.value, cause), []).append(one)
+    return list(groups.values())
+
+
+def _words(cell: CellResult) -> str:
+    return cell.diagnosis or cell.reason
 
 
 def _reason(group: Sequence[Assessed]) -> str:
-    first = group[0].cell
-    return clip(first.diagnosis or first.reason or "no reason was recorded", _REASON)
+    words = _PATH.sub("", _words(group[0].cell))
+    return clip(words or "no reason was recorded", _REASON)
+
+
+def _says(group: Sequence[Assessed]) -> str:
+    """The longest words that every cell of a cause says alike."""
+    pieces = (" ".join(piece.split()) for piece in _VARIES.split(_words(group[0].cell)))
+    texts = [f"{one.cell.reason}\n{one.cell.diagnosis}\n{one.cell.detail}" for one in group]
+    alike = [piece for piece in pieces if all(piece in text for text in texts)]
+    return max(alike, key=len, default="").strip(" ;:,.")[:_WIDTH]
 
 
 def _flow(match: Match) -> str:
@@ -127,16 +142,20 @@ def _flow(match: Match) -> str:
     return f"{{ {_dumped(said, width=1 << 20)[1:-1]} }}"
 
 
-def _block(match: Match, group: Sequence[Assessed], today: dt.date) -> str:
+def _block(matches: Sequence[Match], group: Sequence[Assessed], today: dt.date) -> str:
     """A new entry's lines, without indentation."""
-    first = next(one.cell for one in group if one.plain in match)
+    first = group[0].cell
     rest = CommentedMap()
     rest["verdict"] = first.verdict.value
+    if says := _says(group):
+        rest["says"] = says
     rest["reason"] = _reason(group)
     rest["reproduce"] = first.command
     rest["date"] = today
-    lines = _dumped(rest, width=_WIDTH).splitlines()
-    return "\n".join([f"- match: {_flow(match)}", *(f"  {line}" for line in lines)])
+    match, *others = map(_flow, matches)
+    also = [f"  also: [{', '.join(others)}]"] if others else []
+    lines = (f"  {line}" for line in _dumped(rest, width=_WIDTH).splitlines())
+    return "\n".join([f"- match: {match}", *also, *lines])
 
 
 def _dumped(value: object, *, width: int) -> str:

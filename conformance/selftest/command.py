@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance import execution, plan
 from conformance.errors import ExitCode
-from conformance.expectations import Match
+from conformance.expectations import Entry
 from conformance.records import Backend, Column, Model, Thresholds
 from conformance.runner import Event
 from conformance.scenario import discover
@@ -31,7 +31,7 @@ QUICK_VARIANTS = 2
 @dataclass(frozen=True)
 class Asked:
     """What the command line asks for. `again` names a stored self-test to judge anew, `blind` a
-    gate that is broken on purpose. `gaps` are known not to pass, so they are no false alarms.
+    gate that is broken on purpose. A failure that one of `gaps` explains is no false alarm.
     """
 
     models: tuple[Model, ...]
@@ -44,7 +44,7 @@ class Asked:
     jobs: int = 1
     again: str = ""
     blind: str = ""
-    gaps: tuple[Match, ...] = ()
+    gaps: tuple[Entry, ...] = ()
 
 
 def chosen(expression: str, *, quick: bool) -> tuple[Fault, ...]:

@@ -12,7 +12,8 @@ import torch
 
 from conformance import execution
 from conformance.errors import ConformanceError
-from conformance.expectations import Match
+from conformance.expectations import Entry
+from conformance.expectations.assess import explains
 from conformance.records import Backend, Cell, CellResult, Model, Thresholds
 from conformance.runner import Event, Limits
 from conformance.runner import run as run_jobs
@@ -35,12 +36,15 @@ class Plan:
     backends: tuple[Backend, ...]
     faulty: tuple[columns.FaultyColumn, ...]
     honest: tuple[Cell, ...]
-    gaps: tuple[Match, ...] = ()
+    gaps: tuple[Entry, ...] = ()
 
-    @property
-    def sound(self) -> tuple[Cell, ...]:
-        """What must not be flagged: the honest cells that are not known to fail."""
-        return tuple(cell for cell in self.honest if not any(cell in gap for gap in self.gaps))
+    def sound(self, judged: Mapping[str, CellResult]) -> tuple[Cell, ...]:
+        """What must not be flagged: the honest cells whose failure is no known gap."""
+        return tuple(
+            cell
+            for cell in self.honest
+            if not any(cell in gap and explains(gap, judged[cell.id]) for gap in self.gaps)
+        )
 
 
 def plan(
@@ -50,7 +54,7 @@ def plan(
     honest: Sequence[Cell] = (),
     *,
     most: int | None = None,
-    gaps: Sequence[Match] = (),
+    gaps: Sequence[Entry] = (),
 ) -> Plan:
     """Every faulty column of these models; `honest` cells are run besides those it needs."""
     faulty = tuple(
@@ -130,8 +134,9 @@ def tabulate(
 ) -> table.SelfTest:
     """The table. `sound` is what the unbroken judge said, where `found` is another's."""
     rows = examine.rows(run, planned.faulty, found, sound or found)
-    alarms = examine.alarms(found, planned.sound)
-    counted = table.totals(rows, len(planned.sound), len(alarms))
+    honest = planned.sound(sound or found)
+    alarms = examine.alarms(found, honest)
+    counted = table.totals(rows, len(honest), len(alarms))
     return table.SelfTest(
         schema=table.SCHEMA,
         run=run.id,

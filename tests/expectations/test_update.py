@@ -30,6 +30,7 @@ known:
       model: llama
       scenario: steering
     verdict: [wrong, drift]
+    says: it is
     reason: >-
       a long story
       # not a comment
@@ -101,7 +102,35 @@ def test_a_new_failure_is_added_at_the_end_with_date_and_command(tmp_path):
     assert entry.verdicts == (Verdict.DROPPED,)
     assert entry.date == TODAY
     assert entry.reproduce == f"conformance run -m llama -b hf -k '{new.id}'"
-    assert [one for one in CELLS if one in entry.match] == [new]
+    assert [one for one in CELLS if one in entry] == [new]
+
+
+def test_one_cause_is_one_entry_without_the_paths_of_this_machine(tmp_path):
+    """Cells that form no rectangle, in two environments, with two numbers: the same failure."""
+    failed = [
+        ("llama", "hf", "steering", "first", "/root/.cache/conformance/environments/3f/lib/", 3),
+        ("mamba2", "vllm-pp2", "ablation", "all", "/home/me/nnsight/", 14),
+    ]
+    cells = [
+        cell(*where, verdict=Verdict.ERROR, reason=f"{path}hooks.py, line {line}: no hook is left")
+        for *where, path, line in failed
+    ]
+    others = {one.id for one in cells}
+    rest = [one for one in results().cells if one.id not in others]
+    found = updated(tmp_path, "known: []\n", results(cells=[*cells, *rest]))
+    (tmp_path / "known.yaml").write_text(found.text)
+    (entry,) = expectations.load(tmp_path / "known.yaml").entries
+    assert {one for one in CELLS if one in entry} == {Cell(*where) for *where, _, _ in failed}
+    assert entry.says == "no hook is left"
+    assert entry.reason == "hooks.py, line 3: no hook is left"
+    assert "/" not in entry.reason
+    assert len(found.changes) == 1
+    mended = cell("mamba2", "vllm-pp2", "ablation", "all")
+    narrowed = updated(tmp_path, found.text, results(cells=[cells[0], mended, *rest]))
+    assert "also" not in narrowed.text
+    (tmp_path / "known.yaml").write_text(narrowed.text)
+    (entry,) = expectations.load(tmp_path / "known.yaml").entries
+    assert [one for one in CELLS if one in entry] == [Cell(*failed[0][:4])]
 
 
 def test_what_a_run_did_not_have_stays_expected(tmp_path):
@@ -158,7 +187,8 @@ def document(entries):
     blocks = [
         f"{before}  - match: {{ model: {dumps(model)}, backend: {dumps(backend)},"
         f" scenario: {dumps(scenario)} }}\n"
-        f"    verdict: {verdict}\n    {reason}\n    link: here{index}  # kept\n"
+        f"    verdict: {verdict}\n    says: {verdict}\n"
+        f"    {reason}\n    link: here{index}  # kept\n"
         f"    date: 2026-11-01\n"
         for index, (model, backend, scenario, verdict, before, reason) in enumerate(entries)
     ]
@@ -198,7 +228,7 @@ def test_after_the_edit_the_run_is_as_expected_and_nothing_else_changed(
 
 
 def wanted(known, one):
-    return {verdict for entry in known.entries if one in entry.match for verdict in entry.verdicts}
+    return {verdict for entry in known.entries if one in entry for verdict in entry.verdicts}
 
 
 def test_dates_are_days(tmp_path):

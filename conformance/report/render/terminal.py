@@ -23,6 +23,9 @@ from conformance.report.sections import (
 )
 from conformance.report.verdict_styles import STYLES
 
+#: Wide enough for a table to say what it would take.
+_WIDE = 10_000
+
 #: What a terminal would obey instead of showing: everything below space but tab and newline.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -90,10 +93,30 @@ def _table(table: Table, console: Console) -> None:
     )
     for row in table.rows[: table.first]:
         drawn.add_row(*map(_entry, row))
-    console.print(drawn)
+    if console.measure(drawn, options=console.options.update(width=_WIDE)).maximum > _most(console):
+        _paragraphs(table, console)
+    else:
+        console.print(drawn)
     left = len(table.rows) - table.first
     if left > 0:
         console.print(f"… and {left} more{f' in {table.rest}' * bool(table.rest)}", markup=False)
+
+
+def _most(console: Console) -> int:
+    """How wide a table may want to be: columns that share too few characters break every word."""
+    return console.width * 3 // 2
+
+
+def _paragraphs(table: Table, console: Console) -> None:
+    """A table that is too wide, row by row, each wrapped as text is."""
+    if table.title:
+        console.print(Line(shown(table.title)), style="bold")
+    for row in table.rows[: table.first]:
+        words = Line(" · ").join([entry for entry in map(_entry, row) if entry.plain])
+        first, *rest = words.wrap(console, console.width - 2) or [Line()]
+        for each in (first, *(Line("  ") + line for line in rest)):
+            each.rstrip()
+            console.print(each)
 
 
 def _entry(entry: Entry) -> Line:
