@@ -11,6 +11,7 @@ from nnsight import save
 from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
+from transformers import AutoConfig
 
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused
@@ -135,6 +136,9 @@ class HFModel(TracedModel):
             **how,
         )
 
+    def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:
+        raise Refused("transformers generates the same number of tokens for all prompts of a batch")
+
     @property
     def logits(self) -> Tensor:
         """[vocabulary]: the last token's, this step."""
@@ -205,6 +209,15 @@ class HFModel(TracedModel):
         return found
 
 
+def attention(job: Job) -> dict[str, str]:
+    """The attention to ask for where transformers' default does not compute what the config says:
+    sdpa, and whatever else is faster, leaves out a cap on the scores (Gemma 2).
+    """
+    config = AutoConfig.from_pretrained(job.checkpoint).get_text_config()
+    capped = getattr(config, "attn_logit_softcapping", None) is not None
+    return {"attn_implementation": "eager"} if capped else {}
+
+
 class HFEngine:
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -214,7 +227,7 @@ class HFEngine:
             dispatch=True,
             dtype=getattr(torch, job.precision.dtype),
             device="cuda" if torch.cuda.is_available() else "cpu",
-            **job.backend.options,
+            **(attention(job) | dict(job.backend.options)),
         )
         module = self.model._module
         module.register_forward_pre_hook(PADDING.watch, with_kwargs=True)
