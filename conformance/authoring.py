@@ -11,7 +11,7 @@ tensor that is read is a copy, but for `Part.live`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from conformance.records import Case
 
@@ -91,6 +91,10 @@ class Layer(Protocol):
 class Layers(Protocol):
     """The layers, counted from 0; also `len(lm.layers)`, iteration and slices."""
 
+    @property
+    def path(self) -> str:
+        """Where their list is in `lm.model`: `model.layers`, `transformer.h`, …"""
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Layer: ...
@@ -142,6 +146,24 @@ class LM(Protocol):
         each. Greedy, or with a `seed` drawn at temperature 1. `extract` asks the engine for its
         own hidden states, `samples` for several continuations of the prompt.
         """
+
+    def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:
+        """Keywords of `tracer.invoke`: one prompt of a trace asks for so many tokens, or an end
+        at the id `stop`, whatever the others ask for.
+        """
+
+    def send(self, prompt: Any, steps: int = 1, stop: int | None = None) -> Any:
+        """nnsight's tracer of a client's own trace, which is only sent off when its block ends,
+        so that several are under way at once.
+        """
+
+    def received(self) -> list[Any]:
+        """What each trace that was sent saved, by name, or the error that came out of it, in the
+        order of their sending.
+        """
+
+    def decline(self, words: str) -> NoReturn:
+        """End the case as unsupported: what it is about is another thing here, in these words."""
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """[width]: a fixed random vector, about as long as the stream after `layer` is. The same

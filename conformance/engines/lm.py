@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from conformance.engines import Refused
 from conformance.engines.parts import Own, Part, every_row, floating
 from conformance.engines.traced import Layers, Probe, vector
 from conformance.engines.tree import follow
@@ -69,6 +70,29 @@ class TracedModel:
         if isinstance(error, NotImplementedError):
             raise error
         return words(error)
+
+    @staticmethod
+    def decline(words: str) -> NoReturn:
+        """End the case here: what it is about is another thing on this model, in these words."""
+        raise Refused(words)
+
+    def send(self, prompt: Any, steps: int = 1, stop: int | None = None) -> Any:
+        """nnsight's tracer of a client's own trace, which is only sent off when its block ends:
+        several may be under way at once. It ends early at the id `stop`.
+        """
+        raise Refused("a trace runs to its end before the next one begins: one client at a time")
+
+    def received(self) -> list[Any]:
+        """What each trace that was sent saved, by name, or the error that came out of it, in
+        the order of their sending.
+        """
+        raise NotImplementedError
+
+    def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:
+        """The keywords by which one prompt of a trace asks for so many tokens, or an end at the
+        id `stop`, whatever the others ask for.
+        """
+        raise NotImplementedError
 
     def clear_edits(self) -> None:
         """No registered block acts any more."""

@@ -173,6 +173,19 @@ DAMAGE: Mapping[str, str] = {
     ),
     "backend-switch": "The list of layers has another path than the scenario's block takes.",
     "bad-start": "The engine does not start.",
+    "edit-outlives": (
+        "What a request did to a layer's branch is still done in the forwards that follow it."
+    ),
+    "clients-exchanged": "Two of several requests get each other's saves.",
+    "neighbour-rows": "A request's last rows are the first ones of its neighbour in the batch.",
+    "neighbour-edited": (
+        "A share of what an edit adds to its own request is in the rows of a neighbour that edits "
+        "nothing."
+    ),
+    "stop-missed": "A request goes on after its stop id.",
+    "neighbour-lost": "What a block saved that stood beside one that raised is gone.",
+    "raw-overwritten": "A layer's output, kept without a copy, holds the next layer's at the end.",
+    "raw-overwritten-sum": "The same where the stream is the sum of the two parts of an output.",
 }
 
 #: Where a fault was met outside of this project, by its id.

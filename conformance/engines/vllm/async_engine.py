@@ -62,11 +62,38 @@ async def _last(stream: Any) -> Any:
     return [output async for output in stream][-1]
 
 
+#: Traces whose requests are not consumed yet. Not of `AsyncModel`, which travels with a block.
+SENT: list[AsyncVLLMBackend] = []
+
+
+class Sent(AsyncVLLMBackend):  # type: ignore[misc]
+    """nnsight's streaming backend, whose stream is read later, beside the others'."""
+
+    def __call__(self, tracer: Any) -> None:
+        super().__call__(tracer)
+        SENT.append(self)
+
+
+async def _all(streams: Sequence[Any]) -> list[Any]:
+    """The last output of every stream, or its error, all read at once."""
+    return await asyncio.gather(*(_last(stream) for stream in streams), return_exceptions=True)
+
+
 class AsyncModel(VLLMModel):
     """`lm` of a scenario on the streaming engine."""
 
     def way(self) -> dict[str, Any]:
         return {"backend": Consumed(self.model)}
+
+    def send(self, prompt: Any, steps: int = 1, stop: int | None = None) -> Any:
+        return self.model.trace(prompt, backend=Sent(self.model), **self.asking(steps, stop))
+
+    def received(self) -> list[Any]:
+        streams = [SENT.pop(0) for _ in range(len(SENT))]
+        return [
+            last if isinstance(last, BaseException) else gathered(last.nnsight_sequences)
+            for last in wait_for(_all(streams))
+        ]
 
     def rpc(self, method: str, *args: Any) -> list[Any]:
         answers: list[Any] = wait_for(self.model.vllm_entrypoint.collective_rpc(method, args=args))

@@ -60,6 +60,10 @@ class VLLMModel(TracedModel):
             how["n"] = samples
         return self.model.trace(*prompt, max_tokens=steps, ignore_eos=True, **how, **self.way())
 
+    def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:
+        ends = {} if stop is None else {"stop_token_ids": [stop]}
+        return {"max_tokens": steps, "temperature": 0.0, "ignore_eos": True, **ends}
+
     def way(self) -> dict[str, Any]:
         """How a trace gets to the engine, in nnsight's keywords, and its values back."""
         return {}

@@ -11,6 +11,7 @@ import pickle
 import signal
 import socket
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -19,6 +20,8 @@ import torch
 import uvicorn
 from fastapi import Request, Response
 from nnsight.modeling.vllm.serve import server as nnsight_serve
+from nnsight.modeling.vllm.serve.backend import LocalServeBackend
+from nnsight.schema.request import RequestModel
 
 from conformance.engines.vllm import cpu, patches
 from conformance.engines.vllm.async_engine import generated
@@ -58,6 +61,20 @@ async def _ask(method: str, request: Request) -> Response:
     return Response(pickle.dumps(answer), media_type="application/octet-stream")
 
 
+#: Answers to traces that were sent. Not of `ServedModel`, which travels with a block.
+SENT: list[Future[dict[str, Any]]] = []
+
+
+class Sent(LocalServeBackend):  # type: ignore[misc]
+    """nnsight's client, which waits for the answer in a thread of its own."""
+
+    #: As many clients as the engine has seats.
+    clients = ThreadPoolExecutor(max_workers=8)
+
+    def __call__(self, tracer: Any) -> None:
+        SENT.append(self.clients.submit(self._send, RequestModel.serialize(tracer, compress=False)))
+
+
 class ServedModel(VLLMModel):
     """`lm` of a scenario whose traces go to a server."""
 
@@ -66,6 +83,14 @@ class ServedModel(VLLMModel):
 
     def way(self) -> dict[str, Any]:
         return {"serve": ServedModel.url}
+
+    def send(self, prompt: Any, steps: int = 1, stop: int | None = None) -> Any:
+        backend = Sent(self.model, ServedModel.url)
+        return self.model.trace(prompt, backend=backend, **self.asking(steps, stop))
+
+    def received(self) -> list[Any]:
+        answers = [SENT.pop(0) for _ in range(len(SENT))]
+        return [answer.exception() or answer.result() for answer in answers]
 
     def rpc(self, method: str, *args: Any) -> list[Any]:
         body = pickle.dumps(args)

@@ -1,0 +1,156 @@
+"""Faults between requests that run at once, and of traces that read the modules themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import torch
+from torch import nn
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import VLLM, Fault, Inexpressible, Moment, Point
+from conformance.selftest.faults.model import layer, mlp
+from conformance.selftest.faults.returned import Saved, named, next_layer, sites
+
+WRONG = frozenset({Verdict.WRONG})
+STRUCTURE = frozenset({Verdict.STRUCTURE})
+
+#: `tenants` runs its batch twice and then the untouched prompt alone, and that for each twin: the
+#: first forward that follows the edited batch.
+AFTER_EDITS = 5
+
+
+def outlives(model: nn.Module, now: Moment) -> list[Any]:
+    """What a request of the edited batch did to a branch is still done in later forwards."""
+    assert now.at is not None  # noqa: S101 - every variant names a layer
+    part = layer(model, now.at, now.layers)
+    branch = mlp(part) if part is not None else None
+    if part is None:
+        return []
+    if branch is None:
+        raise Inexpressible("the layer has no such branch of its own")
+    forwards = count(1)
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        if next(forwards) < AFTER_EDITS:
+            return output
+        if isinstance(output, tuple):
+            return (torch.zeros_like(output[0]), *output[1:])
+        return torch.zeros_like(output)
+
+    return [branch.register_forward_hook(hook)]
+
+
+def exchanged(saved: Saved, now: Moment) -> Saved:
+    """Two clients have each other's saves."""
+    other = {1: 2, 2: 1}
+    return {
+        str(replace(site, prompt=other.get(site.prompt, site.prompt))): value
+        for site, value in sites(saved).items()
+    }
+
+
+def neighbours_rows(saved: Saved, now: Moment) -> Saved:
+    """The untouched prompt's last rows are the first ones of its neighbour."""
+    found = sites(saved)
+    taken = dict(found)
+    for site, value in found.items():
+        other = found.get(replace(site, prompt=1))
+        if site.prompt == 0 and site.name == "stream" and other is not None:
+            rows = int(now.dose)
+            taken[site] = torch.cat([value[:-rows], other[:rows]])
+    return named(taken)
+
+
+def touched(saved: Saved, now: Moment) -> Saved:
+    """A share of what a neighbour's edit adds is in the untouched prompt's rows as well."""
+    found = sites(saved)
+    leaked = dict(found)
+    for site, value in found.items():
+        mine = site.prompt == 0 and site.run == "edited" and site.name == "stream"
+        edited = replace(site, prompt=1)
+        if mine and edited in found:
+            change = found[edited].float() - found[replace(edited, run="clean")].float()
+            leaked[site] = (value.float() + now.dose * change.mean(dim=0)).to(value.dtype)
+    return named(leaked)
+
+
+def goes_on(saved: Saved, now: Moment) -> Saved:
+    """A request goes on after its stop id."""
+    found = sites(saved)
+    last = max(site.step for site in found if site.prompt == 0)
+    for site in [each for each in found if each.name == "sampled" and each.prompt == 0]:
+        if site.step == last:
+            found[replace(site, step=last + 1)] = found[site].clone()
+    return named(found)
+
+
+def neighbour_lost(saved: Saved, now: Moment) -> Saved:
+    """What the block saved that stood beside the one that raised is gone."""
+    return {str(site): value for site, value in sites(saved).items() if site.prompt == 0}
+
+
+def _fault(name: str, act: Any, *cases: str, **more: Any) -> Fault:
+    given: dict[str, Any] = {
+        "side": Side.NNSIGHT,
+        "point": Point.RETURNED,
+        "verdicts": WRONG,
+    }
+    return Fault(id=name, act=act, cases=cases, **(given | more))
+
+
+FAULTS = (
+    _fault(
+        "edit-outlives",
+        outlives,
+        "tenants.trace",
+        point=Point.FORWARD,
+        side=Side.ENGINE,
+        places=("middle",),
+        verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
+    ),
+    _fault(
+        "clients-exchanged",
+        exchanged,
+        "tenants.trace",
+        verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
+        quick=True,
+    ),
+    _fault("neighbour-rows", neighbours_rows, "tenants.trace", doses=(1, 4)),
+    _fault(
+        "neighbour-edited",
+        touched,
+        "tenants.trace",
+        doses=(0.002, 0.5),
+        verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
+        quick=True,
+    ),
+    _fault("stop-missed", goes_on, "staggered.stop-trace", backends=VLLM, verdicts=STRUCTURE),
+    _fault(
+        "neighbour-lost",
+        neighbour_lost,
+        "staggered.raises-trace",
+        backends=VLLM,
+        verdicts=frozenset({Verdict.MISSING}),
+    ),
+    _fault(
+        "raw-overwritten",
+        next_layer,
+        "raw.read_first",
+        backends=("hf",),
+        verdicts=frozenset({Verdict.WRONG, Verdict.ALIASED}),
+        places=("first", "middle"),
+        quick=True,
+    ),
+    _fault(
+        "raw-overwritten-sum",
+        next_layer,
+        "raw.read_sum",
+        backends=VLLM,
+        architectures=("llama", "gemma2"),
+        verdicts=frozenset({Verdict.WRONG, Verdict.ALIASED}),
+        places=("first", "middle"),
+    ),
+)
