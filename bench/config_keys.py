@@ -111,7 +111,10 @@ OF_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
         "summary_*": "of classifiers",
         "reorder_and_upcast_attn": "a wider dtype inside attention, where float32 is none",
     },
-    "gpt_oss": {"hidden_act": "its activation has no choice"},
+    "gpt_oss": {
+        "hidden_act": "its activation has no choice",
+        "swiglu_limit=14.0": "the row gpt_oss-clamp reaches it; vLLM's kernel knows 7 alone",
+    },
     "mamba2": {
         "residual_in_fp32": "a wider dtype of the stream, where float32 is none",
         "time_step_rank": "of Mamba 1",

@@ -1,6 +1,6 @@
 """Staggered: requests of different length that end at different steps, by the number of tokens
 asked for or at a stop id, join a running batch as others leave it (`joins`: more of them than
-the engine has seats), and one whose block raises beside one whose block does not.
+there are seats for), and one whose block raises beside one whose block does not.
 
 Each sees its own rows at each of its steps, ends where it is to end, and no neighbour's end or
 error changes it. From one trace of several prompts, and from several clients at once.
