@@ -476,6 +476,76 @@ def norm_applied(model: Any) -> Any:
     return scaled, rescaled, called
 
 
+def called_ahead(model: Any) -> Any:
+    """A module of the last stage, called with what the first gave, decides an edit on the first."""
+    layers = model.model.layers
+    with model.trace(A, **ONE):
+        early = layers[0].output[0].clone()
+        ahead = layers[3].mlp(early).save()
+        change, residual = layers[1].output
+        layers[1].output = (change + ahead, residual)
+        logits = model.logits.clone().save()
+    return ahead, logits
+
+
+def called_behind(model: Any) -> Any:
+    """One module of the first stage, and a layer within one, called with what the last gave."""
+    layers = model.model.layers
+    with model.trace(A, **ONE):
+        late = layers[3].output[0].clone()
+        whole = layers[0].mlp(late).save()
+        part = layers[0].self_attn.qkv_proj(late)[0].clone().save()
+        logits = model.logits.clone().save()
+    return whole, part, logits
+
+
+def called_each_step(model: Any) -> Any:
+    """Prompts that end at different steps, and in each of them calls both ways across stages and
+    a value from within the source of a module of the other stage.
+    """
+    layers = model.model.layers
+    with model.trace(temperature=0.0) as tracer:
+        got = [None] * 2
+        got = nnsight.save(got)
+        for i, (prompt, steps) in enumerate(((A, 2), (B, 5))):
+            with tracer.invoke(prompt, max_tokens=steps):
+                carried, mine = None, []
+                for _ in tracer.iter[:steps]:
+                    change, residual = layers[0].output
+                    if carried is not None:
+                        layers[0].output = (change + carried, residual)
+                    ahead = layers[3].mlp(change.clone())
+                    inner = layers[3].mlp.source.maybe_fused_act_quant_0.output.clone()
+                    late = layers[3].output[0]
+                    layers[3].output = (late + ahead, layers[3].output[1])
+                    carried = layers[0].mlp(late.clone())[-1:] * 0.5
+                    mine.append((ahead, inner, carried.clone(), model.logits.clone()))
+                got[i] = mine
+    return got
+
+
+def called_experts(model: Any) -> Any:
+    """The experts of either stage, called with what the other's layers gave."""
+    layers = model.model.layers
+    with model.trace(A, **ONE):
+        early = layers[0].output[0].clone()
+        ahead = layers[-1].mlp(early.clone()).clone().save()
+        change, residual = layers[1].output
+        layers[1].output = (change + ahead, residual)
+        late = layers[-1].output[0].clone()
+        behind = layers[0].mlp(late.clone()).clone().save()
+        logits = model.logits.clone().save()
+    return ahead, behind, logits
+
+
+def called_with_cache(model: Any) -> Any:
+    layers = model.model.layers
+    with model.trace(A, **ONE):
+        late = layers[3].output[0].clone()
+        mixed = layers[0].self_attn.attn(late, late, late).save()
+    return mixed
+
+
 def remote_weight_written(model: Any) -> Any:
     """The last stage's weight decides an edit on the first stage."""
     layers = model.model.layers

@@ -91,3 +91,11 @@ def test_a_forward_that_raises_does_not_hang(lab: Lab, layer, stages):
         assert "has to cover every row" in error.text
     finally:
         lab.drop(spec, broken=True)
+
+
+def test_attention_of_another_stage_cannot_be_called(lab: Lab):
+    two = lab.engine(TWO)
+    error = error_of(two, "called_with_cache")
+    assert "RemoteCallError: 'model.model.layers.0.self_attn.attn' lives on another" in error.text
+    assert_clean(two)
+    same_on(lab.engine(ONE), two, "called_ahead")

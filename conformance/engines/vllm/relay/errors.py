@@ -16,5 +16,9 @@ class StageFailedError(RuntimeError):
     """Another stage could not run this step; the message is that stage's error."""
 
 
+class RemoteCallError(RuntimeError):
+    """A block called a module that lives on another stage and cannot be called from here."""
+
+
 class RemoteWeightError(RuntimeError):
     """A block used a weight that lives on another stage and could not be fetched."""

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from conformance.engines.vllm import patches
+from conformance.engines.vllm.relay.calls import Calls
 
 #: nnsight's path of the root module.
 ROOT = "model"
@@ -37,8 +38,8 @@ def _as_one_stage() -> Iterator[None]:
         _ROPE_DICT.update(ropes)
 
 
-def whole_model(vllm_config: Any) -> torch.nn.Module:
-    """The model with every stage's modules, without weights."""
+def whole_model(vllm_config: Any) -> tuple[torch.nn.Module, Any]:
+    """The model with every stage's modules, without weights, and its own configuration."""
     from nnsight.modeling.vllm.vllm import VLLM
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
@@ -56,7 +57,7 @@ def whole_model(vllm_config: Any) -> torch.nn.Module:
         torch.device("meta"),
     ):
         model: torch.nn.Module = initialize_model(vllm_config=config)
-        return model
+        return model, config
 
 
 def paths_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
@@ -141,20 +142,34 @@ def _remote_class(cls: type[torch.nn.Module]) -> type:
     another for the layout of its instances, and no longer let a module change its class.
     """
 
+    def call_loaded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Not `forward`: its source is what nnsight opens.
+        with self.__dict__["_relay_calls"].ready(self, self.__dict__["_relay_path"]):
+            return cls.__call__(self, *args, **kwargs)
+
     def getattr_fetching(self: Any, name: str) -> Any:
         for kind in ("_parameters", "_buffers"):
             held = self.__dict__[kind].get(name)
-            if held is not None and held.is_meta:
+            if held is not None and held.is_meta and not self.__dict__["_relay_calls"].loading:
                 return self.__dict__["_relay_fetch"](self.__dict__["_relay_path"], name)
         return cls.__getattr__(self, name)
 
     return type(
-        cls.__name__, (cls,), {"__module__": cls.__module__, "__getattr__": getattr_fetching}
+        cls.__name__,
+        (cls,),
+        {
+            "__module__": cls.__module__,
+            "__getattr__": getattr_fetching,
+            "__call__": call_loaded,
+        },
     )
 
 
-def remote(module: torch.nn.Module, path: str, fetch: Fetch) -> torch.nn.Module:
-    """``module``, whose weights are from now on taken from where they live."""
+def remote(module: torch.nn.Module, path: str, fetch: Fetch, calls: Calls) -> torch.nn.Module:
+    """``module``, whose weights are from now on taken from where they live.
+
+    For a call those are loaded that their owner has only in packed form.
+    """
     cls = type(module)
     if "_relay_path" in module.__dict__:
         return module
@@ -162,5 +177,6 @@ def remote(module: torch.nn.Module, path: str, fetch: Fetch) -> torch.nn.Module:
         _REMOTE[cls] = _remote_class(cls)
     module.__dict__["_relay_path"] = path
     module.__dict__["_relay_fetch"] = fetch
+    module.__dict__["_relay_calls"] = calls
     module.__class__ = _REMOTE[cls]
     return module

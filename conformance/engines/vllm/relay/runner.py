@@ -10,6 +10,7 @@ from nnsight.modeling.vllm.collect import dumps_compact
 
 from conformance.engines.vllm import patches
 from conformance.engines.vllm.relay import placeholders, weights
+from conformance.engines.vllm.relay.calls import Calls
 from conformance.engines.vllm.relay.replay import adopt
 from conformance.engines.vllm.relay.requests import RelayRequests
 from conformance.engines.vllm.relay.stage import RECORD, Relay
@@ -42,7 +43,9 @@ class RelayRunner:
 
     def _start_relay(self, column: Column, stages: int, tensor: Any) -> None:
         model, interleaver = self.nnsight_model, self.nnsight_model.interleaver  # type: ignore[attr-defined]
-        tree = placeholders.tree(model._module, placeholders.whole_model(self.vllm_config))  # type: ignore[attr-defined]
+        whole, config = placeholders.whole_model(self.vllm_config)  # type: ignore[attr-defined]
+        tree = placeholders.tree(model._module, whole)
+        calls = Calls(whole, config, self.vllm_config, self.device)  # type: ignore[attr-defined]
         owners = weights.Owners(column, tree, self.device)  # type: ignore[attr-defined]
         spanning = frozenset().union(*owners.spanning)
         first, last = column.stage == 0, column.stage == stages - 1
@@ -58,7 +61,7 @@ class RelayRunner:
             if canonical in tree.here:
                 module = tree.here[canonical]
             else:
-                module = placeholders.remote(tree.whole[canonical], canonical, owners.fetch)
+                module = placeholders.remote(tree.whole[canonical], canonical, owners.fetch, calls)
             objects[f"Module:{path}"] = module
         requests = self.nnsight_requests  # type: ignore[attr-defined]
         requests.__class__ = RelayRequests
@@ -73,6 +76,7 @@ class RelayRunner:
             tensor_size=tensor.world_size,
             modules=modules,
             paths={id(value): key for key, value in modules.items()},
+            calls=calls,
         )
         patches.apply(patches.Place.RELAY, reports=self.relay.reports)
 

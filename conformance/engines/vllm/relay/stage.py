@@ -16,6 +16,7 @@ from nnsight.intervention.errors import capture_exception
 from nnsight.intervention.interleaver import EarlyStopException
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Request, Requests
 
+from conformance.engines.vllm.relay.calls import Calls
 from conformance.engines.vllm.relay.errors import StageFailedError
 from conformance.engines.vllm.relay.record import Message, Names, Visits, pack, unpack
 from conformance.engines.vllm.relay.replay import Batch, Member, RelayInterleaver, placed, replay
@@ -60,6 +61,7 @@ class Relay:
     tensor_size: int
     modules: dict[str, Any]
     paths: dict[int, str]
+    calls: Calls
     number: int = 0
     replayed: int = 0
     step: _Step | None = None
@@ -321,7 +323,10 @@ class Relay:
         self.column.send(stage, self._packed(stage, message))
 
     def _replay(self, visits: Visits, batch: Batch) -> None:
-        for row, error in replay(self.interleaver, visits, batch, self.device).items():
+        # A block may call modules of this stage while it is replayed, between two forwards.
+        with self.calls.context(self.calls.local):
+            differing = replay(self.interleaver, visits, batch, self.device)
+        for row, error in differing.items():
             request = self.requests.requests.get(batch.requests[row])
             if request is not None and request.error is None:
                 request.error = capture_exception(error)
