@@ -31,6 +31,7 @@ from conformance.records import (
     RunInfo,
     Status,
     Thresholds,
+    widened,
 )
 from conformance.store import (
     GroupFolder,
@@ -219,7 +220,7 @@ def test_the_plan_comes_back(tmp_path: Path) -> None:
         (Model("llama", "llama", ()),),
         (Column(Backend("hf", "hf")),),
         (Cell("llama", "hf", "clean", "all"),),
-        Thresholds(k_max=3.0),
+        widened(Thresholds(), 2.0),
     )
     RunFolder(tmp_path).write_plan(plan)
     assert RunFolder(tmp_path).plan() == plan

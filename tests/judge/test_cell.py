@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.judge import verdict
-from conformance.records import Limits, Site, Verdict, from_json, to_json
+from conformance.records import BF16_LIMITS, Site, Verdict, from_json, to_json
 from tests.judge import toy
 
 BF16 = torch.bfloat16
@@ -319,7 +320,9 @@ def test_generation_along_the_candidates_own_tokens() -> None:
     run = toy.observe(BF16, toy.CANDIDATE, steps=4)
     found = toy.judge(run, generation(toy.tokens_of(run)))
     assert found.verdict is Verdict.MATCH, found.reason
-    assert found.relations[-1].holds and "0 of 8" in found.relations[-1].detail
+    flips, follow = found.relations[-2:]
+    assert flips.holds and "0 of 8" in flips.detail
+    assert follow.holds and follow.detail == "8 steps"
 
 
 def test_a_flip_is_judged_by_its_margin_and_later_steps_by_a_forced_truth() -> None:
@@ -332,13 +335,13 @@ def test_a_flip_is_judged_by_its_margin_and_later_steps_by_a_forced_truth() -> N
     verdicts = {j.site: j.verdict for j in found.observations}
     assert found.verdict is Verdict.WRONG and verdicts["p1/s1/tokens"] is Verdict.WRONG
     assert verdicts["p1/s3/logits"] is Verdict.MATCH
-    assert "first at p1/s1/tokens" in found.relations[-1].detail
+    assert "first at p1/s1/tokens" in found.relations[-2].detail
 
 
 def test_steps_after_a_difference_are_unknown_when_the_truth_was_not_forced() -> None:
     run = toy.observe(BF16, toy.CANDIDATE, steps=4)
     ids = [list(row) for row in toy.tokens_of(run)]
-    lenient = Limits(margin=1e9)
+    lenient = replace(BF16_LIMITS, margin=1e9)
     ids[1][1] = (ids[1][1] + 1) % toy.VOCABULARY
     flipped = toy.observe(BF16, toy.CANDIDATE, steps=4, forced=tuple(map(tuple, ids)))
     found = toy.judge(flipped, generation(), limits=lenient)
@@ -409,14 +412,15 @@ def test_the_order_names_every_verdict_of_the_judge_once() -> None:
     assert verdict.first([]) is Verdict.UNKNOWN
 
 
-def test_thresholds_decide() -> None:
+def test_limits_decide() -> None:
     run = reading()
-    assert toy.judge(run, plain(), limits=Limits(k_max=0.5)).verdict is Verdict.DRIFT
-    assert toy.judge(run, plain(), limits=Limits(k_med=0.5)).verdict is Verdict.DRIFT
-    tight = Limits(k_max=0.5, drift_max=0.6)
+    for name in ("k_max", "k_med"):
+        marked = replace(BF16_LIMITS, **{name: 0.5})
+        assert toy.judge(run, plain(), limits=marked).verdict is Verdict.DRIFT
+    tight = replace(BF16_LIMITS, k_max=0.5, far_max=0.6)
     assert toy.judge(run, plain(), limits=tight).verdict is Verdict.WRONG
     slightly(run)
-    loose = Limits(k_med=50, k_max=50)
+    loose = replace(BF16_LIMITS, k_med=50, k_max=50)
     assert toy.judge(run, plain(), limits=loose).verdict is Verdict.MATCH
 
 

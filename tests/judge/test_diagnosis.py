@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.verdict import Judgement
-from conformance.records import Limits, Site, Verdict
+from conformance.records import BF16_LIMITS, Site, Verdict
 from tests.judge import toy
 
 BF16 = torch.bfloat16
@@ -253,7 +254,7 @@ def test_a_value_only_read_wrongly_is_told_from_a_wrong_computation() -> None:
 
 def test_a_small_error_that_a_known_fault_explains_is_no_drift() -> None:
     scaled = each(lambda _, v: v * 1.02)(engine())
-    found = toy.judge(scaled, reference(), limits=Limits(k_med=1.25, k_max=1.8))
+    found = toy.judge(scaled, reference(), limits=replace(BF16_LIMITS, k_med=1.25, k_max=1.8))
     assert found.verdict is Verdict.WRONG and "scaled" in found.explanations, found.reason
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.judge.measures import floor, metrics
-from conformance.records import BF16_LIMITS, Limits
+from conformance.records import BF16_LIMITS, Precision
 
 sizes = st.floats(1e-3, 1e3)
 
@@ -58,7 +59,10 @@ def test_ulp_is_the_distance_to_the_next_bf16(size: float) -> None:
 def test_rounding_constant_is_the_error_of_one_rounding() -> None:
     values = torch.randn(200_000, generator=torch.Generator().manual_seed(0))
     error = (values.bfloat16().float() - values).norm() / values.norm()
-    assert float(error) == pytest.approx(metrics.ROUNDING, rel=0.02)
+    assert float(error) == pytest.approx(metrics.ROUNDING[Precision.BF16], rel=0.02)
+    third = values.double() / 3
+    error32 = (third.float().double() - third).norm() / third.norm()
+    assert float(error32) == pytest.approx(metrics.ROUNDING[Precision.FLOAT32], rel=0.1)
 
 
 @given(st.lists(st.floats(0, 1e6) | st.just(math.inf), min_size=1))
@@ -117,7 +121,7 @@ def test_the_smallest_detectable_error_is_where_detection_begins(step: float, se
     """An orthogonal error just above the printed bound is found, one just below is not."""
     truth, members = noisy(seed=seed)
     honest = floor.floor(truth, members)
-    limits = Limits(k_med=2.0, k_max=3.0)
+    limits = replace(BF16_LIMITS, k_med=2.0, k_max=3.0, far_med=2.0, far_max=3.0)
     candidate = members[seed % 4]
     seen = floor.measure(candidate, honest, limits)
     assert seen.smallest_local is not None
@@ -146,7 +150,7 @@ def test_a_truth_of_zeros_is_scaled_by_the_clean_run() -> None:
     honest = floor.floor(truth, members, torch.full((2,), 10.0, dtype=torch.float64))
     found = floor.measure(truth + 0.5, honest, BF16_LIMITS)
     assert found.error == pytest.approx(0.1)
-    assert found.q_max == pytest.approx(0.1 / metrics.ROUNDING)
+    assert found.q_max == pytest.approx(0.1 / metrics.ROUNDING[Precision.BF16])
     tiny = floor.measure(truth + 1e-9, honest, BF16_LIMITS)
     assert tiny.q_max < 1 and not tiny.zero and not floor.within(tiny, BF16_LIMITS)
 
@@ -157,12 +161,12 @@ def test_massive_dimensions_are_allowed_what_the_ensemble_shows() -> None:
     members[:, 0, 3] = torch.tensor([1004.0, 996.0, 1004.0, 996.0])  # one ulp of 4 each
     honest = floor.floor(truth, members)
     candidate = members[0].clone()
-    candidate[0, 3] = 1000 + 39
+    candidate[0, 3] = 1000 + 63
     assert floor.within(floor.measure(candidate, honest, BF16_LIMITS), BF16_LIMITS)
-    candidate[0, 3] = 1000 + 41
+    candidate[0, 3] = 1000 + 65
     found = floor.measure(candidate, honest, BF16_LIMITS)
-    assert not floor.within(found, BF16_LIMITS) and not floor.drifts(found, BF16_LIMITS)
-    assert found.massive_ulps == pytest.approx(10.25)
+    assert not floor.within(found, BF16_LIMITS) and not floor.drifts(found)
+    assert found.massive_ulps == pytest.approx(16.25)
 
 
 def test_a_lucky_massive_element_is_allowed_what_the_others_show() -> None:
@@ -171,24 +175,41 @@ def test_a_lucky_massive_element_is_allowed_what_the_others_show() -> None:
     members[:, 0, 3] = 1000.0
     members[:, 1, 3] = torch.tensor([1040.0, 960.0, 1040.0, 960.0])  # ten ulps each
     candidate = members[0].clone()
-    candidate[0, 3] = 1000 + 60
+    candidate[0, 3] = 1000 + 80
     honest = floor.floor(truth, members)
     assert floor.within(floor.measure(candidate, honest, BF16_LIMITS), BF16_LIMITS)
     alone = floor.floor(truth[:1], members[:, :1])
     assert not floor.within(floor.measure(candidate[:1], alone, BF16_LIMITS), BF16_LIMITS)
 
 
-def test_drift_is_diffuse() -> None:
+def test_what_is_coarser_but_not_far_off_drifts() -> None:
     truth, members = noisy()
     honest = floor.floor(truth, members)
     off = members[0] - truth
-    everywhere = floor.measure(truth + 4 * off, honest, BF16_LIMITS)
-    assert floor.drifts(everywhere, BF16_LIMITS)
+    coarser = floor.measure(truth + 4 * off, honest, BF16_LIMITS)
+    assert floor.drifts(coarser) and not floor.within(coarser, BF16_LIMITS)
+    far = floor.measure(truth + 40 * off, honest, BF16_LIMITS)
+    assert not floor.drifts(far)
+
+
+def test_a_mixtures_row_may_differ_by_an_expert_in_bf16_and_not_in_float32() -> None:
+    truth, members = noisy()
     one = members[0].clone()
-    one[2] = truth[2] + 4 * off[2]
-    local = floor.measure(one, honest, BF16_LIMITS)
-    assert local.q_max == pytest.approx(everywhere.ratios[2])
-    assert not floor.drifts(local, BF16_LIMITS) and not floor.within(local, BF16_LIMITS)
+    one[2] = truth[2] + 400 * (members[0] - truth)[2]
+    for precision, drifts in ((Precision.BF16, True), (Precision.FLOAT32, False)):
+        honest = floor.floor(truth, members, precision=precision, mixture=True)
+        assert floor.drifts(floor.measure(one, honest, BF16_LIMITS)) is drifts
+    every = truth + 400 * (members[0] - truth)
+    honest = floor.floor(truth, members, mixture=True)
+    assert not floor.drifts(floor.measure(every, honest, BF16_LIMITS))
+
+
+def test_the_floor_of_float32_is_as_much_finer_as_its_rounding() -> None:
+    truth, members = noisy()
+    near = truth + (members - truth) * 2.0**-16
+    fine = floor.floor(truth, near, precision=Precision.FLOAT32)
+    coarse = floor.floor(truth, members)
+    assert fine.noise.tolist() == pytest.approx((coarse.noise * 2.0**-16).tolist())
 
 
 def test_a_single_row_is_judged_by_the_maximum() -> None:
@@ -221,11 +242,11 @@ def test_a_common_shift_of_logits_is_judged_apart() -> None:
     truth, members = shifted()
     honest = floor.floor(truth, members, centred=True)
     assert floor.measure(members[3], honest, BF16_LIMITS).q_max == pytest.approx(1.0, abs=0.1)
-    far = floor.measure(members[3] + 1.4, honest, BF16_LIMITS)
+    far = floor.measure(members[3] + 2.6, honest, BF16_LIMITS)
     assert far.q_max == pytest.approx(1.0, abs=0.1) and floor.within(far, BF16_LIMITS)
-    gross = floor.measure(members[3] + 1.7, honest, BF16_LIMITS)
+    gross = floor.measure(members[3] + 3.0, honest, BF16_LIMITS)
     assert gross.shift > 1 and not floor.within(gross, BF16_LIMITS)
-    assert not floor.drifts(gross, BF16_LIMITS)
+    assert not floor.drifts(gross)
 
 
 def test_without_the_shift_a_smaller_error_of_logits_is_found() -> None:

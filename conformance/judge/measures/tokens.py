@@ -109,7 +109,9 @@ def follow_logits(
     for site, token in candidate.items():
         logits = replace(site, name="logits")
         known = truth.get(site), truth.get(logits)
-        if site.name != GREEDY or logits not in candidate or None in known or token.numel() != 1:
+        if site.name != GREEDY or logits not in candidate or None in known:
+            continue
+        if token.numel() != 1 or token.is_floating_point():
             continue
         if not _is_largest(*known):  # type: ignore[arg-type]
             continue
