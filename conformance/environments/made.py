@@ -15,7 +15,8 @@ class Environment:
 
     `versions` is what its own `importlib.metadata` says, by normalised name. `moved` names
     packages that the lock file pins otherwise, as "old → new" ("" for absent), those asked for
-    left out. `seconds` is what having it took this time; `reused` that it was there already.
+    left out. `sources` says of what comes from a source tree which tree and commit that was.
+    `seconds` is what having it took this time; `reused` that it was there already.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Environment:
     requirements: tuple[str, ...] = ()
     moved: Mapping[str, str] = field(default_factory=dict)
     built: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 class Untestable(Exception):

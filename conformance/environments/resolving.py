@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import platform
 import re
 import sys
@@ -16,7 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from conformance.environments import uv
+from conformance.environments import trees, uv
 from conformance.environments.made import Untestable
 from conformance.environments.spec import Spec, folder_of
 from conformance.records import digest, record
@@ -91,16 +89,18 @@ def resolve(
     """
     lines = wanted(spec, needs)
     pins = _pins(spec.names)
-    trees = [_tree(folder) for folder in spec.folders]
-    asked = digest([lines, pins, trees, _UNWANTED, sys.version_info[:2], platform.platform()])
+    digests = [trees.digest(folder) for folder in spec.folders]
+    asked = digest([lines, pins, digests, _UNWANTED, sys.version_info[:2], platform.platform()])
     noted = cache / "environments" / "resolved" / f"{asked}.txt"
     if spec.exact and noted.is_file():
         resolved = tuple(noted.read_text().splitlines())
     else:
-        resolved = _compile(lines, pins, cache, say)
+        with trees.copies(spec.folders) as copied:
+            resolved = _compile([copied.into(line) for line in lines], pins, cache, say)
+            resolved = tuple(copied.back(line) for line in resolved)
         write_text(noted, "\n".join(resolved))
     moved = _moved(pins, resolved, spec.names)
-    key = digest([[_named(line) for line in resolved], trees, platform.python_version()])
+    key = digest([[_named(line) for line in resolved], digests, platform.python_version()])
     return Resolution(key, resolved, moved)
 
 
@@ -170,18 +170,3 @@ def _named(line: str) -> str:
     """A line without where a source tree lies: its content, in the key too, says more."""
     one = Requirement(line)
     return one.name if folder_of(one) else line
-
-
-def _tree(path: Path) -> str:
-    """A digest of a source tree, or of a wheel."""
-    found = hashlib.sha256()
-    skipped = {".git", ".venv", "__pycache__", "build", "dist", "node_modules"}
-    for folder, folders, files in os.walk(path):
-        folders[:] = sorted(each for each in folders if each not in skipped)
-        for name in sorted(files):
-            file = Path(folder, name)
-            found.update(f"{file.relative_to(path)}\0".encode())
-            found.update(file.read_bytes() if file.is_file() else b"")
-    if path.is_file():
-        found.update(path.read_bytes())
-    return found.hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -39,9 +40,15 @@ class Spec:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The source trees among the requirements; what they hold can change."""
-        found = (folder_of(Requirement(one)) for one in self.requirements)
-        return tuple(path for path in found if path is not None)
+        """The source trees and wheels among the requirements; what they hold can change."""
+        return tuple(self.trees.values())
+
+    @property
+    def trees(self) -> Mapping[str, Path]:
+        """The same by the package that comes from it."""
+        parsed = map(Requirement, self.requirements)
+        places = ((canonicalize_name(one.name), folder_of(one)) for one in parsed)
+        return {name: path for name, path in places if path is not None}
 
 
 def parse(text: str) -> Spec:

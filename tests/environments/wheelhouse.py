@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -27,25 +28,38 @@ def add_wheel(folder: Path, name: str, version: str, *, code="", needs=(), whole
     return path
 
 
+#: As setuptools does, this leaves an egg-info in the tree that it builds.
 _BACKEND = """
+import subprocess
 import sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
 from wheelhouse import add_wheel
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    code = Path("tiny.py").read_text()
-    return add_wheel(Path(wheel_directory), "tiny", "5.0", code=code).name
+    Path("{name}.egg-info").mkdir(exist_ok=True)
+    Path("{name}.egg-info", "SOURCES.txt").write_text(str(Path.cwd()))
+    code = Path("{name}.py").read_text()
+    return add_wheel(Path(wheel_directory), "{name}", "{version}", code=code).name
 """
 
 
-def source_tree(folder: Path, code: str) -> Path:
-    """A package `tiny` 5.0 as a checkout, whose build needs no other package."""
+def source_tree(folder: Path, code: str, name: str = "tiny", version: str = "5.0") -> Path:
+    """A package as a checkout, by default `tiny` 5.0, whose build needs no other package."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-        '[project]\nname = "tiny"\nversion = "5.0"\n'
+        f'[project]\nname = "{name}"\nversion = "{version}"\n'
     )
-    (folder / "backend.py").write_text(_BACKEND.format(here=str(Path(__file__).parent)))
-    (folder / "tiny.py").write_text(code)
+    backend = _BACKEND.format(here=str(Path(__file__).parent), name=name, version=version)
+    (folder / "backend.py").write_text(backend)
+    (folder / f"{name}.py").write_text(code)
     return folder
+
+
+def commit(tree: Path, message: str = "x") -> str:
+    """Commit all of a tree; the commit's name."""
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["add", "-A"], [*who, "commit", "-q", "-m", message]):
+        subprocess.run(["git", "-C", tree, *words], check=True)
+    return subprocess.check_output(["git", "-C", tree, "rev-parse", "HEAD"], text=True).strip()
