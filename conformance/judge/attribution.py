@@ -18,7 +18,16 @@ import re
 from collections.abc import Iterable, Sequence
 
 from conformance.judge.persistence import stays_off
-from conformance.records import Attribution, CellResult, Judged, Side, Site, Verdict, record
+from conformance.records import (
+    Attribution,
+    CellResult,
+    Judged,
+    Precision,
+    Side,
+    Site,
+    Verdict,
+    record,
+)
 
 
 @record()
@@ -84,7 +93,7 @@ def attribute(
         found = (
             _of_scenario(cell, list(known.values()))
             or _of_write(cell, plain)
-            or _of_engine(plain)
+            or _of_engine(plain, cell.precision)
             or _of_extraction(cell)
             or _by_parts(cell, list(known.values()), plain)
         )
@@ -187,9 +196,17 @@ def _of_write(cell: CellResult, plain: Plain | None) -> Attribution | None:
     return Attribution(Side.NNSIGHT, words + _also(plain))
 
 
-def _of_engine(plain: Plain | None) -> Attribution | None:
+def _of_engine(plain: Plain | None, precision: Precision) -> Attribution | None:
+    """In float32 two right computations agree, so that an engine which does not by itself has
+    another definition than transformers, whose code the truth is: either may be wrong.
+    """
     if plain is None or plain.agrees:
         return None
+    if precision is Precision.FLOAT32:
+        words = "without nnsight the engine's definition differs from transformers' in float32"
+        return Attribution(
+            Side.UNDECIDED, f"{words}, and which is right is not known: {plain.evidence}"
+        )
     return Attribution(Side.ENGINE, f"without nnsight it is wrong as well: {plain.evidence}")
 
 

@@ -32,6 +32,7 @@ from conformance.records.judged import (
     Answer,
     Attribution,
     CellResult,
+    Confirmation,
     Environment,
     Footer,
     Gain,
@@ -45,6 +46,7 @@ from conformance.records.judged import (
     Side,
     Thresholds,
     Verdict,
+    Witness,
     widened,
 )
 from conformance.records.observed import (
@@ -70,6 +72,7 @@ __all__ = [
     "Cell",
     "CellResult",
     "Column",
+    "Confirmation",
     "Environment",
     "Footer",
     "Gain",
@@ -92,6 +95,7 @@ __all__ = [
     "Status",
     "Thresholds",
     "Verdict",
+    "Witness",
     "adapter",
     "digest",
     "from_json",

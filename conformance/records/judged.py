@@ -266,6 +266,29 @@ class CellResult:
         return self.beside.verdict if self.beside else None
 
 
+class Witness(StrEnum):
+    """Whether a second implementation confirms a model's float32 truth."""
+
+    CONFIRMED = "confirmed"
+    SHARED = "shared"
+    DISAGREES = "disagrees"
+    UNKNOWN = "unknown"
+
+
+@record()
+class Confirmation:
+    """Who stands behind a model's truth, in words; `distance` of the other implementation's
+    log-probabilities from it and the `floor` of transformers' own ways are relative, over so
+    many `prompts`.
+    """
+
+    witness: Witness
+    words: str
+    distance: float | None = None
+    floor: float | None = None
+    prompts: int = 0
+
+
 @record()
 class ModelInfo:
     id: str
@@ -274,6 +297,7 @@ class ModelInfo:
     digest: str
     layers: int = 0
     width: int = 0
+    truth: Confirmation | None = None
 
 
 @record()

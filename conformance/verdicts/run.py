@@ -24,6 +24,7 @@ from conformance.scenario import Scenario
 from conformance.store import RunFolder
 from conformance.verdicts.columns import model_info
 from conformance.verdicts.models import judge_models
+from conformance.verdicts.witness import truth_of
 
 
 def judge_run(
@@ -46,7 +47,10 @@ def judge_run(
         schema=SCHEMA,
         run=info,
         environment=replace(environment, thresholds=thresholds),
-        models=tuple(model_info(run, model) for model in planned.models),
+        models=tuple(
+            replace(model_info(run, model), truth=truth_of(run, model, planned.columns))
+            for model in planned.models
+        ),
         columns=planned.columns,
         scenarios=tuple(one.info() for one in scenarios.values() if one.name in names),
         groups=_groups(run),

@@ -1,0 +1,89 @@
+"""Who stands behind the float32 truth of a model: does a second implementation agree with it?
+
+The truth is transformers' modelling code. vLLM has definitions of its own for most families;
+where one gives the same log-probabilities in float32, without nnsight, the truth is confirmed
+by two implementations. Where vLLM runs a family through transformers' code, nothing of the kind
+is known; where the two differ, neither is the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch import Tensor
+
+from conformance.builtin.engine_alone import GENERATED
+from conformance.generated_tokens import by_member, in_precision
+from conformance.jobs import REFERENCE
+from conformance.judge.measures.metrics import ROUNDING
+from conformance.records import (
+    FLOAT32_LIMITS,
+    Column,
+    Confirmation,
+    Model,
+    Precision,
+    Site,
+    Status,
+    Witness,
+)
+from conformance.store import RunFolder, gathered_in
+
+#: How the model classes begin by which vLLM runs transformers' own code.
+_BACKEND = "Transformers"
+_CASE = f"{GENERATED.name}.all"
+
+
+def truth_of(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirmation:
+    """What a column with another implementation says of a model's truth."""
+    found = [_testimony(run, model, column) for column in columns if column.engine != "hf"]
+    ranks = (Witness.DISAGREES, Witness.CONFIRMED, Witness.SHARED, Witness.UNKNOWN)
+    nobody = Confirmation(Witness.UNKNOWN, "no column with another implementation ran in float32")
+    return min(found, key=lambda truth: ranks.index(truth.witness), default=nobody)
+
+
+def _testimony(run: RunFolder, model: Model, column: Column) -> Confirmation:
+    folder = gathered_in(column.id, Precision.FLOAT32)
+    group = run.group(model.id, folder)
+    if group is None:
+        return Confirmation(Witness.UNKNOWN, f"{column.id} did not run in float32")
+    if group.status is not Status.OK:
+        return Confirmation(Witness.UNKNOWN, f"{column.id} in float32: {group.reason}")
+    definition = str(group.identity.get("model", ""))
+    if definition.startswith(_BACKEND):
+        words = f"{column.id} runs transformers' own code ({definition})"
+        return Confirmation(Witness.SHARED, words)
+    members = by_member(run.observations(model.id, REFERENCE.id, _CASE))
+    known = members.get("truth", {})
+    observed = run.observations(model.id, folder, _CASE)
+    sites = list(_first_logits(known, observed))
+    if not sites:
+        return Confirmation(Witness.UNKNOWN, f"{column.id} generated nothing by itself in float32")
+    ways = [values for name, values in members.items() if in_precision(name, Precision.FLOAT32)]
+    distance = max(_relative(observed[site], known[site]) for site in sites)
+    between = max(
+        (_relative(way[site], known[site]) for way in ways for site in sites), default=0.0
+    )
+    floor = max(between, ROUNDING[Precision.FLOAT32])
+    agrees = distance <= FLOAT32_LIMITS.k_max * floor
+    words = (
+        f"vLLM's {definition} is {distance:.1e} from transformers' in float32, where "
+        f"transformers' own ways differ by {floor:.1e} ({len(sites)} prompts)"
+    )
+    witness = Witness.CONFIRMED if agrees else Witness.DISAGREES
+    return Confirmation(witness, words, distance, floor, len(sites))
+
+
+def _first_logits(truth: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> Iterator[str]:
+    """The log-probabilities after each prompt: their context is the same on both sides."""
+    for name, value in truth.items():
+        site = Site.parse(name)
+        if site.name != "logits" or site.step or name not in observed:
+            continue
+        if observed[name].shape == value.shape:
+            yield name
+
+
+def _relative(value: Tensor, truth: Tensor) -> float:
+    """The distance of a row of log-probabilities, in units of how far it is from its mean."""
+    value, truth = value.double(), truth.double()
+    return float((value - truth).norm() / (truth - truth.mean()).norm().clamp_min(1e-30))
