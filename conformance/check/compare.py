@@ -16,12 +16,15 @@ from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.reference import TRUTH, read_reference
 from conformance.judge.verdict import unknown
-from conformance.records import CHOSEN, Precision, Site, Thresholds, Verdict
+from conformance.records import CHOSEN, Judged, Precision, Site, Thresholds, Verdict
 
 Values = Mapping[str, Tensor]
 
 #: The judge weighs generated ids by the logits beside them, which a user's trace need not have.
 _OWN = "_ids"
+
+#: More steps than any trace has.
+_STEPS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,23 @@ def _plain(site: str) -> str:
     return str(replace(parsed, name=parsed.name + _OWN)) if parsed.name in CHOSEN else site
 
 
+def _apart(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every step as a prompt of its own: the judge would ask for the ids that led to each, which
+    a user's trace need not have. Where the ids part, the values do.
+    """
+    found = {}
+    for key, value in values.items():
+        site = Site.parse(key)
+        found[str(replace(site, prompt=site.prompt * _STEPS + site.step, step=0))] = value
+    return found
+
+
+def _together(judged: Judged) -> Judged:
+    site = Site.parse(judged.site)
+    prompt, step = divmod(site.prompt, _STEPS)
+    return replace(judged, site=str(replace(site, prompt=prompt, step=step)))
+
+
 def shown(site: Site) -> str:
     """A value as the user named it: name, key and entry."""
     name = site.name.removesuffix(_OWN) if site.name.removesuffix(_OWN) in CHOSEN else site.name
@@ -84,11 +104,12 @@ def compare(
     ours, theirs = (tuple(sorted(tuple(one) for one in side)) for side in ids)
     if not (ours and theirs):
         return Compared(unknown("no forward of the model was seen: did the trace run?"))
-    read = read_reference(reference, twin=False, precision=precision)
+    apart = {name: _apart(values) for name, values in reference.items()}
+    read = read_reference(apart, twin=False, precision=precision)
     if isinstance(read, str):
         return Compared(unknown(f"transformers' own runs do not fit together: {read}"))
     judgement = judge_cell(
-        alike,
+        _apart(alike),
         read,
         twin=False,
         equal=(),
@@ -97,7 +118,21 @@ def compare(
         limits=thresholds.of(precision),
         alone=False,
     )
-    return Compared(judgement, notes)
+    observations = tuple(map(_together, judgement.observations))
+    said = judgement.reason if judgement.harness else in_words(observations)
+    return Compared(replace(judgement, observations=observations, reason=said), notes)
+
+
+def in_words(observations: Sequence[Judged]) -> str:
+    """How many values are off, and the furthest, as the user named it."""
+    off = [one for one in observations if not one.verdict.passes]
+    furthest = max((one for one in off if one.q_max), key=lambda one: one.q_max or 0, default=None)
+    if not off:
+        return f"all {len(observations)} values are within the noise"
+    said = f"{len(off)} of {len(observations)} values are off"
+    if furthest is None:
+        return f"{said}, first `{shown(Site.parse(off[0].site))}`: {off[0].message}"
+    return f"{said}, furthest `{shown(Site.parse(furthest.site))}`, {furthest.q_max:.3g} × noise"
 
 
 def made_alike(
@@ -108,17 +143,18 @@ def made_alike(
     """
     truth = reference.get(TRUTH, {})
     found: dict[str, Tensor] = dict(mine)
-    notes: dict[str, None] = {}
-    for name in mine.keys() & truth.keys():
+    notes: dict[str, str] = {}
+    for name in sorted(mine.keys() & truth.keys()):
         value, known = mine[name], truth[name]
         if value.shape != known.shape and _squeezed(value) == _squeezed(known):
             shapes = f"{list(known.shape)} on transformers and {list(value.shape)} there"
-            notes[f"{shown(Site.parse(name))} is {shapes}: an axis of one more or less"] = None
+            whole = shown(replace(Site.parse(name), layer=None, step=0))
+            notes.setdefault(whole, f"`{whole}` is {shapes}: an axis of one more or less")
             found[name] = value.reshape(known.shape)
         honest_run = next((run[name] for way, run in reference.items() if way != TRUTH), known)
         if value.is_floating_point() == known.is_floating_point():
             found[name] = found[name].to(honest_run.dtype)
-    return found, tuple(sorted(notes))
+    return found, tuple(notes.values())
 
 
 def _squeezed(value: Tensor) -> list[int]:

@@ -21,8 +21,10 @@ class Edit:
 _SUM = "on vLLM this layer returns (MLP output, residual): the stream is their sum"
 
 
-def read_edit(places: Places, name: str, kind: str, rows: str) -> Edit | None:
-    """The line that reads this name, and the edit for what it was seen to hold."""
+def read_edit(places: Places, name: str, kind: str, rows: str = "") -> Edit | None:
+    """The line that reads this name, and the edit for what it was seen to hold: `kind` of value,
+    and which of the right value's rows where it is some of those.
+    """
     statement = places.origin(name)
     if statement is None:
         return None
@@ -37,7 +39,7 @@ def read_edit(places: Places, name: str, kind: str, rows: str) -> Edit | None:
 
 def _reading(places: Places, access: Access, kind: str, rows: str) -> tuple[str, str]:
     module, segment = access.module, places.file.segment(access.node)
-    if kind in {"mlp", "residual"}:
+    if kind in {"mlp", "residual"} and not rows:
         return f"({module}.output[0] + {module}.output[1])", _SUM
     if rows.startswith("token") and access.index is not None:
         return f"{module}.output", (
@@ -58,10 +60,10 @@ def _reading(places: Places, access: Access, kind: str, rows: str) -> tuple[str,
 
 
 def _shifted(module: str, by: int) -> str:
-    match = re.search(r"\[(\d+)\]$", module)
-    if match is None or int(match[1]) + by < 0:
+    match = re.search(r"(?<=layers\[)\d+|(?<=\.h\[)\d+", module)
+    if match is None or int(match[0]) + by < 0:
         return ""
-    return f"{module[: match.start()]}[{int(match[1]) + by}]"
+    return f"{module[: match.start()]}{int(match[0]) + by}{module[match.end() :]}"
 
 
 def layer_edit(places: Places, name: str, by: int) -> Edit | None:
@@ -111,7 +113,9 @@ def _writing(write: Access, before: str, kind: str) -> tuple[str, str]:
         scales = re.search(r"\*=|=\s*0(\.0)?\s*$|zero_\(\)", before)
         if scales and mine in before:
             return f"{before}\n{before.replace(mine, other)}", why
-        return f"{before}\n{indent}{other}[:] = 0", why
+        target = before.strip().partition("=")[0].rstrip(" +-*/").replace(mine, other)
+        target = target if other in target and target != other else f"{other}[:]"
+        return f"{before}\n{indent}{target} = 0", why
     if kind == "twice":
         return "", f"{_SUM}: what is added to one of them is added to the stream, so leave this out"
     if kind in {"dropped", "partial"}:

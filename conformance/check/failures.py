@@ -12,6 +12,9 @@ from conformance.check.places import Places
 from conformance.check.source import UserFile
 from conformance.records import Outcome, Status
 
+#: Characters of an engine's own words in a sentence.
+_MOST = 160
+
 
 @dataclass(frozen=True)
 class Told:
@@ -22,11 +25,11 @@ class Told:
 #: What an error's words mean to somebody who ports a trace: a pattern, and a sentence.
 _MEANINGS: tuple[tuple[str, str], ...] = (
     (
-        r"no attribute '(?:q_proj|k_proj|v_proj)'",
+        r"attribute '(?:q_proj|k_proj|v_proj)'",
         "vLLM merges query, key and value into one projection, `qkv_proj`; it returns a tuple",
     ),
     (
-        r"no attribute '(?:gate_proj|up_proj)'",
+        r"attribute '(?:gate_proj|up_proj)'",
         "vLLM merges gate and up into one projection, `gate_up_proj`, which returns a tuple",
     ),
     (
@@ -61,8 +64,8 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 
 def explain(outcome: Outcome, file: UserFile, function: str) -> Told:
     """What to tell of a function that did not return values."""
-    line = _line(outcome.detail, file)
-    reason = outcome.reason
+    line = _line(f"{outcome.reason}\n{outcome.detail}", file)
+    reason = outcome.reason.strip().partition("\n")[0]
     if outcome.status is Status.TIMEOUT:
         words = f"`{function}` does not come to an end: {reason}"
         return Told(words, _at(line, file, "timeout", words))
@@ -71,7 +74,7 @@ def explain(outcome: Outcome, file: UserFile, function: str) -> Told:
         return _unsaved(file, function, unsaved[1])
     for pattern, meaning in _MEANINGS:
         if re.search(pattern, f"{reason}\n{_own(outcome.detail)}"):
-            words = f"{meaning} ({reason})"
+            words = f"{meaning} ({reason[:_MOST]})"
             return Told(words, _at(line, file, "error", meaning, _mended(pattern)))
     return Told(reason, _at(line, file, "error", reason))
 
@@ -104,9 +107,23 @@ def _at(
 
 
 def _line(detail: str, file: UserFile) -> int | None:
-    """The last line of the user's file in a traceback."""
-    found = re.findall(rf'File "[^"]*{re.escape(file.path.name)}", line (\d+)', detail)
-    return int(found[-1]) if found else None
+    """The last line of the user's file in a traceback: nnsight runs a block under a name of its
+    own, with the numbers of the lines that it stands on and their text below.
+    """
+    name = rf'(?:[^"]*{re.escape(file.path.name)}|<[^">]+>)'
+    found = re.findall(rf'File "{name}", line (\d+), in [^\n]+\n\s*([^\n]*)', detail)
+    lines = file.text.splitlines()
+    for number, text in reversed(found):
+        near = [
+            n for n, line in enumerate(lines, 1) if line.partition("#")[0].strip() == _bare(text)
+        ]
+        if near:
+            return min(near, key=lambda n: abs(n - int(number)))
+    return None
+
+
+def _bare(text: str) -> str:
+    return text.partition("#")[0].strip()
 
 
 def _is_bound(file: UserFile, function: str, name: str) -> bool:
@@ -118,6 +135,7 @@ def _unsaved(file: UserFile, function: str, name: str) -> Told:
     statement = Places(file, function).assigned[name][0]
     before = file.line(statement.lineno)
     words = f"`{name}` was not saved: nothing of a block is left after it but what `.save()` kept"
-    after = "" if ".save(" in before else f"{before}.save()"
+    code = before.partition("#")[0].rstrip()
+    after = "" if ".save(" in before else f"{code}.save(){before[len(code) :]}"
     edit = Edit(statement.lineno, before, after)
     return Told(words, (Finding("unsaved", words, name, edit=edit),))

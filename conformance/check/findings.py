@@ -14,7 +14,17 @@ from conformance.check.places import Places
 from conformance.check.source import UserFile
 from conformance.check.writes import Parting, parting
 from conformance.judge.cell import Judgement
+from conformance.judge.measures.structure import PROMPT_IDS
 from conformance.records import Judged, Precision, Site, record
+
+#: What a value can be for no other reason than a write somewhere else.
+_FOLLOW = frozenset({"scaled", "structure", "unwritten"})
+
+#: What holds however little is known of what was meant.
+_READS = frozenset({"positions", "ids"})
+
+#: The whole residual stream.
+_WHOLE = frozenset({"stream", "unedited"})
 
 #: More are not shown: the first ones are what the others follow from.
 _MOST = 6
@@ -43,6 +53,9 @@ def findings(
     alike, _ = compare.made_alike(compare.returned(mine), reference)
     values = {Site.parse(site): value for site, value in alike.items()}
     places = Places(file, file.function_for("vllm"))
+    unlike = _prompts(judgement, places)
+    if unlike:
+        return unlike
     part = parting(compare.layers(mine), compare.layers(seen), known)
     judged = {Site.parse(one.site): one for one in judgement.observations}
     explain = _Explaining(places, truth, values, known, judged)
@@ -51,12 +64,28 @@ def findings(
         names.setdefault(site.name, site)
     reads = [explain.read(site) for site in list(names.values())[:_MOST]]
     drawn = _drawn(places) if _generated(truth, names) else []
-    found = [_written(part, places)] if part is not None else []
+    if drawn:
+        return tuple(drawn)
     told = [one for one in reads if one.kind != "unknown"]
-    if part is None or drawn:
-        return tuple(drawn + told + [one for one in reads if one.kind == "unknown"])
-    follows = [one for one in reads if one.kind in {"unknown", "structure"}]
-    return tuple(found + told) if told else tuple(found + follows[:2])
+    if part is None:
+        return tuple(told or reads[:1])
+    # What no write changes on transformers is read in a wrong place; all else follows.
+    causes = [one for one in told if one.kind not in _FOLLOW]
+    return (_written(part, places), *causes)
+
+
+def _prompts(judgement: Judgement, places: Places) -> tuple[Finding, ...]:
+    """Other prompts make all that follows another thing, so nothing else is said."""
+    for relation in judgement.relations:
+        if relation.name == PROMPT_IDS and not relation.holds:
+            words = (
+                f"the prompts have other tokens ({relation.detail}): a template, or a first token "
+                "that one side adds"
+            )
+            calls = places.calls("trace", "generate", "invoke")
+            edit = Edit(calls[0].lineno, places.file.line(calls[0].lineno)) if calls else None
+            return (Finding("prompt", words, edit=edit),)
+    return ()
 
 
 class _Explaining:
@@ -82,11 +111,18 @@ class _Explaining:
             return self._absent(blank, mine, site)
         later = self._overwritten(site, mine)
         if later:
-            edit = read_edit(self.places, site.name, "alias", "")
+            edit = read_edit(self.places, site.name, "alias")
             words = f"`{blank.name}` holds {later}: a buffer that was overwritten later. Clone it"
             return replace(blank, kind="alias", words=words, edit=edit)
+        if self._live(site, mine, truth):
+            edit = read_edit(self.places, site.name, "alias")
+            words = (
+                f"`{blank.name}` was kept as a view of a live buffer, and holds what was written "
+                "there later. Clone it before it is saved"
+            )
+            return replace(blank, kind="alias", words=words, edit=edit)
         held, meant = identify(mine, self.known), identify(truth, self.known)
-        if held is not None and (meant is None or held != meant):
+        if held is not None and held.kind != "unedited" and (meant is None or held != meant):
             return self._instead(blank, site, held, meant)
         return self._unlike(blank, site, mine, truth)
 
@@ -110,13 +146,31 @@ class _Explaining:
                 return f"the value of `{compare.shown(other)}`"
         return ""
 
+    def _live(self, site: Site, mine: Tensor, truth: Tensor) -> bool:
+        """Does it hold zeros, or nothing known, that the trace itself wrote in its place?"""
+        statement = self.places.origin(site.name)
+        if statement is None or ".clone(" in self.places.file.segment(statement):
+            return False
+        read = {(one.module, one.value) for one in self.places.accesses(statement)}
+        later = [one for one in self.places.writes() if one.line > statement.lineno]
+        written = any((one.module, one.value) in read for one in later)
+        unchanged = mine.shape == truth.shape and _same(mine, truth)
+        return written and not unchanged and identify(mine, self.known) is None
+
     def _instead(self, blank: Finding, site: Site, held: Held, meant: Held | None) -> Finding:
         which = f" of {held.rows}" if held.rows else ""
         should = f" instead of {meant.words}{_of(meant)}" if meant else ""
+        halved = meant is not None and held.kind in {"mlp", "residual"} and meant.kind in _WHOLE
+        if halved and meant is not None and held.layer == meant.layer:
+            should = f": half of the residual stream, {should.strip()}"
         both = meant is not None and held.words == meant.words
         if both and held.sequence != (meant.sequence if meant else 0):
             words = f"`{blank.name}` holds another prompt's rows: those of prompt {held.sequence}"
-            return replace(blank, kind="other-prompt", words=words)
+            edit = read_edit(self.places, site.name, "other-prompt")
+            return replace(blank, kind="other-prompt", words=words, edit=edit)
+        if meant is None and held.kind not in _READS:
+            words = f"`{blank.name}` is what it is without the write: {held.words}{which}"
+            return replace(blank, kind="unwritten", words=words)
         words = f"`{blank.name}` holds {held.words}{which}{should}"
         if both and held.rows:
             words = f"`{blank.name}` holds {held.rows} alone{should}"
@@ -128,10 +182,11 @@ class _Explaining:
         shifts = meant is not None and held.kind == meant.kind and held.layer != meant.layer
         if shifts and meant is not None and held.layer is not None and meant.layer is not None:
             return layer_edit(self.places, site.name, meant.layer - held.layer)
-        return read_edit(self.places, site.name, held.kind, held.rows)
+        part = held.rows if meant is not None and held.words == meant.words else ""
+        return read_edit(self.places, site.name, held.kind, part)
 
     def _unlike(self, blank: Finding, site: Site, mine: Tensor, truth: Tensor) -> Finding:
-        edit = read_edit(self.places, site.name, "", "")
+        edit = read_edit(self.places, site.name, "")
         gain = _multiple(mine, truth)
         if gain is not None:
             words = f"`{blank.name}` is {gain:.3g} times what it is on transformers"

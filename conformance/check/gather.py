@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -56,6 +57,12 @@ def gather(
     asked: Asked, reports: Path, limits: Limits, on_event: Callable[[Event], None]
 ) -> tuple[RunFolder, Summary]:
     """Run the file's functions where they belong; everything that was seen is in the folder."""
+    names = Counter(file.path.stem for file in asked.files)
+    twice = next((name for name, count in names.items() if count > 1), "")
+    if twice:
+        raise ConformanceError(
+            f"two files are called {twice}.py", remedy="check one after the other"
+        )
     now = datetime.now(UTC)
     run = create_run(reports, now)
     (run.path / "none").mkdir()

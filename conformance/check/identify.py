@@ -44,9 +44,18 @@ class Held:
 def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
     """Everything that transformers is known to have computed, the likelier first."""
     streams = [*_streams(seen, "layers"), *_streams(seen, "clean")]
-    modules = list(_modules(seen, layer_list))
+    modules = sorted(_modules(seen, layer_list), key=_likelihood)
     halves = list(_halves(streams, modules))
     return streams + halves + modules
+
+
+def _likelihood(known: Known) -> int:
+    """The names that people have for a value before those of the parts that hand it on."""
+    if known.kind in {"mlp", "attention", "logits"}:
+        return 0
+    if "final norm" in known.words or known.words == "the token embeddings":
+        return 1
+    return 2
 
 
 def _streams(seen: Mapping[str, Tensor], kind: str) -> Iterator[Known]:
@@ -87,8 +96,7 @@ def _modules(seen: Mapping[str, Tensor], layer_list: str) -> Iterator[Known]:
 
 def _part(name: str, role: str, layer: int) -> tuple[str, str]:
     if role == "output" and name in {"mlp", "block_sparse_moe", "feed_forward"}:
-        words = f"the MLP output of layer {layer} without the residual: half of the residual stream"
-        return "mlp", words
+        return "mlp", f"the MLP output of layer {layer} without the residual"
     if role == "output" and name in {"self_attn", "attn", "attention", "self_attention"}:
         return "attention", f"the attention output of layer {layer} without the residual"
     if "norm" in name or name.startswith("ln_"):
@@ -103,6 +111,8 @@ def _outside(path: str, role: str) -> str:
         return f"the residual stream {'after' if role == 'output' else 'before'} the final norm"
     if last in {"embed_tokens", "wte", "word_embeddings"}:
         return "the token embeddings"
+    if last in {"lm_head", "embed_out"} and role == "output":
+        return "the logits"
     return f"the {role} of {path}"
 
 
@@ -112,10 +122,7 @@ def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
     for branch in modules:
         stream = whole.get((branch.sequence, branch.layer))
         if branch.kind == "mlp" and stream is not None and stream.rows.shape == branch.rows.shape:
-            words = (
-                f"the residual of layer {branch.layer} without its MLP output: half of the "
-                "residual stream"
-            )
+            words = f"the residual of layer {branch.layer} without its MLP output"
             rows = stream.rows - branch.rows
             yield Known("residual", words, rows, branch.layer, branch.sequence)
 

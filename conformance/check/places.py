@@ -50,8 +50,19 @@ class Places:
         """The statement that makes the value of this name: what saves it, or else returns it."""
         value = next((v for key, v in self._returned() if _matches(key, name)), None)
         if value is None:
-            return None
+            return self._filled()
         return self._maker(value, hops=6)
+
+    def _filled(self) -> ast.stmt | None:
+        """The statement that fills the returned mapping under a name that is computed."""
+        for statement in self._statements:
+            if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Name):
+                for filling in self.assigned.get(statement.value.id, []):
+                    if isinstance(filling, ast.Assign) and isinstance(
+                        filling.targets[0], ast.Subscript
+                    ):
+                        return filling
+        return None
 
     def _maker(self, value: ast.expr, hops: int) -> ast.stmt:
         names = [n.id for n in ast.walk(value) if isinstance(n, ast.Name) and n.id in self.assigned]

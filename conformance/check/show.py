@@ -25,8 +25,8 @@ def show(checked: list[Checked], console: Console) -> None:
         name = one.file.rpartition("/")[2]
         head = Text(f"{symbol} {name} on {one.model}, {one.backend}: ", style=style)
         console.print(head.append(shown(one.sentence), style="default"), soft_wrap=True)
-        for number, finding in enumerate(one.findings):
-            if number or not one.sentence.endswith(finding.words):
+        for finding in one.findings:
+            if finding.words not in one.sentence:
                 console.print(Text(f"    {shown(finding.words)}"), soft_wrap=True)
             if finding.edit is not None:
                 _edit(finding.edit, name, console)
@@ -37,6 +37,8 @@ def show(checked: list[Checked], console: Console) -> None:
 def _edit(edit: Edit, name: str, console: Console) -> None:
     console.print(Text(f"    {name}:{edit.line}", style="bold"), soft_wrap=True)
     mark = "-" if edit.after else " "
-    console.print(Text(f"    {mark} {shown(edit.before)}", style="red" if edit.after else ""))
+    console.print(
+        Text(f"    {mark} {shown(edit.before)}", style="red" if edit.after else ""), soft_wrap=True
+    )
     for line in edit.after.splitlines():
         console.print(Text(f"    + {shown(line)}", style="green"), soft_wrap=True)

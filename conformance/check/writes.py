@@ -96,21 +96,26 @@ def _explained(
     clean = by_kind.get("unedited")
     if clean is None or site.step:
         return "", ""
+    if near(theirs[far], clean[far]):
+        return "elsewhere", "on transformers nothing is written up to this layer"
     if near(ours[far], clean[far]):
         whole = bool(far.all())
         words = "the write had no effect" + ("" if whole else " there")
         return ("dropped" if whole else "partial"), words
-    meant, made = (theirs - clean)[far], (ours - clean)[far]
+    halved = None
     if "mlp" in by_kind and "residual" in by_kind:
         halved = _half(ours[far], theirs[far], by_kind["mlp"][far], by_kind["residual"][far])
-        if halved:
-            return halved
+    return halved or _gained((theirs - clean)[far], (ours - clean)[far])
+
+
+def _gained(meant: Tensor, made: Tensor) -> tuple[str, str]:
+    """Is the change that was made a multiple of the one that was meant?"""
     gain = float((made * meant).sum() / meant.square().sum().clamp_min(1e-30))
-    if (made - gain * meant).norm() <= 0.01 * made.norm():
-        if abs(gain - 2) < 0.01:
-            return "twice", "the change was made twice: once in each half of the stream"
-        return "scaled", f"the change is {gain:.3g} times what it is on transformers"
-    return "", ""
+    if (made - gain * meant).norm() > 0.01 * made.norm():
+        return "", ""
+    if abs(gain - 2) < 0.01:
+        return "twice", "the change was made twice: once in each half of the stream"
+    return "scaled", f"the change is {gain:.3g} times what it is on transformers"
 
 
 def _first_alike(site: Site, known: list[Known]) -> int:

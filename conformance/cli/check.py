@@ -48,7 +48,7 @@ def check(
     import shlex
     import sys
 
-    from conformance.check import answer, gather, models, show, source
+    from conformance.check import answer, gather, models, ports, show, source
     from conformance.checkpoints import cache_folder
     from conformance.errors import ExitCode
     from conformance.records import Thresholds
@@ -61,6 +61,8 @@ def check(
         tuple(prompt),
         shlex.join(["conformance", *sys.argv[1:]]),
     )
+    if asked.backends:
+        ports.require_both_sides(asked.files)
     with err.status("starting") as status:
 
         def progress(event: Event) -> None:

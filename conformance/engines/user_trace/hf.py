@@ -7,47 +7,28 @@ far an engine may be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import KeysView, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
 
 from conformance.builtin.probe import PROBING
 from conformance.engines.hf import HFEngine
-from conformance.engines.reference.ensemble import score_caps, split_reductions
-from conformance.engines.reference.fused import fused
+from conformance.engines.reference.ensemble import score_caps
 from conformance.engines.traced import Probe
 from conformance.engines.tree import follow
 from conformance.engines.user_trace import catalogue, sequences, user_file
+from conformance.engines.user_trace.ways import TRUTH, WAYS, Way, computing
 from conformance.records import Case, Group, Job, Precision, Site, Status
 from conformance.residual_stream import LAYOUTS
 from conformance.scenario import Scenario
 
 #: What transformers' layers return: a batch of rows, or a tuple that begins with it.
 BATCHED = ("batched", "tuple_batched")
-
-
-@dataclass(frozen=True)
-class Way:
-    """One honest way of computing: its attention, sums in halves, and fewer roundings."""
-
-    name: str
-    attention: str = "eager"
-    split: bool = False
-    fused: bool = False
-
-
-TRUTH = Way("truth")
-WAYS = (
-    Way("eager"),
-    Way("split", split=True),
-    Way("sdpa", "sdpa"),
-    Way("fused", "sdpa", fused=True),
-    Way("fused_split", "sdpa", split=True, fused=True),
-)
 
 
 class CheckedHF:
@@ -62,6 +43,7 @@ class CheckedHF:
         self.truth = self.engines[Precision.FLOAT32]
         module = self.truth.model._module
         self.sdpa = bool(getattr(module, "_supports_sdpa", False)) and not score_caps(module)
+        self.end = own_end(job)
         self.layers = dict(enumerate(follow(module, self.truth.path)))
         self.streams = {precision: self._streams(one) for precision, one in self.engines.items()}
         exact = self.streams[Precision.FLOAT32]
@@ -104,7 +86,7 @@ class CheckedHF:
         if scenario.name == PROBING.name:
             return self._probe()
         with (
-            self._way(self.truth, TRUTH),
+            computing(self.truth.model._module, TRUTH),
             sequences.on_transformers(self.truth.model._module, self.layers) as seen,
         ):
             truth = self._call(self.truth, case)
@@ -115,27 +97,30 @@ class CheckedHF:
             for way in self.ways():
                 if precision is Precision.FLOAT32 and way.name == "eager":
                     continue
-                with self._way(engine, way):
-                    values = self._call(engine, case)
+                values = self._honest(engine, way, case, truth.keys())
                 found |= {f"{precision}:{way.name}|{site}": v for site, v in values.items()}
         return found
 
+    def _honest(
+        self, engine: HFEngine, way: Way, case: Case, names: KeysView[str]
+    ) -> dict[str, Tensor]:
+        """The function's values on a way. Where another attention does not give what the
+        function reads (its probabilities) the way has the truth's.
+        """
+        if way.attention != TRUTH.attention:
+            with suppress(Exception), computing(engine.model._module, way):
+                values = self._call(engine, case)
+                if values.keys() == names:
+                    return values
+        with computing(engine.model._module, replace(way, attention=TRUTH.attention)):
+            return self._call(engine, case)
+
     def _call(self, engine: HFEngine, case: Case) -> dict[str, Tensor]:
         adapter = case.options["function"] == "trace"
+        # A user's own generation ends where the model ends it; the adapter's does nowhere.
+        engine.model._module.generation_config.eos_token_id = None if adapter else self.end
         model = engine.lm if adapter else engine.model
         return user_file.call(self.functions.of(case), model, case.prompts)
-
-    @contextmanager
-    def _way(self, engine: HFEngine, way: Way) -> Iterator[None]:
-        module: Any = engine.model._module
-        if module.config._attn_implementation != way.attention:
-            module.set_attn_implementation(way.attention)
-        with ExitStack() as stack:
-            if way.fused:
-                stack.enter_context(fused(module))
-            if way.split:
-                stack.enter_context(split_reductions(module))
-            yield
 
     def _probe(self) -> dict[str, Tensor]:
         """As the reference writes it: the truth's streams and one honest run's."""
@@ -151,6 +136,14 @@ class CheckedHF:
 
     def close(self) -> None:
         pass
+
+
+def own_end(job: Job) -> Any:
+    """The ids at which the checkpoint itself ends a generation."""
+    try:
+        return GenerationConfig.from_pretrained(job.checkpoint).eos_token_id
+    except OSError:  # it has no settings for generations
+        return None
 
 
 def open_engine(job: Job) -> CheckedHF:

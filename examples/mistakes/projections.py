@@ -1,0 +1,15 @@
+"""Query, key and value are one projection there."""
+
+PROMPT = "The capital of France is"
+
+
+def hf(model):
+    with model.trace(PROMPT):
+        query = model.model.layers[1].self_attn.q_proj.output.save()
+    return {"query": query}
+
+
+def vllm(model):
+    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
+        query = model.model.layers[1].self_attn.q_proj.output.clone().save()  # mistake
+    return {"query": query}

@@ -1,0 +1,74 @@
+"""A file with one side: the lines that are another thing on vLLM, and what they become."""
+
+import pytest
+
+from conformance.check import ports, source
+from conformance.errors import ConformanceError, ExitCode
+
+
+def file(tmp_path, body):
+    path = tmp_path / "mine.py"
+    path.write_text(f"def hf(model):\n{body}\n")
+    return source.read(path)
+
+
+def only(tmp_path, line):
+    return ports.port(file(tmp_path, f"    {line}")).lines
+
+
+@pytest.mark.parametrize(
+    ("line", "there"),
+    [
+        (
+            'with model.trace("x"):',
+            'with model.trace("x", temperature=0.0, max_tokens=1):',
+        ),
+        (
+            "with model.generate(text, max_new_tokens=3) as tracer:",
+            "with model.trace(text, max_tokens=3, temperature=0.0) as tracer:",
+        ),
+        ("logits = model.lm_head.output[:, -1].save()", "logits = model.logits.save()"),
+        (
+            "h = model.model.layers[5].output[0].save()",
+            "h = (model.model.layers[5].output[0] + model.model.layers[5].output[1]).save()",
+        ),
+        (
+            "h = model.model.layers[5].output[:, -1].save()",
+            "h = (model.model.layers[5].output[0] + model.model.layers[5].output[1])[-1].save()",
+        ),
+    ],
+)
+def test_a_line_becomes_its_other_side(tmp_path, line, there):
+    body = line + "\n        pass" if line.endswith(":") else line
+    [edit] = only(tmp_path, body)
+    assert edit.after.strip() == there and edit.line == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["gradient = hidden.grad.save()", "p = model.model.layers[1].self_attn.output[1].save()"],
+)
+def test_what_has_no_other_side_gets_no_suggestion(tmp_path, line):
+    found = ports.port(file(tmp_path, f"    {line}"))
+    assert [edit.after for edit in found.lines] == [""]
+    assert found.suggestion == ""
+
+
+def test_a_write_is_not_guessed(tmp_path):
+    found = ports.port(file(tmp_path, "    model.model.layers[1].output[:] = 0"))
+    assert found.suggestion == "" and "both" in found.lines[0].why
+
+
+def test_plain_lines_are_left_alone(tmp_path):
+    assert only(tmp_path, "return {'a': 1}") == ()
+
+
+def test_one_side_is_bad_input_with_the_other_side_shown(tmp_path):
+    both = file(
+        tmp_path, '    with model.trace("x"):\n        h = model.model.layers[1].output.save()'
+    )
+    with pytest.raises(ConformanceError) as caught:
+        ports.require_both_sides([both])
+    assert caught.value.code is ExitCode.BAD_INPUT
+    assert "def vllm(model):" in caught.value.remedy
+    assert "line 3" in caught.value.message
