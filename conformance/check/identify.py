@@ -127,7 +127,7 @@ def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
             yield Known("residual", words, rows, branch.layer, branch.sequence)
 
 
-def identify(value: Tensor, known: list[Known]) -> Held | None:
+def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held | None:
     """Which known value this is, and which of its rows; None for none."""
     if _counts_up(value):
         return Held("positions", "the positions of the tokens, as integers", None)
@@ -135,7 +135,7 @@ def identify(value: Tensor, known: list[Known]) -> Held | None:
     for one in known:
         if one.rows.ndim != 2 or one.rows.shape[1] != rows.shape[1]:
             continue
-        which = _which(rows.double(), one.rows.double())
+        which = _which(rows.double(), one.rows.double(), allowed)
         if which is not None:
             return Held(one.kind, one.words, one.layer, which, one.sequence)
     return None
@@ -147,17 +147,17 @@ def _counts_up(value: Tensor) -> bool:
     return torch.equal(value.long(), torch.arange(len(value)) + int(value[0]))
 
 
-def _which(rows: Tensor, known: Tensor) -> str | None:
+def _which(rows: Tensor, known: Tensor, allowed: float) -> str | None:
     """Which rows of `known` these are: "" for all of them."""
     count, total = len(rows), len(known)
     if count == total:
-        return "" if near(rows, known) else None
+        return "" if near(rows, known, allowed) else None
     if count > total:
         return None
-    if near(rows, known[-count:]):
+    if near(rows, known[-count:], allowed):
         return "the last token" if count == 1 else f"the last {count} tokens"
     for start in range(total - count):
-        if near(rows, known[start : start + count]):
+        if near(rows, known[start : start + count], allowed):
             return f"token {start}" if count == 1 else f"tokens {start} to {start + count - 1}"
     return None
 

@@ -14,19 +14,27 @@ if TYPE_CHECKING:
 
 
 def check(
-    files: Annotated[
-        list[Path], typer.Argument(help="Files with `trace(lm)`, or `hf(model)` and `vllm(model)`.")
-    ],
     model: Annotated[
         str,
         typer.Option("-m", "--model", help="A local folder, a hub's name, an id of models.yaml."),
     ],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files with `trace(lm)`, or `hf(model)` and `vllm(model)`."),
+    ] = None,
     backend: Annotated[
         list[str],
         typer.Option("-b", "--backend", help="vllm-pp1 (default), vllm-pp2, vllm-tp2 …; repeat."),
     ] = [],  # noqa: B006 - typer reads the default, nobody changes it
     prompt: Annotated[
         list[str], typer.Option("--prompt", help="For functions that take prompts; repeat.")
+    ] = [],  # noqa: B006
+    dump: Annotated[
+        Path | None,
+        typer.Option(help="Judge what another tool recorded: safetensors with `prompt_ids`."),
+    ] = None,
+    maps: Annotated[
+        list[str], typer.Option("--map", help="NAME=PLACE for a name of the dump; repeat.")
     ] = [],  # noqa: B006
     json: Annotated[bool, typer.Option("--json", help="The answers as JSON.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds the file may take.")] = 60.0,
@@ -49,15 +57,24 @@ def check(
     import sys
 
     from conformance.check import answer, gather, models, ports, show, source
+    from conformance.check import dump as dumps
     from conformance.checkpoints import cache_folder
-    from conformance.errors import ExitCode
+    from conformance.errors import ConformanceError, ExitCode
     from conformance.records import Thresholds
     from conformance.runner import Limits
 
+    kept = reports or cache_folder() / "checks"
+    if bool(files) == bool(dump):
+        raise ConformanceError(
+            "there is nothing to check" if not files else "a file and a dump are two checks",
+            remedy="conformance check my_trace.py -m MODEL, or --dump FILE.safetensors -m MODEL",
+        )
+    recorded = dumps.read(dump, maps) if dump else None
+    texts = [dumps.as_file(recorded, kept / "dump")] if recorded else map(source.read, files or [])
     asked = gather.Asked(
-        tuple(source.read(path) for path in files),
+        tuple(texts),
         models.resolve(model, manifest),
-        models.columns(backend),
+        () if recorded else models.columns(backend),
         tuple(prompt),
         shlex.join(["conformance", *sys.argv[1:]]),
     )
@@ -74,14 +91,18 @@ def check(
 
         folder, summary = gather.gather(
             asked,
-            reports or cache_folder() / "checks",
+            kept,
             Limits(cell=timeout, load=load_timeout),
             progress,
         )
     if summary.interrupted:
         err.print("interrupted")
         raise typer.Exit(ExitCode.INTERRUPTED)
-    checked = answer.answers(asked, folder, Thresholds())
+    checked = (
+        [dumps.judged(recorded, asked, folder, Thresholds())]
+        if recorded
+        else answer.answers(asked, folder, Thresholds())
+    )
     if json:
         typer.echo(answer.to_text(checked))
     else:

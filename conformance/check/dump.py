@@ -1,0 +1,215 @@
+"""Activations that another tool recorded, against the same truth and the same noise.
+
+A safetensors file with the prompt's ids (int, `prompt_ids`) and activations under names that
+`PLACES` knows or `--map NAME=PLACE` gives. The ids and places are written as a user's file,
+which transformers then runs like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from conformance.check import compare, source
+from conformance.check.answer import Answer, Checked
+from conformance.check.findings import Finding
+from conformance.check.gather import HF, Asked
+from conformance.check.identify import catalogue, identify
+from conformance.errors import ConformanceError
+from conformance.records import Precision, Site, Status, Thresholds
+from conformance.store import RunFolder
+
+IDS = "prompt_ids"
+
+#: Relative distance up to which a value that was rounded to bf16 on the way is known again.
+_ROUNDED = 0.1
+
+_MOST = 6
+
+#: Names that other tools give, as patterns, and the place of each; N is the layer.
+PLACES: Mapping[str, str] = {
+    r"stream\.(\d+)|layers\.(\d+)|model\.layers\.(\d+)(?:\.output)?": "stream.N",
+    r"blocks\.(\d+)\.hook_resid_post|resid_post\.(\d+)|transformer\.h\.(\d+)": "stream.N",
+    r"mlp\.(\d+)|model\.layers\.(\d+)\.mlp|blocks\.(\d+)\.hook_mlp_out": "mlp.N",
+    r"attention\.(\d+)|model\.layers\.(\d+)\.self_attn|blocks\.(\d+)\.hook_attn_out": "attention.N",
+    r"embedding|hook_embed|model\.embed_tokens|hidden_states\.0": "embedding",
+    r"norm|model\.norm": "norm",
+    r"logits|lm_head": "logits",
+}
+
+#: How the adapter reads a place.
+_READS = {
+    "stream": "lm.layers[{layer}].stream",
+    "mlp": "lm.layers[{layer}].mlp.output",
+    "attention": "lm.layers[{layer}].attention.output",
+    "embedding": "lm.embedding.output",
+    "norm": "lm.norm.output",
+    "logits": "lm.logits",
+}
+
+
+@dataclass(frozen=True)
+class Dump:
+    """`values` by the names of the file; `places` says what each of them is."""
+
+    path: Path
+    ids: tuple[int, ...]
+    values: Mapping[str, Tensor]
+    places: Mapping[str, str]
+
+
+def read(path: Path, maps: Sequence[str]) -> Dump:
+    """Raises ConformanceError for a file without ids, and for a name that nothing explains."""
+    try:
+        values = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ConformanceError(f"is no safetensors file: {error}", path=path) from error
+    ids = values.pop(IDS, None)
+    if ids is None or ids.is_floating_point() or not ids.numel():
+        raise ConformanceError(
+            f"has no `{IDS}`: the tokens of its prompt, as integers",
+            path=path,
+            remedy=f"write them beside the activations: {{'{IDS}': torch.tensor(ids), …}}",
+        )
+    given = dict(one.partition("=")[::2] for one in maps)
+    places = {name: given.get(name) or place_of(name) for name in values}
+    for name, place in places.items():
+        if not re.fullmatch(r"(stream|mlp|attention)\.\d+|embedding|norm|logits", place):
+            raise ConformanceError(
+                f"{name!r} is {place!r}, which is no place" if place else f"what is {name!r}?",
+                path=path,
+                remedy=f"say it: --map {name}=stream.N (after layer N, from 0), mlp.N, "
+                "attention.N, embedding, norm or logits",
+            )
+    if not places:
+        raise ConformanceError("holds no activations", path=path)
+    return Dump(path, tuple(ids.flatten().tolist()), values, places)
+
+
+def place_of(name: str) -> str:
+    """The place of a name that is in the table, "" for any other."""
+    states = re.fullmatch(r"hidden_states\.([1-9]\d*)", name)
+    if states:  # transformers counts the embeddings as the first
+        return f"stream.{int(states[1]) - 1}"
+    for pattern, place in PLACES.items():
+        match = re.fullmatch(pattern, name)
+        if match:
+            layer = next((group for group in match.groups() if group is not None), "")
+            return place.replace("N", layer)
+    return ""
+
+
+def as_file(dump: Dump, folder: Path) -> source.UserFile:
+    """A function that reads the same places of the same prompt."""
+    lines = ["def trace(lm):", f"    with lm.trace({list(dump.ids)}):"]
+    names = []
+    for place in sorted(set(dump.places.values()), key=_order):
+        kind, _, layer = place.partition(".")
+        variable = site_name(place)
+        lines.append(f"        {variable} = {_READS[kind].format(layer=layer)}.save()")
+        names.append(f'"{variable}": {variable}')
+    lines.append(f"    return {{{', '.join(names)}}}\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "dump.py"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return source.read(path)
+
+
+def _order(place: str) -> tuple[int, int]:
+    """In the order in which a forward computes them: a trace reads no place twice or back."""
+    kind, _, layer = place.partition(".")
+    inside = {"embedding": 0, "attention": 1, "mlp": 2, "stream": 3, "norm": 4, "logits": 5}[kind]
+    at = {"embedding": -1, "norm": 1 << 20, "logits": 1 << 20}.get(kind, int(layer or 0))
+    return at, inside
+
+
+def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> Checked:
+    """Every value of the file against transformers: in float32 first, and where it is further
+    off, in bf16.
+    """
+    model, key = asked.model.id, f"check.{asked.files[0].path.stem}"
+
+    def say(answer: Answer, sentence: str, found: tuple[Finding, ...] = ()) -> Checked:
+        words = {p: f"{c.judgement.verdict}: {c.judgement.reason}" for p, c in results.items()}
+        return Checked(
+            str(dump.path),
+            model,
+            "dump",
+            answer,
+            sentence,
+            findings=found,
+            meaning=words.get(Precision.FLOAT32, ""),
+            numerics=words.get(Precision.BF16, ""),
+        )
+
+    results: dict[Precision, compare.Compared] = {}
+    outcome = run.outcome(model, HF.id, key)
+    if outcome is None or outcome.status is not Status.OK:
+        ours = outcome is None or outcome.harness
+        reason = outcome.reason if outcome else "transformers did not run"
+        return say(Answer.HARNESS if ours else Answer.INVALID, reason)
+    seen = run.observations(model, HF.id, key)
+    mine = {str(Site(site_name(dump.places[name]))): value for name, value in dump.values.items()}
+    for precision in Precision:
+        results[precision] = _compared(dump, mine, seen, thresholds, precision)
+    if results[Precision.FLOAT32].passes:
+        return say(Answer.SAME, "the same as transformers in float32")
+    rounded = results[Precision.BF16]
+    if rounded.passes or compare.numerics_only(rounded.judgement, thresholds):
+        sentence = "the same but for numerics: as far from float32 as transformers' own bf16 is"
+        return say(Answer.NUMERICS, sentence)
+    if rounded.judgement.harness:
+        return say(Answer.HARNESS, rounded.judgement.reason)
+    group = run.group(model, HF.id)
+    found = _found(dump, seen, rounded, str(group.identity["layer_list"]) if group else "")
+    return say(Answer.DIFFERS, f"not the same: {found[0].words}", found)
+
+
+def site_name(place: str) -> str:
+    """A place as the written file calls it."""
+    return place.replace(".", "_")
+
+
+def _compared(
+    dump: Dump,
+    mine: Mapping[str, Tensor],
+    seen: Mapping[str, Tensor],
+    thresholds: Thresholds,
+    precision: Precision,
+) -> compare.Compared:
+    reference = {
+        way: {site: value for site, value in values.items() if site in mine}
+        for way, values in compare.honest(seen, precision).items()
+    }
+    # Logits of all tokens are compared where the adapter reads them: at the last one.
+    last = {
+        site: value.reshape(-1, value.shape[-1])[-1] if Site.parse(site).name == "logits" else value
+        for site, value in mine.items()
+    }
+    ids = [list(dump.ids)]
+    theirs = compare.prompt_ids(compare.layers(seen))
+    return compare.compare(last, reference, (ids, theirs), thresholds, precision)
+
+
+def _found(
+    dump: Dump, seen: Mapping[str, Tensor], rounded: compare.Compared, layer_list: str
+) -> tuple[Finding, ...]:
+    """What the values hold that are off. A dump in bf16 is recognised as far as bf16 goes."""
+    known = catalogue(seen, layer_list)
+    names = {site_name(place): name for name, place in dump.places.items()}
+    found = []
+    for site in compare.wrong(rounded.judgement)[:_MOST]:
+        name = names[site.name]
+        held = identify(dump.values[name].float(), known, _ROUNDED)
+        place = dump.places[name]
+        what = f"holds {held.words}" if held else "is nothing that transformers computes"
+        rows = f", of {held.rows}" if held and held.rows else ""
+        words = f"`{name}` should be {place} and {what}{rows}"
+        found.append(Finding(held.kind if held else "unknown", words, name))
+    return tuple(found)

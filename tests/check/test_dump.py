@@ -1,0 +1,55 @@
+"""A dump of another tool: its names, its places, and the file that transformers runs for it."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from conformance.check import dump
+from conformance.errors import ConformanceError
+
+
+def written(tmp_path, **values):
+    path = tmp_path / "acts.safetensors"
+    save_file(values, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("blocks.3.hook_resid_post", "stream.3"),
+        ("model.layers.12.output", "stream.12"),
+        ("model.layers.12.mlp", "mlp.12"),
+        ("hidden_states.0", "embedding"),
+        ("hidden_states.4", "stream.3"),
+        ("logits", "logits"),
+        ("whatever", ""),
+    ],
+)
+def test_names_of_other_tools_are_known(name, place):
+    assert dump.place_of(name) == place
+
+
+def test_places_are_read_in_the_order_of_a_forward(tmp_path):
+    rows = torch.zeros(2, 4)
+    path = written(
+        tmp_path,
+        prompt_ids=torch.tensor([5, 6]),
+        **{"logits": rows, "stream.1": rows, "mlp.1": rows, "mine": rows, "embedding": rows},
+    )
+    file = dump.as_file(dump.read(path, ["mine=attention.1"]), tmp_path / "made")
+    reads = [line.split(" = ")[0].strip() for line in file.text.splitlines() if ".save()" in line]
+    assert reads == ["embedding", "attention_1", "mlp_1", "stream_1", "logits"]
+    assert "[5, 6]" in file.text and list(file.functions) == ["trace"]
+
+
+def test_what_is_missing_is_asked_for(tmp_path):
+    with pytest.raises(ConformanceError, match="has no `prompt_ids`"):
+        dump.read(written(tmp_path, logits=torch.zeros(3)), [])
+    path = written(tmp_path, prompt_ids=torch.tensor([1]), acts=torch.zeros(1, 3))
+    with pytest.raises(ConformanceError, match="what is 'acts'"):
+        dump.read(path, [])
+    with pytest.raises(ConformanceError, match="no place"):
+        dump.read(path, ["acts=somewhere"])
+    with pytest.raises(ConformanceError, match="no safetensors"):
+        dump.read(tmp_path / "absent", [])
