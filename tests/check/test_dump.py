@@ -31,11 +31,11 @@ def test_names_of_other_tools_are_known(name, place):
 
 
 def test_places_are_read_in_the_order_of_a_forward(tmp_path):
-    rows = torch.zeros(2, 4)
+    names = ("logits", "stream.1", "mlp.1", "mine", "embedding")
     path = written(
         tmp_path,
         prompt_ids=torch.tensor([5, 6]),
-        **{"logits": rows, "stream.1": rows, "mlp.1": rows, "mine": rows, "embedding": rows},
+        **{name: torch.zeros(2, 4) for name in names},
     )
     file = dump.as_file(dump.read(path, ["mine=attention.1"]), tmp_path / "made")
     reads = [line.split(" = ")[0].strip() for line in file.text.splitlines() if ".save()" in line]
