@@ -18,11 +18,10 @@ import torch
 
 from conformance import verdicts
 from conformance.diff import since
-from conformance.expectations import Known, expected
+from conformance.expectations import Known, concluded, marked
 from conformance.jobs import planned_jobs
 from conformance.records import (
     Cell,
-    CellResult,
     Column,
     Environment,
     Group,
@@ -210,19 +209,9 @@ def judge(
     )
     machine = environment(thresholds)
     results = verdicts.judge_run(run, scenarios, thresholds, info=info, environment=machine)
-    cells = results.cells
     if known is not None:
-        cells = expected(results, known, datetime.now(UTC).date())
-    return with_cells(results, cells, strict_numerics=strict_numerics)
-
-
-def with_cells(
-    results: Results, cells: tuple[CellResult, ...], *, strict_numerics: bool = False
-) -> Results:
-    """The results with these cells, and the exit code that follows from them."""
-    code = verdicts.exit_code_of(cells, strict_numerics=strict_numerics)
-    footer = replace(results.footer, exit_code=code)
-    return replace(results, cells=cells, footer=footer)
+        results = marked(results, known, datetime.now(UTC).date())
+    return concluded(results, strict_numerics=strict_numerics)
 
 
 def publish(run: RunFolder, results: Results) -> Path:

@@ -2,19 +2,27 @@
 
 from conformance.expectations.assess import (
     Assessed,
-    Finding,
     Standing,
     Where,
     assess,
     standing,
     where_of,
 )
+from conformance.expectations.conclusion import (
+    Conclusion,
+    conclude,
+    concluded,
+    conclusion_of,
+    finding_of,
+)
 from conformance.expectations.entries import Conditions, Entry, Known, Match, load, matching_nothing
-from conformance.expectations.marking import expected
+from conformance.expectations.marking import marked, with_findings
 from conformance.expectations.update import Update, difference, update
+from conformance.records import Finding
 
 __all__ = [
     "Assessed",
+    "Conclusion",
     "Conditions",
     "Entry",
     "Finding",
@@ -24,11 +32,16 @@ __all__ = [
     "Update",
     "Where",
     "assess",
+    "conclude",
+    "concluded",
+    "conclusion_of",
     "difference",
-    "expected",
+    "finding_of",
     "load",
+    "marked",
     "matching_nothing",
     "standing",
     "update",
     "where_of",
+    "with_findings",
 ]

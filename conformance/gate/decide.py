@@ -8,7 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from conformance.errors import ConformanceError, ExitCode
-from conformance.expectations import Assessed, Finding, Known, Standing, assess, standing, where_of
+from conformance.expectations import (
+    Assessed,
+    Conclusion,
+    Finding,
+    Known,
+    Standing,
+    assess,
+    conclusion_of,
+    standing,
+    where_of,
+    with_findings,
+)
 from conformance.records import Results, Thresholds, record
 from conformance.store import RunPlan
 
@@ -17,9 +28,6 @@ MOST_REPEATED = 100
 
 #: What a repetition may show to be an accident.
 _DOUBTFUL = frozenset({Finding.UNEXPECTED, Finding.STALE})
-#: A stale or expired cell closes the gate by its entry.
-_FAILING = frozenset({Finding.UNEXPECTED})
-_WRONG_ENTRIES = frozenset({Standing.STALE, Standing.EXPIRED, Standing.REDUNDANT})
 
 
 @record()
@@ -35,19 +43,17 @@ class Decision:
     counts: Mapping[Finding, int] = field(default_factory=dict)
 
     @property
+    def conclusion(self) -> Conclusion:
+        return conclusion_of(self.results, strict=self.strict)
+
+    @property
     def exit_code(self) -> ExitCode:
-        """3 for a fault of the harness, else 1 for whatever was not expected, else 0."""
-        if self.counts.get(Finding.HARNESS):
-            return ExitCode.HARNESS
-        failing = _FAILING | ({Finding.FLAKY} if self.strict else set())
-        if any(self.counts.get(finding) for finding in failing) or self.wrong_entries:
-            return ExitCode.UNEXPECTED
-        return ExitCode.OK
+        return self.conclusion.exit_code
 
     @property
     def wrong_entries(self) -> tuple[int, ...]:
         """The entries that hold no more: stale, expired, or explained by others."""
-        return tuple(index for index, said in enumerate(self.standings) if said in _WRONG_ENTRIES)
+        return tuple(index for index, standing in enumerate(self.standings) if standing.wrong)
 
 
 def decide(
@@ -60,15 +66,15 @@ def decide(
     notes: Sequence[str] = (),
 ) -> Decision:
     """The decision on a run, `assessed` perhaps already settled by repetitions."""
-    found = tuple(assess(results, known, today) if assessed is None else assessed)
+    assessed = tuple(assess(results, known, today) if assessed is None else assessed)
     return Decision(
-        results=results,
+        results=with_findings(results, known, assessed, today),
         known=known,
-        assessed=found,
-        standings=standing(found, known, today),
+        assessed=assessed,
+        standings=standing(assessed, known, today),
         strict=strict,
         notes=tuple(notes),
-        counts=Counter(one.finding for one in found),
+        counts=Counter(one.finding for one in assessed),
     )
 
 

@@ -25,19 +25,11 @@ _TOLD = (Finding.HARNESS, Finding.UNEXPECTED, Finding.STALE, Finding.EXPIRED, Fi
 
 
 def headline(decision: Decision) -> str:
-    """One sentence: the answer and its reasons."""
-    counts = decision.counts
-    reasons = [f"{counts[finding]} {finding.value}" for finding in _TOLD if counts.get(finding)]
-    wrong = len(decision.wrong_entries)
-    if wrong:
-        reasons.append(f"{wrong} entr{'y' if wrong == 1 else 'ies'} of known.yaml to mend")
-    total = len(decision.assessed)
-    passed, known = counts.get(Finding.PASSED, 0), counts.get(Finding.KNOWN, 0)
-    so = f"{passed} of {total} cells pass" + (f", {known} are known gaps" if known else "")
+    """The gate's word, then whether anything is new."""
     word = {ExitCode.OK: "The gate is open", ExitCode.HARNESS: "The harness failed"}.get(
         decision.exit_code, "The gate is closed"
     )
-    return f"{word}: {', '.join([*reasons, so])}."
+    return f"{word}. {decision.conclusion.headline}"
 
 
 def document(decision: Decision) -> Document:

@@ -55,6 +55,23 @@ class Verdict(StrEnum):
         return not (self.passes or self.neutral or self is Verdict.DRIFT)
 
 
+class Finding(StrEnum):
+    """What a verdict is to who asks whether anything is new: known.yaml says what is not."""
+
+    PASSED = "passed"
+    KNOWN = "known"
+    NUMERICS = "numerics"
+    UNEXPECTED = "unexpected"
+    STALE = "stale"
+    EXPIRED = "expired"
+    FLAKY = "flaky"
+    HARNESS = "harness"
+
+    @property
+    def fine(self) -> bool:
+        return self in (Finding.PASSED, Finding.KNOWN, Finding.NUMERICS)
+
+
 PASSING = frozenset({Verdict.EXACT, Verdict.MATCH})
 NEUTRAL = frozenset({Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNTESTABLE})
 
@@ -223,6 +240,9 @@ class CellResult:
     The verdict is decided by what the cell means (in float32) and by its numerics (in bf16);
     the evidence is that of `precision`, whose own verdict is `decided` (where it is another than
     the cell's), and `beside` is the other precision's answer.
+
+    `finding` is what known.yaml makes of it (None: it was not asked), `gap` the index in `gaps`
+    of what explains it.
     """
 
     id: str
@@ -235,6 +255,8 @@ class CellResult:
     reason: str
     seconds: float
     command: str
+    finding: Finding | None = None
+    gap: int | None = None
     observations: tuple[Judged, ...] = ()
     relations: tuple[Relation, ...] = ()
     worst_site: str = ""
@@ -287,6 +309,25 @@ class Confirmation:
     distance: float | None = None
     floor: float | None = None
     prompts: int = 0
+
+
+@record()
+class Gap:
+    """A cause that known.yaml names for cells that do not pass: its entries with one reason.
+
+    `standing` is what the run made of them, `whose` who has to mend it, `date` when it was
+    entered; `versions` and `device` say where it applies, `lines` where it stands in the file.
+    """
+
+    reason: str
+    standing: str
+    date: str
+    link: str = ""
+    reproduce: str = ""
+    whose: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    device: str = "*"
+    lines: tuple[int, ...] = ()
 
 
 @record()
@@ -344,6 +385,7 @@ class Footer:
     judged: int
     verdicts: Mapping[str, int]
     exit_code: int
+    strict_numerics: bool = False
 
 
 @record()
@@ -358,4 +400,5 @@ class Results:
     scenarios: tuple[ScenarioInfo, ...]
     groups: tuple[Group, ...]
     cells: tuple[CellResult, ...]
+    gaps: tuple[Gap, ...] = field(default=(), kw_only=True)
     footer: Footer

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from conformance.records import Group, Precision, Results
 from conformance.report import figures
 from conformance.report.findings import Summary, by_backend, by_group
+from conformance.report.gaps_section import anchor, title
 from conformance.report.words import number
 
 _SERVED = {
@@ -20,41 +21,49 @@ _SERVED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One backend: how it went and what its engines proved to be."""
+class ColumnFacts:
+    """One backend: whether it works, how its models went, what its engines proved to be.
+
+    `clean` models pass everywhere, `fine` ones but for known gaps. `gaps` are the anchors and
+    titles of those.
+    """
 
     id: str
     summary: Summary
     clean: int
+    fine: int
     models: int
     engine: str
+    gaps: tuple[tuple[str, str], ...]
 
 
-def backends(results: Results) -> list[Column]:
+def backends(results: Results) -> list[ColumnFacts]:
     pairs = by_group(results)
     groups: dict[str, list[Group]] = defaultdict(list)
     for group in results.groups:
         groups[group.backend].append(group)
-    asked = {column.id: " ".join(column.requirements) for column in results.columns}
+    with_versions = {column.id: " ".join(column.requirements) for column in results.columns}
     columns = []
     for name, total in by_backend(results).items():
         mine = [summary for (_, backend), summary in pairs.items() if backend == name]
         clean = sum(summary.passed == summary.total for summary in mine)
-        said = engine(groups[name])
-        if asked.get(name):
-            said = f"{said}; with {asked[name]}"
-        columns.append(Column(name, total, clean, len(mine), said))
+        fine = sum(not summary.new for summary in mine)
+        words = engine(groups[name])
+        if with_versions.get(name):
+            words = f"{words}; with {with_versions[name]}"
+        gaps = tuple((anchor(index), title(results.gaps[index])) for index in total.gaps)
+        columns.append(ColumnFacts(name, total, clean, fine, len(mine), words, gaps))
     return columns
 
 
 def engine(groups: list[Group]) -> str:
     """What the engines said they were; every answer that was given, the commonest first."""
-    said = Counter(text for group in groups if (text := _identity(group)))
-    if not said:
+    identities = Counter(text for group in groups if (text := _identity(group)))
+    if not identities:
         return "no engine said what it was"
     return "; ".join(
         text if count == len(groups) else f"{text} ({count} of {len(groups)} models)"
-        for text, count in said.most_common(3)
+        for text, count in identities.most_common(3)
     )
 
 
@@ -113,7 +122,8 @@ def run_facts(
         for key, value in asdict(environment.thresholds.of(precision)).items()
     ]
     merged = [
-        (one.run.id, f"{', '.join(one.environment.devices)}, {one.run.command}") for one in sources
+        (source.run.id, f"{', '.join(source.environment.devices)}, {source.run.command}")
+        for source in sources
     ]
     return [
         ("Run", about),
@@ -127,10 +137,9 @@ def run_facts(
 def layouts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
     """For each model, the residual stream's layout on each backend."""
     columns = {cell.backend for cell in results.cells}
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    by_model: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for group in results.groups:
-        if group.backend not in columns:
-            continue
-        said = group.layout or group.reason or group.status.value
-        found[group.model].append((group.backend, said))
-    return list(found.items())
+        if group.backend in columns:
+            words = group.layout or group.reason or group.status.value
+            by_model[group.model].append((group.backend, words))
+    return list(by_model.items())

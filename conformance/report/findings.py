@@ -1,6 +1,6 @@
-"""What a run found, grouped so that it can be read in ten seconds.
+"""What is not as it should be, grouped so that it can be read in ten seconds.
 
-A *finding* is one verdict on one backend with one reason, and the models it concerns: a
+A *trouble* is one verdict on one backend with one reason, and the models it concerns: a
 refusal that thirteen models share is one line, not ninety-one.
 """
 
@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from conformance.clip import clip
-from conformance.records import CellResult, Results, Side, Verdict
+from conformance.expectations import conclusion_of, finding_of
+from conformance.records import CellResult, Finding, Results, Side, Verdict
 from conformance.report.verdict_styles import ORDER, worst
 from conformance.report.words import number
 
@@ -20,8 +21,8 @@ _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the findings. `cells` and `of` count cells of the models concerned;
+class Trouble:
+    """One line of the list. `cells` and `of` count cells of the models concerned;
     `blamed` is who has to mend it, in a phrase.
     """
 
@@ -33,7 +34,7 @@ class Finding:
     example: CellResult
     cells: int
     of: int
-    expected: bool
+    finding: Finding
     blamed: str = ""
 
     @property
@@ -62,17 +63,20 @@ def headline(cell: CellResult) -> str:
     return text
 
 
-def findings(results: Results) -> tuple[Finding, ...]:
-    """Everything that is not a pass, the worst first."""
-    groups: dict[tuple[Verdict, str, str, str, bool], list[CellResult]] = defaultdict(list)
+def troubles(results: Results) -> tuple[Trouble, ...]:
+    """What is new, the worst first; then what only drifts."""
+    groups: dict[tuple[Finding, Verdict, str, str, str], list[CellResult]] = defaultdict(list)
     for cell in results.cells:
-        if not cell.verdict.passes:
-            said = cell.diagnosis or (cell.reason if cell.verdict.neutral else "")
-            key = (cell.verdict, cell.backend, _alike(said), blamed(cell), bool(cell.expected))
+        finding = finding_of(cell)
+        if finding not in (Finding.PASSED, Finding.KNOWN):
+            words = cell.diagnosis or (cell.reason if cell.verdict.neutral else "")
+            key = (finding, cell.verdict, cell.backend, _alike(words), blamed(cell))
             groups[key].append(cell)
     totals = Counter((cell.model, cell.backend, cell.scenario) for cell in results.cells)
-    found = _merged(_finding(cells, totals) for cells in groups.values())
-    return tuple(sorted(found, key=lambda f: (f.expected, ORDER[f.verdict], -f.cells, f.backends)))
+    listed = _merged(_trouble(cells, totals) for cells in groups.values())
+    return tuple(
+        sorted(listed, key=lambda t: (t.finding.fine, ORDER[t.verdict], -t.cells, t.backends))
+    )
 
 
 def _alike(text: str) -> str:
@@ -80,17 +84,18 @@ def _alike(text: str) -> str:
     return _VARIABLE.sub("#", text)
 
 
-def _merged(found: Iterable[Finding]) -> list[Finding]:
-    """The same trouble in the same cells of two backends is one finding."""
-    same: dict[object, Finding] = {}
-    for one in found:
-        key = (one.verdict, one.models, one.scenarios, _alike(one.text), one.blamed, one.expected)
+def _merged(troubles: Iterable[Trouble]) -> list[Trouble]:
+    """The same trouble in the same cells of two backends is one."""
+    same: dict[object, Trouble] = {}
+    for trouble in troubles:
+        what = (trouble.finding, trouble.verdict, _alike(trouble.text), trouble.blamed)
+        key = (what, trouble.models, trouble.scenarios)
         known = same.get(key)
-        same[key] = one if known is None else _together(known, one)
+        same[key] = trouble if known is None else _together(known, trouble)
     return list(same.values())
 
 
-def _together(known: Finding, other: Finding) -> Finding:
+def _together(known: Trouble, other: Trouble) -> Trouble:
     return replace(
         known,
         backends=known.backends + other.backends,
@@ -99,7 +104,7 @@ def _together(known: Finding, other: Finding) -> Finding:
     )
 
 
-def _finding(cells: list[CellResult], totals: Mapping[tuple[str, str, str], int]) -> Finding:
+def _trouble(cells: list[CellResult], totals: Mapping[tuple[str, str, str], int]) -> Trouble:
     models = tuple(dict.fromkeys(cell.model for cell in cells))
     concerned = set(models)
     counts = Counter(cell.scenario for cell in cells)
@@ -109,8 +114,9 @@ def _finding(cells: list[CellResult], totals: Mapping[tuple[str, str, str], int]
         if where == example.backend and model in concerned:
             of[scenario] += total
     one_reason = len({_alike(cell.diagnosis or cell.reason) for cell in cells}) == 1
-    text = headline(example)
-    return Finding(
+    gone = finding_of(example) is Finding.STALE
+    text = "it passes, though known.yaml expects that it does not" if gone else headline(example)
+    return Trouble(
         example.verdict,
         (example.backend,),
         models,
@@ -119,66 +125,93 @@ def _finding(cells: list[CellResult], totals: Mapping[tuple[str, str, str], int]
         example,
         len(cells),
         of.total(),
-        bool(example.expected),
+        finding_of(example),
         blamed(example),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The cells of one model on one backend (or of a whole backend) in a word and a count."""
+    """The cells of one model on one backend (or of a whole backend) in a word and a count.
+
+    `verdict` is the worst of what is new, else of what drifts, else of all; `findings` counts
+    what the cells are to known.yaml, `gaps` are those that explain some of them. `quiet`
+    verdicts were given to known gaps only.
+    """
 
     verdict: Verdict
-    passed: int
     total: int
     verdicts: Mapping[Verdict, int]
-    seconds: float
+    findings: Mapping[Finding, int]
+    gaps: tuple[int, ...]
+    worst: int
+    quiet: frozenset[Verdict]
+
+    @property
+    def passed(self) -> int:
+        return sum(count for verdict, count in self.verdicts.items() if verdict.passes)
+
+    @property
+    def new(self) -> int:
+        """How many cells are not as expected."""
+        return sum(count for finding, count in self.findings.items() if not finding.fine)
 
     @property
     def word(self) -> str:
-        """`41 pass`, or the worst verdict and how often it was given."""
-        if self.passed == self.total:
-            return f"{self.total} pass"
-        return f"{self.verdicts[self.verdict]} {self.verdict.value}"
+        """`8 dropped of 69`, `68 pass, 1 known`, or `69 pass`."""
+        drifting = self.findings.get(Finding.NUMERICS)
+        if self.verdict.passes and self.new:
+            return f"{self.new} of {self.total} no longer fail"
+        if self.new or drifting:
+            return f"{self.worst} {self.verdict.value} of {self.total}"
+        known = self.total - self.passed
+        return f"{self.passed} pass, {known} known" if known else f"{self.total} pass"
+
+    @property
+    def column_word(self) -> str:
+        """Whether it works, in the words of a reader who asks for a column."""
+        if self.new:
+            return f"something new: {self.new}"
+        drifting = self.findings.get(Finding.NUMERICS, 0)
+        gaps = self.total > self.passed + drifting
+        coarser = f"; {drifting} drift (numerics)" if drifting else ""
+        return f"{'works but for known gaps' if gaps else 'works'}{coarser}"
 
 
 def summary(cells: Iterable[CellResult]) -> Summary:
     members = list(cells)
+    findings = Counter(map(finding_of, members))
+    new = [cell for cell in members if not finding_of(cell).fine]
+    drifting = [cell for cell in members if finding_of(cell) is Finding.NUMERICS]
+    counted = Counter(cell.verdict for cell in new or drifting or members)
     verdicts = Counter(cell.verdict for cell in members)
+    gaps = (cell.gap for cell in members if cell.gap is not None)
     return Summary(
-        worst(verdicts),
-        sum(n for verdict, n in verdicts.items() if verdict.passes),
+        worst(counted),
         len(members),
         dict(sorted(verdicts.items(), key=lambda pair: ORDER[pair[0]])),
-        sum(cell.seconds for cell in members),
+        findings,
+        tuple(sorted(set(gaps))),
+        counted[worst(counted)],
+        frozenset(verdicts) - {c.verdict for c in members if finding_of(c) is not Finding.KNOWN},
     )
 
 
 def by_group(results: Results) -> dict[tuple[str, str], Summary]:
     """Model and backend → summary, in the order of the run."""
-    found: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
     for cell in results.cells:
-        found[cell.model, cell.backend].append(cell)
-    return {key: summary(cells) for key, cells in found.items()}
+        groups[cell.model, cell.backend].append(cell)
+    return {key: summary(cells) for key, cells in groups.items()}
 
 
 def by_backend(results: Results) -> dict[str, Summary]:
-    found: dict[str, list[CellResult]] = {column.id: [] for column in results.columns}
+    columns: dict[str, list[CellResult]] = {column.id: [] for column in results.columns}
     for cell in results.cells:
-        found.setdefault(cell.backend, []).append(cell)
-    return {name: summary(cells) for name, cells in found.items() if cells}
+        columns.setdefault(cell.backend, []).append(cell)
+    return {name: summary(cells) for name, cells in columns.items() if cells}
 
 
 def headline_of(results: Results) -> str:
-    """The run in one sentence."""
-    if not results.cells:
-        return "Nothing was run: there is no cell in this run."
-    verdicts = Counter(cell.verdict for cell in results.cells)
-    passed = sum(n for verdict, n in verdicts.items() if verdict.passes)
-    failed = sum(n for verdict, n in verdicts.items() if verdict.fails)
-    neutral = len(results.cells) - passed - failed
-    parts = [f"{passed:,} pass"]
-    if neutral:
-        parts.append(f"{neutral:,} could not be run")
-    parts.append(f"{failed:,} fail" if failed else "none fails")
-    return f"{len(results.cells):,} cells: {', '.join(parts)}."
+    """Is anything new? The run in a sentence or two."""
+    return conclusion_of(results).headline

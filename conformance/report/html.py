@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from conformance.expectations import conclusion_of
 from conformance.records import Results
 from conformance.report import (
     changes_section,
     facts,
     findings,
+    gaps_section,
     selftest_section,
 )
 from conformance.report.changes_section import Changes
@@ -98,13 +100,13 @@ def of_architecture(results: Results, architecture: str) -> Results:
     cells = tuple(cell for cell in results.cells if cell.architecture == architecture)
     models = {cell.model for cell in cells}
     columns = {cell.backend for cell in cells}
-    asked = {cell.scenario for cell in cells}
+    scenarios = {cell.scenario for cell in cells}
     return replace(
         results,
         cells=cells,
         models=tuple(model for model in results.models if model.id in models),
         columns=tuple(column for column in results.columns if column.id in columns),
-        scenarios=tuple(scenario for scenario in results.scenarios if scenario.id in asked),
+        scenarios=tuple(each for each in results.scenarios if each.id in scenarios),
         groups=tuple(group for group in results.groups if group.model in models),
     )
 
@@ -118,8 +120,8 @@ def render(results: Results, besides: Besides | None = None) -> str:
         SCRIPTS,
         results=results,
         data=payload(results, parts, besides.files),
-        headline=findings.headline_of(results),
-        findings=findings.findings(results),
+        conclusion=conclusion_of(results),
+        troubles=findings.troubles(results),
         backends=facts.backends(results),
         facts=facts.run_facts(results, besides.sources),
         changes=besides.changes,
@@ -127,6 +129,7 @@ def render(results: Results, besides: Besides | None = None) -> str:
             filter(
                 None,
                 (
+                    gaps_section.section(results),
                     changes_section.section(besides.changes) if besides.changes else None,
                     besides.tested,
                 ),

@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from conformance.errors import ConformanceError
+from conformance.expectations import Standing, conclude
 from conformance.records import (
     Cell,
     CellResult,
     Column,
     Environment,
     Footer,
+    Gap,
     ModelInfo,
     Results,
     RunInfo,
@@ -37,6 +39,7 @@ def merged(runs: Sequence[Results]) -> Merged:
     columns = _columns(runs)
     origin: dict[str, tuple[str, str]] = {}
     cells: list[CellResult] = []
+    gaps = _gaps(runs)
     for run in runs:
         for cell in run.cells:
             column = columns[run.run.id, cell.backend].id
@@ -44,7 +47,8 @@ def merged(runs: Sequence[Results]) -> Merged:
             if name in origin:
                 raise _same_cell(cell.id, (origin[name][0], run.run.id), run)
             origin[name] = (run.run.id, cell.id)
-            cells.append(replace(cell, id=name, backend=column))
+            gap = None if cell.gap is None else list(gaps).index(_cause(run.gaps[cell.gap]))
+            cells.append(replace(cell, id=name, backend=column, gap=gap))
     whole = Results(
         schema=runs[0].schema,
         run=_info(runs),
@@ -62,8 +66,9 @@ def merged(runs: Sequence[Results]) -> Merged:
             planned=sum(run.footer.planned for run in runs),
             judged=len(cells),
             verdicts=dict(sorted(Counter(str(cell.verdict) for cell in cells).items())),
-            exit_code=max(run.footer.exit_code for run in runs),
+            exit_code=conclude(cells, [*gaps.values()]).exit_code,
         ),
+        gaps=tuple(gaps.values()),
     )
     return Merged(whole, tuple(runs), origin)
 
@@ -72,6 +77,19 @@ def _column_of(columns: Mapping[tuple[str, str], Column], run: Results, name: st
     """A group's column here; the reference is none, and keeps its name."""
     column = columns.get((run.run.id, name))
     return column.id if column else name
+
+
+def _gaps(runs: Sequence[Results]) -> dict[tuple[str, str], Gap]:
+    """The gaps of all, each once: what one run found to be mended is to be mended."""
+    gaps: dict[tuple[str, str], Gap] = {}
+    for gap in (gap for run in runs for gap in run.gaps):
+        if _cause(gap) not in gaps or Standing(gap.standing).wrong:
+            gaps[_cause(gap)] = gap
+    return gaps
+
+
+def _cause(gap: Gap) -> tuple[str, str]:
+    return gap.reason, gap.link
 
 
 def _refuse(runs: Sequence[Results]) -> None:

@@ -17,16 +17,37 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from conformance.expectations import finding_of
 from conformance.parallel import side_by_side, worth
-from conformance.records import CellResult, Group, Judged, Results, Thresholds
+from conformance.records import (
+    CellResult,
+    Finding,
+    Group,
+    Judged,
+    Precision,
+    Results,
+    Thresholds,
+    Verdict,
+)
 from conformance.report import figures
 from conformance.report.figures import short
 from conformance.report.findings import headline
-from conformance.report.verdict_styles import FAMILIES, LOOKS
+from conformance.report.gaps_section import title
+from conformance.report.verdict_styles import FAMILIES, LOOKS, ORDER
 from conformance.report.words import Context, line, reasoning
 
 #: What of a long text the page holds; its middle is left out, and it says so.
 HEAD, TAIL = 8_000, 56_000
+#: Of the other precision's observations, at least and at most so many.
+_FEW, _MANY = 3, 60
+
+#: What a reader asks for first: what is new, then what drifts, then what is known.
+CONCERN: Mapping[Finding, int] = {
+    **dict.fromkeys(Finding, 0),
+    Finding.NUMERICS: 1,
+    Finding.KNOWN: 2,
+    Finding.PASSED: 3,
+}
 
 #: By model and backend, packed: what the cells' own parts show.
 Parts = Mapping[tuple[str, str], str]
@@ -161,12 +182,15 @@ def _index(
     scenarios = _names([s.id for s in results.scenarios], (cell.scenario for cell in cells))
     cases = _names([], (cell.case for cell in cells))
     verdicts = list(LOOKS)
+    findings = {finding: index for index, finding in enumerate(CONCERN)}
     looks = {verdict: index for index, verdict in enumerate(verdicts)}
     meaning = {scenario.id: asdict(scenario) for scenario in results.scenarios}
     return {
         "verdicts": [
             [v.value, LOOKS[v].family.value, LOOKS[v].symbol, LOOKS[v].meaning] for v in verdicts
         ],
+        "findings": [[finding.value, concern] for finding, concern in CONCERN.items()],
+        "gaps": [title(gap) for gap in results.gaps],
         "families": {name.value: words for name, words in FAMILIES.items()},
         "thresholds": plain(asdict(results.environment.thresholds)),
         "environment": plain(results.environment.versions),
@@ -191,7 +215,12 @@ def _index(
             "verdict": [looks[cell.verdict] for cell in cells],
             "ratio": [figures.ratio(cell.worst_ratio) for cell in cells],
             "seconds": [short(cell.seconds) for cell in cells],
-            "flags": [bool(cell.expected) + 2 * cell.harness for cell in cells],
+            "finding": [findings[finding_of(cell)] for cell in cells],
+            **{
+                precision.value: [_rank(looks, _in(cell, precision)) for cell in cells]
+                for precision in Precision
+            },
+            "gap": {i: cell.gap for i, cell in enumerate(cells) if cell.gap is not None},
             "line": [line(cell, headline(cell)) for cell in cells],
             "id": {i: cell.id for i, cell in enumerate(cells) if cell.id != _plain_id(cell)},
         },
@@ -226,6 +255,9 @@ def repro_command(run: str, cell: str) -> str:
 
 def _detail(cell: CellResult, context: Context, origin: tuple[str, str]) -> dict[str, Any]:
     return {
+        "precision": cell.precision.value,
+        "beside": _beside(cell),
+        "reason": clipped(cell.reason) if cell.beside else "",
         "words": [clipped(text) for text in reasoning(cell, context)],
         "command": cell.command,
         "repro": repro_command(*origin),
@@ -237,6 +269,34 @@ def _detail(cell: CellResult, context: Context, origin: tuple[str, str]) -> dict
         "series": figures.series(cell),
         "gains": figures.gains(cell),
         "worst": cell.worst_site,
+    }
+
+
+def _rank(looks: Mapping[Verdict, int], verdict: Verdict | None) -> int:
+    return -1 if verdict is None else looks[verdict]
+
+
+def _in(cell: CellResult, precision: Precision) -> Verdict | None:
+    return cell.meaning if precision is Precision.FLOAT32 else cell.numerics
+
+
+def _beside(cell: CellResult) -> dict[str, Any] | None:
+    """The other precision's answer: what does not pass there, and a few of the worst."""
+    answer = cell.beside
+    if answer is None:
+        return None
+    ordered = sorted(
+        answer.observations, key=lambda j: (ORDER[j.verdict], -figures.magnitude(short(j.q_max)))
+    )
+    off = sum(not judged.verdict.passes for judged in ordered)
+    rows = ordered[: min(max(off, _FEW), _MANY)]
+    return {
+        "precision": answer.precision.value,
+        "reason": clipped(answer.reason),
+        "diagnosis": clipped(answer.diagnosis),
+        "detail": clipped(answer.detail),
+        "observations": [_row(judged) for judged in rows],
+        "left": len(ordered) - len(rows),
     }
 
 

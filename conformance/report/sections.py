@@ -17,7 +17,8 @@ from conformance.report.verdict_styles import LOOKS, Family
 class Text:
     """Words in one line, and how they look. `symbol` stands before them in the family's shape;
     `fills` colours the whole cell of the table, `edge` marks its left side. `link` and `hint`
-    are for the page, `cell` is the id of a cell of the run that the words lead to.
+    are for the page, `cell` is the id of a cell of the run that the words lead to, `anchor` names
+    their own place.
     """
 
     words: str
@@ -28,6 +29,7 @@ class Text:
     tag: str = ""
     link: str = ""
     cell: str = ""
+    anchor: str = ""
     hint: str = ""
     fills: bool = False
     edge: bool = False
@@ -38,8 +40,8 @@ Entry: TypeAlias = "str | Text | tuple[str | Text, ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A table's column. The entries of a `figure` are numbers, aligned to the right."""
+class Heading:
+    """The title of a table's column; the entries of a `figure` are numbers, aligned right."""
 
     title: str
     figure: bool = False
@@ -56,7 +58,7 @@ class Table:
     each spans.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[Heading, ...]
     rows: tuple[tuple[Entry, ...], ...]
     title: str = ""
     first: int = 60
@@ -112,9 +114,9 @@ class Document:
     blocks: tuple[Block, ...]
 
 
-def columns(*titles: str, figures: Sequence[str] = ()) -> tuple[Column, ...]:
+def columns(*titles: str, figures: Sequence[str] = ()) -> tuple[Heading, ...]:
     """Columns of words, and of numbers where the title is among `figures`."""
-    return tuple(Column(title, title in figures) for title in titles)
+    return tuple(Heading(title, title in figures) for title in titles)
 
 
 def texts(entry: Entry) -> tuple[Text, ...]:

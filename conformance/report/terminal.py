@@ -10,41 +10,42 @@ from rich.console import Console
 from rich.text import Text as Line
 
 from conformance.errors import ConformanceError
-from conformance.records import CellResult, Judged, Limits, Results, Verdict
+from conformance.records import CellResult, Finding, Judged, Limits, Results, Verdict
+from conformance.report import gaps_section
 from conformance.report.figures import magnitude
-from conformance.report.findings import Summary, by_group, findings, headline_of
+from conformance.report.findings import Summary, by_group, headline_of, troubles
 from conformance.report.payload import repro_command
 from conformance.report.render.terminal import blocks, line, shown
 from conformance.report.sections import Table, Text, columns, verdict_text
 from conformance.report.verdict_styles import LOOKS, ORDER, STYLES, family
 from conformance.report.words import Context, number, percent, reasoning, times
 
-_FINDINGS = 12
+_TROUBLES = 12
 _OBSERVATIONS = 12
 _LOG_LINES = 30
 _NEAR = 5
 
 
 def summary(results: Results, report_path: Path, console: Console) -> None:
-    """The matrix of models and backends, what was found, and where the page is."""
-    blocks([_matrix(results)], console)
-    every = findings(results)
-    for finding in every[:_FINDINGS]:
-        models = ", ".join(finding.models[:4])
-        if len(finding.models) > 4:
-            models += f" and {len(finding.models) - 4} more"
-        words = line(verdict_text(finding.verdict))
+    """The matrix of models and backends, what is known, what is new, and where the page is."""
+    blocks([_matrix(results), *filter(None, [gaps_section.brief(results)])], console)
+    listed = troubles(results)
+    for trouble in listed[:_TROUBLES]:
+        models = ", ".join(trouble.models[:4])
+        if len(trouble.models) > 4:
+            models += f" and {len(trouble.models) - 4} more"
+        words = line(verdict_text(trouble.verdict))
         words.append(
-            shown(f"  {', '.join(finding.backends)} · {models} · {finding.where}"), style="default"
+            shown(f"  {', '.join(trouble.backends)} · {models} · {trouble.where}"), style="default"
         )
-        if finding.blamed:
-            words.append(f" · {finding.blamed}", style="default")
-        if finding.expected:
-            words.append(" (expected)", style="dim")
+        if trouble.blamed:
+            words.append(f" · {trouble.blamed}", style="default")
+        if trouble.finding is not Finding.UNEXPECTED:
+            words.append(f" ({trouble.finding})", style="dim")
         console.print(words)
-        console.print(Line(shown(f"    {finding.text}"), style="dim"))
-    if len(every) > _FINDINGS:
-        console.print(f"… and {len(every) - _FINDINGS} more in the report")
+        console.print(Line(shown(f"    {trouble.text}"), style="dim"))
+    if len(listed) > _TROUBLES:
+        console.print(f"… and {len(listed) - _TROUBLES} more in the report")
     console.print()
     console.print(Line(headline_of(results), style="bold"))
     # Not wrapped: a path that is broken over two lines cannot be clicked or copied.
@@ -64,8 +65,9 @@ def _matrix(results: Results) -> Table:
 def _total(total: Summary | None) -> str | Text:
     if total is None:
         return ""
-    words = total.word if total.passed == total.total else f"{total.word} of {total.total}"
-    return verdict_text(total.verdict, words)
+    if total.new or total.findings.get(Finding.NUMERICS):
+        return verdict_text(total.verdict, total.word)
+    return verdict_text(Verdict.MATCH if total.passed else Verdict.SKIPPED, total.word)
 
 
 def find(results: Results, wanted: str) -> CellResult:
@@ -123,6 +125,10 @@ def show(results: Results, cell_id: str, console: Console) -> None:
     if cell.observations:
         console.print()
         blocks([_observations(cell.observations, about.thresholds.of(cell.precision))], console)
+    if cell.beside and not all(judged.verdict.passes for judged in cell.beside.observations):
+        limits = about.thresholds.of(cell.beside.precision)
+        console.print(Line(f"\nin {cell.beside.precision} besides", style="bold"))
+        blocks([_observations(cell.beside.observations, limits)], console)
     for relation in cell.relations:
         holds = (Verdict.EXACT, "holds") if relation.holds else (Verdict.WRONG, "broken")
         words = line(verdict_text(*holds))

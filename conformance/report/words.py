@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from conformance.records import CellResult, Group, Judged, Limits, Thresholds
+from conformance.records import CellResult, Finding, Group, Judged, Limits, Precision, Thresholds
 from conformance.report import figures
 from conformance.report.verdict_styles import LOOKS
 
@@ -52,6 +52,7 @@ def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
         sentences.append(f"Found: {_ended(cell.reason)}")
     if cell.diagnosis:
         sentences.append(f"Diagnosis: {_ended(cell.diagnosis)}")
+    sentences += _beside(cell)
     if cell.attribution:
         sentences.append(f"At fault: {_ended(str(cell.attribution))}")
     sentences += [
@@ -65,7 +66,21 @@ def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
         sentences.append("The harness itself failed here: this is not scored as the product's.")
     if cell.expected:
         sentences.append(f"This is expected: {_ended(cell.expected)}")
+    if cell.finding is Finding.STALE:
+        sentences.append("known.yaml expects it not to pass: that gap is gone here.")
     return tuple(dict.fromkeys(sentence for sentence in sentences if sentence))
+
+
+def _beside(cell: CellResult) -> Iterable[str]:
+    """What the other precision says; a refusal in the words of who refused."""
+    answer = cell.beside
+    if answer is None:
+        return
+    what = "it means" if answer.precision is Precision.FLOAT32 else "its numerics are"
+    if answer.verdict.neutral:
+        yield f"{answer.precision} was refused: {_ended(answer.reason)}"
+    elif answer.verdict is not cell.verdict:
+        yield f"In {answer.precision} {what} {answer.verdict}: {_ended(answer.reason)}"
 
 
 def _ended(text: str) -> str:
@@ -174,5 +189,5 @@ def _relations(cell: CellResult) -> Iterable[str]:
 def _elsewhere(cell: CellResult, siblings: Iterable[CellResult]) -> Iterable[str]:
     others = [other for other in siblings if other.backend != cell.backend]
     if others and not cell.verdict.passes:
-        said = ", ".join(f"{other.verdict.value} on {other.backend}" for other in others)
-        yield f"The same case is {said}."
+        columns = ", ".join(f"{other.verdict.value} on {other.backend}" for other in others)
+        yield f"The same case is {columns}."

@@ -5,6 +5,6 @@ cells = judge_model(folder, model, columns, cells, scenarios, thresholds)    # o
 """
 
 from conformance.verdicts.columns import judge_model
-from conformance.verdicts.run import exit_code_of, judge_run
+from conformance.verdicts.run import judge_run
 
-__all__ = ["exit_code_of", "judge_model", "judge_run"]
+__all__ = ["judge_model", "judge_run"]

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from conformance import engine_settings
-from conformance.errors import ExitCode
+from conformance.expectations import conclude
 from conformance.jobs import BUILD
 from conformance.records import (
     SCHEMA,
-    CellResult,
     Environment,
     Footer,
     Group,
     Results,
     RunInfo,
     Thresholds,
-    Verdict,
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder
@@ -59,26 +57,9 @@ def judge_run(
             planned=len(planned.cells),
             judged=len(cells_in_order),
             verdicts=dict(sorted(Counter(str(c.verdict) for c in cells_in_order).items())),
-            exit_code=exit_code_of(cells_in_order),
+            exit_code=conclude(cells_in_order).exit_code,
         ),
     )
-
-
-def exit_code_of(cells: Sequence[CellResult], *, strict_numerics: bool = False) -> ExitCode:
-    """3 when something of ours failed, else 1 when an unexpected cell did, else 0.
-
-    A cell that drifts (coarser in bf16 than honest runs, right in float32) fails only where
-    numerics are `strict`.
-    """
-    failed = [
-        cell
-        for cell in cells
-        if not cell.expected
-        and (cell.verdict.fails or (strict_numerics and cell.verdict is Verdict.DRIFT))
-    ]
-    if any(cell.harness for cell in failed):
-        return ExitCode.HARNESS
-    return ExitCode.UNEXPECTED if failed else ExitCode.OK
 
 
 def _groups(run: RunFolder) -> tuple[Group, ...]:

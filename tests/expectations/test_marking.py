@@ -1,8 +1,7 @@
 """A known gap is said in its cell, and is no failure of the run."""
 
-from conformance import execution
 from conformance.errors import ExitCode
-from conformance.expectations import Entry, Known, Match, expected
+from conformance.expectations import Entry, Known, Match, marked
 from conformance.records import Verdict
 from tests.known_runs import CELLS, TODAY, results
 
@@ -11,8 +10,7 @@ COLUMN = {one: Verdict.WRONG for one in CELLS if (one.model, one.backend) == ("l
 
 
 def ended(verdicts, known=GAP):
-    run = results(verdicts)
-    return execution.with_cells(run, expected(run, known, TODAY))
+    return marked(results(verdicts), known, TODAY)
 
 
 def test_a_run_of_known_gaps_is_as_expected():

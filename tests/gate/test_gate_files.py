@@ -102,9 +102,11 @@ def test_the_badge_of_a_broken_harness_is_no_number():
 
 
 def test_the_headline_begins_with_the_answer():
-    assert headline(decide(results(), Known(), TODAY)).startswith("The gate is open: 12 of 12")
+    assert headline(decide(results(), Known(), TODAY)).startswith(
+        "The gate is open. Nothing unexpected. 12 cells"
+    )
     closed = headline(decide(results({CELLS[0]: Verdict.WRONG}), Known(), TODAY))
-    assert closed.startswith("The gate is closed: 1 unexpected, 11 of 12")
+    assert closed.startswith("The gate is closed. 1 unexpected in 1 model. 11 cells")
     assert headline(decision()).startswith("The harness failed")
 
 

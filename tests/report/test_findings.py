@@ -7,8 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.records import Results, Verdict
+from conformance.expectations import finding_of
+from conformance.records import Finding, Results, Verdict
 from conformance.report import findings, verdict_styles
+
+KNOWN, PASSED = Finding.KNOWN, Finding.PASSED
 
 
 def test_every_verdict_has_a_look_and_symbols_differ() -> None:
@@ -31,36 +34,33 @@ def test_the_worst_of_several_is_a_pass_only_if_all_are(verdicts: list[Verdict])
 
 
 def test_findings_account_for_every_cell_that_is_no_pass_once(results: Results) -> None:
-    found = findings.findings(results)
-    assert sum(finding.cells for finding in found) == sum(
-        not cell.verdict.passes for cell in results.cells
-    )
-    assert {finding.verdict for finding in found} == {
-        cell.verdict for cell in results.cells if not cell.verdict.passes
-    }
+    found = findings.troubles(results)
+    new = [cell for cell in results.cells if finding_of(cell) not in (PASSED, KNOWN)]
+    assert sum(trouble.cells for trouble in found) == len(new)
+    assert {trouble.verdict for trouble in found} == {cell.verdict for cell in new}
 
 
 def test_one_refusal_shared_by_many_models_is_one_finding(results: Results) -> None:
     cells = tuple(
-        replace(cell, verdict=Verdict.UNSUPPORTED, reason=f"no stages (id {i})", diagnosis="")
+        replace(cell, verdict=Verdict.CRASH, attribution=None, diagnosis=f"no stages (id {i})")
         for i, cell in enumerate(results.cells)
         if cell.backend == "vllm-pp2"
     )
-    (finding,) = findings.findings(replace(results, cells=cells))
+    (finding,) = findings.troubles(replace(results, cells=cells))
     assert len(finding.models) == len({cell.model for cell in cells})
     assert finding.cells == finding.of == len(cells)
     assert finding.where == "every scenario"
 
 
 def test_different_reasons_are_different_findings(results: Results) -> None:
-    first, second = (replace(c, verdict=Verdict.UNSUPPORTED) for c in results.cells[:2])
-    cells = (replace(first, reason="no stages"), replace(second, reason="no logits"))
-    assert len(findings.findings(replace(results, cells=cells))) == 2
+    first, second = (replace(c, verdict=Verdict.ERROR) for c in results.cells[:2])
+    cells = (replace(first, diagnosis="no stages"), replace(second, diagnosis="no logits"))
+    assert len(findings.troubles(replace(results, cells=cells))) == 2
 
 
 def test_the_same_trouble_on_two_backends_is_one_finding(results: Results) -> None:
     cells = tuple(c for c in results.cells if c.model == "gpt_neox" and c.backend != "hf")
-    (finding,) = findings.findings(replace(results, cells=cells))
+    (finding,) = findings.troubles(replace(results, cells=cells))
     assert finding.backends == ("vllm-pp1", "vllm-pp2")
     assert finding.cells == 2
     assert finding.of == len(cells)
@@ -70,39 +70,54 @@ def test_an_example_of_several_reasons_says_whose_it_is(results: Results) -> Non
     some = [c for c in results.cells if c.verdict is Verdict.MATCH and c.backend == "hf"]
     first = replace(some[0], verdict=Verdict.WRONG, reason="this", model="a", worst_ratio=9.0)
     second = replace(some[1], verdict=Verdict.WRONG, reason="that", model="b", worst_ratio=3.0)
-    (finding,) = findings.findings(replace(results, cells=(first, second)))
+    (finding,) = findings.troubles(replace(results, cells=(first, second)))
     assert finding.text.startswith("a: this")
 
 
-def test_worst_first_and_expected_last(results: Results) -> None:
+def test_worst_first_and_what_is_known_is_no_trouble(results: Results) -> None:
     cells = tuple(
         replace(cell, expected="known" if cell.verdict is Verdict.CONTAMINATED else "")
         for cell in results.cells
     )
-    found = findings.findings(replace(results, cells=cells))
-    ranks = [(f.expected, verdict_styles.ORDER[f.verdict]) for f in found]
+    found = findings.troubles(replace(results, cells=cells))
+    ranks = [(t.finding.fine, verdict_styles.ORDER[t.verdict]) for t in found]
     assert ranks == sorted(ranks)
-    assert found[-1].verdict is Verdict.CONTAMINATED
+    assert all(trouble.verdict is not Verdict.CONTAMINATED for trouble in found)
 
 
 def test_where_names_the_scenarios_with_counts_where_not_all_cases_are_off(
     results: Results,
 ) -> None:
-    dropped = next(f for f in findings.findings(results) if f.verdict is Verdict.DROPPED)
+    dropped = next(f for f in findings.troubles(results) if f.verdict is Verdict.DROPPED)
     assert dropped.where == "steering 8 of 12"
-    wrong = next(f for f in findings.findings(results) if f.verdict is Verdict.WRONG)
+    wrong = next(f for f in findings.troubles(results) if f.verdict is Verdict.WRONG)
     assert wrong.where == "cross_write"
 
 
 def test_the_summary_of_a_group_says_its_worst_verdict_and_count(results: Results) -> None:
     totals = findings.by_group(results)
     assert totals["llama", "hf"].word == "23 pass"
-    assert totals["llama", "vllm-pp2"].word == "8 dropped"
+    assert totals["llama", "vllm-pp2"].word == "8 dropped of 23"
+    assert totals["llama", "vllm-pp2"].column_word == "something new: 8"
     assert totals["llama", "vllm-pp2"].passed == 15
 
 
-def test_the_headline_counts_and_an_empty_run_is_not_called_clean(results: Results) -> None:
-    text = findings.headline_of(results)
-    failed = sum(cell.verdict.fails for cell in results.cells)
-    assert f"{failed} fail" in text
+def test_the_headline_says_what_is_new_and_an_empty_run_is_not_called_clean(
+    results: Results,
+) -> None:
+    new = [cell for cell in results.cells if finding_of(cell) is Finding.UNEXPECTED]
+    models = len({cell.model for cell in new})
+    assert findings.headline_of(results).startswith(f"{len(new)} unexpected in {models} models. ")
     assert "Nothing was run" in findings.headline_of(replace(results, cells=()))
+    quiet = replace(results, cells=tuple(c for c in results.cells if c.verdict.passes))
+    text = findings.headline_of(quiet)
+    assert text == f"Nothing unexpected. {len(quiet.cells)} cells as expected."
+
+
+def test_a_column_works_or_works_but_for_known_gaps(results: Results) -> None:
+    good = tuple(c for c in results.cells if c.verdict.passes)
+    gap = replace(good[0], verdict=Verdict.WRONG, expected="why", finding=KNOWN, gap=0)
+    assert findings.summary(good).column_word == "works"
+    assert findings.summary((gap, *good[1:])).column_word == "works but for known gaps"
+    assert findings.summary((gap, *good[1:])).word == f"{len(good) - 1} pass, 1 known"
+    assert Verdict.WRONG in findings.summary((gap, *good[1:])).quiet

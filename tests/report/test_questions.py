@@ -57,6 +57,8 @@ def failing_rows(page: Page) -> dict[str, str]:
 def test_which_architectures_fail_on_two_stages(page: Page, results: Results) -> None:
     card = page.locator(".backends .card", has_text="vllm-pp2").first.inner_text()
     wanted = planted(results, "vllm-pp2")
+    new = [cell.backend == "vllm-pp2" and cell.verdict.fails for cell in results.cells]
+    assert f"something new: {sum(new)}" in card
     # Mamba-2 is refused there, which is no failure but not clean either.
     assert f"{len(results.models) - len(wanted) - 1} of {len(results.models)} models clean" in card
     assert set(failing_rows(page)) == set(wanted)

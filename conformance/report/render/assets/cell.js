@@ -14,8 +14,9 @@ async function showCell(cell) {
   const loaded = await part(cell.group);
   if (current !== cell) return;
   const detail = loaded.cells[cell.within];
-  host.replaceChildren(...[cellHead(cell), verdictPart(cell, detail), siblingPart(cell), failurePart(cell, detail, loaded.log),
-    plotPart(cell, detail), tokenPart(detail), relationPart(detail), tablePart(detail), scenarioPart(cell, detail), environmentPart(cell, detail)].filter(Boolean));
+  run.limits = run.thresholds[detail.precision];
+  host.replaceChildren(...[cellHead(cell), verdictPart(cell, detail), precisionPart(cell, detail), siblingPart(cell), failurePart(cell, detail, loaded.log),
+    plotPart(cell, detail), tokenPart(detail), relationPart(detail), tablePart(detail), besidePart(detail), scenarioPart(cell, detail), environmentPart(cell, detail)].filter(Boolean));
   host.dataset.ready = cell.id;
 }
 
@@ -36,6 +37,26 @@ function verdictPart(cell, detail) {
     rest.map((words) => el('p', {}, own(words))),
     el('h3', {}, 'Run this cell again'), copyable(detail.command, 'the command'),
     el('h3', {}, 'Write a script that shows it without the harness'), copyable(detail.repro, 'the command for a script'));
+}
+
+/** What each precision says: what the trace means, and how the engine computes it. */
+function precisionPart(cell, detail) {
+  if (!detail.beside) return null;
+  const card = (title, verdict, words) => el('section', { class: 'card' }, el('h4', {}, title), el('p', {}, verdict ? badge(verdict) : 'not gathered'), words && el('p', {}, own(words)));
+  const words = { [detail.precision]: detail.reason, [detail.beside.precision]: detail.beside.reason };
+  return el('section', {}, el('h3', {}, 'In both precisions'), el('div', { class: 'cards' },
+    card('float32: what it means', cell.float32, words.float32), card('bf16: numerics', cell.bf16, words.bf16)));
+}
+
+/** The other precision's evidence. */
+function besidePart(detail) {
+  const { beside } = detail;
+  if (!beside || (!beside.observations.length && !beside.detail)) return null;
+  return el('section', {}, el('h3', {}, `In ${beside.precision} besides`),
+    beside.diagnosis && el('p', {}, own(beside.diagnosis)),
+    beside.detail && block(beside.detail, `what was said in ${beside.precision}`),
+    beside.observations.length > 0 && tableOf(beside.observations, `observations in ${beside.precision}`),
+    beside.left > 0 && el('p', { class: 'quiet' }, `${beside.left} more that pass are in results.json`));
 }
 
 /** The same case on the other backends, and the other cases here. */
@@ -121,10 +142,12 @@ function tablePart(detail) {
   const sorted = all.map((row, i) => [row, i]).sort(([a, i], [b, j]) => run.byVerdict.get(a[1]).rank - run.byVerdict.get(b[1]).rank || size(b[3]) - size(a[3]) || i - j).map(([row]) => row);
   const body = el('tbody', {}, sorted.slice(0, some).map(observation));
   const button = all.length > some && el('button', { type: 'button', onclick: (event) => { body.append(...sorted.slice(some).map(observation)); event.target.remove(); } }, `show all ${all.length} observations`);
-  return el('section', {}, el('h3', {}, 'Observations, the worst first'),
-    el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': 'observations' }, el('table', { class: 'observations' },
-      el('thead', {}, el('tr', {}, COLUMNS.map((name, i) => el('th', { scope: 'col', class: i > 1 && i < 9 ? 'figure' : null, title: HINTS[name] }, name)))), body)), button);
+  return el('section', {}, el('h3', {}, `Observations${detail.beside ? ` in ${detail.precision}` : ''}, the worst first`), tableAround(body, 'observations'), button);
 }
+
+const tableOf = (rows, label) => tableAround(el('tbody', {}, rows.map(observation)), label);
+const tableAround = (body, label) => el('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': label }, el('table', { class: 'observations' },
+  el('thead', {}, el('tr', {}, COLUMNS.map((name, i) => el('th', { scope: 'col', class: i > 1 && i < 9 ? 'figure' : null, title: HINTS[name] }, name)))), body));
 
 function observation([site, verdict, median, largest, spread, error, floor, smallest, gain, shape, type, message]) {
   const figureCell = (text) => el('td', { class: 'figure' }, text);

@@ -19,8 +19,10 @@ function part(group) {
 async function load() {
   const index = await unpack('index');
   run.verdicts = index.verdicts.map(([name, family, symbol, meaning], rank) => ({ name, family, symbol, meaning, rank }));
+  run.findings = index.findings.map(([name, concern]) => ({ name, concern }));
   run.byVerdict = new Map(run.verdicts.map((verdict) => [verdict.name, verdict]));
-  for (const key of ['families', 'thresholds', 'environment', 'models', 'backends', 'scenarios', 'files']) run[key] = index[key];
+  for (const key of ['families', 'thresholds', 'environment', 'models', 'backends', 'scenarios', 'files', 'gaps']) run[key] = index[key];
+  run.limits = run.thresholds.bf16;
   run.others = index.others.map(([model, name, about]) => ({ model: run.models[model], backend: { id: name }, about }));
   const columns = index.cells;
   let next = 0;
@@ -33,10 +35,11 @@ async function load() {
       const cell = {
         group, within: i, scenario, case: name, model: group.model, backend: group.backend,
         verdict: run.verdicts[columns.verdict[next]], ratio: columns.ratio[next], seconds: columns.seconds[next],
-        expected: (columns.flags[next] & 1) > 0, harness: (columns.flags[next] & 2) > 0, line: columns.line[next],
+        float32: run.verdicts[columns.float32[next]], bf16: run.verdicts[columns.bf16[next]],
+        finding: run.findings[columns.finding[next]], gap: columns.gap[next], line: columns.line[next],
         id: columns.id[next] ?? `${scenario.id}[${group.model.id}-${group.backend.id}-${name}]`,
       };
-      cell.search = `${cell.id} ${group.model.architecture} ${cell.verdict.name} ${cell.line}`.toLowerCase();
+      cell.search = `${cell.id} ${group.model.architecture} ${cell.verdict.name} ${cell.finding.name} ${cell.line}`.toLowerCase();
       group.cells.push(cell);
       run.cells.push(cell);
       run.byId.set(cell.id, cell);
@@ -45,7 +48,12 @@ async function load() {
 }
 
 const size = (ratio) => (ratio === null ? -1 : typeof ratio === 'string' ? Infinity : ratio);
-const worse = (a, b) => a.verdict.rank - b.verdict.rank || size(b.ratio) - size(a.ratio);
+/** What is new before what drifts, that before what is known; then the worst verdict. */
+const worse = (a, b) => a.finding.concern - b.finding.concern || a.verdict.rank - b.verdict.rank || size(b.ratio) - size(a.ratio);
+
+/** The verdicts in both precisions, where they are not of one kind. */
+const twoMarks = (cell) => (cell.float32 && cell.bf16 && cell.float32.family !== cell.bf16.family ? [cell.float32, cell.bf16] : null);
+const twoWords = (cell) => (twoMarks(cell) ? `${cell.float32.name} in float32, ${cell.bf16.name} in bf16` : '');
 
 /** Several cells in a word: the worst of them, and how many gave that verdict. */
 function tally(cells) {
@@ -60,12 +68,14 @@ function tally(cells) {
     if (typeof cell.seconds === 'number') seconds += cell.seconds;
     if (cell.verdict.family === 'pass') passed += 1;
   }
-  const same = cells.filter((cell) => cell.verdict === first.verdict).length;
-  return { cell: first, verdict: first.verdict, ratio, seconds, passed, total: cells.length, same };
+  const same = cells.filter((cell) => cell.verdict === first.verdict && cell.finding === first.finding).length;
+  return { cell: first, verdict: first.verdict, finding: first.finding, ratio, seconds, passed, total: cells.length, same };
 }
 
-/** `3 of 6 dropped`, `6 match`, `5 pass`. */
+/** `3 of 6 dropped`, `5 pass, 1 known`, `6 match`. */
 function inWords(found) {
+  if (found.finding.name === 'stale') return `${found.same} of ${found.total} no longer fail`;
+  if (found.finding.name === 'known') return found.passed ? `${found.passed} pass, ${found.total - found.passed} known` : `${found.total} known`;
   if (found.passed === found.total) return found.same === found.total ? `${found.total} ${found.verdict.name}` : `${found.total} pass`;
   return found.same === found.total ? `${found.total} ${found.verdict.name}` : `${found.same} of ${found.total} ${found.verdict.name}`;
 }

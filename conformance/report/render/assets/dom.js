@@ -32,7 +32,7 @@ function number(value) {
 /** A multiple of the noise floor; never looks equal to a limit that it is not equal to. */
 function times(value) {
   if (value === null || value === undefined) return '';
-  const limits = [run.thresholds.k_med, run.thresholds.k_max];
+  const limits = [run.limits.k_med, run.limits.k_max];
   const text = number(value);
   return `${limits.some((limit) => text === number(limit) && value !== limit) ? Number(value.toPrecision(5)) : text}×`;
 }

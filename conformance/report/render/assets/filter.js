@@ -1,13 +1,14 @@
 // Which cells are asked for. A set that is empty asks for all.
-const filter = { verdict: new Set(), scenario: new Set(), backend: new Set(), text: '' };
-const FIELDS = ['verdict', 'scenario', 'backend'];
+const filter = { finding: new Set(), verdict: new Set(), scenario: new Set(), backend: new Set(), text: '' };
+const FIELDS = ['finding', 'verdict', 'scenario', 'backend'];
 let shown = [];
 
 const filtering = () => Boolean(filter.text || FIELDS.some((field) => filter[field].size));
 
 function select() {
   const words = filter.text.toLowerCase().split(/\s+/).filter(Boolean);
-  shown = run.cells.filter((cell) => (!filter.verdict.size || filter.verdict.has(cell.verdict.name))
+  shown = run.cells.filter((cell) => (!filter.finding.size || filter.finding.has(cell.finding.name))
+    && (!filter.verdict.size || filter.verdict.has(cell.verdict.name))
     && (!filter.scenario.size || filter.scenario.has(cell.scenario.id))
     && (!filter.backend.size || filter.backend.has(cell.backend.id))
     && words.every((word) => cell.search.includes(word)));
@@ -45,6 +46,8 @@ function buildToolbar(changed) {
     button.title = verdict.meaning;
     return button;
   }));
+  const findings = run.findings.map((finding) => [finding.name, run.cells.filter((cell) => cell.finding === finding).length]).filter(([, count]) => count);
+  byId('filter-finding').append(...findings.map(([name, count]) => toggle('finding', name, [name, el('span', { class: 'count' }, count.toLocaleString('en'))])));
   byId('filter-scenario').append(...run.scenarios.map((scenario) => toggle('scenario', scenario.id, own(scenario.id))));
   byId('filter-backend').append(...run.backends.map((backend) => toggle('backend', backend.id, own(backend.id))));
   let waiting = 0;

@@ -10,7 +10,7 @@ function showList() {
 function drawList() {
   const sorted = [...shown].sort(worse);
   byId('cells').replaceChildren(...sorted.slice(0, listed).map((cell) => el('tr', { class: cell.verdict.family },
-    el('td', {}, badge(cell.verdict), cell.expected && el('span', { class: 'tag' }, 'expected'), cell.harness && el('span', { class: 'tag' }, 'harness')),
+    el('td', {}, badge(cell.verdict), !['passed', 'unexpected'].includes(cell.finding.name) && el('span', { class: 'tag' }, cell.finding.name)),
     el('th', { scope: 'row' }, el('a', { href: cellLink(cell), class: 'id' }, own(cell.id))),
     el('td', { class: 'figure' }, times(cell.ratio)),
     el('td', { class: 'figure' }, duration(cell.seconds)),
@@ -30,7 +30,7 @@ function buildList() {
 
 /** The problems before and after a cell, the worst first; from what is no problem, to the worst. */
 function neighbours(cell) {
-  const problems = [...shown].sort(worse).filter((each) => !['pass', 'neutral'].includes(each.verdict.family));
+  const problems = [...shown].sort(worse).filter((each) => each.finding.concern < 2);
   const at = problems.indexOf(cell);
   return { next: problems[at + 1], worse: problems[at - 1] };
 }

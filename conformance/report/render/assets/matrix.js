@@ -91,10 +91,13 @@ function showMatrix() {
 }
 
 function showTile(tile, found) {
-  const look = found ? `tile ${found.verdict.family}${found.cell.expected ? ' expected' : ''}` : 'tile off';
-  if (tile.className !== look) tile.className = look;
+  const look = found ? `tile ${found.finding.name === 'known' ? 'known' : found.verdict.family}` : 'tile off';
+  const two = found && found.finding.name !== 'known' && twoMarks(found.cell);
+  const shape = two ? 'tile two' : look;
+  if (tile.className !== shape) tile.className = shape;
   const symbol = found ? found.verdict.symbol : '';
-  if (tile.textContent !== symbol) tile.textContent = symbol;
+  if (two) tile.replaceChildren(...two.map((verdict) => el('span', { class: `half ${verdict.family}` }, verdict.symbol)));
+  else if (tile.textContent !== symbol) tile.textContent = symbol;
   tile.tally = found;
   if (!found) {
     tile.removeAttribute('href');
@@ -102,7 +105,7 @@ function showTile(tile, found) {
     return;
   }
   tile.href = cellLink(found.cell);
-  tile.setAttribute('aria-label', `${tile.found.scenario.id}: ${inWords(found)}`);
+  tile.setAttribute('aria-label', [`${tile.found.scenario.id}: ${inWords(found)}`, twoWords(found.cell)].filter(Boolean).join(', '));
 }
 
 function showBlock(found, total) {
@@ -111,7 +114,7 @@ function showBlock(found, total) {
     found.said = word;
     found.word.replaceChildren(...(total ? [mark(total.verdict), word] : []));
   }
-  const line = total && !['pass', 'neutral'].includes(total.verdict.family) ? total.cell.line : '';
+  const line = total && total.finding.concern < 2 ? total.cell.line : '';
   found.note.hidden = !line;
   if (found.note.textContent !== line) found.note.replaceChildren(el('a', { href: line ? cellLink(total.cell) : null }, own(line)));
 }
@@ -124,7 +127,7 @@ function say(tile) {
     return;
   }
   const { row, block: found, scenario } = tile.found;
-  const details = [inWords(tile.tally)];
+  const details = [inWords(tile.tally), twoWords(tile.tally.cell)].filter(Boolean);
   if (tile.tally.ratio !== null) details.push(`worst ${times(tile.tally.ratio)} the noise floor`);
   details.push(duration(tile.tally.seconds));
   line.replaceChildren(el('b', {}, own(row.model.id), ' · ', own(found.backend.id), ' · ', own(scenario.id)), ` ${details.join(', ')}`);

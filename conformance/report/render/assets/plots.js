@@ -11,7 +11,7 @@ function layerPlot(line, boundaries, observations) {
     .filter(([, row]) => row[2] !== null || row[3] !== null)
     .map(([layer, [, , median, largest, , error, floor], verdict]) => ({ layer, error, floor, median, largest, off: !['pass', 'neutral'].includes(run.byVerdict.get(verdict).family), verdict }));
   if (!points.length) return null;
-  const { k_med: kMed, k_max: kMax } = run.thresholds;
+  const { k_med: kMed, k_max: kMax } = run.limits;
   const values = points.flatMap((point) => [point.median, point.largest]).filter((value) => finite(value) && value > 0);
   const low = Math.log10(Math.min(0.5, ...values) * 0.8);
   const high = Math.log10(Math.max(kMax * 1.6, ...values) * 1.35);
@@ -70,7 +70,7 @@ const STEPS = [['h0', 1], ['h1', null], ['h2', 5], ['h3', 10], ['h4', 100], ['h5
 
 function heatClass(ratio) {
   if (!finite(ratio)) return ratio === null ? 'none' : 'h5';
-  const limit = run.thresholds.k_max;
+  const limit = run.limits.k_max;
   return STEPS.find(([, most]) => ratio <= (most ?? limit))[0];
 }
 
@@ -120,7 +120,7 @@ function heatMap(line, boundaries, ids) {
     const id = line.bin > 1 ? '' : token >= line.length ? ' (generated)' : ids && token in ids ? ` (id ${ids[token]})` : '';
     readout.textContent = `${typeof found[0] === 'number' ? `layer ${found[0]}` : found[0]}, token ${token}${id}: ${times(found[1][column])} the noise floor`;
   });
-  const limit = number(run.thresholds.k_max);
+  const limit = number(run.limits.k_max);
   return figure(drawn, [['key h0', 'at most the noise floor'], ['key h1', `within the limit of ${limit}×`], ['key h2', 'to 5×'], ['key h3', 'to 10×'], ['key h4', 'to 100×'], ['key h5', 'beyond, or not finite']], 'By token and layer, in multiples of the noise floor', readout);
 }
 
@@ -172,7 +172,7 @@ function promptMap(lines, pick) {
   const every = Math.ceil(columns / 20);
   for (let i = 0; i < columns; i += every) drawn.append(label(names + (i + 0.5) * wide, height - 16, i * ordered[0].bin, { 'text-anchor': 'middle' }));
   drawn.append(label(names, height - 2, 'token', {}));
-  const limit = number(run.thresholds.k_max);
+  const limit = number(run.limits.k_max);
   return figure(drawn, [['key h0', 'at most the noise floor'], ['key h1', `within the limit of ${limit}×`], ['key h2', 'to 5×'], ['key h3', 'to 10×'], ['key h4', 'to 100×'], ['key h5', 'beyond, or not finite']], 'By prompt and token, the worst layer of each');
 }
 
@@ -198,7 +198,7 @@ function gainPlot(gains) {
       drawn.append(label(x(-1.1), y + 4, number(gain.g), { class: 'strong' }));
       return;
     }
-    const room = Math.max(run.thresholds.gain_tolerance, run.thresholds.gain_sigmas * (finite(gain.sigma) ? gain.sigma : 0));
+    const room = Math.max(run.limits.gain_tolerance, run.limits.gain_sigmas * (finite(gain.sigma) ? gain.sigma : 0));
     drawn.append(svg('line', { class: 'whisker', x1: x(gain.g - room), x2: x(gain.g + room), y1: y, y2: y }),
       off ? svg('path', { class: 'off', d: `M${x(gain.g)},${y - 6}l6,6l-6,6l-6,-6Z` }, title) : svg('circle', { class: 'fine', cx: x(gain.g), cy: y, r: 4 }, title));
   });

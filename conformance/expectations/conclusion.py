@@ -1,0 +1,140 @@
+"""Is anything new? One answer for the exit code, the gate, the page and the terminal (pure)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from conformance.errors import ExitCode
+from conformance.expectations.assess import Standing
+from conformance.records import CellResult, Finding, Gap, Results, Verdict, record
+
+
+@record()
+class Conclusion:
+    """How many cells there are of each finding, in which models something is new, and the gaps
+    that explain cells (`known`) or have to be mended, by their standing (`wrong`). `strict` lets
+    flaky cells fail too, `strict_numerics` those that drift.
+    """
+
+    findings: Mapping[Finding, int]
+    models: tuple[str, ...]
+    known: int
+    wrong: Mapping[Standing, int]
+    strict: bool = False
+    strict_numerics: bool = False
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """3 for a fault of the harness, else 1 for whatever was not expected, else 0."""
+        if self.findings.get(Finding.HARNESS):
+            return ExitCode.HARNESS
+        failing = {Finding.UNEXPECTED}
+        failing |= {Finding.FLAKY} if self.strict else set()
+        failing |= {Finding.NUMERICS} if self.strict_numerics else set()
+        new = any(self.findings.get(finding) for finding in failing)
+        return ExitCode.UNEXPECTED if new or self.wrong else ExitCode.OK
+
+    @property
+    def headline(self) -> str:
+        """`Nothing unexpected. 5,161 cells as expected; 11 known gaps.`"""
+        if not self.findings:
+            return "Nothing was run: there is no cell in this run."
+        return f"{self.news} {self.rest}"
+
+    @property
+    def news(self) -> str:
+        """What is new, a sentence each."""
+        count, models = self.findings.get, plural(len(self.models), "model")
+        news = []
+        if harness := count(Finding.HARNESS):
+            news.append(f"The harness itself failed in {plural(harness, 'cell')}.")
+        if unexpected := count(Finding.UNEXPECTED):
+            news.append(f"{unexpected:,} unexpected in {models}.")
+        if gone := self.wrong.get(Standing.STALE):
+            passing = plural(count(Finding.STALE, 0), "cell")
+            news.append(
+                f"{plural(gone, 'known gap')} {_is(gone)} gone ({passing}): mend known.yaml."
+            )
+        news += [
+            f"{plural(wrong, 'known gap')} {_is(wrong)} {standing}: mend known.yaml."
+            for standing in (Standing.EXPIRED, Standing.REDUNDANT)
+            if (wrong := self.wrong.get(standing))
+        ]
+        if self.strict and (flaky := count(Finding.FLAKY)):
+            news.append(f"{plural(flaky, 'cell')} flaky.")
+        if self.strict_numerics and (drifting := count(Finding.NUMERICS)):
+            news.append(f"{plural(drifting, 'cell')} drift, and numerics count here.")
+        return " ".join(news) or "Nothing unexpected."
+
+    @property
+    def rest(self) -> str:
+        """What is not new."""
+        fine = self.findings.get(Finding.PASSED, 0) + self.findings.get(Finding.KNOWN, 0)
+        rest = [f"{plural(fine, 'cell')} as expected"]
+        if self.known:
+            rest.append(plural(self.known, "known gap"))
+        if flaky := self.findings.get(Finding.FLAKY):
+            rest.append(f"{flaky:,} flaky")
+        if numerics := self.findings.get(Finding.NUMERICS):
+            rest.append(f"{numerics:,} drift (numerics)")
+        return f"{'; '.join(rest)}."
+
+
+def finding_of(cell: CellResult) -> Finding:
+    """What the cell is; where known.yaml was not asked, a refusal with a reason is no news."""
+    if cell.finding is not None:
+        return cell.finding
+    if cell.verdict.passes:
+        return Finding.PASSED
+    if cell.expected:
+        return Finding.KNOWN
+    if cell.harness:
+        return Finding.HARNESS
+    if cell.verdict.neutral:
+        return Finding.KNOWN
+    drifts = cell.verdict is Verdict.DRIFT and not cell.verdict.fails
+    return Finding.NUMERICS if drifts else Finding.UNEXPECTED
+
+
+def conclude(
+    cells: Sequence[CellResult],
+    gaps: Sequence[Gap] = (),
+    *,
+    strict: bool = False,
+    strict_numerics: bool = False,
+) -> Conclusion:
+    """What a judged run's cells and the gaps that are known come to."""
+    findings = Counter(map(finding_of, cells))
+    new = (cell.model for cell in cells if finding_of(cell) is Finding.UNEXPECTED)
+    standings = Counter(Standing(gap.standing) for gap in gaps)
+    return Conclusion(
+        findings=findings,
+        models=tuple(dict.fromkeys(new)),
+        known=len({cell.gap for cell in cells if cell.finding is Finding.KNOWN}),
+        wrong={standing: count for standing, count in standings.items() if standing.wrong},
+        strict=strict,
+        strict_numerics=strict_numerics,
+    )
+
+
+def conclusion_of(results: Results, *, strict: bool = False) -> Conclusion:
+    """What a run comes to, judged as strictly as it was asked to be."""
+    strict_numerics = results.footer.strict_numerics
+    return conclude(results.cells, results.gaps, strict=strict, strict_numerics=strict_numerics)
+
+
+def concluded(results: Results, *, strict_numerics: bool = False) -> Results:
+    """The run with the exit code that follows from its cells and gaps."""
+    asked = replace(results, footer=replace(results.footer, strict_numerics=strict_numerics))
+    code = conclusion_of(asked).exit_code
+    return replace(asked, footer=replace(asked.footer, exit_code=code))
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
