@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import multiprocessing
 import os
 import resource
 import signal
@@ -253,6 +254,42 @@ def aborts_in_load(job: Job) -> Healthy:
 
 def exits_in_load(job: Job) -> Healthy:
     os._exit(3)
+
+
+class LosesAProcessInLoad(Healthy):
+    """While it loads a stranger kills its process: so often as the file `kills` says.
+
+    It then raises as an engine does that cannot start, and reaps and signals like one.
+    """
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        left = Path(self.options["folder"]) / "kills"
+        context = multiprocessing.get_context("fork")
+        stages = [context.Process(target=_forever) for _ in range(2)]
+        for stage in stages:
+            stage.start()
+        if kills := int(left.read_text()):
+            left.write_text(str(kills - 1))
+            subprocess.run(["kill", "-KILL", str(stages[0].pid)], check=True)
+            stages[0].join()
+        for stage in stages:
+            stage.terminate()
+            stage.join()
+        if kills:
+            raise RuntimeError("Engine core initialization failed. See root cause above.")
+
+
+class EndsItsProcessesInLoad(Healthy):
+    """It cannot start, and ends the process it had: nobody else has."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        stage = multiprocessing.get_context("fork").Process(target=_forever)
+        stage.start()
+        stage.kill()
+        stage.join()
+        raise RuntimeError("no room for the cache")
 
 
 class HangsInClose(Healthy):

@@ -39,6 +39,8 @@ def test_an_end_is_called_by_its_name(given: dict[str, object], status: Status, 
     assert death.status is status
     assert words in death.reason
     assert death.harness is (given["status"] == sessions.HARNESS_FAILED)
+    killed = given["status"] == -signal.SIGKILL and "overdue" not in given
+    assert death.outside is killed
 
 
 def test_only_a_load_that_takes_too_long_is_not_tried_again() -> None:

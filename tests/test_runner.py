@@ -400,6 +400,39 @@ def test_a_damaged_outcome_is_made_again(tmp_path: Path) -> None:
     assert noted(tmp_path, "healthy") == [*CASES, "bad"]
 
 
+@pytest.mark.parametrize("cases", [CASES, ()])
+def test_a_load_that_somebody_kills_is_tried_again(tmp_path: Path, cases: tuple[str, ...]) -> None:
+    (tmp_path / "kills").write_text("1")
+    summary, events = again(tmp_path, "LosesAProcessInLoad", options={"refuse": True}, cases=cases)
+    assert summary.done["LosesAProcessInLoad"].ok
+    [death] = [event for event in events if isinstance(event, WorkerDied)]
+    assert death.status is Status.CRASH
+    assert re.search(r"was ended from outside by SIGKILL; then RuntimeError: ", death.reason)
+    assert noted(tmp_path, "LosesAProcessInLoad") == list(cases)
+
+
+def test_what_somebody_killed_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "kills").write_text("2")
+    lost = {"options": {"refuse": True}, "cases": ("first",)}
+    again(tmp_path, "LosesAProcessInLoad", **lost)
+    outcome = group(tmp_path, "LosesAProcessInLoad").outcome("plain.first")
+    assert outcome is not None
+    assert (outcome.status, outcome.outside) == (Status.CRASH, True)
+    summary, _ = again(tmp_path, "LosesAProcessInLoad", **lost)
+    assert (summary.finished, summary.resumed) == (1, 0)
+    outcome = group(tmp_path, "LosesAProcessInLoad").outcome("plain.first")
+    assert outcome is not None
+    assert outcome.status is Status.UNSUPPORTED
+
+
+def test_an_engine_that_ends_its_own_processes_was_not_killed(tmp_path: Path) -> None:
+    again(tmp_path, "EndsItsProcessesInLoad", cases=("first",))
+    outcome = group(tmp_path, "EndsItsProcessesInLoad").outcome("plain.first")
+    assert outcome is not None
+    assert (outcome.status, outcome.outside) == (Status.ERROR, False)
+    assert outcome.reason == "RuntimeError: no room for the cache"
+
+
 # --- the order of jobs --------------------------------------------------------------
 
 

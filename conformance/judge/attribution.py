@@ -56,6 +56,9 @@ _NO_MODULE = re.compile(r"'Envoy' object \(nor its module\) has (?:no )?attribut
 _INJECTED = re.compile(r"conformance/selftest/")
 #: A scenario's names for the engine's own extraction, and for the ends of a run.
 EXTRACTED, ENDS = "extracted", frozenset({"logits", "tokens"})
+#: How the reason of a cell reads whose process did not end by its own doing.
+_KILLED = re.compile(r"ended (?:from outside|by SIG(?:KILL|TERM|INT|HUP)\b)")
+
 #: Nothing was observed that could be compared.
 _ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT})
 #: The write did something else than it should.
@@ -81,8 +84,8 @@ def attribute(
     """
     if not cell.verdict.fails:
         return None
-    if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
-        return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
+    if (nobodys := _no_sides(cell)) is not None:
+        return nobodys
     known = {(one.backend, one.scenario, one.case): one for one in others}
     single = known.get((one_stage, cell.scenario, cell.case))
     if single is not None and _better(single, cell):
@@ -105,6 +108,15 @@ def attribute(
         said = f"on {single.backend} the cell is {single.verdict} as well"
         return Attribution(Side.NNSIGHT, f"{found.evidence}; {said}")
     return found
+
+
+def _no_sides(cell: CellResult) -> Attribution | None:
+    """What was the doing of neither the engine nor nnsight."""
+    if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
+        return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
+    if cell.verdict is Verdict.CRASH and _KILLED.search(cell.reason):
+        return Attribution(Side.UNDECIDED, f"somebody else ended it: {cell.reason}")
+    return None
 
 
 def _better(single: CellResult, cell: CellResult) -> bool:

@@ -30,7 +30,9 @@ class Status(StrEnum):
 class Outcome:
     """How one cell ended, written by the worker last, or by the runner in its place.
 
-    `harness` marks an error that is ours: it is never scored as the product's.
+    `harness` marks an error that is ours: it is never scored as the product's. `outside` marks
+    an end that somebody else brought about, a kill for want of memory for one: it says nothing
+    about the cell, which a resumed run tries again.
     """
 
     status: Status
@@ -39,6 +41,7 @@ class Outcome:
     detail: str = ""
     harness: bool = False
     prompt_ids: tuple[tuple[int, ...], ...] = ()
+    outside: bool = False
 
 
 @record()

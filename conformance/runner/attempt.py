@@ -39,6 +39,7 @@ class Attempt:
     loaded: bool = False
     finished: list[str] = field(default_factory=list)
     words: str = ""
+    outside: bool = False
     shared: tuple[str, ...] = ()
     overdue: str = ""
     killed: float = math.inf
@@ -85,7 +86,7 @@ class Attempt:
                 self.finished.append(event["case"])
                 self.case, self.phase = "", "between"
             case "died":
-                self.words = event["words"]
+                self.words, self.outside = event["words"], event["outside"]
             case "closing" | "closed":
                 self.phase = "close"
 

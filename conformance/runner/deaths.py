@@ -13,6 +13,9 @@ from conformance.records import Case, Status
 #: A cell under which a worker died so often is recorded and not tried again.
 DEATHS_OF_A_CELL = 2
 
+#: Signals by which somebody else ends a worker.
+_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
 #: After so many workers in a row that finished no cell, the group is given up.
 DEATHS_IN_A_ROW = 6
 
@@ -22,7 +25,8 @@ class Death:
     """The end of a worker before its time.
 
     `case` is the cell it was running, "" while loading or between cells; `final` says
-    that another worker would end alike, `harness` that the engine is not to blame.
+    that another worker would end alike, `harness` that the engine is not to blame, `outside`
+    that neither is: somebody else ended it.
     """
 
     status: Status
@@ -30,13 +34,16 @@ class Death:
     case: str = ""
     final: bool = False
     harness: bool = False
+    outside: bool = False
 
 
-def explain(status: int, *, case: str, loaded: bool, overdue: str, words: str) -> Death:
+def explain(
+    status: int, *, case: str, loaded: bool, overdue: str, words: str, outside: bool = False
+) -> Death:
     """Name the end of a worker from its exit status (negative: the signal that ended it).
 
     `overdue` says which limit had passed when the runner killed it, `words` what the
-    worker itself said before it gave up on a dead engine.
+    worker itself said before it gave up on a dead engine, `outside` that somebody killed that.
     """
     while_ = f"while running {case}" if case else "between cells" if loaded else "while loading"
     ended = f"the worker ended with exit status {status} {while_}"
@@ -61,6 +68,7 @@ def explain(status: int, *, case: str, loaded: bool, overdue: str, words: str) -
         case,
         final=bool(overdue) and not loaded,
         harness=status == sessions.HARNESS_FAILED and not overdue,
+        outside=not overdue and (outside or (not words and -status in _OUTSIDE)),
     )
 
 

@@ -12,7 +12,7 @@ from conformance import sessions
 from conformance.errors import ConformanceError
 from conformance.records import Group, Job, Outcome, Status, to_json
 from conformance.runner.attempt import Attempt
-from conformance.runner.deaths import Death, Trials, explain
+from conformance.runner.deaths import DEATHS_OF_A_CELL, Death, Trials, explain
 from conformance.runner.events import (
     CellFinished,
     CellStarted,
@@ -153,6 +153,7 @@ class GroupRun:
             loaded=attempt.loaded,
             overdue=attempt.overdue,
             words=attempt.words,
+            outside=attempt.outside,
         )
         tail = self.folder.log_tail(attempt.log_start)
         self._tell(WorkerDied(self.planned.id, death.case, death.status, death.reason))
@@ -160,7 +161,9 @@ class GroupRun:
         given_up = self._trials.died(death, progressed=bool(attempt.finished))
         self._record(given_up, tail, lasted=time.monotonic() - attempt.since)
         if not self._loaded and not self._trials.left:
-            self._failure = death
+            again = not self.job.cases and not death.final and self._starts < DEATHS_OF_A_CELL
+            self._failure = None if again else death
+            return again
         return bool(self._trials.left)
 
     def refuse(self, reason: str, detail: str = "") -> None:
@@ -173,7 +176,12 @@ class GroupRun:
         for key, death in given_up.items():
             seconds = lasted if death.case == key else 0.0
             outcome = Outcome(
-                death.status, seconds, death.reason, detail=detail, harness=death.harness
+                death.status,
+                seconds,
+                death.reason,
+                detail=detail,
+                harness=death.harness,
+                outside=death.outside,
             )
             self.folder.write_cell(key, outcome, {})
             self.finished_here += 1

@@ -197,7 +197,7 @@ class Runner:
         lost = self._pool.take_lost(deaf)
         for group in running:
             if group.attempt is not None and group.planned.launch in lost:
-                group.attempt.words = lost[group.planned.launch]
+                group.attempt.words, group.attempt.outside = lost[group.planned.launch], True
                 if group.attempt.pid:
                     sessions.kill(group.attempt.pid)
                 self._ended(group, -signal.SIGKILL)

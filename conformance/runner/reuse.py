@@ -39,8 +39,8 @@ def keys_of(job: Job, launch: Launch, device: str) -> dict[str, str]:
 def finished_before(folder: GroupFolder, keys: Mapping[str, str]) -> dict[str, Outcome]:
     """The cells of an interrupted run that still stand.
 
-    One that was observed under another key, is damaged, or failed for our own reasons is
-    dropped, so that it is observed again.
+    One that was observed under another key, is damaged, or failed for our own reasons or by
+    somebody's kill is dropped, so that it is observed again.
     """
     old = folder.keys()
     found: dict[str, Outcome] = {}
@@ -52,7 +52,7 @@ def finished_before(folder: GroupFolder, keys: Mapping[str, str]) -> dict[str, O
             continue
         if outcome is None:
             continue
-        if old.get(key) != content or outcome.harness:
+        if old.get(key) != content or outcome.harness or outcome.outside:
             folder.drop_cell(key)
             continue
         found[key] = outcome

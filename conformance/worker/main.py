@@ -35,6 +35,7 @@ from conformance.records import Case, Group, Job, Outcome, Status
 from conformance.scenario import Scenario, discover
 from conformance.store import GroupFolder, installed
 from conformance.store.files import read_record
+from conformance.worker.killed import Ends
 from conformance.worker.root_cause import cause, points_elsewhere
 
 #: Errors that no engine can cause from inside this package.
@@ -99,6 +100,8 @@ def redirect(log: Path) -> None:
 def run(job: Job, folder: GroupFolder, say: Said) -> int:
     """Load the engine and run every case that has no outcome yet."""
     begun, log_start = time.monotonic(), folder.log_size()
+    ends = Ends()
+    ends.watch()
     say("loading")
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
@@ -116,6 +119,10 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
         )
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
         outcome = _outcome_of(error)
+        if outside := ends.from_outside():
+            sys.stderr.write(f"{outcome.detail}\n")
+            say("died", case="", words=f"{outside}; then {outcome.reason}", outside=True)
+            return 1
         return _refuse_all(job, folder, todo, say, outcome, begun=begun, log_start=log_start)
     processes = sessions.members(os.getpid())
     shared = sorted(sessions.shared_files(processes))
@@ -135,7 +142,9 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
         outcome = _with_cause(outcome, folder, case_start)
         if outcome.status is Status.ERROR and not all(map(sessions.alive, processes)):
             sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended.\n")
-            say("died", case=case.key, words=outcome.reason)
+            outside = ends.from_outside()
+            words = f"{outside}; then {outcome.reason}" if outside else outcome.reason
+            say("died", case=case.key, words=words, outside=bool(outside))
             return 1
         _record(folder, case, outcome, observed, say)
         if outcome.status is Status.ERROR and group.status is not Status.ERROR:

@@ -277,3 +277,15 @@ def test_what_the_engine_hands_out_itself_tells_its_faults_from_those_of_a_read(
     both = cell(scenario="extract", off=("p0/s0/stream.1", "p0/s0/extracted.1"))
     assert found(both, plain=WRONG).side is Side.ENGINE
     assert "handed out" not in found(both).evidence
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "the worker was ended by SIGKILL (out of memory?) while running c",
+        "a process of the engine ended while loading: process 7 was ended from outside by SIGKILL",
+    ],
+)
+def test_nobody_is_blamed_for_a_kill(reason: str) -> None:
+    killed = replace(cell(Verdict.CRASH, detail='File "/x/vllm/core.py", line 3'), reason=reason)
+    assert found(killed).side is Side.UNDECIDED

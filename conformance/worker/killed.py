@@ -1,0 +1,79 @@
+"""Which processes of an engine were ended from outside: by a signal that none of them sent.
+
+An engine whose process is killed while it loads (one kill for want of memory is enough) raises
+as one does that cannot start. The two are told apart by what this process, and those forked from
+it, send and reap. The kernel reports an end once, to whoever reaps: vLLM's own monitors do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+#: Signals with which somebody ends a process; the others a process brings on itself.
+_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+
+
+class Ends:
+    """A note, shared with all forked processes, of signals that were sent and of ends."""
+
+    def __init__(self) -> None:
+        self._note = os.memfd_create("ends")
+        fcntl.fcntl(self._note, fcntl.F_SETFL, os.O_APPEND)
+
+    def watch(self) -> None:
+        """From now on everything that is sent and reaped through `os` is noted."""
+        wait, kill, killpg = os.waitpid, os.kill, os.killpg
+
+        def waitpid(pid: int, options: int, /) -> tuple[int, int]:
+            reaped, status = wait(pid, options)
+            if reaped and os.WIFSIGNALED(status):
+                self._write("ended", reaped, os.WTERMSIG(status))
+            return reaped, status
+
+        os.waitpid = waitpid
+        os.kill = self._sending(kill, "sent")
+        os.killpg = self._sending(killpg, "sent-group")
+
+    def _sending(self, send: Callable[..., None], kind: str) -> Any:
+        def noted(pid: int, number: int, /) -> None:
+            self._write(kind, pid, number)
+            send(pid, number)
+
+        return noted
+
+    def _write(self, kind: str, pid: int, number: int) -> None:
+        with suppress(OSError):  # the note was closed with all other descriptors
+            os.write(self._note, f"{kind} {pid} {int(number)}\n".encode())
+
+    def from_outside(self) -> str:
+        """Who was ended from outside and how, in words; "" for nobody."""
+        text = os.pread(self._note, os.fstat(self._note).st_size, 0).decode()
+        lines = (line.split() for line in text.splitlines())
+        noted = [(kind, int(pid), int(number)) for kind, pid, number in lines]
+        if any(kind == "sent-group" and number for kind, _, number in noted):
+            return ""  # whom it hit is not known
+        sent = {(pid, number) for kind, pid, number in noted if kind == "sent"}
+        ended = [(pid, number) for kind, pid, number in noted if kind == "ended"] + _unreaped()
+        return ", ".join(
+            f"process {pid} was ended from outside by {signal.Signals(number).name}"
+            for pid, number in dict.fromkeys(ended)
+            if number in _OUTSIDE and (pid, number) not in sent
+        )
+
+
+def _unreaped() -> list[tuple[int, int]]:
+    """Own children that a signal has ended and nobody has waited for."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(ChildProcessError, psutil.Error):
+            end = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if end is not None and end.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+                found.append((child.pid, end.si_status))
+    return found
