@@ -2,6 +2,7 @@
 
 The server is a process of the worker's own. It runs nnsight's application as nnsight-serve
 does, with one more address, by which it can be asked what it is and what it does without nnsight.
+Nobody but the worker is served (see `serve_guard`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ from conformance.engines.vllm import cpu, patches
 from conformance.engines.vllm.async_engine import generated
 from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
 from conformance.engines.vllm.patches import Place
+from conformance.engines.vllm.serve_guard import (
+    HEADER,
+    LOOPBACK,
+    Guarded,
+    listen,
+    new_secret,
+    without_proxy,
+)
 from conformance.records import Job
 
 #: A request waits for the engine's load, then for a trace: seconds.
@@ -35,12 +44,13 @@ PATIENCE = 600.0
 FAREWELL = 10.0
 
 
-def serve(job: Job, listener: socket.socket) -> None:
+def serve(job: Job, listener: socket.socket, secret: str) -> None:
     """The server's process: load the engine, then answer on this socket until ended."""
     model = load(job, mode="async")
     nnsight_serve.set_model(model)
     nnsight_serve.app.post("/conformance/{method}")(_ask)
-    config = uvicorn.Config(nnsight_serve.app, log_level="warning", access_log=False)
+    app = Guarded(nnsight_serve.app, secret, listener.getsockname()[1])
+    config = uvicorn.Config(app, log_level="warning", access_log=False)
     # uvicorn raises the signal that ended it once more: it would end the process before the
     # engine's own, which holds what the worker waits on.
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -52,7 +62,7 @@ def serve(job: Job, listener: socket.socket) -> None:
 
 async def _ask(method: str, request: Request) -> Response:
     """Run a method of the workers, or `generate` without a block; both ways pickled."""
-    args = pickle.loads(await request.body())  # noqa: S301 - our own client, on the loopback
+    args = pickle.loads(await request.body())  # noqa: S301 - only the holder of the secret
     engine = nnsight_serve._ready().vllm_entrypoint
     if method == "generate":
         answer = await generated(engine, *args)
@@ -78,11 +88,13 @@ class Sent(LocalServeBackend):  # type: ignore[misc]
 class ServedModel(VLLMModel):
     """`lm` of a scenario whose traces go to a server."""
 
-    #: Where it is; a class attribute, so that a block that is sent does not carry it.
+    #: Where it is, and what opens it; class attributes, so that a block that is sent does not
+    #: carry them.
     url = ""
+    secret = ""
 
     def way(self) -> dict[str, Any]:
-        return {"serve": ServedModel.url}
+        return {"serve": ServedModel.url, "api_key": ServedModel.secret}
 
     def send(self, prompt: Any, steps: int = 1, stop: int | None = None) -> Any:
         backend = Sent(self.model, ServedModel.url)
@@ -94,7 +106,8 @@ class ServedModel(VLLMModel):
 
     def rpc(self, method: str, *args: Any) -> list[Any]:
         body = pickle.dumps(args)
-        reply = httpx.post(f"{self.url}/conformance/{method}", content=body, timeout=PATIENCE)
+        url = f"{ServedModel.url}/conformance/{method}"
+        reply = httpx.post(url, content=body, headers=_headers(), timeout=PATIENCE)
         reply.raise_for_status()
         answers: list[Any] = pickle.loads(reply.content)  # noqa: S301 - our own server
         return answers
@@ -103,7 +116,11 @@ class ServedModel(VLLMModel):
         return self.rpc("generate", list(prompts), asked)
 
     def edit(self) -> Any:
-        return self.model.edit(serve=self.url)
+        return self.model.edit(**self.way())
+
+
+def _headers() -> dict[str, str]:
+    return {HEADER: ServedModel.secret}
 
 
 class ServedEngine(VLLMEngine):
@@ -113,15 +130,17 @@ class ServedEngine(VLLMEngine):
         """The server, and a client's model without weights."""
         from nnsight.modeling.vllm import VLLM
 
-        listener = socket.create_server(("127.0.0.1", 0))
+        without_proxy()
+        listener, self.reserved = listen()
         port = listener.getsockname()[1]
-        self.server = _process()(target=serve, args=(self.job, listener))
+        ServedModel.secret = new_secret()
+        self.server = _process()(target=serve, args=(self.job, listener, ServedModel.secret))
         self.server.start()
         # Its copy only: should the server die, requests are refused and do not wait for ever.
         listener.close()
-        ServedModel.url = f"http://127.0.0.1:{port}"
+        ServedModel.url = f"http://{LOOPBACK}:{port}"
         try:
-            httpx.get(f"{ServedModel.url}/health", timeout=PATIENCE).raise_for_status()
+            self._get("health")
         except httpx.TransportError as error:
             words = "the server ended while it loaded; the root cause is above"
             raise RuntimeError(words) from error
@@ -129,8 +148,12 @@ class ServedEngine(VLLMEngine):
         return VLLM(str(self.job.checkpoint), dtype=self.job.precision.dtype)
 
     def front(self) -> str:
-        told = httpx.get(f"{ServedModel.url}/openapi.json", timeout=PATIENCE).json()
-        return str(told["info"]["title"])
+        return str(self._get("openapi.json").json()["info"]["title"])
+
+    @staticmethod
+    def _get(path: str) -> httpx.Response:
+        url = f"{ServedModel.url}/{path}"
+        return httpx.get(url, headers=_headers(), timeout=PATIENCE).raise_for_status()
 
     def close(self) -> None:
         self.server.terminate()
@@ -138,6 +161,7 @@ class ServedEngine(VLLMEngine):
         if self.server.is_alive():
             self.server.kill()
             self.server.join()
+        self.reserved.close()
 
 
 def _process() -> type[BaseProcess]:

@@ -1,0 +1,85 @@
+"""Who may speak to the served engine: the one worker that started it, and nobody else.
+
+nnsight's server, as any that runs traces, unpickles what it is sent, so whoever reaches it runs
+code as the user: another user of the machine, or a web page in a browser on it. Before a byte of
+a request's body is read the request must carry the secret of this load, be addressed to the
+loopback by number (a page that has had its own name resolve to it is not), and come from no page.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Message = MutableMapping[str, Any]
+App = Callable[[Message, Any, Any], Awaitable[None]]
+
+LOOPBACK = "127.0.0.1"
+
+#: The header in which nnsight's client sends its `api_key`.
+HEADER = "ndif-api-key"
+
+
+def new_secret() -> str:
+    return secrets.token_urlsafe(32)
+
+
+class Guarded:
+    """An ASGI application that answers 403 to every request but those with the secret."""
+
+    def __init__(self, app: App, secret: str, port: int) -> None:
+        self._app = app
+        self._secret = secret.encode()
+        self._host = f"{LOOPBACK}:{port}".encode()
+
+    async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and self._known(scope)):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 403, "headers": []})
+            await send({"type": "http.response.body", "body": b"not yours\n"})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _known(self, scope: Message) -> bool:
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.lower(), []).append(value)
+        given = headers.get(HEADER.encode(), [])
+        peer = scope.get("client") or ("", 0)
+        return (
+            len(given) == 1
+            and hmac.compare_digest(given[0], self._secret)
+            and headers.get(b"host") == [self._host]
+            and b"origin" not in headers
+            and peer[0] == LOOPBACK
+        )
+
+
+def listen() -> tuple[socket.socket, socket.socket]:
+    """A listening socket on a free port of the loopback, and one that reserves the port.
+
+    The second is kept by the client: when the server ends, requests are refused at once, yet no
+    other user's process can take the port and be taken for the server.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind((LOOPBACK, 0))
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind(reserved.getsockname())
+    listener.listen()
+    return listener, reserved
+
+
+def without_proxy(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Have HTTP clients of this process reach the loopback themselves: a proxy would be told
+    the secret.
+    """
+    for name in ("no_proxy", "NO_PROXY"):
+        hosts = [host for host in environment.get(name, "").split(",") if host]
+        environment[name] = ",".join(dict.fromkeys([*hosts, LOOPBACK]))
