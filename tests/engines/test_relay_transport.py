@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
+import struct
 from threading import Barrier, Thread
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.engines.vllm.relay import transport
 from conformance.engines.vllm.relay.record import decode, encode
 from conformance.engines.vllm.relay.transport import INLINE, Column
 
@@ -114,3 +117,73 @@ def test_each_stage_is_connected_to_its_neighbours_and_to_the_last(stages: int) 
     for column in columns:
         for peer in column._peers.values():
             peer.close()
+
+
+# --- who connects while an engine loads --------------------------------------------------
+
+SECRET = secrets.token_bytes(32)
+
+
+def stage(number: int) -> bytes:
+    return struct.pack("<Q", number)
+
+
+def accepted(*calls: bytes, wanted: frozenset[int] = frozenset({1})) -> dict[int, socket.socket]:
+    """Whom a stage takes of those who call with these words, one after the other."""
+    name = f"\0test-{secrets.token_hex(8)}"
+    callers = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(name)
+        listener.listen(len(calls))
+        listener.settimeout(1)
+        for words in calls:
+            caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            caller.connect(name)
+            if words:
+                caller.send(words)
+            callers.append(caller)
+        return transport._accepted(listener, SECRET, set(wanted))
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        b"",
+        b".",
+        stage(1),
+        stage(1) + secrets.token_bytes(32),
+        stage(1) + SECRET[:-1],
+        stage(1) + SECRET + b".",
+        stage(7) + SECRET,
+        stage(2**64 - 1) + SECRET,
+    ],
+)
+def test_a_stranger_is_turned_away_and_loading_goes_on(
+    stranger: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_INTRODUCTION", 0.05)
+    peers = accepted(stranger, stage(1) + SECRET)
+    assert set(peers) == {1}
+    with pytest.raises(TimeoutError):
+        accepted(stranger)
+
+
+def test_a_stage_is_taken_once() -> None:
+    assert set(accepted(*[stage(1) + SECRET] * 2, stage(2) + SECRET, wanted={1, 2})) == {1, 2}
+
+
+def test_another_user_is_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    its.send(stage(1) + SECRET)
+    assert transport._introduced(ours, SECRET) == 1
+    its.send(stage(1) + SECRET)
+    monkeypatch.setattr(transport.os, "getuid", lambda: 12345)
+    assert transport._introduced(ours, SECRET) == -1
+    assert len(ours.recv(100)) == 40, "it was read"
+
+
+def test_a_message_of_another_length_than_announced_is_refused() -> None:
+    first, last = column_pair()
+    last._peers[0].send(struct.pack("<Q", 1 << 40) + b"...")
+    with pytest.raises(ValueError, match="sent 3 bytes and announced"):
+        first.receive(1)

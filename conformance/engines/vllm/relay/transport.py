@@ -5,11 +5,15 @@ something to take. They travel over local sockets, in the kernel's hands as soon
 sent: gloo's own thread would have to get a core of its own while vLLM's processes spin on
 them, and a message would cost milliseconds. What is too long for the socket's buffer is
 handed over as a file in memory, so a send never waits for its receiver.
+
+While the stages connect, anybody on the machine can: whoever is of another user or does not know
+the secret that the group was told is turned away, and loading goes on.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hmac
 import mmap
 import os
 import secrets
@@ -31,6 +35,12 @@ INLINE = 16 * 1024
 SENDING = 5e-5
 
 _SIZE = struct.Struct("<Q")
+#: What the kernel says of a peer: process, user, group.
+_CREDENTIALS = struct.Struct("3i")
+_SECRET_BYTES = 32
+
+#: Seconds that one who connects has to say who it is: those who are expected say it at once.
+_INTRODUCTION = 2.0
 
 
 def columns(stages: int, tensor_size: int) -> list[list[int]]:
@@ -92,13 +102,17 @@ class Column:
         frame, files, _, _ = socket.recv_fds(self._peers[stage], _SIZE.size + INLINE, 1)
         if not frame:
             raise EOFError(f"stage {stage} has ended")
-        if not files:
-            return torch.frombuffer(bytearray(frame[_SIZE.size :]), dtype=torch.uint8)
         try:
-            memory = mmap.mmap(files[0], *_SIZE.unpack(frame))
+            (size,) = _SIZE.unpack_from(frame)
+            held = os.fstat(files[0]).st_size if files else len(frame) - _SIZE.size
+            if size != held:
+                raise ValueError(f"stage {stage} sent {held} bytes and announced {size}")
+            if files:
+                return torch.frombuffer(mmap.mmap(files[0], size), dtype=torch.uint8)
         finally:
-            os.close(files[0])
-        return torch.frombuffer(memory, dtype=torch.uint8)
+            for file in files:
+                os.close(file)
+        return torch.frombuffer(bytearray(frame[_SIZE.size :]), dtype=torch.uint8)
 
     def ring(self, stage: int, step: int) -> None:
         """Tell ``stage``, the next one, that this stage's part of ``step`` is about to come."""
@@ -130,31 +144,68 @@ class Column:
         earlier = [s for s in range(mine) if mine in (s + 1, last)]
         later = {s for s in (mine + 1, last) if mine < s <= last}
         name = f"\0relay-{os.getpid()}-{secrets.token_hex(8)}"
+        secret = secrets.token_bytes(_SECRET_BYTES)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.settimeout(timeout)
             listener.bind(name)
             listener.listen(len(self.ranks))
-            places = cast(list[tuple[str, str]], self.gather((os.uname().nodename, name)))
-            hosts = {host for host, _ in places}
+            told = self.gather((os.uname().nodename, name, secret))
+            places = cast(list[tuple[str, str, bytes]], told)
+            hosts = {host for host, *_ in places}
             if len(hosts) > 1:
                 raise NotImplementedError(f"the relay needs all stages on one host, not {hosts}")
-            peers = {stage: _connected(places[stage][1], mine) for stage in earlier}
-            while not later <= peers.keys():
-                peer = listener.accept()[0]
-                peer.settimeout(timeout)
-                (stage,) = _SIZE.unpack(peer.recv(_SIZE.size))
-                peers[stage] = peer
+            peers = {stage: _connected(*places[stage][1:], mine) for stage in earlier}
+            peers |= _accepted(listener, secret, later)
         for peer in peers.values():
             peer.settimeout(timeout)
         return peers
 
 
-def _connected(name: str, stage: int) -> socket.socket:
+def _connected(name: str, secret: bytes, stage: int) -> socket.socket:
     """A socket to the stage that listens at ``name``, which is told who calls."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     peer.connect(name)
-    peer.sendmsg([_SIZE.pack(stage)])
+    if not _same_user(peer):
+        raise PermissionError("another user's process listens for a stage of the relay")
+    peer.sendmsg([_SIZE.pack(stage), secret])
     return peer
+
+
+def _accepted(listener: socket.socket, secret: bytes, wanted: set[int]) -> dict[int, socket.socket]:
+    """The sockets of the ``wanted`` stages. Whoever else calls is turned away.
+
+    Raises TimeoutError when one does not call within the listener's timeout.
+    """
+    peers: dict[int, socket.socket] = {}
+    until = time.monotonic() + (listener.gettimeout() or 0)
+    while wanted - peers.keys():
+        listener.settimeout(max(0.001, until - time.monotonic()))
+        peer = listener.accept()[0]
+        stage = _introduced(peer, secret)
+        if stage in wanted - peers.keys():
+            peers[stage] = peer
+        else:
+            peer.close()
+    return peers
+
+
+def _introduced(peer: socket.socket, secret: bytes) -> int:
+    """The stage that has called, -1 for anybody else, of whom no more is read than one frame."""
+    if not _same_user(peer):
+        return -1
+    peer.settimeout(_INTRODUCTION)
+    try:
+        frame = peer.recv(_SIZE.size + _SECRET_BYTES + 1)
+    except OSError:
+        return -1
+    if not hmac.compare_digest(frame[_SIZE.size :], secret):
+        return -1
+    return int(_SIZE.unpack_from(frame)[0])
+
+
+def _same_user(peer: socket.socket) -> bool:
+    found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(found)[1] == os.getuid())
 
 
 def _waiting(peer: socket.socket) -> int:
