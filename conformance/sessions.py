@@ -191,6 +191,41 @@ def unlink_shared(paths: Iterable[str]) -> None:
             Path(path).unlink(missing_ok=True)
 
 
+def listening(pids: Iterable[int]) -> set[str]:
+    """Where these processes take connections: "ADDRESS:PORT", or the name of a local socket."""
+    found: set[str] = set()
+    for pid in pids:
+        with suppress(psutil.Error, OSError):
+            for one in psutil.Process(pid).net_connections("inet"):
+                if one.status == psutil.CONN_LISTEN:
+                    found.add(f"{one.laddr[0]}:{one.laddr[1]}")
+            found |= _local_sockets(pid)
+    return found
+
+
+#: In /proc/net/unix: the socket takes connections.
+_ACCEPTS = 0x10000
+
+
+def _local_sockets(pid: int) -> set[str]:
+    """The names of a process's listening sockets in the file system, or after an @ outside it."""
+    own = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            own.add(descriptor.readlink().name)
+    found = set()
+    for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
+        _, _, _, flags, _, _, inode, *name = line.split(maxsplit=7)
+        if int(flags, 16) & _ACCEPTS and f"socket:[{inode}]" in own:
+            found.add(name[0] if name else "")
+    return found
+
+
+def reached_from_outside(place: str) -> bool:
+    """Whether other machines can connect to a place that `listening` names."""
+    return ":" in place and not place.startswith(("/", "@", "127.", "::1:", "::ffff:127."))
+
+
 def memory_mib(pids: Iterable[int]) -> float:
     """Proportional set size in MiB: pages shared by forked processes are counted once."""
     total = 0

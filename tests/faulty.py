@@ -14,8 +14,10 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -254,6 +256,25 @@ def aborts_in_load(job: Job) -> Healthy:
 
 def exits_in_load(job: Job) -> Healthy:
     os._exit(3)
+
+
+class LeavesSockets(Healthy):
+    """Listens on a socket of the file system, as vLLM's queues do, and on every interface."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(Path(tempfile.mkdtemp()) / "queue"))
+        self.listener.listen()
+        self.everywhere = socket.create_server(("0.0.0.0", 0))
+        path = Path(self.options["folder"]) / "listens"
+        path.write_text(f"{self.listener.getsockname()} {os.getpid()}")
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
+        gate = Path(self.options["folder"]) / "gate"
+        while case.name == "last" and not gate.exists():
+            time.sleep(0.01)
+        return super().run(scenario, case)
 
 
 class LosesAProcessInLoad(Healthy):

@@ -41,6 +41,11 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    # All processes of an engine are on one machine, and nobody on another has any business with
+    # them. Else vLLM takes the address that leads out, gloo and NCCL an interface of their choice.
+    "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
     # Ask for GPUs without opening CUDA's driver, which a forked process could not use: engines
     # ask before they load vLLM (which sets this, too), and vLLM forks its own processes.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",

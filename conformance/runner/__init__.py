@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from conformance import temporary
+from conformance.checkpoints import cache_folder
 from conformance.errors import ConformanceError
 from conformance.runner.events import (
     CellFinished,
@@ -66,16 +68,17 @@ def run(
     graph that cannot be run, for a run that another process is working on, and for
     processes that cannot be ended.
     """
-    runner = Runner(
-        planned,
-        logs=logs,
-        jobs=jobs,
-        limits=limits or Limits(),
-        device=device,
-        cache=cache,
-        on_event=on_event,
-    )
-    with _alone(logs):
+    with _alone(logs), temporary.folder() as folder:
+        runner = Runner(
+            planned,
+            logs=logs,
+            jobs=jobs,
+            limits=limits or Limits(),
+            device=device,
+            cache=cache,
+            on_event=on_event,
+            places=temporary.environment(folder, cache_folder()),
+        )
         return runner.run()
 
 

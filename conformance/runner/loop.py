@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class Runner:
         device: str,
         cache: ObservationCache | None,
         on_event: Callable[[Event], None],
+        places: Mapping[str, str],
     ) -> None:
         check(planned)
         self._waiting = list(planned)
@@ -57,7 +58,7 @@ class Runner:
         self._begun: list[GroupRun] = []
         self._running: dict[str, GroupRun] = {}
         self._done: dict[str, Done] = {}
-        self._pool = Pool(logs, mark=self._mark, imports=limits.imports)
+        self._pool = Pool(logs, mark=self._mark, imports=limits.imports, places=places)
         self._peak = 0.0
         self._weigh_at = 0.0
         self._resumed = 0

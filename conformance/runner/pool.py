@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import selectors
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ CANNOT_IMPORT = "the engine cannot be imported"
 class Pool:
     """`unusable` says why no worker can be had of a launch any more."""
 
-    def __init__(self, logs: Path, *, mark: str, imports: float) -> None:
+    def __init__(self, logs: Path, *, mark: str, imports: float, places: Mapping[str, str]) -> None:
         self.unusable: dict[Launch, str] = {}
         self._logs = logs
         self._mark = mark
         self._imports = imports
+        self._places = places
         self._zygotes: dict[Launch, Zygote] = {}
         self._starts: dict[Launch, int] = {}
 
@@ -37,7 +38,9 @@ class Pool:
         number = list(self._starts).index(launch) + 1
         log = self._logs / f"zygote-{number}-{launch.preload or 'plain'}.txt"
         try:
-            self._zygotes[launch] = zygotes.start(launch, log=log, mark=self._mark)
+            self._zygotes[launch] = zygotes.start(
+                launch, log=log, mark=self._mark, places=self._places
+            )
         except OSError as error:
             self.unusable[launch] = f"{launch.python} cannot be started: {error}"
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from conformance import sessions
@@ -78,8 +79,12 @@ class Zygote:
         return f"its zygote ended with status {self.process.returncode}"
 
 
-def start(launch: Launch, *, log: Path, mark: str) -> Zygote:
-    """Start a zygote; raises OSError when the interpreter cannot be executed."""
+def start(
+    launch: Launch, *, log: Path, mark: str, places: Mapping[str, str] = MappingProxyType({})
+) -> Zygote:
+    """Start a zygote; raises OSError when the interpreter cannot be executed. `places` are
+    variables that say where it may put files.
+    """
     ours, its = socket.socketpair()
     log.parent.mkdir(parents=True, exist_ok=True)
     with its, log.open("ab") as output:
@@ -96,7 +101,7 @@ def start(launch: Launch, *, log: Path, mark: str) -> Zygote:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=environment(launch, os.environ, mark),
+                env={**environment(launch, os.environ, mark), **places},
                 # A signal to the runner's process group is the runner's to handle.
                 start_new_session=True,
             )

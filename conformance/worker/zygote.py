@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from conformance import sessions
+from conformance import sessions, temporary
 
 
 class Zygote:
@@ -75,6 +75,7 @@ class Zygote:
         if mark and os.getppid() != self._parent:
             # The runner has ended: whatever still carries its mark is an orphan.
             sessions.kill_marked(mark)
+            temporary.remove(Path(os.environ.get("TMPDIR", "")))
 
     def _obey(self) -> bool:
         try:

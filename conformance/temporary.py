@@ -1,0 +1,74 @@
+"""A private temporary folder for all processes of a run, gone when the run is.
+
+vLLM's message queues are sockets, and its meeting points files, in the temporary folder; they
+stay there when a process is killed. In a folder of the run's own nobody else can reach them
+while they are there, and all are removed together.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+#: Short, because a local socket's whole path has at most 107 characters.
+PREFIX = "cfm-run-"
+
+#: A folder that nobody holds is swept after so many seconds: a new one is not yet held.
+_NEW = 60.0
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder that only this user can enter. Those of runs that were killed are swept before."""
+    _sweep(Path(tempfile.gettempdir()))
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    held = _hold(path)
+    try:
+        yield path
+    finally:
+        remove(path)
+        if held is not None:
+            os.close(held)
+
+
+def remove(path: Path) -> None:
+    """Remove a run's folder; anything else stays."""
+    if path.name.startswith(PREFIX):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def environment(path: Path, cache: Path) -> dict[str, str]:
+    """What sends a process's temporary files there, but for compiled code, which is worth keeping
+    and would else lie where any user of the machine can put it first.
+    """
+    kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
+    return {"TMPDIR": str(path), "TORCHINDUCTOR_CACHE_DIR": kept}
+
+
+def _sweep(parent: Path) -> None:
+    for path in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            found = path.lstat()
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime < _NEW:
+                continue
+            held = _hold(path)
+            if held is not None:
+                remove(path)
+                os.close(held)
+
+
+def _hold(path: Path) -> int | None:
+    """A descriptor that marks the folder as in use; None when another process has one."""
+    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        return None
+    return held

@@ -1,0 +1,104 @@
+"""What a run's processes leave in the temporary folder is private, and gone with the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance import sessions, temporary
+from tests.faulty_run import group
+from tests.test_runner import ROOT, wait_until
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The temporary folder of this test; a short path, as a socket's must be."""
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def old(path: Path) -> None:
+    os.utime(path, (time.time() - 3600,) * 2)
+
+
+def test_a_folder_is_private_and_goes(place: Path) -> None:
+    with temporary.folder() as folder:
+        assert folder.parent == place
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "socket").touch()
+    assert list(place.iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_swept_and_what_is_in_use_or_anothers_is_not(
+    place: Path, tmp_path: Path
+) -> None:
+    left, mine = place / f"{temporary.PREFIX}left", place / "mine"
+    link = place / f"{temporary.PREFIX}link"
+    left.mkdir()
+    mine.mkdir()
+    (tmp_path / "kept").mkdir()
+    link.symlink_to(tmp_path / "kept")
+    with temporary.folder() as used:
+        for path in (left, mine, used):
+            old(path)
+        with temporary.folder():
+            assert not left.exists()
+            assert mine.exists()
+            assert used.exists()
+    assert (tmp_path / "kept").exists()
+
+
+def test_only_a_runs_folder_is_removed(tmp_path: Path) -> None:
+    temporary.remove(tmp_path)
+    temporary.remove(Path())
+    assert tmp_path.exists()
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_no_socket_is_left_behind(place: Path, tmp_path: Path, end: signal.Signals) -> None:
+    """Also where nobody but the zygote is left to see to it."""
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "tests.faulty_run", str(tmp_path), "LeavesSockets"],
+        cwd=ROOT,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+    )
+    wait_until(lambda: len(group(tmp_path, "LeavesSockets").finished()) == 2, 60)
+    name, pid = (tmp_path / "listens").read_text().split()
+    assert Path(name).is_socket()
+    assert place in Path(name).parents
+    places = sessions.listening([int(pid)])
+    assert name in places
+    [outside] = [one for one in places if sessions.reached_from_outside(one)]
+    assert outside.startswith("0.0.0.0:")
+    parent.send_signal(end)
+    parent.wait(30)
+    wait_until(lambda: list(place.iterdir()) == [], 20)
+
+
+@pytest.mark.parametrize(
+    ("where", "outside"),
+    [
+        ("0.0.0.0:80", True),
+        ("10.0.0.1:80", True),
+        (":::80", True),
+        ("fe80::1:80", True),
+        ("127.0.0.1:80", False),
+        ("::1:80", False),
+        ("::ffff:127.0.0.1:80", False),
+        ("/tmp/a:b", False),
+        ("@relay:1", False),
+    ],
+)
+def test_who_can_connect(where: str, outside: bool) -> None:
+    assert sessions.reached_from_outside(where) is outside
