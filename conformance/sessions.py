@@ -99,6 +99,16 @@ def marked(mark: str) -> set[int]:
     return {pid for pid in found if alive(pid)}
 
 
+def of_runs() -> set[int]:
+    """Every living process of any run of this user's."""
+    found = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if MARK in process.environ():
+                found.add(process.pid)
+    return {pid for pid in found if alive(pid)}
+
+
 def kill(leader: int) -> set[int]:
     """End a whole session and give its shared memory back.
 

@@ -151,3 +151,17 @@ def test_every_remedy_is_shown_and_nothing_is_read_as_markup():
     assert "can [bold]run" in out.getvalue()
     assert "cache: free it" in out.getvalue()
     assert "can run." not in out.getvalue()
+
+
+def test_what_listens_is_told(examine, monkeypatch):
+    def places(*found):
+        monkeypatch.setattr(doctor.sessions, "listening", lambda _: set(found))
+        return examine()["listening"]
+
+    assert places().ok
+    local = places("127.0.0.1:4711", "/tmp/queue")
+    assert local.ok
+    assert local.found == "/tmp/queue, 127.0.0.1:4711"
+    open_to_all = places("127.0.0.1:4711", "0.0.0.0:4712")
+    assert not open_to_all.ok
+    assert open_to_all.found == "other machines can connect to 0.0.0.0:4712"

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from conformance.records.base import digest, record
+from conformance.records.base import Id, Label, digest, record
 
 
 class Precision(StrEnum):
@@ -59,7 +59,7 @@ class Model:
     of it: a case that needs something else is not planned.
     """
 
-    id: str
+    id: Id
     architecture: str
     sources: tuple[Source, ...]
     layout: str = ""
@@ -77,7 +77,7 @@ class Backend:
     workers run on unless a run puts it elsewhere, "" for the harness's own.
     """
 
-    id: str
+    id: Id
     engine: str
     pipeline: int = 1
     tensor: int = 1
@@ -98,11 +98,11 @@ class Column:
     """
 
     backend: Backend
-    environment: str = ""
+    environment: Label = ""
     python: str = ""
     requirements: tuple[str, ...] = ()
     untestable: str = ""
-    machine: str = ""
+    machine: Label = ""
 
     @property
     def id(self) -> str:
@@ -142,8 +142,8 @@ class Case:
     each prompt's continuation is held to (reference only); empty when it runs freely.
     """
 
-    scenario: str
-    name: str
+    scenario: Id
+    name: Id
     prompts: tuple[str, ...]
     layers: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -163,10 +163,10 @@ class Case:
 class Cell:
     """model × column × scenario × case. `backend` is the column's id."""
 
-    model: str
-    backend: str
-    scenario: str
-    case: str
+    model: Id
+    backend: Id
+    scenario: Id
+    case: Id
 
     @property
     def id(self) -> str:

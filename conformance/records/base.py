@@ -10,11 +10,26 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, StringConstraints, TypeAdapter
 
 T = TypeVar("T")
+
+_IN_A_NAME = r"A-Za-z0-9_.+~=,@-"
+
+#: What names a run, a model, a column, a scenario or a case, and so becomes a folder's name.
+#: Checked wherever a record is read from a file, so that no name leads out of a run's folder.
+Id = Annotated[str, StringConstraints(pattern=rf"^[A-Za-z0-9_][{_IN_A_NAME}]*$", max_length=250)]
+
+#: A part of an id, or nothing.
+Label = Annotated[str, StringConstraints(pattern=rf"^[{_IN_A_NAME}]*$", max_length=250)]
+
+#: `scenario[model-backend-case]`.
+CellId = Annotated[
+    str,
+    StringConstraints(pattern=rf"^[A-Za-z0-9_][{_IN_A_NAME}]*\[[{_IN_A_NAME}]+\]$", max_length=999),
+]
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from conformance.records.asked import Column, Precision
-from conformance.records.base import record
+from conformance.records.base import CellId, Id, record
 from conformance.records.observed import Group
 
 SCHEMA = "conformance-results/3"
@@ -245,12 +245,12 @@ class CellResult:
     of what explains it.
     """
 
-    id: str
-    model: str
+    id: CellId
+    model: Id
     architecture: str
-    backend: str
-    scenario: str
-    case: str
+    backend: Id
+    scenario: Id
+    case: Id
     verdict: Verdict
     reason: str
     seconds: float
@@ -332,7 +332,7 @@ class Gap:
 
 @record()
 class ModelInfo:
-    id: str
+    id: Id
     architecture: str
     source: str
     digest: str
@@ -345,7 +345,7 @@ class ModelInfo:
 class ScenarioInfo:
     """What the report tells about a scenario: meaning (docstring) and both sources."""
 
-    id: str
+    id: Id
     meaning: str
     cases: tuple[str, ...]
     path: str
@@ -355,7 +355,7 @@ class ScenarioInfo:
 
 @record()
 class RunInfo:
-    id: str
+    id: Id
     started: str
     finished: str
     seconds: float

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from conformance.records.asked import Precision
-from conformance.records.base import record
+from conformance.records.base import Id, record
 
 
 class Status(StrEnum):
@@ -48,8 +48,8 @@ class Outcome:
 class Group:
     """What one worker said about itself: what it loaded and what it really was."""
 
-    model: str
-    backend: str
+    model: Id
+    backend: Id
     precision: Precision = Precision.BF16
     status: Status = Status.OK
     reason: str = ""

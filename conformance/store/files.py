@@ -60,6 +60,8 @@ def read_record(
         text = path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise unreadable(path, error) from error
     if upgrade is not None:
         text = _upgraded(text, upgrade)
     try:
@@ -77,11 +79,18 @@ def read_record(
 def _upgraded(text: bytes, upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> bytes:
     try:
         document = json.loads(text)
-    except ValueError:  # it is the reader's to say what is wrong
-        return text
-    if not isinstance(document, dict) or (new := upgrade(document)) is document:
-        return text
+        if not isinstance(document, dict) or (new := upgrade(document)) is document:
+            return text
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return text  # it is the reader's to say what is wrong
     return json.dumps(new).encode()
+
+
+def unreadable(path: Path, error: OSError) -> ConformanceError:
+    """What to say of a file that is there and cannot be read: a folder, or another user's."""
+    return ConformanceError(
+        f"cannot be read: {error.strerror}", path=path, remedy="it must be a file of yours"
+    )
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -31,10 +31,12 @@ from conformance.records import (
     Thresholds,
     record,
 )
+from conformance.records.base import Id
 from conformance.store.files import (
     read_record,
     read_tensors,
     safe,
+    unreadable,
     write_record,
     write_tensors,
     write_text,
@@ -59,7 +61,7 @@ _UNFINISHED = "unfinished"
 class RunPlan:
     """What was asked of a run, written before anything is started."""
 
-    run: str
+    run: Id
     started: str
     command: str
     models: tuple[Model, ...]
@@ -252,7 +254,9 @@ def read_results(path: Path) -> Results:
         loose = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise ConformanceError("there are no results", path=path, remedy=remedy) from error
-    except ValueError as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, RecursionError) as error:
         raise ConformanceError(f"is cut off: {error}", path=path, remedy=remedy) from error
     if not isinstance(loose, dict) or "footer" not in loose:
         raise ConformanceError("is incomplete: it has no footer", path=path, remedy=remedy)
@@ -275,8 +279,18 @@ def create_run(reports: Path, now: datetime) -> RunFolder:
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            continue
+            if reports.is_dir():
+                continue
+            raise unusable(reports, "it is no folder") from None
+        except OSError as error:
+            raise unusable(reports, error.strerror or "") from error
         return RunFolder(path)
+
+
+def unusable(reports: Path, why: str) -> ConformanceError:
+    return ConformanceError(
+        f"no run can be kept there: {why}", path=reports, remedy="name another folder: --reports"
+    )
 
 
 def point_latest(run: RunFolder) -> None:
@@ -289,7 +303,7 @@ def point_latest(run: RunFolder) -> None:
 def open_run(reports: Path, name: str = "latest") -> RunFolder:
     """A run by its name, or `latest`. Raises ConformanceError when there is none."""
     path = reports / name
-    if not path.is_dir():
+    if not name or not path.is_dir():
         raise ConformanceError(
             f"there is no run {name!r}", path=reports, remedy="start one: conformance run"
         )
