@@ -12,7 +12,7 @@ import typer
 from conformance import selection
 from conformance.bisect.parts import USUAL, Part
 from conformance.bisect.search import CONFIRM, Class
-from conformance.cli.options import REPORTS, Choice, Reports, Running, Without, err, out
+from conformance.cli.options import REPORTS, Choice, Reports, Running, Trust, Without, err, out
 from conformance.errors import ConformanceError, ExitCode
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def bisect(
     retry: Annotated[
         bool, typer.Option(help="With --resume: try again what was untestable.")
     ] = False,
+    trust: Trust = False,
     reports: Reports = REPORTS,
 ) -> None:
     """Find the version after which the selected cells are not what they were.
@@ -68,10 +69,14 @@ def bisect(
     `conformance bisect --resume latest`.
     """
     from conformance.bisect import state as states
-    from conformance.cli import bisecting
+    from conformance.bisect import trial
+    from conformance.cli import bisecting, selecting
 
     if resume:
         folder = states.find(reports, resume)
+        plan = trial.read_cells(folder)
+        if plan is not None and not trust:
+            selecting.check_trust(plan, folder.path, choice)
         if retry:
             bisecting.forget_untestable(folder)
     else:

@@ -17,6 +17,7 @@ from conformance.cli.options import (
     Expectations,
     Reports,
     Running,
+    Trust,
     out,
 )
 
@@ -32,6 +33,7 @@ def gate(
         typer.Option(min=0, help="Repetitions of what was unexpected; default: 2, stored run: 0."),
     ] = None,
     to: Annotated[Path | None, typer.Option(help="The files' folder; default: RUN/gate.")] = None,
+    trust: Trust = False,
     reports: Reports = REPORTS,
 ) -> None:
     """Say whether a run is as expected: every cell passes, or known.yaml says why not.
@@ -51,6 +53,8 @@ def gate(
     every = selection.every_cell(choice.manifest, choice.scenarios)
     if name:
         folder = selecting.open_run(reports, name)
+        if repeats and not trust:
+            selecting.check_trust(folder.plan(), folder.path, choice)
     else:
         gates.refuse_unmatched(known, every)
         folder = selecting.new_run(reports, choice, running)

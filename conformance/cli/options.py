@@ -88,6 +88,10 @@ Env = Annotated[
 Environments = Annotated[Path, typer.Option("--environments", help="The declared environments.")]
 Reports = Annotated[Path, typer.Option(help="Where runs are kept.")]
 Run = Annotated[str, typer.Argument(help="A run's name under reports/, or `latest`.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Execute what the run's plan names that is not from here."),
+]
 Expectations = Annotated[Path, typer.Option("--known", help="The expectations.")]
 Jobs = Annotated[
     int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from conformance.cli import selecting
-from conformance.cli.options import REPORTS, Choice, Reports, Running, out
+from conformance.cli.options import REPORTS, Choice, Reports, Running, Trust, out
 
 
 def run(
@@ -16,6 +16,7 @@ def run(
     resume: Annotated[
         str, typer.Option(help="Go on with this run (`latest`): finished cells are kept.")
     ] = "",
+    trust: Trust = False,
     reports: Reports = REPORTS,
 ) -> None:
     """Run the matrix: observe every cell, judge it, write the report.
@@ -36,7 +37,7 @@ def run(
     from conformance.report.terminal import summary
 
     if resume:
-        folder = selecting.open_run(reports, resume)
+        folder = selecting.to_resume(reports, resume, choice, trust=trust)
     else:
         folder = selecting.new_run(reports, choice, running)
     results, page = selecting.executed(folder, choice.scenarios, running)

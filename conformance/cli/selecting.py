@@ -16,7 +16,7 @@ from conformance.selection import Selected, expected, select
 if TYPE_CHECKING:
     from conformance.expectations import Known
     from conformance.records import Results
-    from conformance.store import RunFolder
+    from conformance.store import RunFolder, RunPlan
 
 
 def today() -> date:
@@ -78,6 +78,26 @@ def executed(
         err.print(f"interrupted; go on with: conformance {verb} --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     return finished.results, finished.page
+
+
+def to_resume(reports: Path, name: str, choice: Choice, *, trust: bool) -> RunFolder:
+    """A stored run whose plan is to be executed. Raises ConformanceError where that would execute
+    what neither the installation nor the command line names, unless there is `trust`.
+    """
+    folder = open_run(reports, name)
+    if not trust:
+        check_trust(folder.plan(), folder.path, choice)
+    err.print(f"going on with {folder.id}", highlight=False)
+    return folder
+
+
+def check_trust(plan: RunPlan, path: Path, choice: Choice) -> None:
+    from conformance import trust
+    from conformance.checkpoints import cache_folder
+
+    trust.check(
+        plan, path, scenarios=choice.scenarios, manifest=choice.manifest, cache=cache_folder()
+    )
 
 
 def open_run(reports: Path, name: str) -> RunFolder:

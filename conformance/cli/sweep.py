@@ -10,7 +10,7 @@ import typer
 from conformance import selection
 from conformance.cli import selecting
 from conformance.cli.environments import had
-from conformance.cli.options import REPORTS, Choice, Reports, Running, Without, err, out
+from conformance.cli.options import REPORTS, Choice, Reports, Running, Trust, Without, err, out
 from conformance.errors import ConformanceError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def sweep(
     resume: Annotated[
         str, typer.Option(help="Go on with this sweep (`latest`): finished cells are kept.")
     ] = "",
+    trust: Trust = False,
     reports: Reports = REPORTS,
 ) -> None:
     """Run the matrix on every combination of versions; write one page, versions × scenarios.
@@ -46,7 +47,7 @@ def sweep(
     from conformance import sweep as sweeps
 
     if resume:
-        folder = selecting.open_run(reports, resume)
+        folder = selecting.to_resume(reports, resume, choice, trust=trust)
         _have(sweeps.read(folder))
     else:
         versions = {
