@@ -10,7 +10,7 @@ from torch import Tensor
 from conformance.check import compare, failures
 from conformance.check.compare import Compared, Values
 from conformance.check.findings import Finding, findings
-from conformance.check.gather import HF, Asked, column
+from conformance.check.gather import BUILD, HF, Asked, column
 from conformance.check.source import UserFile
 from conformance.errors import ExitCode
 from conformance.records import (
@@ -114,6 +114,9 @@ class _Case:
         return self.run.observations(self.asked.model.id, backend, self.key)
 
     def checked(self) -> Checked:
+        built = self.run.group(self.asked.model.id, BUILD.id)
+        if built is not None and built.status is not Status.OK:
+            return self._say(Answer.INVALID, f"the model cannot be had: {built.reason}")
         truth = self._outcome(HF.id)
         if truth.status is not Status.OK:
             return self._not_on_transformers(truth)

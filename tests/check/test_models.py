@@ -1,0 +1,47 @@
+"""Which model a check is on, and which engines it can be compared with."""
+
+from pathlib import Path
+
+import pytest
+
+from conformance.check import models
+from conformance.errors import ConformanceError, ExitCode
+
+ROOT = Path(__file__).parent.parent.parent
+LISTED = ROOT / "models.yaml"
+
+
+def test_a_local_folder_is_taken_as_it_lies(tmp_path):
+    folder = tmp_path / "my model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "qwen2"}')
+    found = models.resolve(str(folder), tmp_path / "absent.yaml")
+    assert (found.id, found.architecture, found.sources[0].kind) == ("my-model", "qwen2", "path")
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path):
+    with pytest.raises(ConformanceError, match="no model that transformers can load"):
+        models.resolve(str(tmp_path), LISTED)
+
+
+def test_ids_of_the_manifest_come_before_a_hub():
+    assert models.resolve("llama", LISTED).sources[0].kind == "tiny"
+    hub = models.resolve("me/mine@abc", LISTED).sources[0]
+    assert (hub.kind, hub.repo, hub.revision) == ("hub", "me/mine", "abc")
+
+
+@pytest.mark.parametrize("name", ["lama", "./absent", "/absent/folder"])
+def test_no_such_model_is_bad_input(name):
+    with pytest.raises(ConformanceError, match="there is no model") as caught:
+        models.resolve(name, LISTED)
+    assert caught.value.code is ExitCode.BAD_INPUT
+
+
+def test_columns_are_named_by_their_stages():
+    [one, two] = models.columns(["vllm-pp2-tp2", "vllm"])
+    assert (one.id, one.pipeline, one.tensor) == ("vllm-pp2-tp2", 2, 2)
+    assert two.id == "vllm-pp1"
+    assert models.columns(["hf"]) == ()
+    assert [column.id for column in models.columns([])] == ["vllm-pp1"]
+    with pytest.raises(ConformanceError, match="cannot run on 'vllm-async'"):
+        models.columns(["vllm-async"])

@@ -1,0 +1,64 @@
+"""A user's function is called and its values are taken apart; what is no value is said."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from conformance.engines.user_trace import user_file
+
+
+def call(function, *prompts):
+    return user_file.call(function, None, prompts)
+
+
+def test_lists_are_steps_and_numbered_dicts_layers():
+    rows = torch.ones(2, 3)
+    found = call(lambda _: {"all": {4: rows}, "steps": [{"a b": rows}, {"a b": rows}], "n": 3})
+    assert sorted(found) == ["p0/s0/all.4", "p0/s0/n", "p0/s0/steps_a_b", "p0/s1/steps_a_b"]
+
+
+def test_a_prompt_is_a_call_and_prompts_are_one():
+    each = call(lambda model, prompt: {"length": len(prompt)}, "ab", "abc")
+    assert {name: int(value) for name, value in each.items()} == {
+        "p0/s0/length": 2,
+        "p1/s0/length": 3,
+    }
+    assert int(call(lambda model, prompts: {"n": len(prompts)}, "a", "b")["p0/s0/n"]) == 2
+
+
+def test_random_numbers_are_the_same_in_every_call():
+    def draw(_):
+        return {"x": torch.randn(3)}
+
+    assert torch.equal(call(draw)["p0/s0/x"], call(draw)["p0/s0/x"])
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "returned nothing"),
+        ([1], "returned a list"),
+        ({}, "empty mapping"),
+        ({"h": None}, "'h' is None"),
+        ({"h": object()}, "no tensor"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(value, words):
+    with pytest.raises(user_file.BadValue, match=words):
+        call(lambda _: value)
+
+
+def test_an_allocation_without_end_fails_in_its_process():
+    script = (
+        "import torch\n"
+        "from conformance.engines.user_trace import user_file\n"
+        "user_file.MEMORY_SHARE = 0.02\n"
+        "user_file.bound_memory()\n"
+        "kept = []\n"
+        "while len(kept) < 64:\n"
+        "    kept.append(torch.ones(1 << 26))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert ran.returncode == 1 and b"memory" in ran.stderr
