@@ -14,11 +14,11 @@ from pathlib import Path
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.errors import ConformanceError
 from conformance.jobs import FORCED, expected, launch, planned_jobs
-from conformance.records import Backend, Case, Cell, Column, Job, Model, Side
+from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision, Side
 from conformance.runner import Planned
 from conformance.scenario import Scenario
 from conformance.selftest.fault import MARK, Fault, Variant
-from conformance.store import RunFolder
+from conformance.store import RunFolder, gathered_in
 
 ENGINE = "conformance.selftest.engine:open_engine"
 #: The group of all faults of a model and backend that one engine load can run.
@@ -36,6 +36,20 @@ class FaultyColumn:
     @property
     def id(self) -> str:
         return f"{self.backend.id}{MARK}{self.variant.id}"
+
+    @property
+    def precision(self) -> Precision:
+        return self.variant.fault.precision
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder of what it gathers."""
+        return gathered_in(self.id, self.precision)
+
+    @property
+    def honest_folder(self) -> str:
+        """The name of the folder of what the column without the fault gathers."""
+        return gathered_in(self.backend.id, self.precision)
 
     def as_judged(self) -> Column:
         """The column as the judge sees it.
@@ -116,6 +130,7 @@ def jobs(
         scenarios,
         folder=folder,
         cache=cache,
+        precisions=tuple(Precision),
     )
     by_id = {one.id: one for one in planned}
     single: dict[str, Planned] = {}
@@ -123,14 +138,19 @@ def jobs(
     for column in faulty:
         if not column.variant.fault.alone:
             continue
-        name = f"{column.cells[0].model}:{column.id}"
+        name = f"{column.cells[0].model}:{column.folder}"
         one = replace(by_id[name], launch=launch(Column(column.backend)))
         if column.variant.fault.short:
             brief.append(replace(one, needs=()))
         else:
             single[name] = replace(one, make=_expecting(one.make, column.backend))
     shared = _shared_jobs(run, [one for one in faulty if not one.variant.fault.alone], by_id)
-    names = {f"{cell.model}:{one.id}" for one in faulty for cell in one.cells}
+    names = {
+        f"{cell.model}:{gathered_in(one.id, precision)}"
+        for one in faulty
+        for cell in one.cells
+        for precision in Precision
+    }
     long = [one for one in planned if one.id not in names]
     forced = [one for one in long if one.id.endswith(f":{FORCED.id}")]
     rest = [one for one in long if not one.id.endswith(f":{FORCED.id}")]
@@ -152,7 +172,9 @@ def _expecting(make: Callable[[], Job | None], backend: Backend) -> Callable[[],
 
     def made() -> Job | None:
         job = make()
-        return None if job is None else replace(job, expect=expected(backend, job.settings))
+        if job is None:
+            return None
+        return replace(job, expect=expected(backend, job.settings, job.precision))
 
     return made
 
@@ -160,13 +182,14 @@ def _expecting(make: Callable[[], Job | None], backend: Backend) -> Callable[[],
 def _shared_jobs(
     run: RunFolder, faulty: Sequence[FaultyColumn], by_id: Mapping[str, Planned]
 ) -> list[Planned]:
-    groups: dict[tuple[str, str], list[FaultyColumn]] = {}
+    groups: dict[tuple[str, str, Precision], list[FaultyColumn]] = {}
     for column in faulty:
-        groups.setdefault((column.cells[0].model, column.backend.id), []).append(column)
+        key = (column.cells[0].model, column.backend.id, column.precision)
+        groups.setdefault(key, []).append(column)
     found = []
-    for (model, backend), members in groups.items():
-        honest = by_id[f"{model}:{backend}"]
-        name = f"{backend}{MARK}{SHARED}"
+    for (model, backend, precision), members in groups.items():
+        honest = by_id[f"{model}:{gathered_in(backend, precision)}"]
+        name = gathered_in(f"{backend}{MARK}{SHARED}", precision)
         found.append(
             replace(
                 honest,
@@ -194,7 +217,7 @@ def _sharing(
         # What the engine does without nnsight, with the same fault: the judge blames by it.
         without = [key for key, case in honest.items() if case.scenario in WITHOUT_NNSIGHT]
         for column in members:
-            own = run.group_folder(job.model.id, column.id)
+            own = run.group_folder(job.model.id, column.folder)
             (own.path / "cells").mkdir(parents=True, exist_ok=True)
             _link(own.path / "group.json", target.path / "group.json")
             for key in (*(cell.key for cell in column.cells), *without):

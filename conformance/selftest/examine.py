@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from conformance.records import (
     Column,
     Judged,
     Model,
+    Precision,
     Side,
     Site,
     Thresholds,
@@ -40,11 +42,19 @@ def results(
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
 ) -> dict[str, CellResult]:
-    """The verdicts on a model's honest and faulty cells, as in any run."""
-    columns = (*map(Column, backends), *(one.as_judged() for one in faulty))
-    cells = [*honest, *(cell for one in faulty for cell in one.cells)]
-    cells = [cell for cell in cells if cell.model == model.id]
-    return verdicts.judge_model(run, model, columns, cells, scenarios, thresholds)
+    """The verdicts on a model's honest cells, as in any run, and on its faulty ones: each in the
+    precision that its fault is injected in, beside honest cells in the same.
+    """
+    plain = [cell for cell in honest if cell.model == model.id]
+    found: dict[str, CellResult] = {}
+    for precision in Precision:
+        those = [one for one in faulty if one.precision is precision]
+        cells = [*plain, *(cell for one in those for cell in one.cells if cell.model == model.id)]
+        columns = (*map(Column, backends), *(one.as_judged() for one in those))
+        judge = partial(verdicts.judge_model, run, model, columns, cells, scenarios, thresholds)
+        found |= judge((precision,))
+    judge = partial(verdicts.judge_model, run, model, tuple(map(Column, backends)), plain)
+    return found | judge(scenarios, thresholds, tuple(Precision))
 
 
 def rows(
@@ -126,8 +136,8 @@ def _size(
     there: on all tokens of a site or on any one of them. Common shifts and massive dimensions
     have bounds of their own; the sound judge says of the faulty cell what share it reached.
     """
-    mine = run.observations(cell.model, column.id, cell.key)
-    theirs = run.observations(cell.model, column.backend.id, cell.key)
+    mine = run.observations(cell.model, column.folder, cell.key)
+    theirs = run.observations(cell.model, column.honest_folder, cell.key)
     found = [
         share
         for one in honest.observations

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from conformance.errors import ConformanceError
-from conformance.records import Side, Verdict
+from conformance.records import Precision, Side, Verdict
 from conformance.scenario import position
 
 ALL = ("hf", "vllm-pp1", "vllm-pp2")
@@ -104,7 +104,8 @@ class Fault:
     diagnosis (none: no diagnosis is asked for). It is injected at each of `places` (a name
     of `conformance.scenario.position`, "" for everywhere) with each of `doses`. `silent`
     ones must not be flagged. `architectures` and `parts` are what a model must be and have.
-    `alone` asks for an engine load of its own, `options` are then the engine's.
+    `alone` asks for an engine load of its own, `options` are then the engine's. It is injected
+    in `precision`: in float32 but for what only bf16 can show.
     """
 
     id: str
@@ -123,6 +124,7 @@ class Fault:
     alone: bool = False
     short: bool = False
     quick: bool = False
+    precision: Precision = Precision.FLOAT32
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def variants(self) -> tuple[Variant, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from conformance.records import Side, Verdict
+from conformance.records import Precision, Side, Verdict
 from conformance.selftest.fault import Fault, Inexpressible, Moment, Point
 from conformance.selftest.faults.model import layer
 
@@ -58,6 +58,7 @@ FAULTS = (
         architectures=("llama",),
         silent=True,
         quick=True,
+        precision=Precision.BF16,
     ),
     Fault(
         id="eager-attention",

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.records import Side, Verdict
+from conformance.records import Precision, Side, Verdict
 from conformance.selftest.fault import ALL, VLLM, Fault, Inexpressible, Moment, Point
 from conformance.selftest.faults.shapes import float32, noisy
 
@@ -294,7 +294,12 @@ FAULTS = (
         places=("middle",),
     ),
     _fault(
-        "pp-dtype-read", in_float32, verdicts=frozenset({Verdict.DTYPE}), places=BOTH, quick=True
+        "pp-dtype-read",
+        in_float32,
+        verdicts=frozenset({Verdict.DTYPE}),
+        places=BOTH,
+        quick=True,
+        precision=Precision.BF16,
     ),
     _fault("not-finite", not_finite, verdicts=frozenset({Verdict.NONFINITE}), quick=True),
     _fault(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.records import Side, Verdict
+from conformance.records import Precision, Side, Verdict
 from conformance.selftest.fault import SKIPPED, STAGES, Fault, Moment, Point
 from conformance.selftest.faults.returned import Saved, short_list, sites
 from conformance.selftest.faults.shapes import float32, noisy
@@ -154,7 +154,13 @@ FAULTS = (
         places=("",),
         verdicts=frozenset({Verdict.MISSING}),
     ),
-    _fault("pp-dtype", guessed_dtype, verdicts=frozenset({Verdict.DTYPE}), quick=True),
+    _fault(
+        "pp-dtype",
+        guessed_dtype,
+        verdicts=frozenset({Verdict.DTYPE}),
+        quick=True,
+        precision=Precision.BF16,
+    ),
     _fault(
         "pp-rows",
         one_row,
