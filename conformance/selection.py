@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 MANIFEST = Path("models.yaml")
 SCENARIOS = Path("scenarios")
 ENVIRONMENTS = Path("environments.yaml")
-CALIBRATION = Path("calibration.json")
 KNOWN = Path("known.yaml")
 
 
