@@ -23,6 +23,12 @@ REFUSALS = (
     "can be read and written from any stage",
     # vLLM's answer to an extraction from a model that does not hand its states out.
     "Model does not support EAGLE3 interface",
+    # Answers to float32: of vLLM's linear attention on a CPU, of its choice among attention
+    # backends, of FlashAttention, and of FlexAttention to a soft cap.
+    "requires BF16",
+    "dtype not supported",
+    "only support fp16 and bf16",
+    "does not support logits soft cap",
 )
 
 
