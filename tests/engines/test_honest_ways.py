@@ -1,4 +1,4 @@
-"""Every way of the ensemble computes the same thing: only rounding, and ties, tell them apart."""
+"""Every way of the ensemble computes the same thing: only rounding tells them apart."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from conformance.engines.reference.ensemble import (  # noqa: E402
-    EAGER_ENSEMBLE,
     Member,
-    Ties,
+    members,
     split_reductions,
-    with_ties,
 )
 from conformance.engines.reference.experts import in_halves, is_experts, rounded_once  # noqa: E402
 from conformance.engines.reference.fused import fused, rms_norm  # noqa: E402
-from conformance.engines.reference.model import Changes, ReferenceModel, Run  # noqa: E402
+from conformance.engines.reference.model import ReferenceModel  # noqa: E402
 from conformance.engines.reference.patched_forward import exchanged  # noqa: E402
-from conformance.engines.reference.routing import inputs, noise, other_side, routers  # noqa: E402
+from conformance.engines.reference.routing import routers  # noqa: E402
+from conformance.generated_tokens import in_precision  # noqa: E402
+from conformance.judge.reference import FEWEST_MEMBERS  # noqa: E402
+from conformance.records import Precision  # noqa: E402
 
 SIZES: dict[str, dict[str, Any]] = {
     "mixtral": {"intermediate_size": 24, "num_local_experts": 4, "num_key_value_heads": 2},
@@ -148,63 +149,10 @@ def test_a_norm_of_another_formula_is_left_alone() -> None:
     assert rms_norm(OddRMSNorm()) is None
 
 
-def choices(model: Any, tokens: torch.Tensor, size: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which experts the first router chooses for these rows, as it is and on the other side."""
-    [first, *_] = routers(model)
-    sizes = [size] * len(routers(model))
-    with torch.inference_mode():
-        own = ids(first(tokens))
-        with other_side(model, sizes):
-            other = ids(first(tokens))
-    return own, other
+EAGER = [member for member in members(sdpa=False) if member.dtype is torch.bfloat16]
 
 
-def ids(output: Any) -> torch.Tensor:
-    [found] = [part for part in output if not part.is_floating_point()]
-    return found.sort(-1).values
-
-
-def test_only_ties_are_decided_otherwise(model: Any) -> None:
-    """Rows where the second and third expert are almost equal, and rows where they are not."""
-    [first, *_] = routers(model)
-    bias = getattr(first, "bias", None)
-    if bias is not None:
-        bias.data.zero_()
-    rows = torch.randn(3000, 32)
-    scores = (rows @ first.weight.T).sort(-1, descending=True).values
-    margin = (scores[:, 1] - scores[:, 2]).detach()
-    own, other = choices(model, rows, 0.01)
-    changed = (own != other).any(-1)
-    assert changed[margin < 0.005].float().mean() > 0.9
-    assert not changed[margin > 1].any()
-    assert changed.any()
-    assert not changed.all()
-
-
-def test_without_noise_nothing_is_a_tie(model: Any) -> None:
-    truth = logits(model)
-    with other_side(model, [0.0] * len(routers(model))):
-        assert torch.equal(logits(model), truth)
-
-
-def test_the_noise_of_a_router_is_that_of_its_input(model: Any) -> None:
-    truth = inputs(model, lambda: logits(model))
-    assert [each.shape for each in truth] == [(8, 32)] * 2
-    assert noise(truth, truth) == (0.0, 0.0)
-    off = [each * 1.25 for each in truth]
-    assert noise(truth, off) == pytest.approx((0.25, 0.25))
-
-
-def test_a_router_keeps_its_side_where_it_is_told_to(model: Any) -> None:
-    rows = torch.randn(3000, 32)
-    [first, *_] = routers(model)
-    own, other = choices(model, rows, 0.01)
-    assert not torch.equal(own, other)
-    with other_side(model, [0.01] * len(routers(model)), lambda _: False):
-        assert torch.equal(ids(first(rows)), own)
-
-
-@pytest.mark.parametrize("member", EAGER_ENSEMBLE, ids=lambda member: member.name)
+@pytest.mark.parametrize("member", EAGER, ids=lambda member: member.name)
 def test_a_router_is_given_something_else_and_its_experts_are_not(
     model: Any, member: Member
 ) -> None:
@@ -223,43 +171,12 @@ def test_a_router_is_given_something_else_and_its_experts_are_not(
     assert torch.equal(reference.run(prompt).stream[0][1], clean.stream[0][1])
 
 
-def test_half_of_the_ensemble_takes_the_other_side() -> None:
-    whole = with_ties(EAGER_ENSEMBLE)
-    assert len({member.name for member in whole}) == len(whole) >= 8
-    assert sum(member.ties is not Ties.KEPT for member in whole) * 2 == len(whole)
-
-
-@pytest.mark.parametrize(
-    ("ties", "sides"),
-    [
-        (Ties.OTHER, {"": True, "clean": True, "until": True, "after": True, "step": True}),
-        (
-            Ties.OTHER_AFTER_WRITE,
-            {"": True, "clean": False, "until": False, "after": True, "step": True},
-        ),
-        (
-            Ties.OTHER_UNTIL_WRITE,
-            {"": True, "clean": True, "until": True, "after": False, "step": False},
-        ),
-    ],
-)
-def test_after_a_write_the_two_runs_may_be_on_different_sides(
-    model: Any, ties: Ties, sides: dict[str, bool]
-) -> None:
-    """Without a twin, in its clean run, up to the write, after it, and in a later step."""
-    member = replace(EAGER_ENSEMBLE[0], ties=ties)
-    reference = ReferenceModel(model, None, member, "model.layers", ())
-    first, second = routers(model)
-    write = Changes({0: lambda stream, _: stream})
-
-    def taken(twin: str, changes: Changes, router: Any, steps: int = 1) -> bool:
-        reference.twin = twin
-        return reference._takes_other_side(Run(stream=[{}] * steps), changes, router)
-
-    assert {
-        "": taken("", Changes(), second),
-        "clean": taken("clean", Changes(), second),
-        "until": taken("edited", write, first),
-        "after": taken("edited", write, second),
-        "step": taken("edited", write, first, steps=2),
-    } == sides
+def test_every_precision_is_computed_in_several_ways() -> None:
+    for sdpa in (True, False):
+        found = members(sdpa=sdpa)
+        for precision in Precision:
+            ways = [one for one in found if in_precision(one.name, precision)]
+            assert len(ways) >= FEWEST_MEMBERS[precision]
+            assert {one.dtype for one in ways} == {getattr(torch, precision.dtype)}
+            assert len({replace(one, name="") for one in ways}) == len(ways)
+        assert sdpa or {one.attention for one in found} == {"eager"}

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from conformance.builtin.probe import PROBE
+from conformance.engines import Refused
 from conformance.engines.lm import TracedModel
 from conformance.engines.parts import TracedLayer, find_parts
 from conformance.engines.probe_failure import probed, stop_at
@@ -30,7 +31,7 @@ from conformance.engines.vllm.relay import relay_needed
 from conformance.engines.vllm.trace_scope import trace_scope
 from conformance.engines.vllm.worker_rpc import unpacked
 from conformance.engines.watching import Streams
-from conformance.records import Backend, Case, Group, Job, Status
+from conformance.records import Backend, Case, Group, Job, Precision, Status
 from conformance.scenario import Scenario
 
 #: Room for the longest prompt and generation of any scenario, in tokens.
@@ -272,6 +273,10 @@ class VLLMEngine:
         )
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
+        # An engine that refuses float32 computes nothing in it by itself either.
+        error = self.obstacle.error if self.obstacle else None
+        if isinstance(error, Refused) and self.job.precision is Precision.FLOAT32:
+            raise error
         stop_at(self.obstacle, scenario)
         try:
             return observe(self.lm, scenario, case)
