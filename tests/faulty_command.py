@@ -95,7 +95,7 @@ def workplace(folder: Path, *columns: str, options: Mapping[str, Any] | None = N
 def _fake() -> None:
     """In this process: the reference is a fake, and no zygote imports transformers."""
     cast(dict[str, str], engines.ENGINES)["reference"] = "tests.faulty:Refuses"
-    cast(dict[str, str], engines._PRELOAD)["reference"] = ""
+    cast(dict[str, str], engines.PRELOAD)["reference"] = ""
 
 
 if __name__ == "__main__":

