@@ -58,7 +58,7 @@ def repro(
 
     folder = selecting.open_run(reports, name)
     results = folder.results()
-    result = terminal.find(results, cell)
+    result = script.shareable(terminal.find(results, cell))
     scenario = _scenario(results, result, scenarios)
     model, column = _of(folder.plan(), result)
     if not trust:

