@@ -76,7 +76,7 @@ def text(
         + ", ".join(f"{plain(name)} {plain(version)}" for name, version in versions.items())
         + f", on {plain(', '.join(results.environment.devices) or results.environment.device)}.",
         *_section("What was done", _done(cell, model, column, scenario)),
-        *_section("What was expected", _expected(results, truth)),
+        *_section("What was expected", _expected(results, cell, truth)),
         *_section("What was seen", _seen(results, cell)),
         *_section("Who confirms it", _confirmed(results, cell)),
         *_section("Where else", _elsewhere(results, cell)),
@@ -134,13 +134,13 @@ def _done(
     yield f"- engine: {', '.join([engine, *more])} (`{_code(column.id)}`)"
 
 
-def _expected(results: Results, truth: Group | None) -> Iterator[str]:
-    limits = results.environment.thresholds
+def _expected(results: Results, cell: CellResult, truth: Group | None) -> Iterator[str]:
+    limits = results.environment.thresholds.of(cell.precision)
     yield (
         "The values of transformers' own modelling code, read and written with plain forward "
-        "hooks in float32 (the script's second function), up to the noise of honest bf16 runs of "
-        f"the same: {number(limits.k_med)} times it at the median token, {number(limits.k_max)} "
-        "times at the worst."
+        "hooks in float32 (the script's second function), up to the noise of honest "
+        f"{cell.precision} runs of the same: {number(limits.k_med)} times it at the median token, "
+        f"{number(limits.k_max)} times at the worst."
     )
     members = truth.identity.get("members") if truth else None
     apart = truth.identity.get("float32_disagreement") if truth else None

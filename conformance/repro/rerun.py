@@ -34,6 +34,7 @@ from conformance.records import (
     CellResult,
     Column,
     Model,
+    Precision,
     Source,
     Thresholds,
     Verdict,
@@ -47,7 +48,6 @@ from conformance.verdicts.models import judge_models
 
 #: The names of a script's literals: what was recorded, and the files beside the scenario's.
 RECORDED, BESIDE = "RECORDED", "BESIDE"
-_WRONG_VALUES = frozenset({Verdict.WRONG, Verdict.DRIFT})
 _SHOWN = 12
 
 
@@ -57,7 +57,8 @@ class Recorded:
 
     `columns` are the cell's own and, where that has several pipeline stages, the one that
     differs from it in having one. `checkpoint` is the digest of the weights, `versions` are
-    those that the engine had, `run` names the run.
+    those that the engine had, `run` names the run. The cell runs in the `precision` whose
+    verdict this is.
     """
 
     run: str
@@ -68,8 +69,9 @@ class Recorded:
     model: Model
     columns: tuple[Column, ...]
     checkpoint: str
-    thresholds: Thresholds
     versions: Mapping[str, str]
+    precision: Precision = Precision.BF16
+    thresholds: Thresholds = Thresholds()
 
 
 @dataclass(frozen=True)
@@ -186,10 +188,18 @@ def gathered(script: Script, folder: Path) -> tuple[CellResult, str]:
         thresholds=recorded.thresholds,
         scenarios=str(scenarios),
         jobs=2,
+        precisions=(recorded.precision,),
     )
     run.write_plan(plan)
     planned = planned_jobs(
-        run, plan.models, plan.columns, cells, known, folder=scenarios, cache=cache_folder()
+        run,
+        plan.models,
+        plan.columns,
+        cells,
+        known,
+        folder=scenarios,
+        cache=cache_folder(),
+        precisions=plan.precisions,
     )
     summary = runner.run(planned, logs=run.path / "zygotes", jobs=plan.jobs, on_event=_tell)
     if summary.interrupted:
@@ -252,8 +262,6 @@ def _report(recorded: Recorded, result: CellResult) -> int:
 
 def same_failure(result: CellResult, recorded: Recorded) -> bool:
     """Is this the failure that was recorded? What ended in words must end in the same ones."""
-    if {result.verdict, recorded.verdict} <= _WRONG_VALUES:
-        return True
     if result.verdict in {Verdict.ERROR, Verdict.UNSUPPORTED}:
         alike = _alike(result.reason) == _alike(recorded.reason)
         return result.verdict is recorded.verdict and alike

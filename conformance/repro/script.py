@@ -78,14 +78,15 @@ def recorded(results: Results, cell: CellResult, model: Model, column: Column) -
     return Recorded(
         run=results.run.id,
         cell=Cell(cell.model, cell.backend, cell.scenario, cell.case),
-        verdict=cell.verdict,
+        verdict=cell.decided or cell.verdict,
         reason=cell.reason,
         device=_device(results, group),
         model=model,
         columns=(column, *([single] if single else [])),
         checkpoint=info.digest if info else "",
-        thresholds=results.environment.thresholds,
         versions=group.versions or results.environment.versions,
+        precision=cell.precision,
+        thresholds=results.environment.thresholds,
     )
 
 
@@ -204,7 +205,9 @@ def _header(cell: CellResult, known: Recorded, file: str, imports: Sequence[str]
         yield from _comment(shlex.join(column.requirements))
         yield "#"
     versions = ", ".join(f"{name} {version}" for name, version in known.versions.items())
-    yield from _comment(f"Recorded in run {known.run} on {known.device}, with {versions}:")
+    yield from _comment(
+        f"Recorded in run {known.run} in {known.precision} on {known.device}, with {versions}:"
+    )
     yield from _comment(f"{cell.verdict.value}: {cell.reason}")
     yield from _comment(cell.diagnosis)
     yield from _comment(f"at fault: {cell.attribution}" if cell.attribution else "")

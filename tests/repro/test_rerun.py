@@ -81,7 +81,7 @@ def test_an_error_of_ours_is_no_failure_of_the_cell(
 @pytest.mark.parametrize(
     ("then", "now", "same"),
     [
-        ((Verdict.WRONG, "a"), (Verdict.DRIFT, "b"), True),
+        ((Verdict.WRONG, "a"), (Verdict.WRONG, "b"), True),
         ((Verdict.WRONG, "a"), (Verdict.DROPPED, "a"), False),
         ((Verdict.ERROR, "E: 3 of 0x1f\nx"), (Verdict.ERROR, "E: 4 of 0x2a\ny"), True),
         ((Verdict.ERROR, "E: this"), (Verdict.ERROR, "E: that"), False),
