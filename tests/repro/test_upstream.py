@@ -1,0 +1,30 @@
+"""The texts for upstream that are in the repository: each with its script, which can be read."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.repro import rerun
+from tests import ours
+from tests.repro.conftest import ROOT
+
+FOLDER = ROOT / "docs" / "upstream"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_of_a_scenario_as_it_is_now_and_stands_in_its_text(name: str) -> None:
+    path = FOLDER / f"{name}.py"
+    read = rerun.read(path)
+    info = ours.scenarios()[read.recorded.cell.scenario].info()
+    assert info.trace_source in read.scenario
+    assert info.reference_source in read.scenario
+    text = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert path.read_text(encoding="utf-8").rstrip() in text
+
+
+def test_the_index_names_every_text() -> None:
+    index = (FOLDER / "README.md").read_text(encoding="utf-8")
+    texts = {path.stem for path in FOLDER.glob("*.md")} - {"README"}
+    assert texts == {*SCRIPTS}
+    assert all(f"({name}.md)" in index and f"({name}.py)" in index for name in SCRIPTS)
