@@ -109,6 +109,9 @@ def _main(file: Path, arguments: Sequence[str] | None) -> int:
     recorded = placed(script.recorded, options.checkpoint, options.python)
     with tempfile.TemporaryDirectory(prefix="conformance-repro-") as temporary:
         result, digest = gathered(replace(script, recorded=recorded), Path(temporary))
+    if not digest:
+        _say(f"NOT RUN: the truth could not be computed: {result.reason}")
+        return 2
     _changes(recorded, digest)
     return _report(recorded, result)
 
@@ -164,7 +167,8 @@ def placed(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> 
 
 
 def gathered(script: Script, folder: Path) -> tuple[CellResult, str]:
-    """The cell judged, and the digest of the weights. All is computed anew, in `folder`.
+    """The cell judged, and the digest of the weights, "" where the truth could not be computed.
+    All is computed anew, in `folder`.
 
     Raises ConformanceError for a scenario that has no such case, KeyboardInterrupt when the
     gathering was interrupted.
@@ -229,7 +233,7 @@ def _changes(recorded: Recorded, digest: str) -> None:
         if now.get(name) != was:
             _say(f"{name} is {now.get(name, 'not installed')}, was {was}")
     if digest != recorded.checkpoint:
-        _say(f"the checkpoint is {digest or 'not known'}, was {recorded.checkpoint}")
+        _say(f"the checkpoint is {digest}, was {recorded.checkpoint}")
 
 
 def _report(recorded: Recorded, result: CellResult) -> int:

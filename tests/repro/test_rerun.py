@@ -66,6 +66,16 @@ def test_what_has_changed_since_is_said(
     assert "the checkpoint is another, was abcdef" in output
 
 
+def test_without_a_truth_there_is_no_answer(
+    path: Path, failed: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cell says then that the reference did not run: no failure of its own."""
+    result = replace(failed.cell, verdict=Verdict.ERROR, reason="its reference failed")
+    monkeypatch.setattr(rerun, "gathered", lambda *_: (result, ""))
+    assert rerun.main(path, []) == 2
+    assert "NOT RUN: the truth could not be computed" in capsys.readouterr().out
+
+
 def test_an_error_of_ours_is_no_failure_of_the_cell(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
