@@ -84,7 +84,9 @@ class Limits:
     Up to `k_med` (the median over tokens) and `k_max` (any one token) a value is a match, up to
     `far_med` and `far_max` it drifts, beyond them it is wrong. A gain is 1 within
     `gain_tolerance` (of the effect) or `gain_sigmas` of its own noise, and says nothing where
-    that is more than `gain_room`; off-axis likewise within `off_axis`. `leak` is what a row
+    that is more than `gain_room`; off-axis likewise within `off_axis`. `single` is what a single
+    number (a massive activation, a row's common shift) may be off by: a few honest runs show the
+    error of one number less surely than that of a row. `leak` is what a row
     that nothing is written to may change by (one engine, so a rounding or two), `margin` how
     far below the best a chosen token's logit may lie.
     """
@@ -97,6 +99,7 @@ class Limits:
     gain_sigmas: float
     gain_room: float
     off_axis: float
+    single: float
     leak: float
     margin: float
 
@@ -111,6 +114,7 @@ FLOAT32_LIMITS = Limits(
     gain_sigmas=100.0,
     gain_room=0.5,
     off_axis=2.0**-12,
+    single=1000.0,
     leak=10.0,
     margin=100.0,
 )
@@ -124,6 +128,7 @@ BF16_LIMITS = Limits(
     gain_sigmas=8.0,
     gain_room=0.5,
     off_axis=0.5,
+    single=16.0,
     leak=16.0,
     margin=8.0,
 )

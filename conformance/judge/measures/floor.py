@@ -237,7 +237,7 @@ def far_limits(tokens: int, honest: Floor, limits: Limits) -> tuple[float, float
 def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, float]:
     """The worst massive dimension: its share of what is allowed, and its error in ulps.
 
-    Allowed is `far_max` times the ensemble's own error: where a massive activation
+    Allowed is `single` times the ensemble's own error: where a massive activation
     arises, honest implementations differ several times more on it than elsewhere.
     """
     if honest.ulps is None:
@@ -245,7 +245,7 @@ def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, f
     massive = ~honest.bulk
     truth = honest.truth[massive]
     off = (candidate[massive] - truth).abs() / metrics.ulp(truth, honest.precision)
-    share = off / (limits.far_max * honest.ulps)
+    share = off / (limits.single * honest.ulps)
     return float(share.max()), float(off.max())
 
 
@@ -259,7 +259,7 @@ def _shift(candidate: Tensor, honest: Floor, limits: Limits) -> float:
         return 0.0
     off = (candidate.mean(dim=-1) - honest.shift).abs()
     each = honest.noise / math.sqrt(candidate.shape[-1])
-    allowed = limits.far_max * torch.maximum(honest.shift_noise, each)
+    allowed = limits.single * torch.maximum(honest.shift_noise, each)
     return float(metrics.ratio(off, allowed).max())
 
 
