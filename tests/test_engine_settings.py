@@ -40,15 +40,15 @@ def test_cells_that_ask_nothing_are_the_main_group_whatever_their_order():
     main, *others = split(VLLM, (SMALL, PLAIN, KEPT), SCENARIOS)
     assert (main.settings, main.cells) == ({}, (PLAIN,))
     assert {one.cells for one in others} == {(SMALL,), (KEPT,)}
-    assert main.folder(VLLM, main) == "vllm-pp1"
-    names = {one.folder(VLLM, main) for one in others}
+    assert main.folder(VLLM.id, main) == "vllm-pp1"
+    names = {one.folder(VLLM.id, main) for one in others}
     assert names == {"vllm-pp1~prefix_cache-true", "vllm-pp1~block_tokens-32~blocks-6"}
 
 
 def test_where_all_cells_ask_the_same_the_column_itself_has_these_settings():
     [only] = split(VLLM, (KEPT,), SCENARIOS)
     assert only.settings == {"prefix_cache": True}
-    assert only.folder(VLLM, only) == "vllm-pp1"
+    assert only.folder(VLLM.id, only) == "vllm-pp1"
 
 
 def test_an_engine_without_such_settings_is_loaded_once():
@@ -71,13 +71,13 @@ def test_the_engine_must_prove_the_settings_that_were_asked_for():
 
 def test_what_another_load_observed_is_found_in_the_cells_own_column(tmp_path: Path):
     run = RunFolder(tmp_path)
-    main, group = Group(cells=(PLAIN,)), Group({"prefix_cache": True}, (KEPT,))
+    group = Group({"prefix_cache": True}, (KEPT,))
     [case] = SCENARIOS["kept"].expand(4)
     folder = run.group_folder("llama", "vllm-pp1").path
     model = Model("llama", "llama", ())
     job = Job("vllm", model, VLLM, tmp_path, folder, tmp_path, cases=(case,))
-    moved = apart(run, job, group, main)
-    assert apart(run, job, group, main) == moved, "a resumed run finds its links"
+    moved = apart(run, job, group, VLLM.id)
+    assert apart(run, job, group, VLLM.id) == moved, "a resumed run finds its links"
     assert moved.folder == run.group_folder("llama", "vllm-pp1~prefix_cache-true").path
     there = run.group_folder("llama", "vllm-pp1~prefix_cache-true")
     there.write_cell(case.key, Outcome(Status.OK), {})

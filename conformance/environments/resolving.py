@@ -29,6 +29,7 @@ NEEDS = (
     "nnsight",
     "numpy",
     "platformdirs",
+    "packaging",
     "psutil",
     "pydantic",
     "safetensors",

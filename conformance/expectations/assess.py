@@ -68,7 +68,9 @@ class Assessed:
 
 def where_of(results: Results) -> dict[tuple[str, str], Where]:
     """What every group ran with; one whose worker never came up, with what the parent has."""
-    groups = {(group.model, group.backend): group for group in results.groups}
+    # In bf16, where there is one: an engine that refuses float32 says nothing of itself in it.
+    ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
+    groups = {(group.model, group.backend): group for group in ordered}
     environments = {c.id: c.environment or c.interpreter for c in results.columns}
     here = results.environment
     architectures = {(cell.model, cell.backend): cell.architecture for cell in results.cells}

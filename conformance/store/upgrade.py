@@ -19,8 +19,7 @@ def upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if not (_CALIBRATED | {"backends", "backend"}) & document.keys():
         return document
     new = {key: value for key, value in document.items() if key not in _CALIBRATED}
-    if "float32" not in new.get("thresholds", {"float32": {}}):
-        new.pop("thresholds")
+    new.pop("thresholds", None)
     if "backends" in new:
         new["columns"] = [_column(entry) for entry in new.pop("backends")]
     if "backend" in new:

@@ -12,7 +12,7 @@ from rich.console import Console
 from conformance.diff import Kind, compare, document, headline
 from conformance.diff.columns import by_backend
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import Gain, Judged, Thresholds, Verdict, to_json
+from conformance.records import Gain, Judged, Thresholds, Verdict, to_json, widened
 from conformance.report.render import markdown, page, terminal
 from tests.known_runs import CELLS, cell, group, results
 
@@ -101,9 +101,9 @@ def passing(**numbers):
 
 def left(name, fraction):
     """The number that leaves so much of its threshold."""
-    threshold = {"q_med": LIMITS.k_med, "q_max": LIMITS.k_max}.get(name)
+    threshold = {"q_med": LIMITS.bf16.far_med, "q_max": LIMITS.bf16.far_max}.get(name)
     if threshold is None:
-        return {name: 1 + (1 - fraction) * LIMITS.gain_tolerance}
+        return {name: 1 + (1 - fraction) * LIMITS.bf16.gain_tolerance}
     return {name: (1 - fraction) * threshold}
 
 
@@ -134,7 +134,9 @@ def test_a_gain_that_is_too_noisy_to_be_judged_is_not_told():
     def noisy(g):
         return run(
             Verdict.MATCH,
-            observations=(replace(judged(q_max=0.1), gain=Gain(g, 0.0, 2 * LIMITS.power)),),
+            observations=(
+                replace(judged(q_max=0.1), gain=Gain(g, 0.0, 2 * LIMITS.bf16.gain_room)),
+            ),
         )
 
     assert kinds(noisy(1.0), noisy(1.79)) == []
@@ -142,7 +144,7 @@ def test_a_gain_that_is_too_noisy_to_be_judged_is_not_told():
 
 def test_other_thresholds_alone_shrink_no_margin():
     before = passing(q_max=1.0)
-    tight = replace(before.environment, thresholds=replace(LIMITS, k_max=1.05))
+    tight = replace(before.environment, thresholds=widened(LIMITS, 2.0))
     found = compare(before, replace(before, environment=tight))
     assert not found.changes
     assert any("thresholds" in note for note in found.notes)

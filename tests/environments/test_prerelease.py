@@ -97,7 +97,7 @@ def test_a_pre_release_is_built_gated_and_compared(wheels, cache, tmp_path, shel
     code, text = shell("gate", "after", *known)
     assert code == 1
     # Only what the pre-release broke: the entry is of released versions, and none is stale.
-    assert "1 unexpected, 1 of 2 cells pass" in text and "stale" not in text
+    assert "1 unexpected in 1 model. 1 cell as expected" in text and "stale" not in text
     assert "nnsight 0.8.2.dev1" in text and new.id in text
     code, text = shell("diff", "before", "after")
     assert code == 1

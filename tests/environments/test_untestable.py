@@ -31,6 +31,7 @@ def test_its_cells_are_untestable_with_the_reason_and_no_engine_is_asked_for(tmp
     assert jobs == []
     group = run.group("llama", GONE.id)
     assert group.status is Status.UNTESTABLE
+    run.finish()
     results = execution.judge(run, ours.scenarios(), Thresholds())
     assert [cell.verdict for cell in results.cells] == [Verdict.UNTESTABLE] * 2
     assert {cell.reason for cell in results.cells} == {"cannot be resolved: no torch"}
@@ -38,7 +39,9 @@ def test_its_cells_are_untestable_with_the_reason_and_no_engine_is_asked_for(tmp
 
 
 def test_the_gate_does_not_take_it_for_a_pass_unless_it_is_expected(tmp_path):
-    results = execution.judge(begun(tmp_path), ours.scenarios(), Thresholds())
+    run = begun(tmp_path)
+    run.finish()
+    results = execution.judge(run, ours.scenarios(), Thresholds())
     today = dt.date(2026, 11, 21)
     found = assess(results, expectations.Known(), today)
     assert {one.finding for one in found} == {Finding.UNEXPECTED}
