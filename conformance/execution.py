@@ -42,6 +42,7 @@ from conformance.store import (
     RunFolder,
     RunPlan,
     create_run,
+    gathered_in,
     installed,
     point_latest,
 )
@@ -93,18 +94,22 @@ def begin(
     point_latest(run)
     for column in columns:
         if column.untestable:
-            _give_up(run, column, [cell for cell in cells if cell.backend == column.id])
+            _give_up(run, column, [cell for cell in cells if cell.backend == column.id], precisions)
     return run
 
 
-def _give_up(run: RunFolder, column: Column, cells: Sequence[Cell]) -> None:
+def _give_up(
+    run: RunFolder, column: Column, cells: Sequence[Cell], precisions: Sequence[Precision]
+) -> None:
     """The cells of a column that has no environment say why."""
     outcome = Outcome(Status.UNTESTABLE, reason=column.untestable)
-    for cell in cells:
-        run.write_cell(cell.model, cell.backend, cell.key, outcome, {})
-    for model in dict.fromkeys(cell.model for cell in cells):
-        group = Group(model, column.id, status=outcome.status, reason=outcome.reason)
-        run.group_folder(model, column.id).write_group(group)
+    for precision in precisions:
+        folder = gathered_in(column.id, precision)
+        for cell in cells:
+            run.write_cell(cell.model, folder, cell.key, outcome, {})
+        for model in dict.fromkeys(cell.model for cell in cells):
+            group = Group(model, column.id, precision, outcome.status, outcome.reason)
+            run.group_folder(model, folder).write_group(group)
 
 
 def execute(
