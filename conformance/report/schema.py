@@ -45,6 +45,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "architecture": "The transformers `model_type`.",
         "source": "Where the weights came from.",
         "digest": "Of the checkpoint.",
+        "truth": "Who confirms its float32 truth; null where nobody was asked.",
         "layers": "Number of decoder layers.",
         "width": "Width of the residual stream.",
     },
@@ -180,6 +181,13 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "detail": "An error's full text.",
         "harness": "Whether the harness itself failed.",
         "diagnosis": "What explains the data.",
+    },
+    "Confirmation": {
+        "witness": "Whether a second implementation confirms the truth.",
+        "words": "By whom, and how closely.",
+        "distance": "Of its log-probabilities from the truth, relative.",
+        "floor": "The same between transformers' own ways.",
+        "prompts": "Over how many prompts.",
     },
     "Gap": {
         "reason": "The cause.",

@@ -82,7 +82,7 @@ def test_since_which_layer_by_how_much_whose_fault_and_how_to_rerun(
     assert "the first is 2" in plot
     assert page.locator("#cell .figures svg .bound").count() >= 1
 
-    size = re.search(r"The worst value is ([\d.]+)× the noise floor at \S+; 2× is allowed", said)
+    size = re.search(r"The worst value is ([\d.]+)× the noise floor at \S+; 16× is allowed", said)
     assert size and float(size.group(1)) == pytest.approx(cell.worst_ratio or 0, rel=0.01)
     affected = page.locator("#cell svg.prompts").get_attribute("aria-label") or ""
     assert "edited run, prompt 0: 5 of 5 token columns beyond the limit" in affected

@@ -33,7 +33,7 @@ def test_a_wrong_cell_says_from_which_layer_and_how_far(results: Results) -> Non
     text = said(results, first(results, Verdict.WRONG))
     assert "The first layer that is off is 2 (edited/p0/s0/stream.2)" in text
     assert "on pipeline stage 1 of 2" in text
-    assert "2× is allowed" in text
+    assert "16× is allowed" in text
     assert "match on hf, match on vllm-pp1" in text
 
 
