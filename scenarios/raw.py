@@ -34,7 +34,7 @@ def rows(value, way):
     """[tokens, width] of a layer's output, read in this way; None where it cannot be."""
     try:
         value = WAYS[way](value)
-    except (IndexError, TypeError):
+    except (IndexError, TypeError, RuntimeError):  # no such part, or parts of other shapes
         return None
     if not isinstance(value, torch.Tensor):
         return None

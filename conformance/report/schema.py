@@ -166,6 +166,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "gain_sigmas": "The same in standard deviations of the honest runs' gain.",
         "gain_room": "Where the room for a gain is larger than this, the gain says nothing.",
         "off_axis": "Most of a write's effect that may point elsewhere, relative.",
+        "single": "How many times the floor one number (a massive activation, a shift) may be off.",
         "leak": "Most that a row to which nothing is written may change, × the noise floor.",
         "margin": "How far below the best a chosen token's logit may lie, × the noise floor.",
     },

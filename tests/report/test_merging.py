@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from conformance.cli import app
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Column, Results, Verdict, to_json
+from conformance.records import Backend, Column, Results, Verdict, to_json, widened
 from conformance.report.merging import merged
 from conformance.store import RunFolder
 from tests.report import synthetic
@@ -82,7 +82,7 @@ Change = Callable[[Results], Results]
             lambda r: replace(
                 r,
                 environment=replace(
-                    r.environment, thresholds=replace(r.environment.thresholds, k_max=2.5)
+                    r.environment, thresholds=widened(r.environment.thresholds, 2.0)
                 ),
             ),
             "different thresholds",
