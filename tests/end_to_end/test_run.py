@@ -67,7 +67,6 @@ def test_judging_again_gives_the_same_verdicts_and_says_by_which_limits(
     assert same.code == 0, same.output
     assert [c.verdict for c in same.results.cells] == [c.verdict for c in llama.results.cells]
     wide = conformance(copy, "judge", "latest", "--widen", "20")
-    assert wide.code == 0, wide.output
     before, after = (ran.results.environment.thresholds for ran in (llama, wide))
     assert after.float32.k_max == 20 * before.float32.k_max
 
