@@ -93,9 +93,10 @@ def _stubborn_child(folder: str) -> None:
         time.sleep(0.01)
 
 
-def _map_shared(name: str) -> mmap.mmap:
+def _map_shared(folder: Path) -> mmap.mmap:
     """Map a file in shared memory that nobody tracks, as vLLM's CPU kernels do."""
-    path = Path("/dev/shm") / f"conformance-{name}-{os.getpid()}"
+    name = f"conformance-{folder.parent.name}-{folder.name}-{os.getpid()}"
+    path = Path("/dev/shm") / name
     path.write_bytes(bytes(4096))
     with path.open("r+b") as file:
         return mmap.mmap(file.fileno(), 4096)
@@ -337,7 +338,7 @@ class WaitsInLast(Healthy):
         self.note(case)
         gate = Path(self.options["folder"]) / "gate"
         if case.name == "last" and not gate.exists():
-            self.shared = _map_shared(Path(self.options["folder"]).name)
+            self.shared = _map_shared(Path(self.options["folder"]))
             _stubborn_child(self.options["folder"])
             _forever()
         return self.good(case)
@@ -348,7 +349,7 @@ class LeavesSharedMemory(Healthy):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self.shared = _map_shared(Path(self.options["folder"]).name)
+        self.shared = _map_shared(Path(self.options["folder"]))
 
     def bad(self, case: Case) -> Mapping[str, Any]:
         os.abort()

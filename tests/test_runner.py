@@ -663,7 +663,7 @@ def wait_until(true: Callable[[], bool], seconds: float) -> None:
 
 def shared_of(folder: Path) -> list[Path]:
     """What the engines of a run have in shared memory."""
-    return list(Path("/dev/shm").glob(f"conformance-{folder.name}-*"))
+    return list(Path("/dev/shm").glob(f"conformance-{folder.parent.name}-{folder.name}-*"))
 
 
 def start_parent(

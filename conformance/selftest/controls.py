@@ -53,7 +53,7 @@ def _ids_alike(*_: Any) -> Relation:
     return Relation(structure.PROMPT_IDS, holds=True)
 
 
-def _holds(_: Any, __: Any, pair: tuple[str, str]) -> Relation:
+def _holds(_: Any, __: Any, pair: tuple[str, str], *___: Any) -> Relation:
     return Relation(" ≡ ".join(pair), holds=True)
 
 
@@ -76,6 +76,16 @@ def _benign(*arguments: Any) -> tokens.Choice:
 
 
 choice = tokens.choice
+
+
+@contextmanager
+def _any_token() -> Iterator[None]:
+    """An id is neither held against the truth's logits nor against its own engine's."""
+    with (
+        mock.patch.object(tokens, "choice", _benign),
+        mock.patch.object(tokens, "follow_logits", return_value=None),
+    ):
+        yield
 
 
 def _measured(**changed: Any) -> Callable[[], AbstractContextManager[Any]]:
@@ -118,7 +128,7 @@ CONTROLS: Mapping[str, Control] = {
         Control("zero", _measured(zero=True)),
         Control("gain", lambda: mock.patch.object(gain, "effect", _landed)),
         Control("leak", lambda: mock.patch.object(gain, "effect", _no_leak)),
-        Control("token", lambda: mock.patch.object(tokens, "choice", _benign)),
+        Control("token", _any_token),
         Control("prompt ids", lambda: mock.patch.object(structure, "prompt_ids", _ids_alike)),
         Control("equal within", lambda: mock.patch.object(relations, "equal_within", _holds)),
         Control("one stage", _one_stage_ignored),

@@ -79,7 +79,8 @@ def test_resuming_runs_only_what_is_missing(llama: Ran, tmp_path: Path) -> None:
     kept = group.cell("clean.alone") / "outcome.json"
     before = kept.stat().st_mtime_ns
     shutil.rmtree(lost)
-    again = conformance(copy, "run", "--resume", "latest")
+    same = str(llama.folder.plan().scenarios)
+    again = conformance(copy, "run", "--resume", "latest", "--scenarios", same)
     assert again.code == 0, again.output
     assert (lost / "outcome.json").is_file()
     assert kept.stat().st_mtime_ns == before

@@ -68,7 +68,7 @@ BROKEN = cell(verdict=Verdict.UNKNOWN, harness=True)
         pytest.param(GAP, GOOD, 0, "The gate is open", id="as expected"),
         pytest.param(GAP, "", 1, "3 unexpected", id="a refusal nobody expected"),
         pytest.param(GAP | {CELLS[0]: Verdict.WRONG}, GOOD, 1, "1 unexpected", id="unexpected"),
-        pytest.param({}, GOOD, 1, "3 stale", id="stale"),
+        pytest.param({}, GOOD, 1, "1 known gap is gone (3 cells)", id="stale"),
         pytest.param(
             GAP, ENTRY.format(model="mamba3", more=""), 2, "known.yaml:3", id="matches nothing"
         ),
@@ -106,7 +106,7 @@ def test_the_summary_goes_where_a_ci_shows_it(tmp_path):
     step = tmp_path / "step.md"
     code, said = shell(tmp_path, "gate", "stored", GITHUB_STEP_SUMMARY=str(step))
     assert code == 0, said
-    assert step.read_text().startswith("## ✅ The gate is open: 12 of 12")
+    assert step.read_text().startswith("## ✅ The gate is open. Nothing unexpected. 12 cells")
     assert (tmp_path / "reports" / "stored" / "gate" / "junit.xml").is_file()
 
 
@@ -122,4 +122,4 @@ def test_the_proposed_edit_opens_the_gate(tmp_path):
     assert code == 0, said
     after = (tmp_path / "known.yaml").read_text()
     code, said = shell(tmp_path, "gate", "stored", known=after)
-    assert (code, "1 are known gaps" in said) == (0, True), said
+    assert (code, "1 known gap" in said) == (0, True), said

@@ -164,7 +164,15 @@ def test_no_text_of_a_run_becomes_code(payload: str, tmp_path: Path) -> None:
     # From bytes, as the interpreter reads it: a comment could name an encoding.
     compile(path.read_bytes(), "x", "exec")
     assert shape(text) == shape(written(told()))
-    assert payload in rerun.read(path).recorded.model.id
+    [data] = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == rerun.RECORDED
+    ]
+    assert payload in data["model"]["id"]
+    # No id of a model or a column looks like that: such a script reruns nothing.
+    with pytest.raises(ConformanceError, match="holds no recorded cell"):
+        rerun.read(path)
 
 
 def test_no_text_of_a_run_leaves_its_mark(tmp_path: Path) -> None:
@@ -187,7 +195,9 @@ def test_no_text_of_a_run_leaves_its_mark(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     marks = {path.name for path in tmp_path.glob("canary_*")}
     first = len(PAYLOADS)
-    assert all(f"repro_{index} ended with 0" in done.stdout for index in range(first))
+    # Each came to its end as a program: refused (2), for its ids are none.
+    assert all(f"repro_{index} ended with 2" in done.stdout for index in range(first))
+    assert f"repro_{first} ended with 0" in done.stdout
     assert marks == {f"canary_repro_{first}", f"canary_repro_{first + 1}"}
 
 

@@ -281,8 +281,10 @@ FAULTS = (
         blurred_above_floor,
         doses=(1.5,),
         places=("middle",),
-        verdicts=frozenset({Verdict.DRIFT, Verdict.WRONG}),
+        verdicts=frozenset({Verdict.DRIFT}),
         quick=True,
+        # Float32 has one limit for the median and for any token: the median is a gate in bf16.
+        precision=Precision.BF16,
     ),
     _fault("one-token", one_token, doses=(0.003, 0.1, 1.0), places=BOTH, quick=True),
     _fault(
