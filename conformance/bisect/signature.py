@@ -10,7 +10,7 @@ from collections.abc import Collection
 from conformance.bisect.parts import USUAL, Part
 from conformance.bisect.search import Class
 from conformance.diff.compare import said
-from conformance.records import CellResult, Group, Results, Verdict, record
+from conformance.records import CellResult, Group, Precision, Results, Verdict, record
 from conformance.runner.pool import CANNOT_IMPORT
 
 #: What a group says of itself, of which a layout is made.
@@ -21,17 +21,19 @@ _LAYOUT = ("layer_list", "model")
 class Signature:
     """One cell's. `diagnosis` is empty where it passes; `layout` says how the layers' output
     holds the stream, where the list of layers is, and the class of the engine's model.
+    `precision` is the one that decided: the same verdict in bf16 alone is another one.
     """
 
     cell: str
     verdict: Verdict
     diagnosis: str = ""
     layout: str = ""
+    precision: Precision | None = None
 
     def part(self, part: Part) -> str:
         match part:
             case Part.VERDICT:
-                return "pass" if self.verdict.passes else self.verdict.value
+                return "pass" if self.verdict.passes else self._verdict()
             case Part.DIAGNOSIS:
                 return self.diagnosis
             case Part.LAYOUT:
@@ -40,8 +42,13 @@ class Signature:
                 return str(self.verdict is Verdict.EXACT)
 
     def __str__(self) -> str:
-        words = (self.verdict.value, self.layout, self.diagnosis)
+        words = (self._verdict(), self.layout, self.diagnosis)
         return "; ".join(word for word in words if word)
+
+    def _verdict(self) -> str:
+        """`wrong in float32`; of one that passes, or was not gathered, the verdict alone."""
+        told = self.precision is not None and self.verdict.fails
+        return f"{self.verdict.value} in {self.precision}" if told else self.verdict.value
 
 
 #: Of all cells that were selected, in the order of the plan.
@@ -66,7 +73,9 @@ def signatures(results: Results) -> Signatures | Unusable:
             return Unusable(group.reason)
         if cell.harness and cell.verdict.fails:
             return Unusable(f"{cell.id}: {cell.verdict.value}: {cell.reason}", harness=True)
-        found.append(Signature(cell.id, cell.verdict, _diagnosis(cell), _layout(group)))
+        found.append(
+            Signature(cell.id, cell.verdict, _diagnosis(cell), _layout(group), cell.precision)
+        )
     return tuple(found)
 
 

@@ -26,6 +26,8 @@ class Kind(StrEnum):
     LOST = "no longer supported"
     MARGIN = "margin shrank"
     DIAGNOSIS = "fails in another way"
+    NUMERICS = "coarser in bf16"
+    ALONE = "no longer judged in float32"
     FIXED = "fixed"
     INEXACT = "no longer bitwise"
     KNOWN = "known gap"
@@ -127,6 +129,8 @@ def _change(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float)
     if kind is None:
         words = _shrunk(a, b, thresholds, margin)
         kind = Kind.MARGIN if words else None
+    if kind is None and _passes(a.meaning) and not _passes(b.meaning):
+        kind = Kind.ALONE
     if kind is None and a.verdict is Verdict.EXACT and b.verdict is Verdict.MATCH:
         kind, words = Kind.INEXACT, b.reason
     if kind is None:
@@ -142,8 +146,8 @@ def _change(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float)
         backend=b.backend,
         scenario=b.scenario,
         case=b.case,
-        before=a.verdict.value,
-        after=b.verdict.value,
+        before=_verdict(a),
+        after=_verdict(b),
         words=words,
         harness=b.harness and b.verdict.fails,
         command=b.command,
@@ -160,14 +164,26 @@ def _kind(a: CellResult, b: CellResult) -> Kind | None:
         return Kind.KNOWN if b.expected else Kind.LOST
     if b.verdict.passes and not a.verdict.passes:
         return Kind.FIXED
+    if b.verdict is Verdict.DRIFT and not b.verdict.fails and a.verdict.passes:
+        return Kind.NUMERICS
     if not b.verdict.passes and _signature(a) != _signature(b):
         return Kind.DIAGNOSIS
     return None
 
 
+def _passes(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.passes
+
+
+def _verdict(cell: CellResult) -> str:
+    """`wrong in float32`: a failure with the precision that decided it."""
+    words = cell.verdict.value
+    return f"{words} in {cell.precision}" if cell.verdict.fails else words
+
+
 def _signature(cell: CellResult) -> tuple[str, str]:
     """The verdict and what was said, without what differs from run to run."""
-    return cell.verdict.value, said(cell)
+    return _verdict(cell), said(cell)
 
 
 def said(cell: CellResult) -> str:

@@ -16,6 +16,8 @@ _FAMILY = {
     Kind.LOST: Family.BROKEN,
     Kind.MARGIN: Family.DOUBT,
     Kind.DIAGNOSIS: Family.DOUBT,
+    Kind.NUMERICS: Family.DOUBT,
+    Kind.ALONE: Family.NEUTRAL,
     Kind.FIXED: Family.PASS,
     Kind.INEXACT: Family.NEUTRAL,
     Kind.KNOWN: Family.NEUTRAL,

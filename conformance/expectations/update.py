@@ -24,7 +24,7 @@ from conformance.expectations.assess import Assessed, assess, explains
 from conformance.expectations.entries import AXES, Known, Match
 from conformance.expectations.minimal_matches import cover
 from conformance.expectations.yaml_rewrite import Splice
-from conformance.records import Cell, CellResult, Finding, Results, record
+from conformance.records import Cell, CellResult, Finding, Precision, Results, record
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 #: A file on this machine: of a cache, an environment, a clone. What it is called may matter.
@@ -102,12 +102,19 @@ def _gone(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
 
 def _new(assessed: Sequence[Assessed]) -> list[list[Assessed]]:
     """The unexpected cells by their cause: those that say the same but for numbers and paths."""
-    groups: dict[tuple[str, str], list[Assessed]] = {}
+    groups: dict[tuple[str, str, bool], list[Assessed]] = {}
     for one in assessed:
         if one.finding is Finding.UNEXPECTED:
             cause = _VARIES.sub("#", _words(one.cell))
-            groups.setdefault((one.cell.verdict.value, cause), []).append(one)
+            key = (one.cell.verdict.value, cause, _in_bf16_alone(one.cell))
+            groups.setdefault(key, []).append(one)
     return list(groups.values())
+
+
+def _in_bf16_alone(cell: CellResult) -> bool:
+    """It fails in bf16 and passes in float32: an entry for it excuses no other meaning."""
+    meaning = cell.meaning
+    return cell.precision is Precision.BF16 and meaning is not None and meaning.passes
 
 
 def _words(cell: CellResult) -> str:
@@ -149,6 +156,8 @@ def _block(matches: Sequence[Match], group: Sequence[Assessed], today: dt.date) 
     rest["verdict"] = first.verdict.value
     if says := _says(group):
         rest["says"] = says
+    if _in_bf16_alone(first):
+        rest["precision"] = Precision.BF16.value
     rest["reason"] = _reason(group)
     rest["reproduce"] = first.command
     rest["date"] = today

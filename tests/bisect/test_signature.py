@@ -7,7 +7,7 @@ import pytest
 from conformance.bisect.parts import Part
 from conformance.bisect.search import Class
 from conformance.bisect.signature import Unusable, classify, same, signatures, swapped
-from conformance.records import Group, Verdict
+from conformance.records import Group, Precision, Verdict
 from tests.bisect.states import BAD, GOOD, signature
 from tests.known_runs import cell, results
 
@@ -48,6 +48,14 @@ def test_what_is_measured_makes_no_difference():
     two = of(**failed, diagnosis="0.43 of the stream after layer 3")
     assert same((one,), (two,))
     assert not same((one,), (of(**failed, diagnosis="0.41 of the stream after layer 2"),))
+
+
+def test_a_failure_in_bf16_alone_is_not_the_one_in_float32():
+    numerics = of(verdict=Verdict.WRONG, precision=Precision.BF16)
+    meaning = of(verdict=Verdict.WRONG, precision=Precision.FLOAT32)
+    assert not same((numerics,), (meaning,))
+    passing = [of(verdict=Verdict.MATCH, precision=each) for each in Precision]
+    assert same((passing[0],), (passing[1],))
 
 
 def test_two_ways_to_pass_are_one_unless_bits_count():

@@ -12,7 +12,16 @@ from rich.console import Console
 from conformance.diff import Kind, compare, document, headline
 from conformance.diff.columns import by_backend
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import Gain, Judged, Thresholds, Verdict, to_json, widened
+from conformance.records import (
+    Answer,
+    Gain,
+    Judged,
+    Precision,
+    Thresholds,
+    Verdict,
+    to_json,
+    widened,
+)
 from conformance.report.render import markdown, page, terminal
 from tests.known_runs import CELLS, cell, group, results
 
@@ -45,6 +54,29 @@ def test_what_became_of_a_cell(before, after, kind, code):
     found = compare(run(before), run(after))
     assert [change.kind for change in found.changes] == [kind]
     assert found.exit_code() == code
+
+
+def test_what_became_coarser_in_bf16_alone_is_no_regression():
+    found = compare(run(Verdict.MATCH), run(Verdict.DRIFT, precision=Precision.BF16))
+    assert [change.kind for change in found.changes] == [Kind.NUMERICS]
+    assert found.exit_code() == 0
+
+
+def test_what_float32_judges_no_more_is_said():
+    both = {"precision": Precision.BF16, "beside": Answer(Precision.FLOAT32, Verdict.MATCH, "")}
+    refused = Answer(Precision.FLOAT32, Verdict.UNSUPPORTED, "no float32")
+    before = run(Verdict.MATCH, **both)
+    for after in (run(Verdict.MATCH), run(Verdict.MATCH, beside=refused)):
+        assert kinds(before, after) == [Kind.ALONE]
+        assert kinds(after, before) == []
+
+
+def test_a_failure_names_the_precision_that_decided():
+    failed = {"diagnosis": "half a stream"}
+    before = run(Verdict.WRONG, precision=Precision.BF16, **failed)
+    after = run(Verdict.WRONG, precision=Precision.FLOAT32, **failed)
+    [change] = compare(before, after).changes
+    assert (change.before, change.after) == ("wrong in bf16", "wrong in float32")
 
 
 @given(st.dictionaries(st.sampled_from(CELLS), st.sampled_from(list(Verdict))))

@@ -14,7 +14,7 @@ from conformance.expectations import (
     assess,
     standing,
 )
-from conformance.records import Verdict
+from conformance.records import Precision, Verdict
 from tests.known_runs import TODAY, cell, group, results
 
 
@@ -64,6 +64,14 @@ def test_another_verdict_than_the_expected_one_is_unexpected():
 def test_the_words_must_be_the_expected_ones():
     assert one(UNSUPPORTED, entry(says="SupportsPP"))[0] is Finding.KNOWN
     assert one(UNSUPPORTED, entry(says="no wheel"))[0] is Finding.UNEXPECTED
+
+
+def test_an_entry_for_numerics_excuses_no_other_meaning():
+    in_bf16 = entry(verdict=Verdict.NONFINITE, precision=Precision.BF16)
+    numerics = cell(verdict=Verdict.NONFINITE, precision=Precision.BF16)
+    meaning = cell(verdict=Verdict.NONFINITE, precision=Precision.FLOAT32)
+    assert one(numerics, in_bf16)[0] is Finding.KNOWN
+    assert one(meaning, in_bf16)[0] is Finding.UNEXPECTED
 
 
 def test_an_entry_for_another_cell_excuses_nothing():
