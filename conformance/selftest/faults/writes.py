@@ -157,7 +157,7 @@ FAULTS = (
     _fault(
         "write-partly",
         partly,
-        cases=("steering.middle-large-all", "patching.early"),
+        cases=("steering.middle-large-all", "patching.early", "several_blocks.write"),
         doses=(0.5, 0.8),
     ),
     _fault(
