@@ -1,5 +1,5 @@
-"""Several blocks: two prompts of well over a hundred tokens, which fill more than one block of an
-engine's cache and reach far past a short window, in one trace.
+"""Several blocks: two prompts of well over a hundred tokens, which fill more than one block of the
+cache of keys and values and reach far past a short window, in one trace.
 
 `read` reads the stream after three layers; `write` adds a fixed vector after the middle layer and
 `ablate` sets the stream to zero there; `cross` adds what was read after an early layer to the stream after a late one; `generate` reads
