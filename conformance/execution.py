@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from conformance import verdicts
+from conformance import machine, verdicts
 from conformance.diff import since
 from conformance.expectations import Known, concluded, marked
 from conformance.jobs import planned_jobs
@@ -145,7 +145,7 @@ def execute(
         logs=run.path / "zygotes",
         jobs=jobs,
         limits=limits,
-        device=device(),
+        device=machine.conditions(),
         cache=ObservationCache(observations or cache / "observations"),
         on_event=on_event,
     )
@@ -251,19 +251,6 @@ def _info(run: RunFolder, plan: RunPlan, summary: Summary) -> RunInfo:
     )
 
 
-def device() -> str:
-    """The hardware observations depend on: the first GPU, or else the processor's model.
-
-    Processors with other instruction sets take other kernels, and round differently.
-    """
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name(0)
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"cpu: {next(models, platform.processor() or platform.machine())}"
-
-
 def environment(thresholds: Thresholds) -> Environment:
     """This machine, its versions, and what is judged with."""
     gpus = range(torch.cuda.device_count())
@@ -271,7 +258,8 @@ def environment(thresholds: Thresholds) -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         device="cuda" if torch.cuda.is_available() else "cpu",
-        devices=tuple(torch.cuda.get_device_name(index) for index in gpus) or (device(),),
+        devices=tuple(torch.cuda.get_device_name(index) for index in gpus) or (machine.device(),),
+        settings=machine.arithmetic(),
         versions=installed(),
         thresholds=thresholds,
     )

@@ -2,8 +2,8 @@
 cache of keys and values and reach far past a short window, in one trace.
 
 `read` reads the stream after three layers; `write` adds a fixed vector after the middle layer and
-`ablate` sets the stream to zero there; `cross` adds what was read after an early layer to the stream after a late one; `generate` reads
-each step's last row as the prompts grow.
+`ablate` sets the stream to zero there; `cross` adds what was read after an early layer to the
+stream after a late one; `generate` reads each step's last row as the prompts grow.
 """
 
 from conformance import scenario

@@ -231,6 +231,9 @@ def _notes(a: Results, b: Results) -> tuple[str, ...]:
     if a.environment.devices != b.environment.devices:
         theirs = _listed(a.environment.devices), _listed(b.environment.devices)
         notes.append("the runs are of different hardware: {} and {}".format(*theirs))
+    if a.environment.settings != b.environment.settings:
+        mine, other = (", ".join(run.environment.settings) or "none" for run in (a, b))
+        notes.append(f"other threads or kernels were chosen: {mine}, and {other}")
     if a.environment.thresholds != b.environment.thresholds:
         notes.append("the runs were judged by different thresholds; margins are by the second's")
     return tuple(notes)

@@ -372,7 +372,10 @@ class RunInfo:
 
 @record()
 class Environment:
-    """The parent's machine and versions, and the thresholds the judge used."""
+    """The parent's machine and versions, and the thresholds the judge used.
+
+    `settings` are environment variables that chose threads or kernels: `OMP_NUM_THREADS=4`.
+    """
 
     python: str
     platform: str
@@ -380,6 +383,7 @@ class Environment:
     devices: tuple[str, ...]
     versions: Mapping[str, str]
     thresholds: Thresholds
+    settings: tuple[str, ...] = ()
 
 
 @record()

@@ -113,6 +113,7 @@ def run_facts(
     machine = [
         ("device", environment.device),
         *((f"device {i}", name) for i, name in enumerate(environment.devices)),
+        *((("settings", ", ".join(environment.settings)),) if environment.settings else ()),
         ("platform", environment.platform),
         ("Python", environment.python),
     ]

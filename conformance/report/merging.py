@@ -180,6 +180,7 @@ def _environment(runs: Sequence[Results]) -> Environment:
         platform=_all(one.platform for one in every),
         device=_all(one.device for one in every),
         devices=tuple(dict.fromkeys(name for one in every for name in one.devices)),
+        settings=tuple(dict.fromkeys(name for one in every for name in one.settings)),
         versions={
             name: _all(one.versions.get(name, "not installed") for one in every)
             for name in packages

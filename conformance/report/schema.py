@@ -37,6 +37,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "platform": "Operating system and processor.",
         "device": "`cpu` or `cuda`.",
         "devices": "The devices' names.",
+        "settings": "Environment variables that chose threads or kernels, as NAME=value.",
         "versions": "Package → version, of the parent process.",
         "thresholds": "What the judge gated on.",
     },

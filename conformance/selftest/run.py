@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from conformance import execution
+from conformance import machine
 from conformance.errors import ConformanceError
 from conformance.expectations import Entry
 from conformance.expectations.assess import explains
@@ -96,7 +96,7 @@ def gather(
             logs=run.path / "zygotes",
             jobs=jobs,
             limits=limits,
-            device=execution.device(),
+            device=machine.conditions(),
             cache=ObservationCache(cache / "observations"),
             on_event=on_event,
         )

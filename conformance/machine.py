@@ -1,0 +1,48 @@
+"""What of a machine decides how numbers come out: its hardware, and the kernels it is told."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import torch
+
+from conformance.engines import ENVIRONMENT
+
+#: Environment variables by which threads, instruction sets and kernels are chosen.
+_CHOOSING = (
+    *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "ATEN_*", "ONEDNN_*", "DNNL_*"),
+    *("CUBLAS*", "CUDNN*", "NVIDIA_*TF32*", "TORCH_ALLOW_*", "TORCHDYNAMO_*", "VLLM_*"),
+)
+#: What a worker has where nothing is chosen.
+_USUAL = {**ENVIRONMENT, "MKL_NUM_THREADS": "1"}
+
+
+def device() -> str:
+    """The hardware observations depend on: the first GPU, or else the processor's model.
+
+    Processors with other instruction sets take other kernels, and round differently.
+    """
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name(0)
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"cpu: {next(models, platform.processor() or platform.machine())}"
+
+
+def arithmetic(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """`OMP_NUM_THREADS=4`: what the caller chooses, where a worker's default is another."""
+    return tuple(
+        f"{name}={value}"
+        for name, value in sorted(environment.items())
+        if any(fnmatchcase(name, pattern) for pattern in _CHOOSING) and value != _USUAL.get(name)
+    )
+
+
+def conditions() -> str:
+    """Both in one text: observations made under other conditions are not the same."""
+    return "; ".join((device(), *arithmetic()))
