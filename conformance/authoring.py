@@ -18,11 +18,14 @@ from conformance.records import Case
 if TYPE_CHECKING:  # a scenario's file is read by a parent that needs no tensor for it
     from torch import Tensor
 
-__all__ = ["LM", "Case", "Edit", "Layer", "Layers", "Part", "Reference", "Run"]
+__all__ = ["LM", "Case", "Edit", "Layer", "Layers", "Part", "Reference", "Run", "Visit"]
 
 #: An edit of the reference: (the stream after its layer, [tokens, width]; the streams of the same
 #: step after each earlier layer, by layer) → the stream that goes on.
 Edit: TypeAlias = "Callable[[Tensor, Mapping[int, Tensor]], Tensor]"
+
+#: What the reference does at a place of the model: (the step, the rows there) → those that go on.
+Visit: TypeAlias = "Callable[[int, Tensor], Tensor]"
 
 
 class Part(Protocol):
@@ -39,7 +42,12 @@ class Part(Protocol):
 
     @property
     def output(self) -> Tensor:
-        """[tokens, width]: what it gives; of a tuple the first tensor."""
+        """[tokens, width]: what it gives; of a tuple the first tensor. What is assigned (as many
+        rows, or one for all tokens) goes on in its place.
+        """
+
+    @output.setter
+    def output(self, value: Tensor) -> None: ...
 
     @property
     def live(self) -> Tensor:
@@ -236,13 +244,17 @@ class Reference(Protocol):
         steps: int = 1,
         parts: Sequence[str] = (),
         held: Sequence[int] = (),
+        at: Mapping[tuple[str, int | None], Visit] | None = None,
+        chosen: Mapping[int, int] | None = None,
     ) -> Run:
         """Generate greedily from one prompt.
 
         `edits` change the stream after the layers that they are listed by; they act in every step.
         `given` is what the routers of these layers compute with, [width]. `parts` keeps parts of
         the model besides: "embedding", "input", "attention", "attention_input", "mlp",
-        "mlp_input", "norm", "router". `held` are the ids that the prompt goes on with.
+        "mlp_input", "norm", "router". `held` are the ids that the prompt goes on with,
+        `chosen` those of certain steps. `at` is called wherever a forward passes a place: one of
+        `parts`, or "stream", and the layer (None where layers have it not).
         """
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
@@ -253,6 +265,10 @@ class Reference(Protocol):
 
     def tokenize(self, prompt: str) -> list[int]:
         """The ids of a text."""
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """What `parts=` can keep of this model."""
 
     @property
     def routed(self) -> list[int]:

@@ -54,9 +54,12 @@ def planned_jobs(
     folder: Path,
     cache: Path,
     precisions: Sequence[Precision] = (Precision.BF16,),
+    lean: bool = False,
 ) -> list[Planned]:
     """Every job of a run. `folder` holds the scenario files, `cache` the checkpoints. Every
-    column gathers its cells once in each of the `precisions`.
+    column gathers its cells once in each of the `precisions`. A `lean` run computes no more than
+    these verdicts need: no honest runs of another precision, nothing of an engine without nnsight,
+    no one-layer tests.
 
     Columns on another environment come last, one environment after the other: few zygotes
     live at the same time.
@@ -71,7 +74,7 @@ def planned_jobs(
             for (model, column), members in wanted.items()
             if model == model_id
         ]
-        maker = _Maker(run, by_model[model_id], scenarios, folder, cache, precisions)
+        maker = _Maker(run, by_model[model_id], scenarios, folder, cache, precisions, lean=lean)
         jobs += maker.jobs(mine)
     places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
     return sorted(jobs, key=lambda job: places.index(job.launch.python))
@@ -101,8 +104,11 @@ class _Maker:
         folder: Path,
         cache: Path,
         precisions: Sequence[Precision] = (Precision.BF16,),
+        *,
+        lean: bool = False,
     ) -> None:
         self.precisions = precisions
+        self.lean = lean
         self.run = run
         self.model = model
         self.scenarios = scenarios
@@ -217,7 +223,14 @@ class _Maker:
     def _reference(self, names: Iterable[tuple[str, str]]) -> Job:
         probe = PROBING.expand(self._checkpoint().layers)
         cases = self._cases(names)
-        return self._job(REFERENCE, probe + cases + beside(cases))
+        return self._job(REFERENCE, probe + cases + self._beside(cases), **self._asked())
+
+    def _asked(self) -> dict[str, Any]:
+        """What a lean run asks of the reference."""
+        return {"expect": {"precisions": sorted(self.precisions)}} if self.lean else {}
+
+    def _beside(self, cases: Iterable[Case]) -> tuple[Case, ...]:
+        return () if self.lean else beside(cases)
 
     def _column(
         self,
@@ -233,7 +246,7 @@ class _Maker:
             cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
             job = self._job(
                 column,
-                cases + beside(cases),
+                cases + self._beside(cases),
                 own,
                 probe=probe,
                 expect=expected(column.backend, group.settings, precision),
@@ -252,18 +265,18 @@ class _Maker:
         for (place, cells), precision in product(columns, self.precisions):
             column = gathered_in(place.id, precision)
             cases = self._cases((cell.scenario, cell.case) for cell in cells)
-            for case in cases + beside(cases):
+            for case in cases + self._beside(cases):
                 mine = self.run.observations(self.model.id, column, case.key)
                 values = self.run.observations(self.model.id, REFERENCE.id, case.key)
                 members = by_member(values)
                 along = replace(case, forced=_differing(case, mine, members.get("truth", {})))
                 if along.forced:
                     found[along.key] = along
-                if one_layer.suspicious(mine, members, precision):
+                if not self.lean and one_layer.suspicious(mine, members, precision):
                     folder = self.run.group_folder(self.model.id, column).cell(case.key)
                     alone = one_layer.case_of(case, column, folder / "observations.safetensors")
                     found[alone.key] = alone
-        return self._job(FORCED, tuple(found.values())) if found else None
+        return self._job(FORCED, tuple(found.values()), **self._asked()) if found else None
 
 
 def beside(cases: Iterable[Case]) -> tuple[Case, ...]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from conformance.engines import Refused
+from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 from conformance.records import Case
 from conformance.residual_stream import LAYOUTS, Layer
@@ -144,7 +145,8 @@ def rows(value: Tensor) -> Tensor:
 class Part:
     """A module as a scenario sees it: `input` and `output` are [tokens, width] of the block's
     prompt, and copies. Of a tuple the first tensor counts. What is assigned to `input` (rows,
-    or one for all tokens) is what the module computes with; nobody else sees it.
+    or one for all tokens) is what the module computes with; nobody else sees it. What is assigned
+    to `output` goes on in its place.
     """
 
     def __init__(self, envoy: Any, own: Own) -> None:
@@ -164,6 +166,14 @@ class Part:
     @property
     def output(self) -> Tensor:
         return self.live.clone()
+
+    @output.setter
+    def output(self, value: Tensor) -> None:
+        given = self.envoy.output
+        old = next(floating(given))
+        new = old.clone()
+        self.own(rows(new))[:] = value
+        self.envoy.output = map_tensors(given, lambda part: new if part is old else part)
 
     @property
     def live(self) -> Tensor:

@@ -24,6 +24,7 @@ OBSERVING = (
     "direction.py",
     "engines",
     "generated_tokens.py",
+    "programs",
     "records/asked.py",
     "residual_stream.py",
     "scenario.py",

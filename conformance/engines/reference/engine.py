@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from conformance.builtin.probe import PROBE
+from conformance.builtin.probe import PROBE, PROBING
 from conformance.checkpoints import SEAL
 from conformance.engines.parts import require_layers
 from conformance.engines.reference.branches import find, observed
@@ -32,8 +32,8 @@ from conformance.engines.reference.model import ReferenceModel, Run
 from conformance.engines.reference.routing import routers
 from conformance.engines.traced import flatten_runs
 from conformance.engines.tree import follow, layer_path
-from conformance.generated_tokens import continuation
-from conformance.records import Case, Group, Job
+from conformance.generated_tokens import continuation, in_precision
+from conformance.records import Case, Group, Job, Precision
 from conformance.residual_stream import ROUNDING
 from conformance.scenario import Scenario
 
@@ -62,6 +62,7 @@ class ReferenceEngine:
         self.path = layer_path(module, count)
         sdpa = bool(getattr(module, "_supports_sdpa", False))
         self.ensemble = members(sdpa=sdpa and not score_caps(module))
+        self.precisions = sorted(job.expect.get("precisions", Precision))
         self.members: dict[Member, ReferenceModel] = {}
         self.norms: tuple[float, ...] = ()
         self.norms = tuple(
@@ -127,6 +128,7 @@ class ReferenceEngine:
                 "width": config.hidden_size,
                 "layer_list": self.path,
                 "members": [TRUTH.name, *(member.name for member in self.ensemble)],
+                "precisions": self.precisions,
                 "float32_disagreement": self.disagreement,
                 "routers": len(routers(self.modules[torch.float32])),
             },
@@ -144,10 +146,23 @@ class ReferenceEngine:
         found = {f"truth|{site}": value for site, value in truth.items()}
         branches = observed(truth, self.member(TRUTH).unedited())
         found |= {f"aux|{site}": value for site, value in branches.items()}
-        for member in self.ensemble:
+        for member in self._wanted(scenario):
             values = self._member_run(member, scenario, case, forced)
             found |= {f"{member.name}|{site}": value for site, value in values.items()}
         return found
+
+    def _wanted(self, scenario: Scenario) -> Sequence[Member]:
+        """The honest runs that were asked for; a layout is measured by those of both precisions."""
+        if scenario is PROBING:
+            return self.ensemble
+        precisions = map(Precision, self.precisions)
+        names = {
+            member.name
+            for precision in precisions
+            for member in self.ensemble
+            if in_precision(member.name, precision)
+        }
+        return [member for member in self.ensemble if member.name in names]
 
     def _member_run(
         self,

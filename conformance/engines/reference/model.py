@@ -17,8 +17,9 @@ from conformance.engines.parts import find_parts
 from conformance.engines.reference.branches import Branches, Step
 from conformance.engines.reference.ensemble import Member, split_reductions
 from conformance.engines.reference.fused import fused
-from conformance.engines.reference.parts import Seen, recorded
+from conformance.engines.reference.parts import INPUTS, OUTPUTS, Seen, recorded
 from conformance.engines.reference.routing import routers
+from conformance.engines.reference.visits import Place, Visit, visited
 from conformance.engines.tree import follow
 
 #: Changes the stream after one layer: (stream [tokens, width], the streams of this step
@@ -51,26 +52,30 @@ class Run:
 
 @dataclass(frozen=True)
 class Changes:
-    """What an intervention changes in a run, by layer; `first` is the first of these layers."""
+    """What an intervention changes in a run: by layer, by place, and the ids that are chosen at
+    certain steps.
+    """
 
     edits: Mapping[int, Edit] = field(default_factory=dict)
     given: Mapping[int, Tensor] = field(default_factory=dict)
+    at: Mapping[Place, Visit] = field(default_factory=dict)
+    chosen: Mapping[int, int] = field(default_factory=dict)
 
     @property
-    def first(self) -> int | None:
-        return min((*self.edits, *self.given), default=None)
+    def any(self) -> bool:
+        return any((self.edits, self.given, self.at, self.chosen))
 
 
 class Forced(LogitsProcessor):  # type: ignore[misc]
-    """Hold a generation to given tokens; it goes on freely after the last of them."""
+    """Hold a generation to given tokens, by step; it goes on freely where none is given."""
 
-    def __init__(self, tokens: tuple[int, ...], prompt: int) -> None:
+    def __init__(self, tokens: Mapping[int, int], prompt: int) -> None:
         self.tokens = tokens
         self.prompt = prompt
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         step = input_ids.shape[1] - self.prompt
-        if step >= len(self.tokens):
+        if step not in self.tokens:
             return scores
         forced = torch.full_like(scores, float("-inf"))
         forced[:, self.tokens[step]] = 0
@@ -103,6 +108,15 @@ class ReferenceModel:
         """The layers that have a router."""
         return sorted(self.layer_of.values())
 
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """What `run(parts=…)` can keep of this model, but routers."""
+        return tuple(
+            name
+            for name, part in {**OUTPUTS, **INPUTS}.items()
+            if name != "router" and (not part or getattr(self.parts, part))
+        )
+
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """The vector that `lm.direction` gives on the engines, in this member's dtype."""
         width: int = self.module.config.get_text_config().hidden_size
@@ -119,18 +133,21 @@ class ReferenceModel:
         steps: int = 1,
         parts: Sequence[str] = (),
         held: Sequence[int] = (),
+        at: Mapping[Place, Visit] | None = None,
+        chosen: Mapping[int, int] | None = None,
     ) -> Run:
         """Generate greedily from one prompt, changing the stream after the layers of `edits` and
         what the routers of the layers of `given` compute with, for every token [width].
 
-        The prompt is a text or token ids; `held` are the ids that it goes on with. `parts` (names
-        of `reference_parts`) are kept besides. A run that changes nothing is computed once: many
-        scenarios ask for the same one.
+        The prompt is a text or token ids; `held` are the ids that it goes on with, `chosen` those
+        of certain steps, which come first. `at` is called wherever a forward passes a place.
+        `parts` (names of `reference_parts`) are kept besides. A run that changes nothing is
+        computed once: many scenarios ask for the same one.
         """
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)
-        changes = Changes(edits or {}, given or {})
-        if changes.first is not None:
+        changes = Changes(edits or {}, given or {}, at or {}, chosen or {})
+        if changes.any:
             return self._generate(ids, changes, steps, forced, parts)
         key = (ids, steps, forced, *parts)
         if key not in self._unedited:
@@ -174,22 +191,26 @@ class ReferenceModel:
         inputs, mask, rows = self._batch(ids)
         run = Run(ids=ids[0])
         with ExitStack() as stack:
+            if changes.at:  # first: what is recorded is what they leave
+                places = visited(self.module, self.modules, self.parts, changes.at, rows)
+                stack.enter_context(places)
             stack.enter_context(self._recorded(run, changes.edits, rows))
             stack.enter_context(self._given(changes.given))
             if parts:
                 stack.enter_context(
                     recorded(self.module, self.modules, self.parts, parts, run.parts, rows)
                 )
-            if self.branches is not None and changes.first is None:
+            if self.branches is not None and not changes.any:
                 watched = self.branches.recorded(self.module, self.modules, run.branches)
                 stack.enter_context(watched)
             self._rounding(stack)
+            tokens = {**dict(enumerate(forced)), **changes.chosen}
             output = self.module.generate(
                 input_ids=inputs,
                 attention_mask=mask,
                 max_new_tokens=steps,
                 do_sample=False,
-                logits_processor=[Forced(forced, inputs.shape[1])] if forced else [],
+                logits_processor=[Forced(tokens, inputs.shape[1])] if tokens else [],
             )
         run.tokens.extend(output[0, inputs.shape[1] :].split(1))
         return run

@@ -1,0 +1,98 @@
+"""What the reference does wherever a forward passes a place: plain hooks that read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from conformance.engines.parts import Parts, arguments, floating
+from conformance.engines.reference.parts import INPUTS, OUTPUTS
+from conformance.engines.structure import map_tensors
+from conformance.engines.tree import follow
+
+#: (the step, the rows at the place [tokens, width]) → the rows that go on.
+Visit = Callable[[int, Tensor], Tensor]
+#: A part of the model, and the layer that it is in.
+Place = tuple[str, int | None]
+
+
+@contextmanager
+def visited(
+    model: Module,
+    layers: Sequence[Module],
+    parts: Parts,
+    at: Mapping[Place, Visit],
+    padding: int,
+) -> Iterator[None]:
+    """Call each visit whenever a forward of the model passes its place, with the rows of the first
+    prompt of the batch; `padding` rows in front of them are not its own.
+    """
+    steps = [-1]
+    prompts = [1]
+
+    def begin(module: Module, args: Any, kwargs: Any) -> None:
+        steps[0] += 1
+        prompts[0] = len(kwargs["input_ids"])
+
+    def seen(visit: Visit, value: Tensor) -> Tensor:
+        """The value as it goes on: itself where nothing was written."""
+        whole = value.reshape(prompts[0], -1, value.shape[-1])
+        first = padding if whole.shape[1] > 1 else 0
+        own = whole[0, first:]
+        new = visit(steps[0], own)
+        if new is own:
+            return value
+        rows = torch.cat([whole[0, :first], new.to(whole.dtype)])
+        return torch.cat([rows[None], whole[1:]]).reshape(value.shape)
+
+    handles: list[Any] = [model.register_forward_pre_hook(begin, with_kwargs=True)]
+    for (part, layer), visit in at.items():
+        module = _module(model, layers, parts, part, layer)
+        if part in INPUTS:
+            hook = _before(visit, seen)
+            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        else:
+            handles.append(module.register_forward_hook(_after(visit, seen)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _module(
+    model: Module, layers: Sequence[Module], parts: Parts, part: str, layer: int | None
+) -> Module:
+    path = getattr(parts, OUTPUTS.get(part) or INPUTS.get(part, ""), "")
+    root = model if layer is None else layers[layer]
+    found: Module = follow(root, path) if path else root
+    return found
+
+
+def _before(visit: Visit, seen: Callable[[Visit, Tensor], Tensor]) -> Callable[..., Any]:
+    def hook(module: Module, args: Any, kwargs: Any) -> Any:
+        given = arguments((args, kwargs))[0]
+        new = seen(visit, given)
+        return _exchanged((tuple(args), dict(kwargs)), given, new)
+
+    return hook
+
+
+def _after(visit: Visit, seen: Callable[[Visit, Tensor], Tensor]) -> Callable[..., Any]:
+    def hook(module: Module, args: Any, output: Any) -> Any:
+        given = next(floating(output))
+        return _exchanged(output, given, seen(visit, given))
+
+    return hook
+
+
+def _exchanged(value: Any, old: Tensor, new: Tensor) -> Any:
+    """The value with a tensor in another's place."""
+    if new is old:
+        return value
+    return map_tensors(value, lambda tensor: new if tensor is old else tensor)

@@ -1,0 +1,1 @@
+"""Fuzzing: programs that nobody wrote, run on every column, made small where they differ."""

@@ -1,0 +1,156 @@
+"""One batch: programs as the scenarios of a run of their own, gathered and judged as any run is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from conformance.jobs import planned_jobs
+from conformance.programs import Program, text
+from conformance.records import (
+    Backend,
+    Cell,
+    CellResult,
+    Column,
+    Model,
+    Precision,
+    Thresholds,
+)
+from conformance.runner import Planned
+from conformance.scenario import Scenario, discover
+from conformance.store import RunFolder, RunPlan, create_run
+from conformance.verdicts.columns import judge_model
+
+#: Every program is one case.
+CASE = "all"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program to be run on these backends, and what for: the number of the difference that it
+    may be a smaller form of, None where it was drawn or kept.
+    """
+
+    program: Program
+    backends: tuple[Backend, ...]
+    purpose: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Programs of one model that share a load of each engine."""
+
+    number: int
+    model: Model
+    trials: tuple[Trial, ...]
+    precisions: tuple[Precision, ...]
+    run: RunFolder
+    scenarios: Mapping[str, Scenario]
+    folder: Path
+    cache: Path
+    lean: bool = True
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(
+            Column(one) for one in dict.fromkeys(b for trial in self.trials for b in trial.backends)
+        )
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return tuple(
+            dict.fromkeys(
+                Cell(self.model.id, backend.id, trial.program.name, CASE)
+                for trial in self.trials
+                for backend in trial.backends
+            )
+        )
+
+    @cached_property
+    def planned(self) -> dict[str, Planned]:
+        """Its jobs, by what they are: `reference`, `vllm-pp1+float32`, …"""
+        jobs = planned_jobs(
+            self.run,
+            [self.model],
+            self.columns,
+            self.cells,
+            self.scenarios,
+            folder=self.folder,
+            cache=self.cache,
+            precisions=self.precisions,
+            lean=self.lean,
+        )
+        return {job.id.partition(":")[2]: job for job in jobs}
+
+    def judged(self, thresholds: Thresholds) -> dict[str, CellResult]:
+        """The verdicts, by the cell's id."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return judge_model(
+                self.run,
+                self.model,
+                self.columns,
+                self.cells,
+                self.scenarios,
+                thresholds,
+                self.precisions,
+            )
+        finally:
+            torch.set_num_threads(threads)
+
+    def forget(self) -> None:
+        """Remove what was observed: thousands of programs would fill a disk."""
+        shutil.rmtree(self.run.path, ignore_errors=True)
+
+
+def begin(
+    place: Path,
+    number: int,
+    model: Model,
+    trials: Sequence[Trial],
+    *,
+    precisions: Sequence[Precision],
+    cache: Path,
+    thresholds: Thresholds,
+    lean: bool = True,
+) -> Batch:
+    """A batch with its folder, its scenario files and its plan."""
+    now = datetime.now(UTC)
+    run = create_run(place, now)
+    # Its name is a package's, and the campaign's alone.
+    folder = run.path / f"programs_{run.id.replace('-', '_')}"
+    folder.mkdir()
+    for name, program in {one.program.name: one.program for one in trials}.items():
+        (folder / f"{name}.py").write_text(text(program), encoding="utf-8")
+    batch = Batch(
+        number,
+        model,
+        tuple(trials),
+        tuple(precisions),
+        run,
+        discover(folder),
+        folder,
+        cache,
+        lean,
+    )
+    run.write_plan(
+        RunPlan(
+            run=run.id,
+            started=now.isoformat(timespec="seconds"),
+            command="conformance fuzz",
+            models=(model,),
+            columns=batch.columns,
+            cells=batch.cells,
+            thresholds=thresholds,
+            precisions=batch.precisions,
+            scenarios=str(folder),
+        )
+    )
+    return batch

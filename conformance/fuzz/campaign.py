@@ -1,0 +1,457 @@
+"""A campaign: draw, run, judge, make smaller what differs, until the time is over.
+
+All batches are jobs of one runner, so that the processes that workers are forked from stay; what
+a batch holds is decided when it is due. While the columns run one batch, the reference computes
+the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from conformance.checkpoints import locate
+from conformance.errors import ConformanceError
+from conformance.execution import device
+from conformance.expectations import Known
+from conformance.expectations.assess import Where
+from conformance.fuzz import batch as batches
+from conformance.fuzz import corpus, draw, smaller, tally
+from conformance.fuzz.batch import Batch, Trial
+from conformance.fuzz.causes import (
+    Difference,
+    Failure,
+    cause_of,
+    differs,
+    explained_by,
+    failure,
+    shown_by,
+)
+from conformance.fuzz.shrinking import Shrinking, Stage, few_columns
+from conformance.jobs import BUILD, FORCED, REFERENCE, launch
+from conformance.programs import Program
+from conformance.records import (
+    Backend,
+    Cell,
+    CellResult,
+    Column,
+    Job,
+    Model,
+    Precision,
+    Thresholds,
+    Verdict,
+)
+from conformance.runner import Event, GroupFinished, Limits, Planned, Summary
+from conformance.runner import run as run_jobs
+from conformance.store import create_run, gathered_in, point_latest
+from conformance.store.files import read_record, write_record
+
+STATE = "campaign.json"
+#: Batches of one call; more are begun by --resume.
+MOST_BATCHES = 300
+#: One batch in so many is gathered in bf16 as well.
+BF16_SHARE = 6
+#: Programs that look alike and are made smaller at the same time.
+ALIKE = 2
+#: A program that hangs is waited for no longer.
+LIMITS = Limits(cell=40.0)
+
+
+def new(reports: Path) -> Path:
+    """The folder of a new campaign; `latest` names it."""
+    run = create_run(reports / "fuzz", datetime.now(UTC))
+    point_latest(run)
+    return run.path
+
+
+def open_campaign(reports: Path, name: str) -> Path:
+    """Raises ConformanceError where there is none of this name."""
+    path = reports / "fuzz" / name
+    if not (path / STATE).is_file():
+        raise ConformanceError(
+            f"there is no campaign {name!r}", path=path.parent, remedy="begin one: conformance fuzz"
+        )
+    return path.resolve()
+
+
+def read(folder: Path) -> tally.State:
+    """Where a campaign stands. Raises ConformanceError for a file that does not say."""
+    state = read_record(tally.State, folder / STATE)
+    if state is None:
+        raise ConformanceError("there is no campaign", path=folder)
+    return state
+
+
+class Campaign:
+    """One campaign in progress. `tell` is given lines as they come."""
+
+    def __init__(
+        self,
+        state: tally.State,
+        models: Sequence[Model],
+        backends: Sequence[Backend],
+        *,
+        folder: Path,
+        known: Known,
+        cache: Path,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.state = state
+        self.models = {model.id: model for model in models}
+        self.backends = tuple(backends)
+        self.folder = folder
+        self.known = known
+        self.cache = cache
+        self.tell = tell
+        self.kept = corpus.read(Path(state.asked.corpus))
+        self.thresholds = Thresholds()
+        self._unreplayed = [one for one in self.models if not state.replayed] if self.kept else []
+        self._batches: dict[int, Batch | None] = {}
+        self._in_work: dict[int, Shrinking] = {}
+        self._due: list[int] = []
+        self._numbers = 0
+        self._before = state.seconds
+        self._begun = time.monotonic()
+        self._failed: Exception | None = None
+        for one in state.waiting:
+            self._take_up(one.model, one.drawn, {f.backend: f for f in one.failures})
+
+    def run(self, on_event: Callable[[Event], None] = lambda _: None) -> Summary:
+        """Until the time is over and what was found is made small. Ctrl-C ends it early; what was
+        judged is kept.
+        """
+
+        def hear(event: Event) -> None:
+            on_event(event)
+            if isinstance(event, GroupFinished):
+                number, _, kind = event.id.partition(":")
+                if kind == FORCED.id:
+                    self._judge(int(number))
+
+        summary = run_jobs(
+            list(self._planned()),
+            logs=self.folder / "zygotes",
+            jobs=2,
+            limits=LIMITS,
+            device=device(),
+            on_event=hear,
+        )
+        if self._failed is not None:
+            raise self._failed
+        self._save(finished=not summary.interrupted)
+        return summary
+
+    def describe(self, differences: Sequence[Difference]) -> None:
+        """Put these, with what was written of them, in the place of the same without."""
+        by_cause = {one.cause: one for one in differences}
+        now = tuple(by_cause.get(one.cause, one) for one in self.state.differences)
+        self.state = replace(self.state, differences=now)
+        self._save(finished=True)
+
+    # --- what is due ----------------------------------------------------------
+
+    def _planned(self) -> Iterator[Planned]:
+        """The same jobs in every batch; which of them there is something to do for, is seen when
+        they are due.
+        """
+        columns = [
+            (gathered_in(one.id, precision), one)
+            for one in self.backends
+            for precision in Precision
+        ]
+        ended: list[tuple[str, ...]] = [(), ()]
+        for number in range(MOST_BATCHES):
+            build, reference = f"{number}:{BUILD.id}", f"{number}:{REFERENCE.id}"
+            # Not of the batch before: the reference computes while that one's columns run.
+            yield self._job(build, BUILD, after=ended[-2])
+            yield self._job(reference, REFERENCE, needs=(build,))
+            names = tuple(f"{number}:{name}" for name, _ in columns)
+            for name, (_, backend) in zip(names, columns, strict=True):
+                yield self._job(name, Column(backend), needs=(reference,))
+            forced = f"{number}:{FORCED.id}"
+            yield self._job(forced, FORCED, after=(reference, *names))
+            ended.append((*names, forced))
+
+    def _job(
+        self, name: str, column: Column, *, needs: tuple[str, ...] = (), after: tuple[str, ...] = ()
+    ) -> Planned:
+        number, _, kind = name.partition(":")
+
+        def make() -> Job | None:
+            try:
+                batch = self._batch(int(number))
+                planned = batch.planned.get(kind) if batch else None
+                return planned.make() if planned else None
+            except Exception as error:
+                self._failed = self._failed or error
+                raise
+
+        return Planned(name, make, launch(column), needs=needs, after=after, load=600.0)
+
+    def _batch(self, number: int) -> Batch | None:
+        """What this batch holds, decided once."""
+        if number not in self._batches:
+            trials: list[Trial] = []
+            model = self._due_for()
+            precisions: tuple[Precision, ...] = (Precision.FLOAT32,)
+            if model is not None:
+                trials = self._smaller_ones(model)
+            elif self._unreplayed:
+                model = self._unreplayed.pop(0)
+                trials = self._replay(model)
+            elif not self._over():
+                model = min(self.models, key=lambda one: self.state.draws.get(one, 0))
+                trials = self._draw(model)
+                if sum(self.state.draws.values()) % BF16_SHARE == 0:
+                    precisions = tuple(Precision)
+            batch = None
+            if model is not None and trials:
+                batch = batches.begin(
+                    self.folder / "batches",
+                    number,
+                    self.models[model],
+                    trials,
+                    precisions=precisions,
+                    cache=self.cache,
+                    thresholds=self.thresholds,
+                )
+            self._batches[number] = batch
+        return self._batches[number]
+
+    def _over(self) -> bool:
+        asked = self.state.asked
+        if asked.programs is not None:
+            return sum(self.state.draws.values()) * asked.batch >= asked.programs
+        return self.seconds >= 60 * asked.minutes
+
+    @property
+    def seconds(self) -> float:
+        return self._before + time.monotonic() - self._begun
+
+    def _due_for(self) -> str | None:
+        """A model with programs to be made smaller."""
+        return next((self._in_work[number].model for number in self._due), None)
+
+    def _smaller_ones(self, model: str) -> list[Trial]:
+        now = [number for number in self._due if self._in_work[number].model == model]
+        trials: list[Trial] = []
+        for number in now:
+            if len(trials) > 2 * smaller.MOST:
+                break
+            self._due.remove(number)
+            one = self._in_work[number]
+            trials += [Trial(each, one.columns, number) for each in one.candidates()]
+        return trials
+
+    def _replay(self, model: str) -> list[Trial]:
+        return [
+            Trial(kept.program, self.backends) for kept in self.kept.values() if kept.model == model
+        ]
+
+    def _draw(self, model: str) -> list[Trial]:
+        asked, before = self.state.asked, self.state.draws.get(model, 0)
+        self.state = replace(self.state, draws={**self.state.draws, model: before + 1})
+        checkpoint = locate(self.models[model], self.cache)
+        if checkpoint is None:
+            raise ConformanceError(f"the checkpoint of {model} is gone", remedy="run again")
+        shape = draw.Shape(checkpoint.layers, self.models[model].parts)
+        seed = asked.seed * 100_003 + before
+        return [Trial(one, self.backends) for one in draw.draw(asked.batch, seed, shape)]
+
+    # --- what came of it ------------------------------------------------------
+
+    def _judge(self, number: int) -> None:
+        batch = self._batches.get(number)
+        if batch is None:
+            return
+        try:
+            self._account(batch, batch.judged(self.thresholds))
+        except Exception as error:
+            self._failed = self._failed or error
+            raise
+        batch.forget()
+        self._save()
+
+    def _account(self, batch: Batch, results: Mapping[str, CellResult]) -> None:
+        model = batch.model.id
+        tried: dict[int, dict[str, dict[str, Failure]]] = {}
+        for trial in batch.trials:
+            cells = [
+                results[Cell(model, one.id, trial.program.name, batches.CASE).id]
+                for one in trial.backends
+            ]
+            for cell in cells:
+                if cell.harness and not cell.verdict.passes:
+                    words = f"{cell.id}: {cell.reason}"
+                    self.state = replace(self.state, harness=(*self.state.harness, words))
+            failures = {
+                cell.backend: failure(cell, self._explained(batch, cell))
+                for cell in cells
+                if differs(cell)
+            }
+            if trial.purpose is not None:
+                tried.setdefault(trial.purpose, {})[trial.program.name] = failures
+            elif any(trial.program == kept.program for kept in self.kept.values()):
+                self._replayed(model, trial.program, failures)
+            else:
+                self._count(model, trial.program, cells)
+                if failures:
+                    self._take_up(model, trial.program, failures)
+        for number, found in tried.items():
+            self._go_on(number, found)
+        drawn = sum(self.state.drawn.values())
+        self.tell(
+            f"{self.seconds:.0f} s: {drawn} programs, {len(self.state.differences)} differences, "
+            f"{len(self._in_work)} being made smaller"
+        )
+
+    def _count(self, model: str, program: Program, cells: Sequence[CellResult]) -> None:
+        state = self.state
+        refused = [cell.reason for cell in cells if cell.verdict is Verdict.UNSUPPORTED]
+        self.state = replace(
+            state,
+            drawn=tally.added(state.drawn, [model]),
+            verdicts=tally.added(state.verdicts, [str(cell.verdict) for cell in cells]),
+            covered=tally.added(state.covered, tally.places(program)),
+            refusals=tally.added(state.refusals, refused),
+        )
+
+    def _replayed(self, model: str, program: Program, failures: Mapping[str, Failure]) -> None:
+        name, kept = next((n, k) for n, k in self.kept.items() if k.program == program)
+        here = {one.id for one in self.backends}
+        expected = {column: kind for column, kind in kept.fails.items() if column in here}
+        found = {column: one.kind for column, one in failures.items()}
+        mended, changed = list(self.state.mended), list(self.state.changed)
+        if expected and not found:
+            mended.append(name)
+        elif expected != found:
+            changed.append(f"{name} fails as {found} on {model}, and not as {expected}")
+        self.state = replace(
+            self.state,
+            replayed=self.state.replayed + 1,
+            mended=tuple(mended),
+            changed=tuple(changed),
+        )
+
+    def _explained(self, batch: Batch, cell: CellResult) -> str:
+        group = batch.run.group(cell.model, gathered_in(cell.backend, cell.precision))
+        where = Where(
+            versions=group.versions if group else {},
+            devices=(str(group.identity.get("device", "cpu")) if group else "cpu",),
+            architecture=batch.model.architecture,
+            engine_class=str(group.identity.get("model", "")) if group else "",
+            layout=group.layout if group else "",
+        )
+        plain = Cell(cell.model, cell.backend, cell.scenario, cell.case)
+        return explained_by(self.known, cell, plain, where)
+
+    # --- what differs ---------------------------------------------------------
+
+    def _take_up(self, model: str, program: Program, failures: Mapping[str, Failure]) -> None:
+        """Make it smaller, unless what differs is known to."""
+        left, stage, peeled_from = program, Stage.FEW, ""
+        for one in self.state.differences:
+            if one.model != model or not _alike(one, failures):
+                continue
+            shown = shown_by(one, left)
+            if shown is None:
+                continue
+            rest = smaller.without(left, shown)
+            if rest == left or not rest.operations:
+                self._again(one.cause)
+                return
+            left, stage, peeled_from = rest, Stage.PEEL, one.cause
+        kinds = _kinds(failures)
+        busy = [
+            x for x in self._in_work.values() if x.model == model and _kinds(x.failures) == kinds
+        ]
+        if len(busy) >= ALIKE and stage is Stage.FEW:
+            wait = Difference(model, program, tuple(failures.values()), program, cause="")
+            self.state = replace(self.state, waiting=(*self.state.waiting, wait))
+            return
+        self._numbers += 1
+        self._in_work[self._numbers] = Shrinking(
+            self._numbers,
+            model,
+            program,
+            left,
+            dict(failures),
+            few_columns(failures, self.backends),
+            self.backends,
+            stage,
+            peeled_from,
+            after=sum(self.state.drawn.values()),
+            seconds=self.seconds,
+        )
+        self._due.append(self._numbers)
+
+    def _go_on(self, number: int, results: Mapping[str, Mapping[str, Failure]]) -> None:
+        one = self._in_work[number]
+        one.take(results)
+        if one.stage is not Stage.DONE:
+            self._due.append(number)
+            return
+        del self._in_work[number]
+        if not one.failures:
+            if one.peeled_from:
+                self._again(one.peeled_from)
+        else:
+            self._conclude(one)
+        waiting, self.state = self.state.waiting, replace(self.state, waiting=())
+        for other in waiting:
+            self._take_up(other.model, other.drawn, {f.backend: f for f in other.failures})
+
+    def _conclude(self, one: Shrinking) -> None:
+        cause = cause_of(one.model, one.program, one.failures)
+        if any(known.cause == cause for known in self.state.differences):
+            self._again(cause)
+            return
+        words = {failed.known for failed in one.failures.values()}
+        explained = words.pop() if len(words) == 1 else ""
+        for name, kept in self.kept.items():
+            if kept.cause == cause:
+                explained = explained or kept.why or f"in the corpus as {name}"
+        difference = Difference(
+            one.model,
+            one.program,
+            tuple(one.failures.values()),
+            one.drawn,
+            cause,
+            explained,
+            after=one.after,
+            seconds=one.seconds,
+        )
+        self.state = replace(self.state, differences=(*self.state.differences, difference))
+        for line in tally.described(difference):
+            self.tell(line)
+
+    def _again(self, cause: str) -> None:
+        self.state = replace(
+            self.state,
+            differences=tuple(
+                replace(one, again=one.again + 1) if one.cause == cause else one
+                for one in self.state.differences
+            ),
+        )
+
+    def _save(self, *, finished: bool = False) -> None:
+        left = tuple(
+            Difference(one.model, one.program, tuple(one.failures.values()), one.drawn, cause="")
+            for one in self._in_work.values()
+        )
+        self.state = replace(self.state, seconds=self.seconds, finished=finished)
+        kept = replace(self.state, waiting=(*self.state.waiting, *left))
+        write_record(self.folder / STATE, kept)
+
+
+def _kinds(failures: Mapping[str, Failure]) -> dict[str, str]:
+    return {column: one.kind for column, one in failures.items()}
+
+
+def _alike(one: Difference, failures: Mapping[str, Failure]) -> bool:
+    """Whether a known difference is seen on these columns in this way."""
+    mine = {failed.backend: failed.kind for failed in one.failures}
+    return mine == _kinds(failures)

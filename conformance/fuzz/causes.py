@@ -1,0 +1,157 @@
+"""What differs, and why: which programs show one and the same thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import field, replace
+
+from conformance.expectations import Entry, Known
+from conformance.expectations.assess import Where, applying, explains, holds
+from conformance.fuzz.smaller import size
+from conformance.programs import Do, Operation, Part, Program, Tokens
+from conformance.records import Cell, CellResult, Verdict, digest, record
+
+#: Verdicts on values: which of them a program gets depends on what it happens to read.
+_VALUES = frozenset(
+    {
+        Verdict.WRONG,
+        Verdict.DROPPED,
+        Verdict.PARTIAL,
+        Verdict.MISSCALED,
+        Verdict.CONTAMINATED,
+        Verdict.ALIASED,
+        Verdict.NONFINITE,
+    }
+)
+
+
+@record()
+class Failure:
+    """How a program fails on one column. `kind` is the same for what looks the same: the verdict,
+    or "value" for those on values; of an error its words without numbers.
+    """
+
+    backend: str
+    kind: str
+    verdict: Verdict
+    reason: str
+    diagnosis: str = ""
+    known: str = ""
+
+
+@record()
+class Difference:
+    """A program that differs, as small as it could be made; `drawn` is what it was made from.
+
+    `failures` are the columns on which it fails. `cause` names what shows itself so: a later
+    program with the same one is the same finding. `explained` is the reason of the entry of
+    known.yaml, or of the corpus, that expects it.
+    """
+
+    model: str
+    program: Program
+    failures: tuple[Failure, ...]
+    drawn: Program
+    cause: str
+    explained: str = ""
+    again: int = 0
+    after: int = 0
+    seconds: float = 0.0
+    files: tuple[str, ...] = field(default=())
+
+
+def failure(cell: CellResult, known: str = "") -> Failure:
+    verdict = cell.verdict
+    kind = "value" if verdict in _VALUES or verdict is Verdict.VACUOUS else str(verdict)
+    if verdict is Verdict.ERROR:
+        kind = f"error: {alike(cell.reason)}"
+    return Failure(cell.backend, kind, verdict, cell.reason, cell.diagnosis, known)
+
+
+def alike(words: str) -> str:
+    """The first line without numbers, addresses and quoted names."""
+    line = words.strip().partition("\n")[0][:160]
+    return re.sub(r"0x[0-9a-f]+|\d+(?:\.\d+)?|'[^']*'", "#", line)
+
+
+def differs(cell: CellResult) -> bool:
+    """Whether the cell is a finding: neither a pass, nor refused, nor without power. That the write
+    has none hides nothing that is wrong besides.
+    """
+    if cell.verdict is Verdict.VACUOUS:
+        seen = any(one.verdict.fails for one in cell.observations)
+        return seen or any(one.gates and not one.holds for one in cell.relations)
+    return cell.verdict.fails and not cell.harness
+
+
+def pattern(operation: Operation, program: Program) -> str:
+    """What an operation is, whatever its layer, amount and seed."""
+    rows = "" if operation.tokens is Tokens.ALL else ".row"
+    value = ".taken" if operation.value is not None else ""
+    step = ".later" if program.steps > 1 and (operation.step or 0) > 0 else ""
+    prompt = ".one" if operation.prompt is not None and len(program.prompts) > 1 else ""
+    return f"{operation.do}-{operation.part}{rows}{value}{step}{prompt}"
+
+
+def cause_of(model: str, program: Program, failures: Mapping[str, Failure]) -> str:
+    """A name for what a smallest program shows: who fails, how, and at what operations."""
+    who = "+".join(sorted(failures))
+    how = "+".join(sorted({one.kind for one in failures.values()}))
+    what = " ".join(sorted(pattern(one, program) for one in program.operations)) or "nothing"
+    many = f"{min(len(program.prompts), 2)}p{min(program.steps, 2)}s{len(program.groups)}t"
+    return f"{model}|{who}|{how}|{what}|{many}"
+
+
+def slug(cause: str) -> str:
+    """A file's name for a cause."""
+    model, _, rest = cause.partition("|")
+    words = rest.split("|")
+    plain = re.sub(r"[^a-z0-9]+", "_", words[2].lower()).strip("_")[:60] if len(words) > 2 else ""
+    return f"{model}_{plain or 'nothing'}_{digest(cause)[:6]}".replace("-", "_")
+
+
+def shown_by(difference: Difference, program: Program) -> set[int] | None:
+    """The operations of a program that a difference is known by; None where it lacks one."""
+    left = [_key(one) for one in difference.program.operations]
+    found: set[int] = set()
+    for index, one in enumerate(program.operations):
+        if _key(one) in left:
+            found.add(index)
+    if not set(left) <= {_key(program.operations[index]) for index in found}:
+        return None
+    return found
+
+
+def _key(one: Operation) -> tuple[Do, Part]:
+    return one.do, one.part
+
+
+def same_failures(left: Mapping[str, Failure], right: Mapping[str, Failure]) -> bool:
+    """Whether two programs fail on the same of the columns that both ran on, in the same way."""
+    return bool(left) and {b: f.kind for b, f in left.items()} == {
+        b: f.kind for b, f in right.items()
+    }
+
+
+def explained_by(known: Known, cell: CellResult, plain: Cell, where: Where) -> str:
+    """The reason of the entry of known.yaml that expects this of the cell, "" for none.
+
+    An entry on other scenarios holds as well where it says words of the cell's own: programs do
+    what scenarios do, and a gap has the same words in both.
+    """
+    direct = {known.entries[index].reason for index in applying(known, plain, where)}
+    for entry in known.entries:
+        elsewhere = entry.says.strip() and holds(entry.when, where) and _same_place(entry, plain)
+        if (entry.reason in direct or elsewhere) and explains(entry, cell):
+            return " ".join(entry.reason.split())
+    return ""
+
+
+def _same_place(entry: Entry, plain: Cell) -> bool:
+    """Whether it speaks of this model and column, of whatever scenario."""
+    return any(plain in replace(match, scenario="*", case="*") for match in entry.matches)
+
+
+def best(candidates: list[Program]) -> Program:
+    return min(candidates, key=size)

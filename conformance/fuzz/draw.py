@@ -1,0 +1,136 @@
+"""Programs that nobody wrote, drawn by chance: the same ones for the same seed.
+
+Evenly, and not by hypothesis, whose examples are simple and alike on purpose: values would hardly
+ever flow. Its tests draw from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from conformance.programs import Do, Operation, Part, Program, Tokens, valid
+from conformance.programs.validity import READ_ONLY
+
+#: Of different content and length, one of a single word. Few, so that the clean run of each is
+#: computed once and known from then on.
+PROMPTS = (
+    "The capital of France is",
+    "A small boat drifted slowly past the old stone bridge while we were",
+    "One",
+    "In the winter of that year the river froze",
+    "Three plus four equals",
+    "She opened the letter, read it twice, and",
+)
+#: Operations and generation steps of a program, at most.
+MOST_OPERATIONS = 6
+STEPS = (1, 1, 1, 2, 3)
+AMOUNTS = (-1.0, 0.01, 0.25, 0.5, 1.0, 2.0)
+#: Ids that every vocabulary has.
+IDS = (20, 5, 90, 33)
+#: How often each operation is drawn, in tickets.
+WEIGHTS = {
+    Do.READ: 5,
+    Do.DIFFERENCE: 2,
+    Do.PRODUCT: 1,
+    Do.ADD: 4,
+    Do.SCALE: 2,
+    Do.ZERO: 2,
+    Do.REPLACE: 4,
+    Do.PROJECT: 2,
+    Do.SKIP: 1,
+    Do.FORCE: 1,
+    Do.STOP: 1,
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What programs are drawn for: a model with so many layers and these parts."""
+
+    layers: int
+    parts: tuple[str, ...]
+
+    def places(self) -> list[Part]:
+        """Where there is something to read."""
+        return [
+            part
+            for part in Part
+            if part is not Part.TOKEN and (not part.needs or part.needs in self.parts)
+        ]
+
+
+def draw(count: int, seed: int, shape: Shape) -> list[Program]:
+    """So many programs, no two alike."""
+    chance = Random(seed)  # noqa: S311 - nothing is to be kept secret
+    found: dict[str, Program] = {}
+    while len(found) < count:
+        program = drawn(chance, shape)
+        found.setdefault(program.name, program)
+    return list(found.values())
+
+
+def drawn(chance: Random, shape: Shape) -> Program:
+    """One program that means something on a model of this shape."""
+    prompts = chance.choice((1, 1, 2, 2, 3, 4))
+    program = Program(
+        tuple(chance.choice(PROMPTS) for _ in range(prompts)),
+        steps=chance.choice(STEPS),
+        traces=_traces(chance, prompts),
+    )
+    wanted = chance.randint(1, MOST_OPERATIONS)
+    for _ in range(4 * wanted):  # some do not fit
+        longer = replace(
+            program, operations=(*program.operations, _operation(chance, program, shape))
+        )
+        program = longer if valid(longer) else program
+        if len(program.operations) == wanted:
+            break
+    return program
+
+
+def _traces(chance: Random, prompts: int) -> tuple[tuple[int, ...], ...]:
+    """One trace of all prompts, or two."""
+    cut = chance.randrange(prompts)
+    if not cut or chance.random() < 0.5:
+        return ()
+    return tuple(range(cut)), tuple(range(cut, prompts))
+
+
+def _operation(chance: Random, program: Program, shape: Shape) -> Operation:
+    """One more operation; whether it fits the program is the caller's to see."""
+    [do] = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
+    prompt = chance.choice([None, *range(len(program.prompts))])
+    step = None if program.steps == 1 else chance.choice([None, *range(program.steps)])
+    if do is Do.FORCE:
+        return Operation(do, Part.TOKEN, prompt=prompt, step=step, amount=float(chance.choice(IDS)))
+    layer = chance.randrange(shape.layers)
+    if do is Do.SKIP:
+        return Operation(do, layer=layer, prompt=prompt)
+    if do is Do.STOP:
+        return Operation(do, layer=layer, prompt=chance.randrange(len(program.prompts)))
+    places = [part for part in shape.places() if do.reads or part not in READ_ONLY]
+    part = chance.choice(places)
+    one = Operation(
+        do,
+        part,
+        layer=layer if part.layered else None,
+        tokens=chance.choice(list(Tokens)),
+        prompt=prompt,
+        step=step,
+        amount=chance.choice(AMOUNTS) if do in (Do.ADD, Do.SCALE) else 1.0,
+    )
+    given = [index for index, other in enumerate(program.operations) if other.do.reads]
+    if not do.takes or not given or (do.writes and chance.random() < 0.3):
+        return replace(one, seed=chance.randrange(3) if do.takes else 0)
+    taken = chance.choice(given)
+    giver = program.operations[taken]
+    if giver.tokens is Tokens.ALL:  # it fits where it was read from, and nowhere else
+        one = replace(one, tokens=Tokens.ALL, prompt=giver.prompt, step=giver.step)
+    elif giver.step is not None:
+        one = replace(one, step=chance.randrange(giver.step, program.steps))
+    if len(program.groups) == 1:
+        one = replace(one, prompt=giver.prompt)
+    if one.layer is not None:  # further on, most often
+        one = replace(one, layer=chance.randrange(giver.layer or 0, shape.layers))
+    return replace(one, value=taken)

@@ -1,0 +1,116 @@
+"""What was found, for whoever has to mend it: run once more on every column and in both
+precisions, with a page, a script that runs by itself and a text for upstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from conformance import verdicts
+from conformance.errors import ConformanceError
+from conformance.execution import device, environment, publish
+from conformance.expectations import Known, concluded, marked
+from conformance.fuzz import batch as batches
+from conformance.fuzz.causes import Difference, slug
+from conformance.records import Backend, Cell, Model, Precision, Results, RunInfo, Thresholds
+from conformance.repro import issue, script
+from conformance.repro.upstream import Project
+from conformance.runner import Event, Limits
+from conformance.runner import run as run_jobs
+
+
+def written(
+    differences: Sequence[Difference],
+    models: Sequence[Model],
+    backends: Sequence[Backend],
+    *,
+    folder: Path,
+    known: Known,
+    cache: Path,
+    limits: Limits,
+    on_event: Callable[[Event], None],
+) -> tuple[Difference, ...]:
+    """The same with the files that were written of each, in `folder`."""
+    found: list[Difference] = []
+    for model in models:
+        own = [one for one in differences if one.model == model.id]
+        if own:
+            found += _of_model(own, model, backends, folder, known, cache, limits, on_event)
+    return tuple(found)
+
+
+def _of_model(
+    differences: Sequence[Difference],
+    model: Model,
+    backends: Sequence[Backend],
+    folder: Path,
+    known: Known,
+    cache: Path,
+    limits: Limits,
+    on_event: Callable[[Event], None],
+) -> list[Difference]:
+    thresholds = Thresholds()
+    batch = batches.begin(
+        folder,
+        0,
+        model,
+        [batches.Trial(one.program, tuple(backends)) for one in differences],
+        precisions=tuple(Precision),
+        cache=cache,
+        thresholds=thresholds,
+        lean=False,
+    )
+    summary = run_jobs(
+        list(batch.planned.values()),
+        logs=batch.run.path / "zygotes",
+        jobs=2,
+        limits=limits,
+        device=device(),
+        on_event=on_event,
+    )
+    if summary.interrupted:
+        return list(differences)
+    plan = batch.run.plan()
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    info = RunInfo(plan.run, plan.started, now, summary.seconds, plan.command)
+    results = verdicts.judge_run(
+        batch.run, batch.scenarios, thresholds, info=info, environment=environment(thresholds)
+    )
+    results = concluded(marked(results, known, datetime.now(UTC).date()))
+    page = publish(batch.run, results)
+    return [
+        replace(one, files=(*_files(one, batch, results, folder), str(page))) for one in differences
+    ]
+
+
+def _files(
+    difference: Difference, batch: batches.Batch, results: Results, folder: Path
+) -> list[str]:
+    """The scenario, and of the first cell that fails the script and the text."""
+    name = difference.program.name
+    scenario = batch.scenarios[name]
+    kept = folder / f"{slug(difference.cause)}.py"
+    kept.write_text(scenario.path.read_text(encoding="utf-8"), encoding="utf-8")
+    found = [str(kept)]
+    wanted = {
+        Cell(difference.model, one.backend, name, batches.CASE).id for one in difference.failures
+    }
+    cell = next((one for one in results.cells if one.id in wanted and one.verdict.fails), None)
+    if cell is None:
+        return found
+    shared = script.shareable(cell)
+    column = next(one for one in batch.columns if one.id == cell.backend)
+    recorded = script.recorded(results, shared, batch.model, column)
+    path = folder / f"repro_{slug(difference.cause)}.py"
+    text = script.text(shared, recorded, scenario, file=path.name, standalone=True)
+    path.write_text(text, encoding="utf-8")
+    try:
+        project = issue.addressee(shared, column)
+    except ConformanceError:  # nobody's for certain: the trace is nnsight's
+        project = Project.NNSIGHT
+    words = issue.text(results, shared, batch.model, project, text, path.name)
+    path.with_suffix(".md").write_text(words, encoding="utf-8")
+    return [*found, str(path), str(path.with_suffix(".md"))]

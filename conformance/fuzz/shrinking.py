@@ -1,0 +1,99 @@
+"""From a program that differs to the least that does, a batch of smaller ones at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from conformance.fuzz import smaller
+from conformance.fuzz.causes import Failure, same_failures
+from conformance.programs import Program
+from conformance.records import Backend
+
+#: Batches that one program is made smaller in, at most.
+ROUNDS = 8
+
+
+class Stage(StrEnum):
+    """What the next batch of a difference is for."""
+
+    PEEL = "without what is known already"
+    FEW = "few of its operations"
+    SIMPLER = "something less"
+    WHOLE = "on every column"
+    DONE = "done"
+
+
+@dataclass
+class Shrinking:
+    """One program on its way. `failures` are those of the present program on `backends`, the
+    fewest columns that show what it is: the first that fails, and transformers beside it.
+    """
+
+    number: int
+    model: str
+    drawn: Program
+    program: Program
+    failures: dict[str, Failure]
+    backends: tuple[Backend, ...]
+    every: tuple[Backend, ...]
+    stage: Stage = Stage.FEW
+    peeled_from: str = ""
+    rounds: int = 0
+    after: int = 0
+    seconds: float = 0.0
+    asked: list[Program] = field(default_factory=list)
+
+    def candidates(self) -> list[Program]:
+        """What to try next; remembered until `take` is told what came of it."""
+        if self.stage is Stage.FEW:
+            self.asked = smaller.few(self.program)
+        elif self.stage is Stage.SIMPLER:
+            self.asked = smaller.simpler(self.program)
+        else:
+            self.asked = [self.program]
+        return self.asked
+
+    @property
+    def columns(self) -> tuple[Backend, ...]:
+        """Where the candidates run."""
+        return self.every if self.stage is Stage.WHOLE else self.backends
+
+    def take(self, results: Mapping[str, Mapping[str, Failure]]) -> None:
+        """Go on from what the candidates did: by their names, how each failed by column."""
+        self.rounds += 1
+        if self.stage is Stage.PEEL:
+            failures = dict(results[self.program.name])
+            self.failures = failures
+            self.stage = self._next_of_few() if failures else Stage.DONE
+            return
+        if self.stage is Stage.WHOLE:
+            self.failures = dict(results[self.program.name])
+            self.stage = Stage.DONE
+            return
+        alike = [
+            one for one in self.asked if same_failures(self.failures, results.get(one.name, {}))
+        ]
+        if alike:
+            self.program = min(alike, key=smaller.size)
+            self.failures = dict(results[self.program.name])
+        over = not alike and self.stage is Stage.SIMPLER
+        if over or self.rounds >= ROUNDS or not smaller.simpler(self.program):
+            self.stage = Stage.WHOLE
+        else:
+            self.stage = Stage.SIMPLER
+
+    def _next_of_few(self) -> Stage:
+        return Stage.FEW if smaller.few(self.program) else Stage.SIMPLER
+
+
+def few_columns(
+    failures: Mapping[str, Failure], backends: Sequence[Backend]
+) -> tuple[Backend, ...]:
+    """The first column that fails, and transformers: whether that one fails as well tells causes
+    apart.
+    """
+    first = next(one for one in backends if one.id in failures)
+    beside = next((one for one in backends if one.engine == "hf"), first)
+    return tuple(dict.fromkeys((beside, first)))

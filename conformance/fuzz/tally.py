@@ -1,0 +1,105 @@
+"""What a campaign has done so far: counted, kept in a file, and said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
+
+from conformance.errors import ExitCode
+from conformance.fuzz.causes import Difference
+from conformance.programs import Program
+from conformance.records import record
+
+
+@record()
+class Asked:
+    """What the campaign was asked for; a resumed one goes on with the same."""
+
+    models: tuple[str, ...]
+    backends: tuple[str, ...]
+    seed: int
+    minutes: float
+    programs: int | None
+    batch: int
+    corpus: str
+    frozen: bool
+
+
+@record()
+class State:
+    """A campaign's file. `drawn` counts by model the programs that were judged, `draws` the
+    batches that were drawn of it; `waiting` are drawn programs whose differences are still to be
+    made smaller.
+    """
+
+    asked: Asked
+    draws: Mapping[str, int] = field(default_factory=dict)
+    drawn: Mapping[str, int] = field(default_factory=dict)
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    covered: Mapping[str, int] = field(default_factory=dict)
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
+    waiting: tuple[Difference, ...] = ()
+    replayed: int = 0
+    mended: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    harness: tuple[str, ...] = ()
+    seconds: float = 0.0
+    finished: bool = False
+
+
+def places(program: Program) -> Iterable[str]:
+    """The pairs (operation, place) of a program."""
+    return (f"{one.do} at {one.part}" for one in program.operations)
+
+
+def added(counts: Mapping[str, int], more: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(counts) + Counter(more))
+
+
+def summary(state: State) -> Iterator[str]:
+    """The figures, line by line."""
+    total = sum(state.drawn.values())
+    rate = total / state.seconds if state.seconds else 0.0
+    yield (
+        f"{total} programs in {state.seconds:.0f} s ({rate:.2f} a second), "
+        f"{state.replayed} replayed from the corpus"
+    )
+    yield "verdicts: " + ", ".join(f"{n} {v}" for v, n in sorted(state.verdicts.items()))
+    yield f"{len(state.covered)} pairs of operation and place, drawn so often: " + ", ".join(
+        f"{name} {count}" for name, count in sorted(state.covered.items())
+    )
+    for words, count in sorted(state.refusals.items(), key=lambda item: -item[1]):
+        yield f"refused {count} times: {words}"
+    for name in state.mended:
+        yield f"the corpus' {name} passes now: remove its file"
+    for name in state.changed:
+        yield f"the corpus' {name}"
+    for one in state.differences:
+        yield from described(one)
+    for words in state.harness:
+        yield f"the harness failed: {words}"
+
+
+def exit_code(state: State) -> ExitCode:
+    """3 where the harness failed, 1 where something differs that is not known, else 0."""
+    if state.harness:
+        return ExitCode.HARNESS
+    unknown = any(not one.explained for one in state.differences)
+    return ExitCode.UNEXPECTED if unknown or state.mended or state.changed else ExitCode.OK
+
+
+def described(one: Difference) -> Iterator[str]:
+    """A difference in a few lines."""
+    what = f"known ({one.explained})" if one.explained else "NEW"
+    where = ", ".join(f"{f.backend} {f.verdict}" for f in one.failures)
+    yield f"{what}: {one.model}: {where}: {len(one.program.operations)} operations, {one.cause}"
+    first = one.failures[0] if one.failures else None
+    if first is not None:
+        yield f"  {first.reason.splitlines()[0][:200] if first.reason else ''}"
+        if first.diagnosis:
+            yield f"  {first.diagnosis[:200]}"
+    yield f"  shown by {one.again + 1} programs, first after {one.after} and {one.seconds:.0f} s"
+    for path in one.files:
+        yield f"  {path}"

@@ -1,0 +1,207 @@
+"""A program as a scenario's file: its trace in straight-line nnsight, its meaning by the reference.
+
+The trace is what a user would have written: an `invoke` for each prompt, each access where the
+model runs it. So the file runs, is judged, stored and reported as any scenario is, and
+`conformance repro` makes a script of it.
+"""
+
+from __future__ import annotations
+
+import pprint
+from collections.abc import Iterator
+from dataclasses import replace
+
+from conformance.programs.records import Do, Operation, Part, Program, Tokens, as_json
+from conformance.programs.validity import check, prompts_of, source_of
+from conformance.programs.words import meaning_in_words
+
+_WIDTH = 98
+
+_HEAD = '''\
+"""{words}"""
+
+from conformance import programs, scenario
+
+PROGRAM = programs.program(
+{data}
+)
+
+
+@scenario(
+    prompts=PROGRAM.prompts,
+    steps=PROGRAM.steps,
+    layers=programs.layers(PROGRAM),
+    twin=PROGRAM.twin,
+    needs=lambda _: PROGRAM.needs,
+)
+def {name}(lm, case):
+'''
+
+_FOOT = """\
+    return programs.gathered(PROGRAM, [{seen}])
+
+
+@{name}.reference
+def _(model, case):
+    return programs.meaning(PROGRAM, model, case)
+"""
+
+_PLACES = {
+    Part.EMBEDDING: "lm.embedding.output",
+    Part.INPUT: "lm.layers[{layer}].input",
+    Part.ATTENTION_INPUT: "lm.layers[{layer}].attention.input",
+    Part.ATTENTION: "lm.layers[{layer}].attention.output",
+    Part.MLP_INPUT: "lm.layers[{layer}].mlp.input",
+    Part.MLP: "lm.layers[{layer}].mlp.output",
+    Part.STREAM: "lm.layers[{layer}].stream",
+    Part.NORM: "lm.norm.output",
+}
+_ROWS = {Tokens.ALL: "", Tokens.FIRST: "[:1]", Tokens.LAST: "[-1:]"}
+
+
+def text(program: Program, name: str = "") -> str:
+    """The file. `name` is the scenario's, and the file's. Raises ConformanceError for a program
+    that means nothing.
+    """
+    check(program)
+    name = name or program.name
+    data = pprint.pformat(as_json(program), width=_WIDTH - 4, sort_dicts=False)
+    body = [line for group in program.groups for line in _trace(program, group)]
+    seen = ", ".join(f"seen_{prompt}" for prompt in range(len(program.prompts)))
+    return "".join(
+        [
+            _HEAD.format(
+                words=meaning_in_words(program).replace("\\", "\\\\").replace('"', "'"),
+                data="\n".join(f"    {line}" for line in data.splitlines()),
+                name=name,
+            ),
+            *(f"    {line}\n" for line in body),
+            _FOOT.format(seen=seen, name=name),
+        ]
+    )
+
+
+def _trace(program: Program, group: tuple[int, ...]) -> Iterator[str]:
+    steps = f"steps={program.steps}"
+    stops = any(one.do is Do.STOP and one.prompt in group for one in program.operations)
+    if len(group) == 1:
+        needed = " as tracer" if stops or program.steps > 1 else ""
+        yield f"with lm.trace(case.prompts[{group[0]}], {steps}){needed}:"
+        yield from (f"    {line}" for line in _block(program, group[0]))
+        return
+    yield f"with lm.trace({steps}) as tracer:"
+    for prompt in group:
+        yield f"    with tracer.invoke(case.prompts[{prompt}]):"
+        yield from (f"        {line}" for line in _block(program, prompt))
+
+
+def _block(program: Program, prompt: int) -> Iterator[str]:
+    """What a prompt's block does, in every step what is due there."""
+    seen = f"seen_{prompt}"
+    yield f"{seen} = {{}}.save()"
+    mine = [
+        (index, one)
+        for index, one in enumerate(program.operations)
+        if prompt in prompts_of(program, one)
+    ]
+    many = program.steps > 1
+    due = [(one.depth, index, _operation(program, one, index, prompt)) for index, one in mine]
+    # What a layer that is left out gives is seen where it would have ended.
+    due += [
+        (replace(one, do=Do.READ).depth, index, _written(program, one, index, prompt))
+        for index, one in mine
+        if one.do is Do.SKIP
+    ]
+    lines: list[str] = []
+    for _, index, emitted in sorted(due, key=lambda item: item[:2]):
+        own, when = list(emitted), program.operations[index].step
+        if many and when is not None and own:
+            own = [f"if step == {when}:", *(f"    {line}" for line in own)]
+        lines += own
+    step = "step" if many else "0"
+    if not any(one.do is Do.STOP for _, one in mine):
+        lines.append(f'{seen}["logits", {step}] = lm.logits')
+        for _, operation in mine:
+            if operation.part is Part.TOKEN:
+                at = "" if operation.step is None or not many else f" and step == {operation.step}"
+                lines += [f"if case.active{at}:", f"    lm.force({int(operation.amount)})"]
+        lines.append(f'{seen}["token", {step}] = lm.token')
+    if many:
+        yield f"for step in tracer.iter[:{program.steps}]:"
+        lines = [f"    {line}" for line in lines]
+    yield from lines
+
+
+def _operation(program: Program, operation: Operation, index: int, prompt: int) -> Iterator[str]:
+    if operation.part is Part.TOKEN:
+        return
+    if operation.do is Do.STOP:
+        place = _PLACES[operation.part].format(layer=operation.layer)
+        yield place
+        yield "tracer.stop()"
+        return
+    if operation.do is Do.SKIP:
+        yield "if case.active:"
+        yield f"    lm.layers[{operation.layer}].skip()"
+        return
+    place = _PLACES[operation.part].format(layer=operation.layer)
+    rows = _ROWS[operation.tokens]
+    taken = _value(program, operation, prompt)
+    if operation.do.reads:
+        how = {Do.READ: "", Do.DIFFERENCE: f" - {taken}", Do.PRODUCT: f" * {taken}"}
+        name = f"read_{index}_{prompt}"
+        yield f"{name} = {place}{rows}{how[operation.do]}"
+        step = "0" if program.steps == 1 else "step"
+        if operation.saved or _taken_elsewhere(program, index, prompt):
+            yield f'seen_{prompt}["read", {index}, {step}] = {name}'
+        return
+    yield "if case.active:"
+    yield f"    rows = {place}"
+    yield from (f"    {line}" for line in _change(operation, rows or "[:]", taken))
+    yield f"    {place} = rows"
+    yield from _written(program, operation, index, prompt)
+
+
+def _written(program: Program, operation: Operation, index: int, prompt: int) -> Iterator[str]:
+    """Read back what was written, in the clean run what is there without it."""
+    place = _PLACES[operation.part].format(layer=operation.layer)
+    step = "0" if program.steps == 1 else "step"
+    yield f'seen_{prompt}["written", {index}, {step}] = {place}'
+
+
+def _change(operation: Operation, rows: str, taken: str) -> Iterator[str]:
+    amount = f"{operation.amount:g}"
+    match operation.do:
+        case Do.ADD:
+            yield f"rows{rows} = rows{rows} + {amount} * {taken}"
+        case Do.SCALE:
+            yield f"rows{rows} = rows{rows} * {amount}"
+        case Do.ZERO:
+            yield f"rows{rows} = rows{rows} * 0"
+        case Do.REPLACE:
+            yield f"rows{rows} = {taken}"
+        case Do.PROJECT:
+            yield f"row = {taken}.reshape(-1)"
+            yield "unit = row / row.norm().clamp_min(1e-12)"
+            yield f"rows{rows} = rows{rows} - (rows{rows} @ unit)[:, None] * unit"
+
+
+def _value(program: Program, operation: Operation, prompt: int) -> str:
+    """The expression of an operation's value."""
+    if operation.value is None:
+        return f"lm.direction({operation.layer or 0}, seed={operation.seed})"
+    source, then = source_of(program, operation, prompt, -1)
+    if source == prompt:
+        return f"read_{operation.value}_{prompt}"
+    step = "0" if program.steps == 1 else "step" if then < 0 else str(then)
+    return f'seen_{source}["read", {operation.value}, {step}]'
+
+
+def _taken_elsewhere(program: Program, index: int, prompt: int) -> bool:
+    """Whether another prompt takes what this operation reads of this one."""
+    return any(
+        taker.value == index
+        and program.operations[index].prompt == prompt
+        and any(other != prompt for other in prompts_of(program, taker))
+        for taker in program.operations
+    )

@@ -1,0 +1,156 @@
+"""Which programs mean something: what flows, flows forward in the order of execution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from conformance.errors import ConformanceError
+from conformance.programs.records import Do, Operation, Part, Program, Tokens
+
+#: Parts that can be read, and not written to.
+READ_ONLY = (Part.INPUT, Part.TOKEN)
+
+
+def complaints(program: Program) -> Iterator[str]:
+    """What is wrong with a program, in words; nothing where it means something."""
+    if not program.prompts:
+        yield "there is no prompt"
+    if sorted(index for group in program.groups for index in group) != list(
+        range(len(program.prompts))
+    ):
+        yield "the traces do not hold every prompt once"
+        return
+    if program.steps < 1:
+        yield "there is no step"
+    for index, operation in enumerate(program.operations):
+        for words in _operation(program, operation):
+            yield f"operation {index} ({operation.do} at {operation.part}): {words}"
+
+
+def check(program: Program) -> Program:
+    """The program itself. Raises ConformanceError, in words, for one that means nothing."""
+    for words in complaints(program):
+        raise ConformanceError(f"this is no program: {words}", remedy="see docs/programs.md")
+    return program
+
+
+def valid(program: Program) -> bool:
+    return not any(True for _ in complaints(program))
+
+
+def prompts_of(program: Program, operation: Operation) -> tuple[int, ...]:
+    """The prompts that an operation acts on."""
+    if operation.prompt is None:
+        return tuple(range(len(program.prompts)))
+    return (operation.prompt,)
+
+
+def source_of(program: Program, taker: Operation, prompt: int, step: int) -> tuple[int, int]:
+    """The prompt and step at which the value was read that is taken at these."""
+    assert taker.value is not None  # noqa: S101 - the caller has looked
+    giver = program.operations[taker.value]
+    return (
+        prompt if giver.prompt is None else giver.prompt,
+        step if giver.step is None else giver.step,
+    )
+
+
+def _operation(program: Program, operation: Operation) -> Iterator[str]:
+    yield from _place(program, operation)
+    if operation.do is Do.STOP:
+        yield from _stop(program, operation)
+    if operation.do is Do.SKIP:
+        yield from _skip(program, operation)
+    if operation.value is None:
+        if operation.do in (Do.DIFFERENCE, Do.PRODUCT):
+            yield "it takes nothing"
+        return
+    if not operation.do.takes:
+        yield "it takes no value"
+    elif not 0 <= operation.value < len(program.operations):
+        yield f"there is no operation {operation.value}"
+    elif not program.operations[operation.value].do.reads:
+        yield f"operation {operation.value} reads nothing"
+    else:
+        yield from _flow(program, operation)
+
+
+def _place(program: Program, operation: Operation) -> Iterator[str]:
+    if operation.part.layered is not (operation.layer is not None):
+        yield "it names a layer" if operation.layer is not None else "it names no layer"
+    if operation.layer is not None and operation.layer < 0:
+        yield "layers count from 0"
+    if (operation.part is Part.TOKEN) is not (operation.do is Do.FORCE):
+        yield "an id can be forced, and nothing else can be"
+    if operation.do.writes and operation.do is not Do.FORCE and operation.part in READ_ONLY:
+        yield "this part is not written to"
+    if operation.do is Do.FORCE and (operation.amount < 0 or operation.amount % 1):
+        yield "the amount is no id"
+    if operation.prompt is not None and not 0 <= operation.prompt < len(program.prompts):
+        yield "there is no such prompt"
+    if operation.step is not None and not 0 <= operation.step < program.steps:
+        yield "there is no such step"
+
+
+def _stop(program: Program, operation: Operation) -> Iterator[str]:
+    """A trace that ends in its middle: of one prompt and one step, and nothing after it."""
+    group = next((one for one in program.groups if operation.prompt in one), ())
+    if operation.prompt is None or len(group) != 1 or program.steps != 1:
+        yield "only a trace of one prompt and one step is stopped"
+        return
+    last = _moment(program, operation)
+    for index, other in enumerate(program.operations):
+        mine = operation.prompt in prompts_of(program, other)
+        if other is not operation and mine and _moment(program, other, index) > last:
+            yield f"operation {index} comes after the end"
+
+
+def _skip(program: Program, operation: Operation) -> Iterator[str]:
+    """A layer that is left out has no inside, and once left out lacks what later steps need."""
+    if operation.part is not Part.STREAM:
+        yield "a layer is left out: its part is the stream"
+    if operation.step is not None and program.steps > 1:
+        yield "a layer is left out in every step, or in none"
+    inside = (Part.ATTENTION_INPUT, Part.ATTENTION, Part.MLP_INPUT, Part.MLP)
+    for index, other in enumerate(program.operations):
+        together = set(prompts_of(program, other)) & set(prompts_of(program, operation))
+        if together and other.layer == operation.layer and other.part in inside:
+            yield f"operation {index} is inside of the layer that is left out"
+        if other is not operation and other.do is Do.SKIP and other.layer == operation.layer:
+            yield f"operation {index} leaves it out as well"
+
+
+def _flow(program: Program, taker: Operation) -> Iterator[str]:
+    """The value was read before, everywhere where it is taken, and its rows fit."""
+    assert taker.value is not None  # noqa: S101 - the caller has looked
+    giver = program.operations[taker.value]
+    trace = {prompt: at for at, group in enumerate(program.groups) for prompt in group}
+    steps = range(program.steps) if taker.step is None else (taker.step,)
+    for prompt in prompts_of(program, taker):
+        for step in steps:
+            source, then = source_of(program, taker, prompt, step)
+            if source != prompt and trace[source] >= trace[prompt]:
+                yield f"prompt {source} is not in an earlier trace than prompt {prompt}"
+                return
+            if source == prompt and then > step:
+                yield f"at step {step} it takes what is read at step {then}"
+                return
+            before = _moment(program, giver, taker.value)
+            if (source, then) == (prompt, step) and before >= _moment(program, taker):
+                yield "it takes what is read after it"
+                return
+            whole = taker.tokens is Tokens.ALL and (source, then) == (prompt, step)
+            if giver.tokens is Tokens.ALL and not whole:
+                yield "all rows of one place do not fit another"
+                return
+    if taker.do is Do.PROJECT and giver.tokens is Tokens.ALL:
+        yield "one row has a direction, several have not"
+
+
+def _moment(
+    program: Program, operation: Operation, index: int | None = None
+) -> tuple[tuple[int, int], int]:
+    """When in one step an operation happens: at its place, in the order of the program."""
+    if index is None:
+        index = next(i for i, other in enumerate(program.operations) if other is operation)
+    return operation.depth, index

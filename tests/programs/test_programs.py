@@ -1,0 +1,136 @@
+"""Programs are data: they survive JSON, mean something or are refused, and become a file."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance import programs
+from conformance.errors import ConformanceError
+from conformance.fuzz import smaller
+from conformance.fuzz.draw import Shape, draw, drawn
+from conformance.programs import Do, Operation, Part, Program, Tokens
+from conformance.programs.charter import charter
+from conformance.records import from_json, to_json
+from conformance.scenario import discover
+
+SHAPE = Shape(4, ("embedding", "attention", "mlp", "norm", "head"))
+READ = Operation(Do.READ, layer=1)
+TWO = ("One", "One two three")
+
+#: Programs of the generator, by hypothesis' choice of its random numbers.
+PROGRAMS = st.randoms(use_true_random=True).map(lambda chance: drawn(chance, SHAPE))
+
+
+@given(PROGRAMS)
+def test_a_program_survives_json(program: Program):
+    assert from_json(Program, to_json(program)) == program
+
+
+@given(PROGRAMS)
+def test_what_is_drawn_means_something_and_so_does_all_that_is_smaller(program: Program):
+    assert list(programs.complaints(program)) == []
+    for one in (*smaller.few(program), *smaller.simpler(program)):
+        assert programs.valid(one)
+        assert smaller.size(one) < smaller.size(program)
+
+
+@given(PROGRAMS)
+def test_the_file_of_a_program_is_python_that_says_nothing_of_engines(program: Program):
+    text = programs.text(program)
+    compile(text, program.name, "exec")
+    assert "vllm" not in text
+
+
+def test_the_same_seed_draws_the_same_programs_and_another_seed_others():
+    assert draw(20, 7, SHAPE) == draw(20, 7, SHAPE)
+    assert draw(20, 7, SHAPE) != draw(20, 8, SHAPE)
+
+
+def test_a_few_hundred_cover_every_operation_and_values_flow_between_prompts_and_steps():
+    many = draw(400, 3, SHAPE)
+    operations = [one for program in many for one in program.operations]
+    assert {one.do for one in operations} == set(Do)
+    assert {one.part for one in operations} == set(Part)
+    taken = [(p, one) for p in many for one in p.operations if one.value is not None]
+    assert len(taken) > 100
+    givers = [(p.operations[one.value], one) for p, one in taken]
+    assert any(g.prompt is not None and one.prompt not in (None, g.prompt) for g, one in givers)
+    assert any(g.step is not None and one.step not in (None, g.step) for g, one in givers)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (Program(()), "no prompt"),
+        (Program(TWO, traces=((0,),)), "every prompt once"),
+        (Program(TWO, (Operation(Do.READ),)), "names no layer"),
+        (Program(TWO, (Operation(Do.READ, Part.NORM, layer=1),)), "names a layer"),
+        (Program(TWO, (Operation(Do.ZERO, Part.INPUT, layer=1),)), "not written to"),
+        (Program(TWO, (Operation(Do.READ, layer=0, prompt=2),)), "no such prompt"),
+        (Program(TWO, (Operation(Do.READ, layer=0, step=1),)), "no such step"),
+        (Program(TWO, (Operation(Do.FORCE, Part.TOKEN, amount=0.5),)), "no id"),
+        (Program(TWO, (READ, Operation(Do.SCALE, layer=2, value=0))), "takes no value"),
+        (Program(TWO, (READ, Operation(Do.ADD, layer=0, value=0))), "read after it"),
+        (Program(TWO, (Operation(Do.ZERO, layer=0), Operation(Do.ADD, layer=1, value=0))), "reads"),
+        (
+            Program(TWO, (Operation(Do.READ, layer=1, prompt=0),
+                          Operation(Do.ADD, layer=2, prompt=1, value=0))),
+            "earlier trace",
+        ),
+        (
+            Program(TWO, (Operation(Do.READ, layer=1, prompt=0),
+                          Operation(Do.ADD, layer=2, prompt=1, value=0)), traces=((0,), (1,))),
+            "do not fit",
+        ),
+        (Program(TWO, (READ, Operation(Do.PROJECT, layer=2, value=0))), "one row"),
+        (Program(TWO, (Operation(Do.STOP, layer=1, prompt=0),)), "one prompt and one step"),
+        (
+            Program(TWO[:1], (Operation(Do.STOP, layer=1, prompt=0), Operation(Do.READ, layer=2))),
+            "after the end",
+        ),
+        (
+            Program(TWO, (Operation(Do.SKIP, layer=1), Operation(Do.READ, Part.MLP, layer=1))),
+            "inside of the layer",
+        ),
+        (Program(TWO, (Operation(Do.SKIP, layer=1, step=0),), steps=2), "in every step"),
+    ],
+)  # fmt: skip
+def test_what_means_nothing_is_refused_in_words(program: Program, words: str):
+    with pytest.raises(ConformanceError, match=words):
+        programs.check(program)
+
+
+def test_a_row_flows_to_a_later_trace_and_a_later_step():
+    last = Operation(Do.READ, layer=1, tokens=Tokens.LAST, prompt=0, step=0)
+    to_prompt = Operation(Do.REPLACE, layer=0, tokens=Tokens.LAST, prompt=1, step=0, value=0)
+    to_step = Operation(Do.ADD, layer=0, prompt=0, step=1, value=0)
+    assert programs.valid(Program(TWO, (last, to_prompt, to_step), 2, traces=((0,), (1,))))
+    assert not programs.valid(Program(TWO, (last, to_prompt), 2))
+
+
+def test_operations_keep_their_values_when_others_go():
+    first, second = Operation(Do.READ, layer=0), Operation(Do.READ, layer=1)
+    taker = Operation(Do.ADD, layer=2, value=1)
+    program = Program(TWO, (first, second, taker))
+    assert smaller.keeping(program, {2}).operations == (second, Operation(Do.ADD, layer=2, value=0))
+    assert smaller.without(program, {1}).operations == (first,)
+    left = smaller.without_prompt(Program(TWO, (Operation(Do.ZERO, layer=0, prompt=1),)), 0)
+    assert left == Program(TWO[1:], (Operation(Do.ZERO, layer=0, prompt=0),))
+
+
+def test_the_files_of_programs_are_scenarios_with_a_case_for_models_with_such_layers(tmp_path):
+    folder = tmp_path / f"programs_{random.randrange(10**9)}"
+    folder.mkdir()
+    for name, program in charter(4).items():
+        plain = name.replace("-", "_")
+        (folder / f"{plain}.py").write_text(programs.text(program, plain))
+    found = discover(folder)
+    assert len(found) == len(charter(4)) > 15
+    [case] = found["steering_middle_large_all"].expand(4)
+    assert case.layers == {"highest": 3} and found["steering_middle_large_all"].twin(case)
+    assert not found["read_all_pair"].twin(case)
+    assert "Program: 2 prompts in 1 trace" in found["steering_middle_large_all"].meaning
