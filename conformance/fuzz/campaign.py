@@ -15,7 +15,6 @@ from pathlib import Path
 
 from conformance.checkpoints import locate
 from conformance.errors import ConformanceError
-from conformance.execution import device
 from conformance.expectations import Known
 from conformance.expectations.assess import Where
 from conformance.fuzz import batch as batches
@@ -32,6 +31,7 @@ from conformance.fuzz.causes import (
 )
 from conformance.fuzz.shrinking import Shrinking, Stage, few_columns
 from conformance.jobs import BUILD, FORCED, REFERENCE, launch
+from conformance.machine import conditions
 from conformance.programs import Program
 from conformance.records import (
     Backend,
@@ -136,7 +136,7 @@ class Campaign:
             logs=self.folder / "zygotes",
             jobs=2,
             limits=LIMITS,
-            device=device(),
+            device=conditions(),
             on_event=hear,
         )
         if self._failed is not None:

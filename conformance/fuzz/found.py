@@ -11,10 +11,11 @@ from pathlib import Path
 
 from conformance import verdicts
 from conformance.errors import ConformanceError
-from conformance.execution import device, environment, publish
+from conformance.execution import environment, publish
 from conformance.expectations import Known, concluded, marked
 from conformance.fuzz import batch as batches
 from conformance.fuzz.causes import Difference, slug
+from conformance.machine import conditions
 from conformance.records import Backend, Cell, Model, Precision, Results, RunInfo, Thresholds
 from conformance.repro import issue, script
 from conformance.repro.upstream import Project
@@ -68,7 +69,7 @@ def _of_model(
         logs=batch.run.path / "zygotes",
         jobs=2,
         limits=limits,
-        device=device(),
+        device=conditions(),
         on_event=on_event,
     )
     if summary.interrupted:
