@@ -1,7 +1,13 @@
-"""What a scenario author imports: see docs/scenarios.md."""
+"""What a scenario's author imports (docs/scenarios.md), and the Python API (docs/api.md)."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from conformance.authoring import LM, Case, Edit, Layer, Layers, Part, Reference, Run
 from conformance.scenario import PAIR, scenario
+
+if TYPE_CHECKING:
+    from conformance.api import NotSame, assert_same, compare, results, run
 
 __all__ = [
     "LM",
@@ -10,9 +16,23 @@ __all__ = [
     "Edit",
     "Layer",
     "Layers",
+    "NotSame",
     "Part",
     "Reference",
     "Run",
+    "assert_same",
+    "compare",
+    "results",
+    "run",
     "scenario",
 ]
 __version__ = "0.1.0"
+
+_API = ("NotSame", "assert_same", "compare", "results", "run")
+
+
+def __getattr__(name: str) -> Any:
+    """The API, imported when it is asked for: a scenario's file needs none of it."""
+    if name not in _API:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("conformance.api"), name)

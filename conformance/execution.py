@@ -33,10 +33,10 @@ from conformance.records import (
     Status,
     Thresholds,
 )
-from conformance.report import html
+from conformance.report import html, tables
 from conformance.runner import Event, Limits, Summary
 from conformance.runner import run as run_jobs
-from conformance.scenario import Scenario
+from conformance.scenario import Places, Scenario, as_planned, folders_of
 from conformance.store import (
     ObservationCache,
     RunFolder,
@@ -68,7 +68,7 @@ def begin(
     columns: Sequence[Column],
     cells: Sequence[Cell],
     *,
-    scenarios: Path,
+    scenarios: Places,
     thresholds: Thresholds,
     jobs: int,
     precisions: Sequence[Precision] = tuple(Precision),
@@ -86,7 +86,7 @@ def begin(
             cells=tuple(cells),
             thresholds=thresholds,
             precisions=tuple(precisions),
-            scenarios=str(scenarios),
+            scenarios=as_planned(scenarios),
             jobs=jobs,
         )
     )
@@ -138,7 +138,7 @@ def execute(
             plan.columns,
             plan.cells,
             scenarios,
-            folder=Path(plan.scenarios),
+            folder=folders_of(plan.scenarios),
             cache=cache,
             precisions=plan.precisions,
         ),
@@ -176,7 +176,7 @@ def once_more(
         plan.models,
         plan.columns,
         plan.cells,
-        scenarios=Path(plan.scenarios),
+        scenarios=plan.scenarios,
         thresholds=plan.thresholds,
         precisions=plan.precisions,
         jobs=plan.jobs,
@@ -221,9 +221,6 @@ def judge(
 
 def publish(run: RunFolder, results: Results) -> Path:
     """Write results.json, the same as tables, and the pages."""
-    # pandas takes half a second, which the start of a run need not wait for.
-    from conformance.report import tables
-
     run.write_results(results)
     tables.write(results, run.path)
     besides = html.Besides(changes=since.last(run.path, results))

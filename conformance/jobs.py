@@ -51,15 +51,15 @@ def planned_jobs(
     cells: Iterable[Cell],
     scenarios: Mapping[str, Scenario],
     *,
-    folder: Path,
+    folder: Path | tuple[Path, ...],
     cache: Path,
     precisions: Sequence[Precision] = (Precision.BF16,),
     lean: bool = False,
 ) -> list[Planned]:
-    """Every job of a run. `folder` holds the scenario files, `cache` the checkpoints. Every
-    column gathers its cells once in each of the `precisions`. A `lean` run computes no more than
-    these verdicts need: no honest runs of another precision, nothing of an engine without nnsight,
-    no one-layer tests.
+    """Every job of a run. `folder`, or several, holds the scenario files, `cache` the checkpoints.
+    Every column gathers its cells once in each of the `precisions`. A `lean` run computes no more
+    than these verdicts need: no honest runs of another precision, nothing of an engine without
+    nnsight, no one-layer tests.
 
     Columns on another environment come last, one environment after the other: few zygotes
     live at the same time.
@@ -86,7 +86,12 @@ def reference_cells(model: Model, scenarios: Mapping[str, Scenario]) -> tuple[Ce
 
 
 def reference_jobs(
-    run: RunFolder, model: Model, scenarios: Mapping[str, Scenario], *, folder: Path, cache: Path
+    run: RunFolder,
+    model: Model,
+    scenarios: Mapping[str, Scenario],
+    *,
+    folder: Path | tuple[Path, ...],
+    cache: Path,
 ) -> list[Planned]:
     """The jobs of a model that has no columns: its checkpoint, and its reference on every case."""
     names = {(cell.scenario, cell.case) for cell in reference_cells(model, scenarios)}
@@ -101,7 +106,7 @@ class _Maker:
         run: RunFolder,
         model: Model,
         scenarios: Mapping[str, Scenario],
-        folder: Path,
+        folder: Path | tuple[Path, ...],
         cache: Path,
         precisions: Sequence[Precision] = (Precision.BF16,),
         *,

@@ -7,13 +7,14 @@ an entry holds only what differs from the block `defaults`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from conformance import packaged
 from conformance.engines import ENGINES
 from conformance.records import PARTS, Backend, Model, Part, Source, record
 from conformance.yaml_input import Location, Refusal, check, parse
@@ -94,13 +95,15 @@ class _BackendEntry:
 @record()
 class _Document:
     models: Mapping[str, _ModelEntry]
-    backends: Mapping[str, _BackendEntry]
+    backends: Mapping[str, _BackendEntry] = field(default_factory=dict)
+    extends: Literal["", "built-in"] = ""
     defaults: _Defaults = field(default_factory=_Defaults)
     tiers: Mapping[str, Tier] = field(default_factory=dict)
 
 
 def load(path: Path) -> Manifest:
-    """Read models.yaml.
+    """Read models.yaml. With `extends: built-in` it holds the built-in models, backends, defaults
+    and tiers besides.
 
     Raises ConformanceError with file, line and remedy for a file that cannot be read, an
     unknown key, a wrong type, a duplicate id, a model without a source or an unknown engine.
@@ -108,15 +111,46 @@ def load(path: Path) -> Manifest:
     tree = parse(path, holds="it needs the keys `models` and `backends`")
     try:
         document = check(_Document, tree, _keys)
-        models = tuple(
-            _model(name, entry, document.defaults, path.parent)
-            for name, entry in document.models.items()
+        base = load(packaged.path("models.yaml")) if document.extends else Manifest((), ())
+        _check_new(document, base)
+        defaults = document.defaults
+        if document.extends:
+            built_in = _built_in_defaults()
+            defaults = _Defaults(defaults.seed or built_in.seed, {**built_in.tiny, **defaults.tiny})
+        models = base.models + tuple(
+            _model(name, entry, defaults, path.parent) for name, entry in document.models.items()
         )
-        backends = tuple(_backend(name, entry) for name, entry in document.backends.items())
+        backends = base.backends + tuple(
+            _backend(name, entry) for name, entry in document.backends.items()
+        )
         _check_tiers(document.tiers, models, backends)
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
-    return Manifest(models, backends, document.tiers)
+    return Manifest(models, backends, {**base.tiers, **document.tiers})
+
+
+def _built_in_defaults() -> _Defaults:
+    tree = parse(packaged.path("models.yaml"), holds="")
+    return check(_Document, tree, _keys).defaults
+
+
+def _check_new(document: _Document, base: Manifest) -> None:
+    """What a file adds has ids of its own, and one that stands alone says all."""
+    if not (document.backends or document.extends):
+        raise Refusal((), "the file has no 'backends'", "add `backends:`, or `extends: built-in`")
+    taken: Mapping[str, Collection[str]] = {
+        "models": [model.id for model in base.models],
+        "backends": [backend.id for backend in base.backends],
+        "tiers": base.tiers,
+    }
+    for kind, names in taken.items():
+        for name in getattr(document, kind):
+            if name in names:
+                raise Refusal(
+                    (kind, name),
+                    f"{name!r} is built in already, under {kind}",
+                    "give it another id, or leave `extends` out",
+                )
 
 
 def _keys(location: Location) -> list[str]:

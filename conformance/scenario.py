@@ -22,12 +22,13 @@ import importlib
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from conformance import stand_in
 from conformance.errors import ConformanceError
 from conformance.records import Case, ScenarioInfo
 
@@ -40,6 +41,9 @@ PAIR = (
 
 Block = Callable[[Any, Case], Any]
 Place = str | int
+
+#: A folder of scenario files, or several whose scenarios are taken together.
+Places = str | Path | Sequence[str] | Sequence[Path]
 
 #: Pairs of observations that must be bitwise equal; see `conformance.judge.measures.relations`.
 Equal = Sequence[tuple[str, str]]
@@ -113,7 +117,7 @@ class Scenario:
             id=self.name,
             meaning=self.meaning,
             cases=tuple(self.cases),
-            path=f"scenarios/{self.path.name}",
+            path=f"{self.path.parent.name}/{self.path.name}",
             trace_source=inspect.getsource(self.run),
             reference_source=inspect.getsource(self.specification),
         )
@@ -214,18 +218,44 @@ def _places(value: Place | Sequence[Place]) -> tuple[Place, ...]:
     return (value,) if isinstance(value, str | int) else tuple(value)
 
 
-def discover(folder: Path) -> dict[str, Scenario]:
-    """Every scenario of a folder by name, in order of the file names.
+def folders_of(places: Places) -> tuple[Path, ...]:
+    """One folder of scenarios or several, each once."""
+    several = (places,) if isinstance(places, str | Path) else places
+    return tuple(dict.fromkeys(Path(place).resolve() for place in several))
 
-    The folder is imported as a package, because a block's helpers travel to the
+
+def as_planned(places: Places) -> str | tuple[str, ...]:
+    """The same as texts, for a file: one is written bare."""
+    first, *others = map(str, folders_of(places))
+    return (first, *others) if others else first
+
+
+def discover(places: Places) -> dict[str, Scenario]:
+    """Every scenario of a folder, or of several, by name, in order of the file names.
+
+    A folder is imported as a package, because a block's helpers travel to the
     engine's processes by their module's name. Raises ConformanceError for a file
-    that cannot be imported or declares no scenario of its own name.
+    that cannot be imported or declares no scenario of its own name, for a name that two folders
+    have and for two folders of one name.
     """
-    folder = folder.resolve()
+    found: dict[str, Scenario] = {}
+    with stand_in.for_missing():
+        for folder in folders_of(places):
+            for name, declared in _in_folder(folder):
+                if name in found:
+                    raise ConformanceError(
+                        f"there is a scenario {name!r} already, in {found[name].path}",
+                        path=declared.path,
+                        remedy="give this file and its function another name",
+                    )
+                found[name] = declared
+    return found
+
+
+def _in_folder(folder: Path) -> Iterator[tuple[str, Scenario]]:
     parent = str(folder.parent)
     if parent not in sys.path:
         sys.path.insert(0, parent)
-    found: dict[str, Scenario] = {}
     for path in sorted(folder.glob("*.py")):
         if path.stem.startswith("_"):
             continue
@@ -237,6 +267,12 @@ def discover(folder: Path) -> dict[str, Scenario]:
             raise ConformanceError(
                 f"cannot be imported: {error!r}", path=path, remedy="see the error above"
             ) from error
+        if Path(module.__file__ or "").resolve() != path.resolve():
+            raise ConformanceError(
+                f"Python takes it for {module.__file__}",
+                path=path,
+                remedy=f"give the folder {folder.name!r} a name that no other module has",
+            )
         declared = getattr(module, path.stem, None)
         if not isinstance(declared, Scenario):
             raise ConformanceError(
@@ -244,8 +280,7 @@ def discover(folder: Path) -> dict[str, Scenario]:
                 path=path,
                 remedy=f"decorate a function `def {path.stem}(lm, case)` with @scenario(...)",
             )
-        found[path.stem] = declared
-    return found
+        yield path.stem, declared
 
 
 def built_in(

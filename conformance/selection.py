@@ -6,25 +6,20 @@ who has a way to show that it takes a while.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from conformance import manifest as manifests
-from conformance import plan
+from conformance import plan, project
+from conformance.errors import ConformanceError
 from conformance.records import Cell, Column, Model
-from conformance.scenario import Scenario, discover
+from conformance.scenario import Places, Scenario, discover
 
 if TYPE_CHECKING:
     from conformance.environments import Environment, Spec, Untestable
     from conformance.expectations import Known
-
-#: Where things are by default, in the folder that a command is run in.
-MANIFEST = Path("models.yaml")
-SCENARIOS = Path("scenarios")
-ENVIRONMENTS = Path("environments.yaml")
-KNOWN = Path("known.yaml")
 
 
 class Selected(NamedTuple):
@@ -39,18 +34,21 @@ class Selected(NamedTuple):
 class Choice:
     """Which cells are meant. No model: those of the tier; no backend: those marked default.
 
-    `env` puts backends on other environments (`conformance.environments.read_order`), of which
-    the file `environments` declares some by name.
+    `cells` is a file with the ids of the cells that are meant, one a line, of whatever model and
+    backend. `env` puts backends on other environments (`conformance.environments.read_order`), of
+    which the file `environments` declares some by name. Files and folders: by default the
+    project's.
     """
 
     model: list[str] = field(default_factory=list)
     backend: list[str] = field(default_factory=list)
     expression: str = ""
     tier: str = "default"
+    cells: Path | None = None
     env: list[str] = field(default_factory=list)
-    manifest: Path = MANIFEST
-    scenarios: Path = SCENARIOS
-    environments: Path = ENVIRONMENTS
+    manifest: Path = field(default_factory=lambda: project.here().models)
+    scenarios: Places = field(default_factory=lambda: list(project.here().scenarios))
+    environments: Path = field(default_factory=lambda: project.here().environments)
 
 
 def _build(spec: Spec) -> Environment | Untestable:
@@ -72,16 +70,44 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
 
     Raises ConformanceError for a name that nothing has, and when no cell is left.
     """
+    ids = _ids(choice.cells) if choice.cells else []
+    if ids:
+        every = [plan.ALL]
+        choice = replace(choice, model=choice.model or every, backend=choice.backend or every)
     known = manifests.load(choice.manifest)
     models = plan.choose(known.models, choice.model, "model")
     if not choice.model:
         models = plan.in_tier(models, choice.tier)
     columns = _columns(known, choice, build)
     tier = known.tiers.get(choice.tier, manifests.Tier())
-    scenarios = plan.only(discover(choice.scenarios), tier.scenarios)
+    scenarios = (
+        discover(choice.scenarios) if ids else plan.only(discover(choice.scenarios), tier.scenarios)
+    )
     cells = plan.cells(models, columns, scenarios, choice.expression)
+    if ids:
+        return Selected(models, columns, _named(cells, ids, choice.cells))
     narrow = {} if choice.model else tier.backends
     return Selected(models, columns, plan.narrowed(cells, models, columns, narrow))
+
+
+def _ids(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split()
+    except OSError as error:
+        raise ConformanceError(
+            f"cannot be read: {error.strerror}", path=path, remedy="conformance list > FILE"
+        ) from error
+
+
+def _named(cells: Sequence[Cell], ids: Sequence[str], path: Path | None) -> tuple[Cell, ...]:
+    by_id = {cell.id: cell for cell in cells}
+    for name in ids:
+        if name not in by_id:
+            raise ConformanceError(
+                f"there is no cell {name!r}", path=path, remedy="conformance list shows them"
+            )
+    wanted = set(ids)
+    return tuple(cell for cell in cells if cell.id in wanted)
 
 
 def within(selected: Selected, columns: tuple[Column, ...], choice: Choice) -> Selected:
@@ -92,25 +118,28 @@ def within(selected: Selected, columns: tuple[Column, ...], choice: Choice) -> S
     return Selected(selected.models, columns, cells)
 
 
-def every_cell(manifest: Path, scenarios: Path | Mapping[str, Scenario]) -> tuple[Cell, ...]:
+def every_cell(manifest: Path, scenarios: Places | Mapping[str, Scenario]) -> tuple[Cell, ...]:
     """Every cell there could be: what an expectation may speak of."""
     whole = manifests.load(manifest)
-    found = discover(scenarios) if isinstance(scenarios, Path) else scenarios
+    found = scenarios if isinstance(scenarios, Mapping) else discover(scenarios)
     return plan.cells(whole.models, whole.backends, found)
 
 
-def expected(path: Path = KNOWN) -> Known:
-    """The expectations. The default file may be absent."""
+def expected(path: Path | None = None) -> Known:
+    """The expectations, by default the project's. A default file may be absent."""
     from conformance import expectations
 
-    return expectations.Known() if path == KNOWN and not path.exists() else expectations.load(path)
+    usual = project.here().known
+    path = usual if path is None else path
+    absent = path == usual and not path.exists()
+    return expectations.Known() if absent else expectations.load(path)
 
 
 def declared(path: Path) -> dict[str, Spec]:
     """What environments.yaml declares. The default file may be absent."""
     from conformance.environments import load
 
-    return {} if path == ENVIRONMENTS and not path.exists() else load(path)
+    return {} if path == project.here().environments and not path.exists() else load(path)
 
 
 def _columns(known: manifests.Manifest, choice: Choice, build: Builder) -> tuple[Column, ...]:

@@ -17,6 +17,7 @@ from conformance import manifest as manifests
 from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
 from conformance.records import Backend, Column
+from conformance.scenario import Places, folders_of
 from conformance.store import RunPlan
 
 _REMEDY = (
@@ -24,7 +25,7 @@ _REMEDY = (
 )
 
 
-def check(plan: RunPlan, path: Path, *, scenarios: Path, manifest: Path, cache: Path) -> None:
+def check(plan: RunPlan, path: Path, *, scenarios: Places, manifest: Path, cache: Path) -> None:
     """Raises ConformanceError that lists what is foreign in the plan of the run at `path`.
 
     `scenarios` and `manifest` are what the command line names, `cache` holds the environments
@@ -43,9 +44,10 @@ def check(plan: RunPlan, path: Path, *, scenarios: Path, manifest: Path, cache: 
         )
 
 
-def _scenarios(plan: RunPlan, named: Path) -> Iterator[str]:
-    if Path(plan.scenarios).resolve() != named.resolve():
-        yield f"scenarios imported from {plan.scenarios!r}"
+def _scenarios(plan: RunPlan, named: Places) -> Iterator[str]:
+    for folder in folders_of(plan.scenarios):
+        if folder not in folders_of(named):
+            yield f"scenarios imported from {str(folder)!r}"
 
 
 def _column(column: Column, known: dict[str, Backend], cache: Path) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
@@ -21,6 +22,8 @@ from conformance.cli import (
     selftest,
     show,
     sweep,
+    validate,
+    versions,
 )
 from conformance.cli.options import err, spread
 from conformance.errors import ConformanceError, ExitCode
@@ -53,20 +56,41 @@ VERBS: dict[str, Callable[..., None]] = {
     "report": show.report,
     "selftest": selftest.selftest,
     "doctor": doctor.doctor,
+    "init": validate.init,
+    "validate": validate.validate,
     "schema": show.schema,
 }
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="The version of this tool and of its engines.",
+            is_eager=True,
+            callback=versions.show,
+        ),
+    ] = False,
+) -> None:
+    """Find out where an nnsight intervention differs between transformers and vLLM."""
+
+
 for name, verb in VERBS.items():
     app.command(name)(spread(verb))
 known_app.command("update")(known.update_known)
 env_app.command("list")(environments.list_environments)
 env_app.command("build")(environments.build_environment)
+env_app.command("engine")(environments.engine_environment)
 env_app.command("remove")(environments.remove_environments)
 
 
 def main() -> None:
     """Run a verb. The one place that turns errors into words and exit codes."""
     try:
-        app()
+        app(prog_name="conformance")
     except ConformanceError as error:
         err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.code)

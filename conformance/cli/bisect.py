@@ -12,7 +12,8 @@ import typer
 from conformance import selection
 from conformance.bisect.parts import USUAL, Part
 from conformance.bisect.search import CONFIRM, Class
-from conformance.cli.options import REPORTS, Choice, Reports, Running, Trust, Without, err, out
+from conformance.cli import engines
+from conformance.cli.options import Choice, Reports, Running, Trust, Without, err, out
 from conformance.errors import ConformanceError, ExitCode
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def bisect(
+    *,
     choice: Annotated[Choice, Without("env", "environments")],
     running: Running,
     subject: Annotated[
@@ -51,7 +53,7 @@ def bisect(
         bool, typer.Option(help="With --resume: try again what was untestable.")
     ] = False,
     trust: Trust = False,
-    reports: Reports = REPORTS,
+    reports: Reports,
 ) -> None:
     """Find the version after which the selected cells are not what they were.
 
@@ -68,6 +70,7 @@ def bisect(
     `conformance bisect lock --good before.txt --bad after.txt -m llama`,
     `conformance bisect --resume latest`.
     """
+    engines.needed()
     from conformance.bisect import state as states
     from conformance.bisect import trial
     from conformance.cli import bisecting, selecting

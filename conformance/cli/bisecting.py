@@ -19,7 +19,7 @@ from conformance.environments import Environment
 from conformance.errors import ConformanceError
 from conformance.records import Precision
 from conformance.runner import Limits
-from conformance.scenario import discover
+from conformance.scenario import Places, as_planned, discover
 from conformance.selection import Choice, Selected
 from conformance.store import RunPlan
 
@@ -62,7 +62,7 @@ def options(choice: Choice) -> str:
 
 def begin(
     reports: Path,
-    scenarios: Path,
+    scenarios: Places,
     asked: Asked,
     found: Row,
     selected: Selected,
@@ -81,7 +81,7 @@ def begin(
         columns=tuple(one for one in columns if any(cell.backend == one.id for cell in cells)),
         cells=cells,
         precisions=tuple(Precision),
-        scenarios=str(scenarios.resolve()),
+        scenarios=as_planned(scenarios),
         jobs=jobs,
     )
     trial.write_cells(folder, plan)
@@ -100,7 +100,7 @@ def carry_on(folder: BisectFolder, cache: Path, limits: Limits, console: Console
         raise ConformanceError(
             f"has no {trial.CELLS}", path=folder.path, remedy="start the bisect again"
         )
-    scenarios = dict(discover(Path(plan.scenarios)))
+    scenarios = dict(discover(plan.scenarios))
     with Progress(folder.read(), console) as progress:
 
         def observe(environment: Environment, again: bool) -> trial.Observed:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conformance.cli.options import MANIFEST, Manifest, err, out
+from conformance.cli import engines
+from conformance.cli.options import Manifest, err, out
 
 if TYPE_CHECKING:
     from conformance.runner import Event
 
 
 def check(
+    *,
     model: Annotated[
         str,
         typer.Option("-m", "--model", help="A local folder, a hub's name, an id of models.yaml."),
@@ -39,7 +41,7 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="The answers as JSON.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds the file may take.")] = 60.0,
     load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
-    manifest: Manifest = MANIFEST,
+    manifest: Manifest,
     reports: Annotated[
         Path | None, typer.Option(help="Where what was seen is kept; default: the cache.")
     ] = None,
@@ -53,6 +55,7 @@ def check(
 
     Example: `conformance check my_trace.py -m HuggingFaceTB/SmolLM2-135M-Instruct -b vllm-pp2`
     """
+    engines.needed()
     import shlex
     import sys
 

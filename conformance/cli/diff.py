@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from conformance.cli import selecting
-from conformance.cli.options import REPORTS, Reports, out
+from conformance.cli.options import Reports, out
 
 
 def diff(
+    *,
     before: Annotated[str, typer.Argument(help="The run before: a name under reports/.")],
     after: Annotated[str, typer.Argument(help="The run after; a folder's path will do too.")],
     margin: Annotated[
@@ -26,7 +27,7 @@ def diff(
     json: Annotated[Path | None, typer.Option(help="Write the differences as JSON.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write them as Markdown.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write them as a page.")] = None,
-    reports: Reports = REPORTS,
+    reports: Reports,
 ) -> None:
     """Compare two judged runs: failures, fixes, layouts, margins, speed, memory.
 

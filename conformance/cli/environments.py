@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conformance.cli.options import ENVIRONMENTS, Environments, err, out
+from conformance.cli.options import Environments, err, out
 from conformance.errors import ExitCode
 from conformance.selection import declared
 
@@ -67,11 +67,12 @@ def _made_from(made: Environment) -> str:
 
 
 def build_environment(
+    *,
     wanted: Annotated[
         list[str],
         typer.Argument(help="Requirements, or a name of environments.yaml.", show_default=False),
     ],
-    environments: Environments = ENVIRONMENTS,
+    environments: Environments,
 ) -> None:
     """Build an environment and print its interpreter; exits 1 when it is untestable.
 
@@ -86,6 +87,18 @@ def build_environment(
             sys.stderr.write(f"{made.log}\n")
         raise typer.Exit(ExitCode.UNEXPECTED)
     typer.echo(made.python)
+
+
+def engine_environment() -> None:
+    """Make the environment that verbs go on in where this interpreter has no engines, and print
+    its interpreter. What it holds: `engine` of [tool.conformance], or CONFORMANCE_ENGINE.
+    """
+    from conformance.cli import engines
+    from conformance.environments import own
+
+    wanted = engines.chosen()
+    here = wanted == own.HERE or (not wanted and own.is_here())
+    typer.echo(sys.executable if here else engines.had(wanted).python)
 
 
 def remove_environments(

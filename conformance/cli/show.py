@@ -9,7 +9,7 @@ import typer
 
 from conformance import selection
 from conformance.cli import selecting
-from conformance.cli.options import REPORTS, Choice, Reports, Without, err, out
+from conformance.cli.options import Choice, Reports, Without, err, out
 
 if TYPE_CHECKING:
     from conformance.records import Results
@@ -25,9 +25,10 @@ def list_cells(choice: Annotated[Choice, Without("env", "environments")]) -> Non
 
 
 def show(
+    *,
     cell: Annotated[str, typer.Argument(help="A cell's id, or a part that only it has.")],
     name: Annotated[str, typer.Option("--run", help="A run's name, or `latest`.")] = "latest",
-    reports: Reports = REPORTS,
+    reports: Reports,
 ) -> None:
     """Explain one cell's verdict: the same reasoning as in the report."""
     from conformance.report import terminal
@@ -36,6 +37,7 @@ def show(
 
 
 def report(
+    *,
     names: Annotated[
         list[str] | None,
         typer.Argument(help="A run's name, or `latest`; several runs become one page."),
@@ -44,7 +46,7 @@ def report(
         str,
         typer.Option(help="Compare with this run; by default the one before, `none` for no run."),
     ] = "",
-    reports: Reports = REPORTS,
+    reports: Reports,
 ) -> None:
     """Write the pages of a judged run anew, or of several merged, and print the path.
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conformance import selection
-from conformance.cli import selecting
+from conformance.cli import engines, selecting
 from conformance.cli.environments import had
-from conformance.cli.options import REPORTS, Choice, Reports, Running, Trust, Without, err, out
+from conformance.cli.options import Choice, Reports, Running, Trust, Without, err, out
 from conformance.errors import ConformanceError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _RANGE = "Releases and ranges of them: 0.28..0.32 or 0.8.0,0.8.1 or 0.28.. (all 
 
 
 def sweep(
+    *,
     choice: Annotated[Choice, Without("env", "environments")],
     running: Running,
     vllm: Annotated[str, typer.Option(help=_RANGE, metavar="VERSIONS")] = "",
@@ -31,7 +32,7 @@ def sweep(
         str, typer.Option(help="Go on with this sweep (`latest`): finished cells are kept.")
     ] = "",
     trust: Trust = False,
-    reports: Reports = REPORTS,
+    reports: Reports,
 ) -> None:
     """Run the matrix on every combination of versions; write one page, versions × scenarios.
 
@@ -44,6 +45,7 @@ def sweep(
     Examples: `conformance sweep --vllm 0.28..0.32 --nnsight 0.8.0,0.8.1 -m llama`,
     `conformance sweep --resume latest`.
     """
+    engines.needed()
     from conformance import sweep as sweeps
 
     if resume:

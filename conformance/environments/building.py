@@ -57,22 +57,27 @@ def build(
     *,
     on_line: Callable[[str], None] = lambda _: None,
     needs: Sequence[str] = NEEDS,
+    python: Path | None = None,
 ) -> Environment:
     """The environment of this specification: the one that is there, or a new one.
 
     `cache` is the harness's own (`checkpoints.cache_folder()`), `needs` what every environment
-    holds besides. Any number of processes may ask for the same one: the first builds it.
+    holds besides, `python` the interpreter it is made with, by default this one. Any number of
+    processes may ask for the same one: the first builds it.
     Raises Untestable when it cannot be resolved, installed or started.
     """
     begun = time.monotonic()
-    resolution = resolve(spec, cache, needs=needs, say=on_line)
+    python = python or Path(sys.executable)
+    resolution = resolve(spec, cache, needs=needs, say=on_line, python=python)
     folder = cache / "environments" / resolution.key
     found = read(folder)
     if found is None:
         with locked(folder, on_line) as lock:
             found = read(folder)
             if found is None:
-                made = _make(spec, resolution, folder, cache, lock, on_line, needs=bool(needs))
+                made = _make(
+                    spec, resolution, folder, cache, lock, on_line, needs=bool(needs), base=python
+                )
                 made = replace(made, seconds=time.monotonic() - begun)
                 write_record(folder / STAMP, made)
                 return made
@@ -117,13 +122,14 @@ def _make(
     say: uv.Say,
     *,
     needs: bool,
+    base: Path,
 ) -> Environment:
     program = uv.program(cache)
     shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
     say(f"building {folder.name}: {spec}")
     python = folder / "bin" / "python"
     steps: list[list[str | Path]] = [
-        [program, "venv", "--quiet", "--no-python-downloads", "--python", sys.executable, folder],
+        [program, "venv", "--quiet", "--no-python-downloads", "--python", base, folder],
         [
             *(program, "pip", "install", "--quiet", "--no-deps", "--python", python),
             *(f"--refresh-package={_name(one)}" for one in spec.requirements if " @ file:" in one),

@@ -34,7 +34,7 @@ def _folders(cache: Path) -> list[Path]:
     found = [
         path
         for path in (cache / "environments").glob("*")
-        if path.is_dir() and path.name not in {"locks", "resolved"}
+        if path.is_dir() and path.name not in {"locks", "own", "resolved"}
     ]
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,15 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from conformance import packaged
 from conformance.environments import trees, uv
 from conformance.environments.made import Untestable
 from conformance.environments.spec import Spec, folder_of
+from conformance.errors import ConformanceError
 from conformance.records import digest, record
 from conformance.store.files import write_text
 
-_LOCK = Path(__file__).parent.parent.parent / "environments" / "cpu.txt"
+_LOCK = packaged.path("cpu.txt")
 
 #: What every column needs: the engines, and what a worker of this package imports besides.
 NEEDS = (
@@ -81,9 +84,15 @@ def vllm_package() -> str:
 
 
 def resolve(
-    spec: Spec, cache: Path, *, needs: Sequence[str] = NEEDS, say: uv.Say = lambda _: None
+    spec: Spec,
+    cache: Path,
+    *,
+    needs: Sequence[str] = NEEDS,
+    say: uv.Say = lambda _: None,
+    python: Path | None = None,
 ) -> Resolution:
-    """Every version, without installing any. Raises Untestable when there is no solution.
+    """Every version, without installing any. Raises Untestable when there is no solution for
+    this interpreter, or for the one that is given.
 
     Exact specifications are resolved once: the same words name the same environment even
     when the index has gained releases since.
@@ -91,22 +100,25 @@ def resolve(
     lines = wanted(spec, needs)
     pins = _pins(spec.names)
     digests = [trees.digest(folder) for folder in spec.folders]
-    asked = digest([lines, pins, digests, _UNWANTED, sys.version_info[:2], platform.platform()])
+    python = python or Path(sys.executable)
+    version = _version_of(python)
+    short = list(map(int, version.split(".")[:2]))
+    asked = digest([lines, pins, digests, _UNWANTED, short, platform.platform()])
     noted = cache / "environments" / "resolved" / f"{asked}.txt"
     if spec.exact and noted.is_file():
         resolved = tuple(noted.read_text().splitlines())
     else:
         with trees.copies(spec.folders) as copied:
-            resolved = _compile([copied.into(line) for line in lines], pins, cache, say)
+            resolved = _compile([copied.into(line) for line in lines], pins, cache, say, python)
             resolved = tuple(copied.back(line) for line in resolved)
         write_text(noted, "\n".join(resolved))
     moved = _moved(pins, resolved, spec.names)
-    key = digest([[_named(line) for line in resolved], digests, platform.python_version()])
+    key = digest([[_named(line) for line in resolved], digests, version])
     return Resolution(key, resolved, moved)
 
 
 def _compile(
-    lines: Sequence[str], pins: Sequence[str], cache: Path, say: uv.Say
+    lines: Sequence[str], pins: Sequence[str], cache: Path, say: uv.Say, python: Path
 ) -> tuple[str, ...]:
     program = uv.program(cache)
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
@@ -120,7 +132,7 @@ def _compile(
         status, said = uv.run(
             [
                 *(program, "pip", "compile", wanted_file, "--quiet"),
-                *("--python", sys.executable, "--override", overrides),
+                *("--python", python, "--override", overrides),
                 *("--no-annotate", "--no-header", "--output-file", output),
                 *uv.sources(names),
             ],
@@ -146,6 +158,19 @@ def _pins(free: Sequence[str]) -> tuple[str, ...]:
     else:
         lines = tuple(f"{name}=={version}" for name, version in sorted(_installed().items()))
     return tuple(line for line in lines if canonicalize_name(line.partition("==")[0]) not in free)
+
+
+def _version_of(python: Path) -> str:
+    """As `3.11.7`. Raises ConformanceError for an interpreter that does not say it."""
+    if python == Path(sys.executable):
+        return platform.python_version()
+    command = [str(python), "-c", "import platform; print(platform.python_version())"]
+    try:
+        return subprocess.check_output(command, text=True, timeout=60).strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConformanceError(
+            f"this interpreter does not say its version: {error}", path=python
+        ) from error
 
 
 def _installed() -> dict[str, str]:

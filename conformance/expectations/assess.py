@@ -133,9 +133,11 @@ def applying(known: Known, plain: Cell, where: Where) -> tuple[int, ...]:
 
 def standing(assessed: Sequence[Assessed], known: Known, today: dt.date) -> tuple[Standing, ...]:
     """What the run made of every entry, in the file's order."""
-    return tuple(
-        _standing(index, entry, assessed, today) for index, entry in enumerate(known.entries)
-    )
+    found = [_standing(index, entry, assessed, today) for index, entry in enumerate(known.entries)]
+    own = len(known.own)
+    # What is inherited is not this file's to mend.
+    theirs = (Standing.USED if each.wrong else each for each in found[own:])
+    return (*found[:own], *theirs)
 
 
 def _assess(
@@ -189,7 +191,10 @@ def _version(versions: Mapping[str, str], name: str, specifier: str) -> bool:
 
 def _lines(known: Known, entries: Sequence[int]) -> str:
     name = known.path.name if known.path else "known"
-    return " and ".join(f"{name}:{known.line(index)}" for index in entries)
+    return " and ".join(
+        f"{name}:{line}" if (line := known.line(index)) else f"the built-in {name}"
+        for index in entries
+    )
 
 
 def _wanted(known: Known, entries: Sequence[int]) -> str:

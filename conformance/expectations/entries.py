@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from conformance import packaged
 from conformance.errors import ConformanceError
 from conformance.records import Cell, Precision, Verdict, record
 from conformance.yaml_input import Location, Refusal, check, line_of, parse
@@ -114,44 +116,59 @@ class Entry:
 
 @record()
 class Known:
-    """The entries in the file's order, and the line (from 1) each begins on."""
+    """The entries in the file's order, and the line (from 1) each begins on. The last ones are
+    `inherited`: they stand in the built-in file, and what becomes of them is not this file's fault.
+    """
 
     entries: tuple[Entry, ...] = ()
     lines: tuple[int, ...] = ()
     path: Path | None = None
+    inherited: int = 0
+
+    @property
+    def own(self) -> tuple[Entry, ...]:
+        return self.entries[: len(self.entries) - self.inherited]
 
     def line(self, index: int) -> int | None:
+        """None for an entry that is inherited."""
         return self.lines[index] if index < len(self.lines) else None
+
+    def where(self, index: int) -> str:
+        """`line 12`, or whose it is."""
+        return "built-in" if index >= len(self.own) else f"line {self.line(index)}"
 
 
 @record()
 class _Document:
     known: tuple[Entry, ...] | None
+    extends: Literal["", "built-in"] = ""
 
 
 def load(path: Path) -> Known:
-    """Read known.yaml.
+    """Read known.yaml. With `extends: built-in` the entries on built-in models hold besides; of
+    those a cell that passes, or one that nothing has, says nothing.
 
     Raises ConformanceError with file, line and remedy for what cannot be read, an unknown
     key, a wrong type, and an entry that says too little or would excuse everything.
     """
     tree = parse(path, holds="it needs the key `known`: a list of entries")
     try:
-        entries = check(_Document, tree, _keys).known or ()
+        document = check(_Document, tree, _keys)
+        entries = document.known or ()
         for index, entry in enumerate(entries):
             _sensible(entry, ("known", index))
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
     lines = tuple(line_of(tree, ("known", index)) or 0 for index in range(len(entries)))
-    return Known(entries, lines, path)
+    inherited = load(packaged.path("known.yaml")).entries if document.extends else ()
+    theirs = tuple(replace(entry, sometimes=True, expires=None) for entry in inherited)
+    return Known((*entries, *theirs), lines, path, len(theirs))
 
 
 def matching_nothing(known: Known, cells: Collection[Cell]) -> tuple[int, ...]:
     """The entries that match none of these cells: a misspelt or forgotten one."""
     return tuple(
-        index
-        for index, entry in enumerate(known.entries)
-        if not any(cell in entry for cell in cells)
+        index for index, entry in enumerate(known.own) if not any(cell in entry for cell in cells)
     )
 
 

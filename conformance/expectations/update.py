@@ -55,7 +55,7 @@ def update(
     universe = set(cells) | {one.plain for one in assessed}
     splice = Splice(text, known.path)
     changes: list[str] = []
-    for index, entry in enumerate(known.entries):
+    for index, entry in enumerate(known.own):
         matched = {cell for cell in universe if cell in entry}
         keep = matched - _gone(known, index, assessed)
         if keep == matched and matched:

@@ -1,10 +1,12 @@
-"""A run and its expectations → may this pass? Pure but for `check`, `repeat` and `files`."""
+"""A run and its expectations → may this pass? Pure but for `check`, `repeat` and `files`.
+
+`repeat`, which alone starts engines, is imported by whoever wants it.
+"""
 
 from conformance.expectations.entries import refuse_unmatched
 from conformance.gate.check import Repeat, check
 from conformance.gate.decide import Decision, decide
 from conformance.gate.files import write
-from conformance.gate.repeat import repeat
 from conformance.gate.summary import document, headline
 
 __all__ = [
@@ -15,6 +17,5 @@ __all__ = [
     "document",
     "headline",
     "refuse_unmatched",
-    "repeat",
     "write",
 ]

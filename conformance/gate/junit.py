@@ -71,8 +71,7 @@ def _case(suite: ET.Element, one: Assessed, *, strict: bool) -> None:
 
 
 def _entry(suite: ET.Element, decision: Decision, index: int, said: Standing) -> None:
-    line = decision.known.line(index)
-    name = f"line {line}: {describe(decision.known.entries[index])}"
+    name = f"{decision.known.where(index)}: {describe(decision.known.entries[index])}"
     case = ET.SubElement(suite, "testcase", classname="known.yaml", name=_clean(name), time="0")
     if index in decision.wrong_entries:
         message = f"the entry is {said.value}"

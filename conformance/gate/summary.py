@@ -124,7 +124,7 @@ def _entries(decision: Decision) -> Iterator[Table]:
         count = f" ({cells})" if standing is Standing.USED else ""
         words = Text(f"{standing.value}{count}", tag="mend" * (index in decision.wrong_entries))
         verdicts = " or ".join(verdict.value for verdict in entry.verdicts)
-        line = f"line {decision.known.line(index)}"
+        line = decision.known.where(index)
         rows.append((line, describe(entry), verdicts, words, entry.reason))
     if rows:
         titles = columns("known.yaml", "cells", "expected", "standing", "why")

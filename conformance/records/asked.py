@@ -232,7 +232,7 @@ class Job:
     column: Column
     checkpoint: Path
     folder: Path
-    scenarios: Path
+    scenarios: Path | tuple[Path, ...]
     cases: tuple[Case, ...]
     probe: Path | None = None
     expect: Mapping[str, Any] = field(default_factory=dict)

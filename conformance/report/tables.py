@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-
-import pandas as pd
+from typing import Any
 
 from conformance.records import Gain, Results
 from conformance.report.verdict_styles import family
@@ -41,13 +41,17 @@ COLUMNS = (
 )
 
 
-def frame(results: Results) -> pd.DataFrame:
+#: The columns of numbers; the others are texts, `harness` is true or false, `observations` a count.
+_NUMBERS = ("worst_ratio", "gain", "gain_sigma", "seconds")
+
+
+def rows(results: Results) -> list[dict[str, Any]]:
     """Every cell, in the order of the run. `gain` is the one furthest from 1."""
-    rows = []
+    found = []
     for cell in results.cells:
         gains = [judged.gain for judged in cell.observations if judged.gain is not None]
         gain: Gain | None = max(gains, key=lambda g: abs(g.g - 1), default=None)
-        rows.append(
+        found.append(
             {name: getattr(cell, name, None) for name in COLUMNS}
             | {
                 "verdict": cell.verdict.value,
@@ -59,9 +63,7 @@ def frame(results: Results) -> pd.DataFrame:
                 "observations": len(cell.observations),
             }
         )
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    numbers = ["worst_ratio", "gain", "gain_sigma", "seconds"]
-    return table.astype(dict.fromkeys(numbers, "float64"))
+    return found
 
 
 def write(results: Results, folder: Path) -> tuple[Path, ...]:
@@ -82,12 +84,25 @@ def _say(words: str) -> None:
 
 def write_csv(results: Results, folder: Path) -> Path:
     """`results.csv` in the folder; there whole or not at all."""
-    return _put(folder / CSV, lambda part: frame(results).to_csv(part, index=False))
+
+    def write(part: Path) -> None:
+        with part.open("w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows(results))
+
+    return _put(folder / CSV, write)
 
 
 def write_parquet(results: Results, folder: Path) -> Path:
     """`results.parquet` in the folder; there whole or not at all. Needs pyarrow."""
-    return _put(folder / PARQUET, lambda part: frame(results).to_parquet(part, index=False))
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    special = {"harness": pa.bool_(), "observations": pa.int64()}
+    kinds = dict.fromkeys(COLUMNS, pa.string()) | dict.fromkeys(_NUMBERS, pa.float64()) | special
+    table = pa.Table.from_pylist(rows(results), pa.schema(list(kinds.items())))
+    return _put(folder / PARQUET, lambda part: parquet.write_table(table, part))
 
 
 def _put(path: Path, write: Callable[[Path], object]) -> Path:

@@ -114,7 +114,7 @@ def jobs(
     honest: Sequence[Cell],
     scenarios: Mapping[str, Scenario],
     *,
-    folder: Path,
+    folder: Path | tuple[Path, ...],
     cache: Path,
 ) -> tuple[list[Planned], list[Planned]]:
     """The jobs of the honest run, of the faulty columns and of what all of them generated;

@@ -12,7 +12,7 @@ from conformance.errors import ExitCode
 from conformance.expectations import Entry
 from conformance.records import Backend, Column, Model, Thresholds
 from conformance.runner import Event
-from conformance.scenario import discover
+from conformance.scenario import discover, folders_of
 from conformance.selftest import controls, table
 from conformance.selftest import run as injections
 from conformance.selftest.fault import ALL, Fault
@@ -36,7 +36,7 @@ class Asked:
 
     models: tuple[Model, ...]
     backends: tuple[Backend, ...]
-    scenarios: Path
+    scenarios: tuple[Path, ...]
     reports: Path
     thresholds: Thresholds
     expression: str = ""
@@ -82,7 +82,7 @@ def run(
             planned.models,
             tuple(map(Column, planned.backends)),
             planned.honest,
-            scenarios=asked.scenarios.resolve(),
+            scenarios=asked.scenarios,
             thresholds=asked.thresholds,
             jobs=asked.jobs,
         )
@@ -90,7 +90,7 @@ def run(
             folder,
             planned,
             scenarios,
-            folder=asked.scenarios.resolve(),
+            folder=folders_of(asked.scenarios),
             cache=cache,
             jobs=asked.jobs,
             on_event=on_event,

@@ -72,7 +72,7 @@ def gather(
     planned: Plan,
     scenarios: Mapping[str, Scenario],
     *,
-    folder: Path,
+    folder: Path | tuple[Path, ...],
     cache: Path,
     jobs: int,
     on_event: Callable[[Event], None],

@@ -68,7 +68,7 @@ class RunPlan:
     columns: tuple[Column, ...]
     cells: tuple[Cell, ...]
     thresholds: Thresholds = Thresholds()
-    scenarios: str = "scenarios"
+    scenarios: str | tuple[str, ...] = "scenarios"
     jobs: int = 1
     precisions: tuple[Precision, ...] = (Precision.BF16,)
 

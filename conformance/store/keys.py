@@ -82,10 +82,13 @@ def sources_digest() -> str:
     return _files_digest(files, package)
 
 
-def scenario_digest(folder: Path, name: str) -> str:
-    """Changes with the scenario's file and with what the folder's files share: modules whose
+def scenario_digest(places: Path | tuple[Path, ...], name: str) -> str:
+    """Changes with the scenario's file and with what its folder's files share: modules whose
     name begins with an underscore, and what is no Python (a vector, a list of prompts).
     """
+    folders = (places,) if isinstance(places, Path) else places
+    has = (folder for folder in folders if (folder / f"{name}.py").is_file())
+    folder = next(has, folders[0])
     beside = sorted(path for path in folder.glob("[!.]*") if path.is_file())
     shared = [path for path in beside if path.name.startswith("_") or path.suffix != ".py"]
     return _files_digest([*shared, folder / f"{name}.py"], folder)

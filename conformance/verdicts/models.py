@@ -32,7 +32,7 @@ def judge_models(
         for model in models
     ]
     folders = {one.path.parent for one in scenarios.values()}
-    processes = worth(len(planned.cells)) if len(folders) == 1 else 0
+    processes = worth(len(planned.cells)) if folders else 0
     judged: Iterable[dict[str, CellResult]] = (_judged(*one, scenarios) for one in asked)
     if processes:
         judged = side_by_side(
@@ -40,7 +40,7 @@ def judge_models(
             asked,
             processes=processes,
             begin=_begin,
-            begin_with=(folders.pop(),),
+            begin_with=(tuple(sorted(folders)),),
         )
     return {name: result for results in judged for name, result in results.items()}
 
@@ -51,10 +51,10 @@ def _size(run: RunFolder, model: Model) -> int:
     return info.layers * info.width
 
 
-def _begin(folder: Path) -> None:
+def _begin(folders: tuple[Path, ...]) -> None:
     """Scenarios hold functions, which no pipe can carry: they are imported again."""
     torch.set_num_threads(1)
-    _scenarios.update(discover(folder))
+    _scenarios.update(discover(folders))
 
 
 def _judged_elsewhere(

@@ -1,0 +1,74 @@
+"""Where a verb that judges or observes runs: in this interpreter, or in the tool's own one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from conformance import project
+from conformance.cli.options import err
+from conformance.errors import ConformanceError, ExitCode
+
+if TYPE_CHECKING:
+    from conformance.environments.made import Environment
+
+#: The variable that goes before `engine` of [tool.conformance].
+VARIABLE = "CONFORMANCE_ENGINE"
+
+
+def chosen() -> str:
+    """`here`, `cpu`, `gpu`, requirements, or "" for what the machine suggests."""
+    return os.environ.get(VARIABLE) or project.here().engine
+
+
+def needed() -> None:
+    """Return where this interpreter has torch, transformers and nnsight; else go on with the same
+    command in an environment that has. It is built when it is not there.
+
+    Raises ConformanceError when it cannot be had.
+    """
+    from conformance.environments import importable, own
+
+    wanted = chosen()
+    if wanted == own.HERE or (not wanted and own.is_here()):
+        return
+    environment = had(wanted)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    arguments = [str(environment.python), "-P", "-m", "conformance.cli", *sys.argv[1:]]
+    paths = [str(importable()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    there = {**os.environ, VARIABLE: own.HERE, "PYTHONPATH": os.pathsep.join(paths)}
+    os.execve(arguments[0], arguments, there)  # noqa: S606 - a list, and no shell
+
+
+def had(wanted: str) -> Environment:
+    """The engine environment; a line says when it had to be built, as that takes minutes."""
+    from conformance.checkpoints import cache_folder
+    from conformance.environments import Untestable, own
+
+    cache = cache_folder()
+    found = own.present(cache, wanted)
+    if found is not None:
+        return found
+    spec = own.wanted(wanted)
+    err.print(f"first use: building the engine environment ({spec})", markup=False)
+    with err.status("engine environment") as status:
+
+        def say(line: str) -> None:
+            if line.strip():
+                status.update(f"engine environment: {line.strip()[:100]}")
+
+        try:
+            made = own.had(cache, wanted, on_line=say)
+        except Untestable as cannot:
+            sys.stderr.write(f"{cannot.log}\n" if cannot.log else "")
+            raise ConformanceError(
+                str(cannot),
+                remedy=f"an index of your own: UV_DEFAULT_INDEX; wheels in a folder: "
+                f"PIP_FIND_LINKS; an interpreter that has torch, transformers, nnsight and "
+                f"vLLM: install this tool there, or {VARIABLE}=here",
+                code=ExitCode.HARNESS,
+            ) from None
+    err.print(f"engine environment: built in {made.seconds:.0f} s", highlight=False)
+    return made

@@ -1,0 +1,118 @@
+"""Cells as pytest items: `pytest --conformance-backend vllm-pp2` (docs/pytest.md).
+
+All cells that are left after pytest's own selection run together, as `conformance run` runs them,
+when the first of them is asked for; an item fails with its cell's verdict and reasoning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance import api, selection
+from conformance.errors import ConformanceError
+from conformance.records import Cell, CellResult, Results
+
+#: The verdicts of this session, once its cells have run.
+RESULTS = pytest.StashKey[Results]()
+#: More words of the command line for the run.
+OPTIONS = pytest.StashKey[list[str]]()
+
+
+class Matrix:
+    """The plug-in proper: the cells that the options name become items beside the user's tests."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+            raise pytest.UsageError("cells run in workers of their own: leave -n out")
+        get = config.getoption
+        try:
+            self.selected = selection.select(
+                selection.Choice(
+                    model=get("conformance_model"),
+                    backend=get("conformance_backend"),
+                    tier=get("conformance_tier"),
+                    expression=get("conformance_cells"),
+                )
+            )
+        except ConformanceError as error:
+            raise pytest.UsageError(str(error)) from error
+        words = [word for kind in get("conformance_precision") for word in ("--precision", kind)]
+        words += ["-j", str(get("conformance_jobs"))] if get("conformance_jobs") else []
+        config.stash[OPTIONS] = words
+        register_markers(config, self.selected.cells)
+
+    @pytest.hookimpl(tryfirst=True)  # -k and -m choose among them too
+    def pytest_collection_modifyitems(
+        self, session: pytest.Session, items: list[pytest.Item]
+    ) -> None:
+        parent = Cells.from_parent(session, name="conformance", nodeid="conformance")
+        items += [
+            CellItem.from_parent(parent, name=cell.id, cell=cell) for cell in self.selected.cells
+        ]
+
+
+def register_markers(config: pytest.Config, cells: Sequence[Cell]) -> None:
+    """Every model, backend and scenario of these cells is a marker."""
+    names = [name for cell in cells for name in (cell.model, cell.backend, cell.scenario)]
+    for name in dict.fromkeys(names):
+        config.addinivalue_line("markers", f"{name}: cells of the conformance matrix")
+
+
+class Cells(pytest.Collector):
+    """Where the items belong."""
+
+    def collect(self) -> list[pytest.Item]:
+        return []
+
+
+class WrongVerdict(Exception):
+    """A cell that did not pass."""
+
+
+class CellItem(pytest.Item):
+    """One cell."""
+
+    def __init__(self, *, cell: Cell, **named: Any) -> None:
+        super().__init__(**named)
+        self.cell = cell
+        for marker in (cell.model, cell.backend, cell.scenario):
+            self.add_marker(marker)
+
+    def runtest(self) -> None:
+        found = _results(self.session)
+        [result] = [one for one in found.cells if one.id == self.cell.id]
+        if result.verdict.neutral:
+            pytest.skip(f"{result.verdict}: {result.reason}")
+        if result.expected:
+            pytest.xfail(f"{result.verdict}: {result.expected}")
+        if result.verdict.fails:
+            raise WrongVerdict(_reasoning(found, result))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
+        if isinstance(excinfo.value, (WrongVerdict, ConformanceError)):
+            return str(excinfo.value)
+        return str(super().repr_failure(excinfo, style))
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        return self.path, None, self.cell.id
+
+
+def _reasoning(found: Results, cell: CellResult) -> str:
+    """What `conformance show` says of the cell, its traceback and the command to run it again."""
+    from conformance.report import terminal
+
+    lines = [*terminal.explanation(found, cell), cell.detail[-4000:], f"again: {cell.command}"]
+    return "\n".join(line for line in lines if line)
+
+
+def _results(session: pytest.Session) -> Results:
+    """The verdicts on all cells of this session: run once, when the first of them is asked for."""
+    if RESULTS not in session.stash:
+        ids = [item.cell.id for item in session.items if isinstance(item, CellItem)]
+        options = session.config.stash.get(OPTIONS, [])
+        session.stash[RESULTS] = api.run(cells=ids, options=options)
+    return session.stash[RESULTS]

@@ -1,0 +1,117 @@
+"""`conformance.assert_same` and `run`: the judge for one's own tensors, and runs from a program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import conformance
+from conformance import api
+from conformance.errors import ConformanceError, ExitCode
+from conformance.records import Verdict
+
+TOKENS, WIDTH, MEMBERS = 6, 64, 4
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return 3.0 * torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(0))
+
+
+def honest(truth, count=MEMBERS, *, size=0.004, seed=1):
+    """bf16 computations of it, each with errors of its own."""
+    noise = torch.Generator().manual_seed(seed)
+    scale = size * truth.norm(dim=-1, keepdim=True) / WIDTH**0.5
+    return [
+        (truth + scale * torch.randn(truth.shape, generator=noise)).bfloat16() for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def floor(truth):
+    return honest(truth)
+
+
+def test_an_honest_computation_is_the_same(truth, floor):
+    [candidate] = honest(truth, 1, seed=7)
+    found = conformance.assert_same(candidate, truth, floor=floor)
+    assert found.verdict is Verdict.MATCH
+    assert found.worst_ratio < 2
+    assert conformance.assert_same(floor[0], truth, floor=floor).verdict is Verdict.EXACT
+
+
+def test_several_values_are_named_and_the_wrong_one_is_said(truth, floor):
+    wrong = (0.5 * truth).bfloat16()
+    both = {"hidden": floor[0], "logits": wrong}
+    with pytest.raises(conformance.NotSame, match=r"logits: wrong") as caught:
+        conformance.assert_same(
+            both,
+            {"hidden": truth, "logits": truth},
+            floor=[{"hidden": one, "logits": one} for one in floor],
+        )
+    verdicts = {one.site: one.verdict for one in caught.value.judgement.observations}
+    assert verdicts == {"p0/s0/hidden": Verdict.EXACT, "p0/s0/logits": Verdict.WRONG}
+
+
+def test_one_token_of_many_is_enough(truth, floor):
+    candidate = honest(truth, 1, seed=7)[0]
+    candidate[3] = candidate[2]
+    with pytest.raises(conformance.NotSame, match="tokens 3 of 6"):
+        conformance.assert_same(candidate, truth, floor=floor)
+
+
+def test_drift_fails_unless_it_is_allowed(truth, floor):
+    [coarse] = honest(truth, 1, size=0.012, seed=7)
+    assert conformance.compare(coarse, truth, floor=floor).verdict is Verdict.DRIFT
+    with pytest.raises(conformance.NotSame, match="drift"):
+        conformance.assert_same(coarse, truth, floor=floor)
+    assert conformance.assert_same(coarse, truth, floor=floor, drift=True)
+
+
+def test_in_float32_a_part_in_ten_thousand_is_not_the_same(truth):
+    floor = [truth * (1 + 1e-7), truth * (1 - 1e-7)]
+    assert conformance.assert_same(truth * (1 + 2e-7), truth, floor=floor)
+    with pytest.raises(conformance.NotSame):
+        conformance.assert_same(truth * (1 + 1e-4), truth, floor=floor)
+
+
+def test_what_has_another_dtype_or_shape_is_not_the_same(truth, floor):
+    with pytest.raises(conformance.NotSame, match="structure"):
+        conformance.assert_same(floor[0][:-1], truth, floor=floor)
+    with pytest.raises(conformance.NotSame, match="dtype"):
+        conformance.assert_same(floor[0].half(), truth, floor=floor, precision=api.Precision.BF16)
+    with pytest.raises(conformance.NotSame, match="missing"):
+        conformance.assert_same({}, {"a": truth}, floor=[{"a": one} for one in floor],
+                                precision=api.Precision.BF16)  # fmt: skip
+
+
+def test_nothing_is_judged_without_a_floor(truth, floor):
+    with pytest.raises(ConformanceError, match="at least 4 are needed"):
+        conformance.assert_same(floor[0], truth, floor=floor[:3])
+    with pytest.raises(ConformanceError, match="is not there"):
+        conformance.assert_same(floor[0], {"other": truth}, floor=floor)
+    with pytest.raises(ConformanceError, match=r"no one precision is that of torch.float16"):
+        conformance.assert_same(floor[0].half(), truth, floor=floor)
+    with pytest.raises(ConformanceError, match="cannot name a value"):
+        conformance.assert_same({"a b": truth}, truth, floor=floor)
+
+
+def test_a_run_that_cannot_start_says_so_in_the_commands_words(tmp_path):
+    with pytest.raises(ConformanceError, match="there is no model 'lama'") as caught:
+        conformance.run(models=["lama"], folder=tmp_path)
+    assert caught.value.code is ExitCode.BAD_INPUT
+
+
+def test_results_of_no_run_are_refused(tmp_path):
+    with pytest.raises(ConformanceError, match="there is no run"):
+        conformance.results(reports=tmp_path)
+
+
+def test_the_api_is_imported_only_when_it_is_asked_for():
+    code = "import conformance, sys; sys.exit('conformance.api' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'asert_same'"):
+        _ = conformance.asert_same
