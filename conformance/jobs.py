@@ -228,7 +228,9 @@ class _Maker:
     def _reference(self, names: Iterable[tuple[str, str]]) -> Job:
         probe = PROBING.expand(self._checkpoint().layers)
         cases = self._cases(names)
-        return self._job(REFERENCE, probe + cases + self._beside(cases), **self._asked())
+        # The longest first: what changes nothing is computed once, for its first steps too.
+        longest = sorted(cases + self._beside(cases), key=lambda case: -case.steps)
+        return self._job(REFERENCE, (*probe, *longest), **self._asked())
 
     def _asked(self) -> dict[str, Any]:
         """What a lean run asks of the reference."""

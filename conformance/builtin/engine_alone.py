@@ -47,12 +47,17 @@ COMPUTED = built_in(
 )
 
 WITHOUT_NNSIGHT = {one.name: one for one in (GENERATED, COMPUTED)}
+#: Generated from prompts other than the pair: the prefill's token and the first decode's. How an
+#: engine goes on from there is asked once, of the pair.
+_FEW = 2
 
 
 def case_of(name: str, prompts: tuple[str, ...]) -> Case:
     """One of these from other prompts."""
     [whole] = WITHOUT_NNSIGHT[name].expand(0)
-    return replace(whole, name="all" if prompts == PAIR else digest(prompts), prompts=prompts)
+    if prompts == PAIR:
+        return replace(whole, name="all")
+    return replace(whole, name=digest(prompts), prompts=prompts, steps=min(whole.steps, _FEW))
 
 
 def cases_beside(cases: Iterable[Case]) -> tuple[Case, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -48,6 +49,20 @@ class Run:
             {index: value for index, value in streams.items() if index >= layer}
             for streams in self.stream
         ]
+
+    def goes_on(self, forced: Sequence[int], steps: int) -> bool:
+        """Whether these steps, held to these tokens and free after them, begin this run."""
+        if steps > len(self.tokens):
+            return False
+        greedy = (int(logits.argmax()) for logits in self.logits[len(forced) : steps])
+        return [int(each) for each in self.tokens[:steps]] == [*forced[:steps], *greedy]
+
+    def first(self, steps: int) -> Run:
+        """The first steps of this run."""
+        if steps == len(self.tokens):
+            return self
+        each = ("stream", "logits", "tokens", "branches", "parts")
+        return replace(self, **{name: getattr(self, name)[:steps] for name in each})
 
 
 @dataclass(frozen=True)
@@ -101,7 +116,12 @@ class ReferenceModel:
             router: index for index, layer in enumerate(self.modules) for router in routers(layer)
         }
         self.parts = find_parts(module, layers, module.config.get_text_config().vocab_size)
-        self._unedited: dict[tuple[Any, ...], Run] = {}
+        #: Of what, and the run: ids of the prompt, then the parts that were kept.
+        self._unedited: list[tuple[tuple[Any, ...], Run]] = []
+        self._ids: dict[str, list[int]] = {}
+        # As `generate` does: of a large vocabulary, the last token's logits alone.
+        known = inspect.signature(module.forward).parameters
+        self._last = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
 
     @property
     def routed(self) -> list[int]:
@@ -142,21 +162,25 @@ class ReferenceModel:
         The prompt is a text or token ids; `held` are the ids that it goes on with, `chosen` those
         of certain steps, which come first. `at` is called wherever a forward passes a place.
         `parts` (names of `reference_parts`) are kept besides. A run that changes nothing is
-        computed once: many scenarios ask for the same one.
+        computed once: many scenarios ask for the same one, or for its first steps.
         """
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)
         changes = Changes(edits or {}, given or {}, at or {}, chosen or {})
         if changes.any:
             return self._generate(ids, changes, steps, forced, parts)
-        key = (ids, steps, forced, *parts)
-        if key not in self._unedited:
-            self._unedited[key] = self._generate(ids, changes, steps, forced, parts)
-        return self._unedited[key]
+        for (other, *kept), run in self._unedited:
+            if (other, kept) == (ids, list(parts)) and run.goes_on(forced, steps):
+                return run.first(steps)
+        run = self._generate(ids, changes, steps, forced, parts)
+        self._unedited.append(((ids, *parts), run))
+        return run
 
     def tokenize(self, prompt: str) -> list[int]:
         """The ids of a text."""
-        return list(self.tokenizer(prompt).input_ids)
+        if prompt not in self._ids:
+            self._ids[prompt] = list(self.tokenizer(prompt).input_ids)
+        return self._ids[prompt]
 
     @torch.inference_mode()
     def lens(self, stream: Tensor) -> Tensor:
@@ -177,7 +201,7 @@ class ReferenceModel:
     def unedited(self) -> list[Run]:
         """The runs without edits of the present prompts."""
         present = {tuple(self.tokenize(prompt)) for prompt in self.prompts}
-        return [run for (ids, *_), run in self._unedited.items() if ids in present]
+        return [run for (ids, *_), run in self._unedited if ids in present]
 
     def _generate(
         self,
@@ -205,6 +229,13 @@ class ReferenceModel:
                 stack.enter_context(watched)
             self._rounding(stack)
             tokens = {**dict(enumerate(forced)), **changes.chosen}
+            if steps == 1 and not self.member.pad:
+                # A prefill alone needs none of what `generate` prepares, which takes as long.
+                asked = {"input_ids": inputs, "attention_mask": mask, "use_cache": False}
+                logits = self.module(**asked, **self._last).logits[0, -1]
+                token = tokens.get(0, int(logits.argmax()))
+                run.tokens.append(torch.tensor([token], device=inputs.device))
+                return run
             output = self.module.generate(
                 input_ids=inputs,
                 attention_mask=mask,
