@@ -1,20 +1,24 @@
 """What the harness costs: against the obvious alternative, and above the bare floor.
 
-    python bench/harness.py [--model llama]
+    python bench/harness.py [--model llama] [--quick]
 
 In one run and one process at a time, for one model on every default backend:
   harness      `conformance run -j 1`, nothing cached: zygotes, reference, judging, report
-  alternative  a fresh process and a fresh engine for every scenario and backend
-  floor        a fresh process and one engine for each backend, and the bare traces
+  bf16 alone, float32 alone    the same with `--precision`: what the second question costs
+  alternative  a fresh process and a fresh engine for every scenario, backend and precision
+  floor        a fresh process and one engine for each of them, and the bare traces
+and of the harness's own time, what its parts took. `--quick` leaves the alternative out.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +29,9 @@ import typer
 from conformance import manifest, plan
 from conformance.checkpoints import cache_folder, locate
 from conformance.jobs import launch, planned_jobs
-from conformance.records import Column, Job, to_json
+from conformance.records import Job, Precision, to_json
 from conformance.scenario import discover
-from conformance.store import open_run
+from conformance.store import RunFolder, gathered_in, open_run
 
 #: Open the engine and run the traces: nothing is kept.
 BARE = """
@@ -47,66 +51,91 @@ engine.close()
 
 def main(
     model: Annotated[str, typer.Option(help="A model of models.yaml.")] = "llama",
+    quick: Annotated[bool, typer.Option(help="Without the alternative, which is slow.")] = False,
 ) -> None:
     """Print seconds and ratios, measured side by side."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        cache = folder / "cache"
-        _share_checkpoints(cache)
-        harness = _timed(lambda: _conformance(model, folder, cache))
-        jobs = _jobs(model, folder, cache)
-        alternative = sum(_timed(lambda job=job: _worker(job)) for job in _apart(jobs))
+        harness = _harness(model, folder / "both")
+        alone = {
+            each.value: _harness(model, folder / each, "--precision", each.value)
+            for each in reversed(Precision)
+        }
+        jobs = _jobs(model, folder / "both")
         floor = sum(_timed(lambda job=job: _bare(job)) for job in jobs)
-    print(f"{model}: {sum(len(job.cases) for job in jobs)} cells, {len(jobs)} backends")
-    print(f"harness      {harness:7.1f} s")
-    print(
-        f"alternative  {alternative:7.1f} s   alternative / harness = {alternative / harness:.2f}"
+        apart = [] if quick else _apart(jobs)
+        alternative = sum(_timed(lambda job=job: _worker(job)) for job in apart)
+        parts = _parts(open_run(folder / "both" / "reports"))
+    print(f"{model}: {sum(len(job.cases) for job in jobs)} cells, {len(jobs)} engines")
+    print(f"harness        {harness:7.1f} s")
+    for precision, seconds in alone.items():
+        name, ratio = f"{precision} alone", f"harness / {precision} alone"
+        print(f"{name:14} {seconds:7.1f} s   {ratio:24} = {harness / seconds:.2f}")
+    if alternative:
+        ratio = "alternative / harness"
+        print(f"alternative    {alternative:7.1f} s   {ratio:24} = {alternative / harness:.2f}")
+    print(f"floor          {floor:7.1f} s   {'harness / floor':24} = {harness / floor:.2f}")
+    gathered = sum(parts.values())
+    shares = (f"{part} {seconds / gathered:.0%}" for part, seconds in parts.items())
+    print(f"gathering took {gathered:.1f} s of the harness's: {', '.join(shares)}")
+
+
+def _harness(model: str, folder: Path, *options: str) -> float:
+    """Seconds of a whole run that finds nothing in its cache but checkpoints."""
+    cache = folder / "cache"
+    cache.mkdir(parents=True)
+    # Checkpoints are made once in a machine's life; observations start empty.
+    (cache / "checkpoints").symlink_to((cache_folder() / "checkpoints").resolve())
+    command = [sys.executable, "-m", "conformance.cli", "run", "-m", model, "-j", "1", *options]
+    return _timed(
+        lambda: subprocess.run(
+            [*command, "--reports", str(folder / "reports")],
+            check=True,
+            env={**os.environ, "CONFORMANCE_CACHE": str(cache), "PYTHONPATH": str(Path.cwd())},
+            stdout=subprocess.DEVNULL,
+        )
     )
-    print(f"floor        {floor:7.1f} s   harness / floor       = {harness / floor:.2f}")
 
 
-def _timed(run: Callable[[], None]) -> float:
+def _parts(run: RunFolder) -> dict[str, float]:
+    """Seconds that workers lived, by what they ran."""
+    parts: Counter[str] = Counter()
+    for model, name in run.groups():
+        events = run.group_folder(model, name).events
+        lines = events.read_text(encoding="utf-8").splitlines() if events.is_file() else []
+        times = [json.loads(line)["at"] for line in lines]
+        if times:
+            part = "reference" if name.startswith("reference") else name.partition("~")[0]
+            parts[part] += times[-1] - times[0]
+    return dict(parts.most_common())
+
+
+def _timed(run: Callable[[], object]) -> float:
     begun = time.perf_counter()
     run()
     return time.perf_counter() - begun
 
 
-def _share_checkpoints(cache: Path) -> None:
-    """Checkpoints are made once in a machine's life; observations start empty."""
-    cache.mkdir()
-    (cache / "checkpoints").symlink_to((cache_folder() / "checkpoints").resolve())
-
-
-def _environment(cache: Path) -> dict[str, str]:
-    return {**os.environ, "CONFORMANCE_CACHE": str(cache), "PYTHONPATH": str(Path.cwd())}
-
-
-def _conformance(model: str, folder: Path, cache: Path) -> None:
-    command = [sys.executable, "-m", "conformance.cli", "run", "-m", model, "-j", "1"]
-    subprocess.run(
-        [*command, "--reports", str(folder / "reports")],
-        check=True,
-        env=_environment(cache),
-        stdout=subprocess.DEVNULL,
-    )
-
-
-def _jobs(model: str, folder: Path, cache: Path) -> list[Job]:
+def _jobs(model: str, folder: Path) -> list[Job]:
     """The columns' jobs of the harness's own run, writing elsewhere."""
     known = manifest.load(Path("models.yaml"))
     run = open_run(folder / "reports")
-    assert locate(plan.choose(known.models, [model], "model")[0], cache) is not None
-    backends = [Column(backend) for backend in known.backends if backend.default]
+    assert locate(plan.choose(known.models, [model], "model")[0], folder / "cache") is not None
+    asked = run.plan()
     found = planned_jobs(
         run,
-        known.models,
-        backends,
-        run.plan().cells,
+        asked.models,
+        asked.columns,
+        asked.cells,
         discover(Path("scenarios")),
         folder=Path("scenarios").resolve(),
-        cache=cache,
+        cache=folder / "cache",
+        precisions=asked.precisions,
     )
-    jobs = [one.make() for one in found if one.id.split(":")[1] in {b.id for b in backends}]
+    columns = {gathered_in(c.id, each) for c in asked.columns for each in asked.precisions}
+    # With the settings of some cells a column's engine is loaded once more: `hf~…`.
+    wanted = [one for one in found if one.id.split(":")[1].partition("~")[0] in columns]
+    jobs = [one.make() for one in wanted]
     return [replace(job, folder=folder / f"bare-{n}") for n, job in enumerate(jobs) if job]
 
 

@@ -63,8 +63,9 @@ def from_trace(lm, case):
                 seen = {"stream": [], "logits": [], "tokens": []}
                 for at in tracer.iter[:steps]:
                     step(lm, case, seen, None if stop is None else FORCED[at])
-                result = "result" if stop is None else "sampled"
-                seen[result] = lm.generated(tracer.result, case.steps)
+                ids = lm.generated(tracer.result, case.steps)
+                # Nothing follows from a last id, so it may be another where two are as likely.
+                seen |= {"result": ids[:-1]} if stop is None else {"sampled": ids}
                 found[index] = seen
     return found
 
@@ -80,8 +81,9 @@ def from_clients(lm, case):
             result = lm.generated(tracer.result, case.steps).save()  # noqa: F841 - comes home below
     observed = []
     for index, answer in enumerate(lm.received()):
-        ids = "result" if asked(case, index)[2] is None else "sampled"
-        observed.append(answer["seen"] | {ids: answer["result"]})
+        ids = answer["result"]
+        kept = {"result": ids[:-1]} if asked(case, index)[2] is None else {"sampled": ids}
+        observed.append(answer["seen"] | kept)
     return observed
 
 
@@ -149,6 +151,6 @@ def _(model, case):
         streams = [{at: values[at] for at in (early, late)} for values in run.stream]
         chosen = {"sampled": run.tokens}
         if stop is None:
-            chosen = {"tokens": run.tokens, "result": run.tokens}
+            chosen = {"tokens": run.tokens, "result": run.tokens[:-1]}
         observed.append({"stream": streams, "logits": run.logits, **chosen})
     return observed

@@ -204,6 +204,25 @@ def test_a_mixtures_row_may_differ_by_an_expert_in_bf16_and_not_in_float32() -> 
     assert not floor.drifts(floor.measure(every, honest, BF16_LIMITS))
 
 
+@pytest.mark.parametrize("kind", ["shift", "massive"])
+def test_so_may_a_rows_single_numbers(kind: str) -> None:
+    truth, members = noisy()
+    if kind == "massive":
+        truth[:, 3], members[:, :, 3] = 1000.0, torch.tensor([[1004.0], [996.0]] * 2)
+    one, every = members[0].clone(), members[0].clone()
+    if kind == "massive":
+        one[2, 3], every[:, 3] = 2000.0, 2000.0
+    else:
+        one[2] += 50.0
+        every += 50.0
+    for precision, drifts in ((Precision.BF16, True), (Precision.FLOAT32, False)):
+        honest = floor.floor(
+            truth, members, centred=kind == "shift", precision=precision, mixture=True
+        )
+        assert floor.drifts(floor.measure(one, honest, BF16_LIMITS)) is drifts
+        assert not floor.drifts(floor.measure(every, honest, BF16_LIMITS))
+
+
 def test_the_floor_of_float32_is_as_much_finer_as_its_rounding() -> None:
     truth, members = noisy()
     near = truth + (members - truth) * 2.0**-16

@@ -229,9 +229,21 @@ def far_limits(tokens: int, honest: Floor, limits: Limits) -> tuple[float, float
     In bf16 a router meets near-ties: one token's row may honestly differ by a whole expert, so
     on a mixture only what most tokens show counts.
     """
-    if honest.mixture and honest.precision is Precision.BF16:
+    if _ties(honest):
         return (limits.far_med if tokens > 1 else math.inf), math.inf
     return (limits.far_med if tokens > 1 else limits.far_max), limits.far_max
+
+
+def _ties(honest: Floor) -> bool:
+    """May any one token's row be honestly that of another expert?"""
+    return honest.mixture and honest.precision is Precision.BF16
+
+
+def _of_rows(shares: Sequence[float], honest: Floor) -> float:
+    """What counts of the rows' shares of a limit: the worst; where routers meet ties, the median."""
+    if _ties(honest):
+        return metrics.median(shares) if len(shares) > 1 else 0.0
+    return max(shares)
 
 
 def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, float]:
@@ -246,7 +258,9 @@ def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, f
     truth = honest.truth[massive]
     off = (candidate[massive] - truth).abs() / metrics.ulp(truth, honest.precision)
     share = off / (limits.single * honest.ulps)
-    return float(share.max()), float(off.max())
+    rows = massive.nonzero()[:, 0]
+    worst = [float(share[rows == row].max()) for row in sorted(set(rows.tolist()))]
+    return _of_rows(worst, honest), float(off.max())
 
 
 def _shift(candidate: Tensor, honest: Floor, limits: Limits) -> float:
@@ -260,7 +274,7 @@ def _shift(candidate: Tensor, honest: Floor, limits: Limits) -> float:
     off = (candidate.mean(dim=-1) - honest.shift).abs()
     each = honest.noise / math.sqrt(candidate.shape[-1])
     allowed = limits.single * torch.maximum(honest.shift_noise, each)
-    return float(metrics.ratio(off, allowed).max())
+    return _of_rows(metrics.ratio(off, allowed).flatten().tolist(), honest)
 
 
 def _smallest(limit: float, seen: float, noise: float) -> float | None:
