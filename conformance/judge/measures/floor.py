@@ -240,7 +240,7 @@ def _ties(honest: Floor) -> bool:
 
 
 def _of_rows(shares: Sequence[float], honest: Floor) -> float:
-    """What counts of the rows' shares of a limit: the worst; where routers meet ties, the median."""
+    """What counts of the rows' shares of a limit: the worst, or where routers tie the median."""
     if _ties(honest):
         return metrics.median(shares) if len(shares) > 1 else 0.0
     return max(shares)
