@@ -159,9 +159,12 @@ class Part:
 
     @input.setter  # noqa: A003 - as nnsight calls it
     def input(self, value: Tensor) -> None:
-        given = arguments(self.envoy.inputs)[0].clone()
-        self.own(rows(given))[:] = value
-        self.envoy.input = given
+        # Not nnsight's `input`, which is the first argument: of vLLM's attention the positions.
+        given = self.envoy.inputs
+        old = arguments(given)[0]
+        new = old.clone()
+        self.own(rows(new))[:] = value
+        self.envoy.inputs = map_tensors(given, lambda part: new if part is old else part)
 
     @property
     def output(self) -> Tensor:

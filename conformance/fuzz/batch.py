@@ -58,9 +58,8 @@ class Batch:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return tuple(
-            Column(one) for one in dict.fromkeys(b for trial in self.trials for b in trial.backends)
-        )
+        named = {one.id: one for trial in self.trials for one in trial.backends}
+        return tuple(map(Column, named.values()))
 
     @property
     def cells(self) -> tuple[Cell, ...]:

@@ -366,20 +366,24 @@ class Campaign:
             left, stage, peeled_from = rest, Stage.PEEL, one.cause
         kinds = _kinds(failures)
         busy = [
-            x for x in self._in_work.values() if x.model == model and _kinds(x.failures) == kinds
+            other
+            for other in self._in_work.values()
+            if other.model == model and _kinds(other.failures).items() <= kinds.items()
         ]
         if len(busy) >= ALIKE and stage is Stage.FEW:
             wait = Difference(model, program, tuple(failures.values()), program, cause="")
             self.state = replace(self.state, waiting=(*self.state.waiting, wait))
             return
+        columns = few_columns(failures, self.backends)
+        here = {one.id for one in columns}
         self._numbers += 1
         self._in_work[self._numbers] = Shrinking(
             self._numbers,
             model,
             program,
             left,
-            dict(failures),
-            few_columns(failures, self.backends),
+            {column: one for column, one in failures.items() if column in here},
+            columns,
             self.backends,
             stage,
             peeled_from,

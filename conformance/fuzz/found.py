@@ -104,7 +104,10 @@ def _files(
         return found
     shared = script.shareable(cell)
     column = next(one for one in batch.columns if one.id == cell.backend)
-    recorded = script.recorded(results, shared, batch.model, column)
+    try:
+        recorded = script.recorded(results, shared, batch.model, column)
+    except ConformanceError:  # on an engine of somebody else's
+        return found
     path = folder / f"repro_{slug(difference.cause)}.py"
     text = script.text(shared, recorded, scenario, file=path.name, standalone=True)
     path.write_text(text, encoding="utf-8")

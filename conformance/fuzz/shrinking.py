@@ -12,7 +12,7 @@ from conformance.programs import Program
 from conformance.records import Backend
 
 #: Batches that one program is made smaller in, at most.
-ROUNDS = 8
+ROUNDS = 10
 
 
 class Stage(StrEnum):
@@ -53,6 +53,8 @@ class Shrinking:
             self.asked = smaller.simpler(self.program)
         else:
             self.asked = [self.program]
+        fatal = any(one.kind != "value" for one in self.failures.values())
+        self.asked = self.asked[: smaller.MOST_FATAL if fatal else smaller.MOST]
         return self.asked
 
     @property
@@ -96,4 +98,4 @@ def few_columns(
     """
     first = next(one for one in backends if one.id in failures)
     beside = next((one for one in backends if one.engine == "hf"), first)
-    return tuple(dict.fromkeys((beside, first)))
+    return (first,) if beside is first else (beside, first)

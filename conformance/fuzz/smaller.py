@@ -9,7 +9,9 @@ from itertools import combinations
 from conformance.programs import Do, Operation, Program, Tokens, valid
 
 #: Programs that are tried at once, at most.
-MOST = 40
+MOST = 48
+#: The same where an engine is started anew after each that fails.
+MOST_FATAL = 14
 
 
 def size(program: Program) -> tuple[int, ...]:
@@ -41,12 +43,39 @@ def few(program: Program) -> list[Program]:
     every = range(len(program.operations))
     chosen = [set(which) for count in (0, 1, 2) for which in combinations(every, count)]
     chosen += [set(every) - {index} for index in every]
-    return _distinct((keeping(program, which) for which in chosen), program)
+    kept = [keeping(program, which) for which in chosen]
+    return _distinct([*kept, *_plain_ones(kept)], program)
 
 
 def simpler(program: Program) -> list[Program]:
     """The program with one thing less, or several."""
-    return _distinct((_tidied(one) for one in _simpler(program)), program)
+    return _distinct(
+        (_tidied(one) for one in [*_simpler(program), *_plain_ones([program])]), program
+    )
+
+
+def _plain_ones(programs: Iterable[Program]) -> Iterator[Program]:
+    """Each with everything at its default, on all of its prompts, on two and on one."""
+    for program in programs:
+        values = [replace(one, value=None) for one in program.operations]
+        for operations in (program.operations, tuple(values)):
+            plain = replace(
+                program,
+                operations=tuple(
+                    replace(one, tokens=Tokens.ALL, prompt=None, step=None, amount=1.0, seed=0)
+                    if one.do not in (Do.FORCE, Do.STOP)
+                    else one
+                    for one in operations
+                ),
+                traces=(),
+            )
+            yield plain
+            plain = _with_steps(plain, 1)
+            yield plain
+            for prompt in reversed(range(2, len(plain.prompts))):
+                plain = without_prompt(plain, prompt)
+            yield plain
+            yield alone(plain)
 
 
 def _distinct(candidates: Iterable[Program], than: Program) -> list[Program]:

@@ -141,13 +141,28 @@ def test_what_a_module_is_given_changes_for_one_prompt_and_nobody_else(
     shape: tuple[int, ...],
 ) -> None:
     before = torch.randn(shape)
-    envoy = SimpleNamespace(inputs=((before, "more"), {}), input=None)
+    positions = torch.arange(5)  # what vLLM gives its attention first
+    envoy = SimpleNamespace(inputs=((positions, before, "more"), {}))
     kept = before.clone()
     Part(envoy, lambda rows: rows[2:4]).input = torch.ones(8)
-    assert envoy.input.shape == shape
-    assert torch.equal(envoy.input.reshape(5, 8)[2:4], torch.ones(2, 8))
-    assert torch.equal(envoy.input.reshape(5, 8)[[0, 1, 4]], kept.reshape(5, 8)[[0, 1, 4]])
-    assert torch.equal(before, kept)
+    (first, given, more), _ = envoy.inputs
+    assert first is positions and more == "more"
+    assert given.shape == shape and torch.equal(before, kept)
+    assert torch.equal(given.reshape(5, 8)[2:4], torch.ones(2, 8))
+    assert torch.equal(given.reshape(5, 8)[[0, 1, 4]], kept.reshape(5, 8)[[0, 1, 4]])
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (1, 5, 8)])
+def test_what_is_assigned_to_an_output_goes_on_in_the_place_of_its_first_tensor(
+    shape: tuple[int, ...],
+) -> None:
+    before, weights = torch.zeros(shape), torch.zeros(3, 3)
+    envoy = SimpleNamespace(output=(before, weights, None))
+    Part(envoy, lambda rows: rows[2:4]).output = torch.ones(2, 8)
+    given, other, nothing = envoy.output
+    assert other is weights and nothing is None and not before.any()
+    assert given.shape == shape and given.sum() == 16
+    assert torch.equal(given.reshape(5, 8)[2:4], torch.ones(2, 8))
 
 
 def test_what_an_engine_does_not_do_is_no_answer() -> None:

@@ -1,0 +1,257 @@
+"""What differs is made small, named by its cause, and counted once; no engine is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.errors import ConformanceError, ExitCode
+from conformance.expectations import Conditions, Entry, Known, Match
+from conformance.expectations.assess import Where
+from conformance.fuzz import campaign, causes, corpus, tally
+from conformance.fuzz.causes import Difference, Failure
+from conformance.fuzz.draw import Shape, draw
+from conformance.fuzz.shrinking import ROUNDS, Shrinking, Stage, few_columns
+from conformance.programs import Do, Operation, Part, Program, Tokens
+from conformance.records import Backend, Cell, CellResult, Judged, Model, Source, Verdict
+
+HF, PP1, PP2 = Backend("hf", "hf"), Backend("vllm-pp1", "vllm"), Backend("vllm-pp2", "vllm", 2)
+SHAPE = Shape(4, ("embedding", "attention", "mlp", "norm", "head"))
+WHERE = Where(versions={}, devices=("cpu",), architecture="llama")
+ASKED = tally.Asked(("llama",), ("hf", "vllm-pp1", "vllm-pp2"), 0, 1.0, None, 40, "none", True)
+
+
+def result(verdict: Verdict, reason: str = "", diagnosis: str = "", **more) -> CellResult:
+    return CellResult(
+        "program_1[llama-vllm-pp1-all]", "llama", "llama", "vllm-pp1", "program_1", "all",
+        verdict, reason, 0.1, "", diagnosis=diagnosis, **more,
+    )  # fmt: skip
+
+
+def failing(backend: str, kind: str = "value") -> Failure:
+    return Failure(backend, kind, Verdict.WRONG, "2 of 8 observations are off")
+
+
+def shows(program: Program) -> dict[str, Failure]:
+    """An engine that loses a write to an MLP's output in a trace of two prompts and more."""
+    lost = [
+        one
+        for one in program.operations
+        if (one.do, one.part) == (Do.ADD, Part.MLP) and len(program.prompts) > 1
+    ]
+    return {one: failing(one) for one in ("vllm-pp1", "vllm-pp2")} if lost else {}
+
+
+def small(program: Program) -> Shrinking:
+    failures = shows(program)
+    columns = few_columns(failures, (HF, PP1, PP2))
+    assert columns == (HF, PP1)
+    one = Shrinking(1, "llama", program, program, {"vllm-pp1": failures["vllm-pp1"]}, columns,
+                    (HF, PP1, PP2))  # fmt: skip
+    while one.stage is not Stage.DONE:
+        here = {column.id for column in one.columns}
+        one.take(
+            {
+                each.name: {b: f for b, f in shows(each).items() if b in here}
+                for each in one.candidates()
+            }
+        )
+    return one
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_differs_becomes_as_small_as_what_shows_it(seed: int):
+    program = next(one for one in draw(2000, seed, SHAPE) if shows(one) and len(one.operations) > 2)
+    one = small(program)
+    assert [(o.do, o.part) for o in one.program.operations] == [(Do.ADD, Part.MLP)]
+    assert len(one.program.prompts) == 2 and one.program.steps == 1
+    assert one.rounds <= ROUNDS + 1
+    assert set(one.failures) == {"vllm-pp1", "vllm-pp2"}
+
+
+def test_the_cause_is_one_whatever_layer_amount_and_text():
+    one = Program(("One", "One two"), (Operation(Do.ADD, Part.MLP, 1, amount=0.5, seed=2),))
+    other = Program(("Three", "One two"), (Operation(Do.ADD, Part.MLP, 3),))
+    failures = {"vllm-pp1": failing("vllm-pp1")}
+    assert causes.cause_of("llama", one, failures) == causes.cause_of("llama", other, failures)
+    row = Program(other.prompts, (replace(other.operations[0], tokens=Tokens.LAST),))
+    assert causes.cause_of("llama", row, failures) != causes.cause_of("llama", one, failures)
+    crashed = {"vllm-pp1": failing("vllm-pp1", "crash")}
+    assert causes.cause_of("llama", one, crashed) != causes.cause_of("llama", one, failures)
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (result(Verdict.MATCH), False),
+        (result(Verdict.DRIFT), False),
+        (result(Verdict.UNSUPPORTED, "says so"), False),
+        (result(Verdict.VACUOUS), False),
+        (result(Verdict.VACUOUS, observations=(Judged("p0/s0/x", Verdict.WRONG),)), True),
+        (result(Verdict.UNKNOWN, harness=True), False),
+        *[(result(one), True) for one in (Verdict.WRONG, Verdict.CRASH, Verdict.TIMEOUT)],
+    ],
+)
+def test_what_is_a_difference(cell: CellResult, expected: bool):
+    assert causes.differs(cell) is expected
+
+
+def test_errors_are_alike_whose_words_differ_in_numbers_only():
+    one = causes.failure(result(Verdict.ERROR, "ValueError: 3 rows at 0x7f12, not 4\nmore"))
+    two = causes.failure(result(Verdict.ERROR, "ValueError: 5 rows at 0x8f, not 1"))
+    assert one.kind == two.kind != causes.failure(result(Verdict.ERROR, "KeyError: x")).kind
+
+
+def entry(**more) -> Entry:
+    import datetime as dt
+
+    what = {"verdict": Verdict.WRONG, "reason": "The scale\n comes later.", "reproduce": "x"}
+    return Entry(match=Match(**more.pop("match", {})), date=dt.date(2026, 1, 1), **{**what, **more})
+
+
+def test_a_gap_of_another_scenario_is_known_by_its_words_on_the_same_column():
+    cell = result(Verdict.WRONG, "off", "holds the value without the embedding's scale")
+    plain = Cell("llama", "vllm-pp1", "program_1", "all")
+
+    def known(**more) -> str:
+        return causes.explained_by(Known((entry(**more),)), cell, plain, WHERE)
+
+    accessors = {"scenario": "accessors", "backend": "vllm-pp1"}
+    assert known(match=accessors, says="without the embedding's scale") == "The scale comes later."
+    assert known(match=accessors, says="something else") == ""
+    assert known(match={**accessors, "backend": "hf"}, says="without") == ""
+    assert known(match=accessors, says="without", when=Conditions(architecture="gemma*")) == ""
+    # No words: it would excuse whatever a program shows.
+    assert known(match=accessors, says="") == ""
+
+
+def difference(program: Program, **more) -> Difference:
+    failures = tuple(shows(program).values())
+    by = {one.backend: one for one in failures}
+    cause = causes.cause_of("llama", program, by)
+    return Difference("llama", program, failures, program, cause, **more)
+
+
+LEAST = Program(("One", "One two"), (Operation(Do.ADD, Part.MLP, 1),))
+
+
+def test_a_known_difference_is_seen_in_a_larger_program_and_what_is_left_is_tried():
+    extra = Operation(Do.ZERO, Part.STREAM, 2)
+    larger = Program(LEAST.prompts, (extra, Operation(Do.ADD, Part.MLP, 3)))
+    assert causes.shown_by(difference(LEAST), larger) == {1}
+    assert causes.shown_by(difference(LEAST), Program(LEAST.prompts, (extra,))) is None
+
+
+def running(tmp_path: Path, state: tally.State) -> campaign.Campaign:
+    model = Model("llama", "llama", (Source("tiny"),))
+    asked = replace(state.asked, corpus=str(tmp_path / "corpus"))
+    return campaign.Campaign(
+        replace(state, asked=asked), [model], [HF, PP1, PP2],
+        folder=tmp_path, known=Known(), cache=tmp_path,
+    )  # fmt: skip
+
+
+def test_a_difference_that_is_known_is_counted_and_one_in_a_larger_program_peeled(tmp_path):
+    state = tally.State(ASKED, differences=(difference(LEAST),))
+    one = running(tmp_path, state)
+    again = replace(LEAST, prompts=("x", "y", "z"))
+    one._take_up("llama", again, shows(again))
+    assert one.state.differences[0].again == 1 and not one._in_work
+    larger = replace(LEAST, operations=(Operation(Do.ZERO, layer=2), *LEAST.operations))
+    one._take_up("llama", larger, shows(larger))
+    [peeled] = one._in_work.values()
+    assert peeled.stage is Stage.PEEL
+    assert [o.do for o in peeled.program.operations] == [Do.ZERO]
+    one._go_on(peeled.number, {peeled.program.name: {}})
+    assert one.state.differences[0].again == 2 and not one._in_work
+
+
+def test_what_waits_is_taken_up_when_what_looks_alike_is_small(tmp_path):
+    one = running(tmp_path, tally.State(ASKED))
+    programs = [one for one in draw(3000, 5, SHAPE) if shows(one)][:5]
+    for program in programs:
+        one._take_up("llama", program, shows(program))
+    assert len(one._in_work) == campaign.ALIKE and len(one.state.waiting) == 3
+    while one._in_work:
+        for number in list(one._due):
+            if number not in one._in_work:
+                one._due.remove(number)
+                continue
+            one._due.remove(number)
+            work = one._in_work[number]
+            here = {column.id for column in work.columns}
+            one._go_on(
+                number,
+                {
+                    each.name: {b: f for b, f in shows(each).items() if b in here}
+                    for each in work.candidates()
+                },
+            )
+    [found] = one.state.differences
+    assert found.again == 4 and not one.state.waiting
+    assert [(o.do, o.part) for o in found.program.operations] == [(Do.ADD, Part.MLP)]
+
+
+def test_a_campaign_is_read_back_as_it_was_written(tmp_path):
+    one = running(tmp_path, tally.State(ASKED, differences=(difference(LEAST),)))
+    one._take_up("llama", LEAST, {"hf": failing("hf")})
+    one._save()
+    state = campaign.read(tmp_path)
+    assert state.differences == one.state.differences and len(state.waiting) == 1
+    assert len(running(tmp_path, state)._in_work) == 1
+    with pytest.raises(ConformanceError, match="no campaign"):
+        campaign.open_campaign(tmp_path, "latest")
+
+
+def test_the_corpus_says_what_must_be_seen_again(tmp_path):
+    path = corpus.keep(tmp_path / "corpus", difference(LEAST, explained="known to be so"))
+    [kept] = corpus.read(tmp_path / "corpus").values()
+    assert kept.program == LEAST and kept.why == "known to be so"
+    one = running(tmp_path, tally.State(ASKED))
+    one._replayed("llama", LEAST, shows(LEAST))
+    assert not one.state.mended and not one.state.changed and one.state.replayed == 1
+    one._replayed("llama", LEAST, {})
+    assert one.state.mended == (path.stem,)
+    one._replayed("llama", LEAST, {"hf": failing("hf")})
+    assert path.stem in one.state.changed[0]
+    path.write_text(path.read_text().replace('"mlp"', '"input"'))
+    with pytest.raises(ConformanceError, match="not written to"):
+        corpus.read(tmp_path / "corpus")
+
+
+def test_a_difference_of_the_corpus_is_not_new(tmp_path):
+    corpus.keep(tmp_path / "corpus", difference(LEAST, explained="known to be so"))
+    one = running(tmp_path, tally.State(ASKED))
+    one._take_up("llama", LEAST, shows(LEAST))
+    [work] = one._in_work.values()
+    work.stage, work.failures = Stage.DONE, shows(LEAST)
+    one._conclude(work)
+    assert one.state.differences[0].explained == "known to be so"
+    assert tally.exit_code(one.state) is ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({}, ExitCode.OK),
+        ({"differences": (difference(LEAST),)}, ExitCode.UNEXPECTED),
+        ({"differences": (difference(LEAST, explained="x"),)}, ExitCode.OK),
+        ({"mended": ("x",)}, ExitCode.UNEXPECTED),
+        ({"changed": ("x",)}, ExitCode.UNEXPECTED),
+        ({"harness": ("x",), "differences": (difference(LEAST),)}, ExitCode.HARNESS),
+    ],
+)
+def test_exit_codes(more, code):
+    assert tally.exit_code(tally.State(ASKED, **more)) is code
+
+
+def test_the_figures_are_said():
+    state = tally.State(
+        ASKED, drawn={"llama": 10}, seconds=5.0, verdicts={"match": 30},
+        covered={"add at mlp": 3}, refusals={"cannot": 2}, differences=(difference(LEAST),),
+    )  # fmt: skip
+    text = "\n".join(tally.summary(state))
+    for words in ("2.00 a second", "30 match", "add at mlp 3", "refused 2 times", "NEW: llama"):
+        assert words in text
