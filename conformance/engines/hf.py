@@ -18,7 +18,6 @@ from conformance.engines import Refused
 from conformance.engines.lm import TracedModel
 from conformance.engines.parts import TracedLayer, find_parts
 from conformance.engines.probe_failure import probed, stop_at
-from conformance.engines.refusals import refused
 from conformance.engines.traced import (
     Layers,
     Probe,
@@ -280,10 +279,7 @@ class HFEngine:
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
         stop_at(self.obstacle, scenario)
-        try:
-            return observe(self.lm, scenario, case)
-        except Exception as error:
-            raise refused(error) or error from error
+        return observe(self.lm, scenario, case)
 
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(self.model.tokenizer(prompt).input_ids) for prompt in case.prompts)

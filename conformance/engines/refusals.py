@@ -18,9 +18,6 @@ REFUSALS = (
     # nnsight's answer to a block on a prompt that one step cannot hold.
     "so no block could see it whole",
     "is greater than the derived max_model_len",
-    # nnsight's answer to a module that the block of one prompt of a trace leaves out, and another's
-    # does not.
-    "A batched `.skip()` has to cover every row",
     # What nnsight's own pipeline support (its pull request 691) answers to a weight, or to a call,
     # of a module on another stage.
     "can be read and written from any stage",

@@ -111,6 +111,9 @@ def _skip(program: Program, operation: Operation) -> Iterator[str]:
         yield "a layer is left out: its part is the stream"
     if operation.step is not None and program.steps > 1:
         yield "a layer is left out in every step, or in none"
+    whole = operation.prompt is None or any(one == (operation.prompt,) for one in program.groups)
+    if not whole:  # nnsight says so: the prompts of a trace share a forward
+        yield "a layer is left out for every prompt of a trace, or for none"
     inside = (Part.ATTENTION_INPUT, Part.ATTENTION, Part.MLP_INPUT, Part.MLP)
     for index, other in enumerate(program.operations):
         together = set(prompts_of(program, other)) & set(prompts_of(program, operation))

@@ -97,6 +97,7 @@ def test_a_few_hundred_cover_every_operation_and_values_flow_between_prompts_and
             "inside of the layer",
         ),
         (Program(TWO, (Operation(Do.SKIP, layer=1, step=0),), steps=2), "in every step"),
+        (Program(TWO, (Operation(Do.SKIP, layer=1, prompt=0),)), "every prompt of a trace"),
     ],
 )  # fmt: skip
 def test_what_means_nothing_is_refused_in_words(program: Program, words: str):
