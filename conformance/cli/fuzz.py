@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conformance.cli import engines
 from conformance.cli.options import (
-    KNOWN,
-    MANIFEST,
-    REPORTS,
     Backends,
     Expectations,
     Manifest,
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def fuzz(
+    *,
     model: Models = [],  # noqa: B006 - typer reads the default, nobody changes it
     backend: Backends = [],  # noqa: B006
     minutes: Annotated[float, typer.Option(min=0, help="How long programs are drawn.")] = 5.0,
@@ -40,9 +39,9 @@ def fuzz(
     resume: Annotated[
         str, typer.Option(help="Go on with this campaign (`latest`), with what it was asked.")
     ] = "",
-    known: Expectations = KNOWN,
-    manifest: Manifest = MANIFEST,
-    reports: Reports = REPORTS,
+    known: Expectations,
+    manifest: Manifest,
+    reports: Reports,
 ) -> None:
     """Draw programs, run each on every column, and make small what differs.
 
@@ -56,6 +55,7 @@ def fuzz(
 
     Examples: `conformance fuzz -m llama --minutes 5 --seed 3`, `conformance fuzz --resume latest`.
     """
+    engines.needed()
     from conformance import manifest as manifests
     from conformance import plan
     from conformance.checkpoints import cache_folder
