@@ -43,15 +43,22 @@ def batches(
         yield members
 
 
+#: The width of a model of which logits alone are known, at most.
+_WIDE = 1024
+
+
 @dataclass(slots=True, eq=False)
 class Reference:
-    """The truth and the honest runs in one precision, by site. `mixture`: it has routers."""
+    """The truth and the honest runs in one precision, by site. `mixture`: it has routers.
+    `width` is that of the model's residual stream; 0: the narrowest observation's is taken.
+    """
 
     truth: Mapping[Site, Tensor]
     honest: Mapping[Site, tuple[Tensor, ...]]
     auxiliary: Mapping[Site, Tensor] = field(default_factory=dict)
     precision: Precision = Precision.BF16
     mixture: bool = False
+    width: int = 0
     _floors: dict[Site, floor.Floor] = field(default_factory=dict)
     _known: dict[Site, Known] = field(default_factory=dict)
 
@@ -102,8 +109,17 @@ class Reference:
             centred=sites[0].name == "logits",
             precision=self.precision,
             mixture=self.mixture,
+            terms=self._terms(),
         )
         self._floors.update(zip(sites, honest, strict=True))
+
+    def _terms(self) -> int:
+        """How many products a sum of the model has. Of logits alone no width can be told."""
+        if not self.width:
+            floats = (value for value in self.truth.values() if value.is_floating_point())
+            narrowest = min((metrics.shape_of_rows(value)[1] for value in floats), default=1)
+            self.width = min(narrowest, _WIDE)
+        return self.width
 
     def _clean(self, site: Site) -> Site | None:
         """The clean twin of an edited observation, where it has one of its shape."""
@@ -138,6 +154,7 @@ def read_reference(
     twin: bool,
     precision: Precision = Precision.BF16,
     mixture: bool = False,
+    width: int = 0,
 ) -> Reference | str:
     """The reference by site with the members that compute in this precision, or what is wrong
     with it in words: then nothing can be judged.
@@ -154,7 +171,7 @@ def read_reference(
     if flaw:
         return flaw
     honest = {site: tuple(values[site] for values in members.values()) for site in truth}
-    return Reference(truth, honest, auxiliary, precision, mixture)
+    return Reference(truth, honest, auxiliary, precision, mixture, width)
 
 
 def _flaws(

@@ -94,18 +94,20 @@ class Truths:
     def _made(
         self, members: Mapping[str, Mapping[str, Tensor]], prompt_ids: tuple[tuple[int, ...], ...]
     ) -> Truth | str:
+        group = self.run.group(self.model, REFERENCE.id)
+        identity = group.identity if group else {}
         reference = read_reference(
-            members, twin=self.twin, precision=self.precision, mixture=self._mixture()
+            members,
+            twin=self.twin,
+            precision=self.precision,
+            mixture=bool(identity.get("routers")),
+            width=int(identity.get("width", 0)),
         )
         if isinstance(reference, str):
             return f"the reference cannot be used: {reference}"
         if (lender := self.lender() or self._lender) is not None:
             reference.borrow(lender)
         return Truth(members, reference, prompt_ids)
-
-    def _mixture(self) -> bool:
-        group = self.run.group(self.model, REFERENCE.id)
-        return bool(group and group.identity.get("routers"))
 
     def drawn(self) -> bool:
         """Are the case's ids drawn, and not laid down? Then the truth chose its own likeliest."""

@@ -93,14 +93,22 @@ def floor(
     centred: bool = False,
     precision: Precision = Precision.BF16,
     mixture: bool = False,
+    terms: int = 1,
 ) -> Floor:
     """The floor of one observation from its truth [T, D] and its members [M, T, D].
 
     `fallback` [T] is the scale of rows whose truth is zero: the clean run's norm.
-    `centred` compares the rows without their means, and the means apart.
+    `centred` compares the rows without their means, and the means apart. `terms` is how many
+    products the model's sums have: its width.
     """
     known = floors(
-        [truth], members, [fallback], centred=centred, precision=precision, mixture=mixture
+        [truth],
+        members,
+        [fallback],
+        centred=centred,
+        precision=precision,
+        mixture=mixture,
+        terms=terms,
     )
     return known[0]
 
@@ -113,6 +121,7 @@ def floors(
     centred: bool = False,
     precision: Precision = Precision.BF16,
     mixture: bool = False,
+    terms: int = 1,
 ) -> list[Floor]:
     """The floors of many observations of one width, computed on all their rows at once.
 
@@ -135,7 +144,7 @@ def floors(
     scale = torch.where(scale == 0, torch.cat(instead), scale)
     off = runs - truth
     squared = metrics.norm(off, mask).square().mean(dim=0)
-    noise = (squared + (metrics.ROUNDING[precision] * scale).square()).sqrt()
+    noise = (squared + (metrics.least(precision, terms) * scale).square()).sqrt()
     found, end = [], 0
     for rows in truths:
         at = slice(end, end := end + len(rows))

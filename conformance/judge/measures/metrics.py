@@ -27,6 +27,18 @@ _FRACTION_BITS: Mapping[Precision, int] = {Precision.BF16: 8, Precision.FLOAT32:
 _SMALLEST = 2.0**-133
 
 
+def least(precision: Precision, terms: int) -> float:
+    """The relative error below which no honest run is held to another one.
+
+    One rounding in bf16, whose products kernels add up in float32. In float32 the sums themselves
+    round: adding `terms` numbers in another order moves the result by about √terms roundings
+    (Higham and Mary 2019), though the few ways that were tried may have added alike.
+    """
+    if precision is Precision.BF16:
+        return ROUNDING[precision]
+    return ROUNDING[precision] * math.sqrt(max(terms, 1))
+
+
 def rows(tensor: Tensor) -> Tensor:
     """The tensor as float64 [tokens, width]; a vector or a number is one row."""
     wide = tensor.detach().to(torch.float64)
