@@ -24,10 +24,15 @@ def reading(lm, case): ...
 '''
 
 
+def scenarios_of(folder: Path) -> Path:
+    """A folder that no other test's modules are named after."""
+    return folder / f"scenarios_{folder.name}"
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     """Two models on two columns; the second column of the second model is wrong."""
-    scenarios = tmp_path / "side_by_side_scenarios"
+    scenarios = scenarios_of(tmp_path)
     scenarios.mkdir()
     (scenarios / "reading.py").write_text(SOURCE)
     folder = RunFolder(tmp_path / "run")
@@ -42,7 +47,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def judged(run: RunFolder) -> dict[str, CellResult]:
-    scenarios = discover(run.path.parent / "side_by_side_scenarios")
+    scenarios = discover(scenarios_of(run.path.parent))
     return models.judge_models(run, scenarios, Thresholds())
 
 
