@@ -1,6 +1,7 @@
 # `make conformance` and `make test` are all that is needed; both build .venv themselves.
 #   make conformance ARGS="-m llama -b hf"      EXTRAS=gpu,dev for CUDA's vLLM
-.PHONY: conformance gate bisect selftest test test-all check lint format types imports doctor docs environment lock clean
+.PHONY: conformance gate bisect selftest test test-all check lint format types imports doctor docs docs-site release-check environment \
+	lock clean
 
 BIN := .venv/bin
 ARGS ?=
@@ -49,6 +50,14 @@ doctor: environment
 docs: environment
 	$(BIN)/python -m conformance.selftest.catalogue docs/faults.md
 
+# The pages of docs/ as a site in .site/, with the reference of the API; a warning is an error.
+docs-site: environment
+	scripts/release.sh site
+
+# Everything a release needs: its tag, its entry in CHANGELOG.md, two builds with the same bytes.
+release-check: environment
+	scripts/release.sh check
+
 environment:
 	@scripts/environment.sh
 
@@ -58,5 +67,5 @@ lock:
 
 # The environment and every tool's cache. Runs, and checkpoints in the user's cache, stay.
 clean:
-	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .uv .site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,6 +6,13 @@ from typing import TYPE_CHECKING, Any
 from conformance.authoring import LM, Case, Edit, Layer, Layers, Part, Reference, Run
 from conformance.scenario import PAIR, scenario
 
+try:
+    from conformance import _version
+
+    __version__: str = _version.version
+except ImportError:  # sources that were never built
+    __version__ = "0.0.0"
+
 if TYPE_CHECKING:
     from conformance.api import NotSame, assert_same, compare, results, run
 
@@ -26,7 +33,6 @@ __all__ = [
     "run",
     "scenario",
 ]
-__version__ = "0.1.0"
 
 _API = ("NotSame", "assert_same", "compare", "results", "run")
 

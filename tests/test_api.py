@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from conformance import api
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Verdict
 
+ROOT = Path(__file__).parents[1]
 TOKENS, WIDTH, MEMBERS = 6, 64, 4
 
 
@@ -97,6 +100,17 @@ def test_nothing_is_judged_without_a_floor(truth, floor):
         conformance.assert_same(floor[0].half(), truth, floor=floor)
     with pytest.raises(ConformanceError, match="cannot name a value"):
         conformance.assert_same({"a b": truth}, truth, floor=floor)
+
+
+def test_what_the_page_shows_runs(capsys):
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"(<!-- not run.*?-->\n)?```python\n(.*?)```", page, re.DOTALL)
+    told = [text for mark, text in blocks if not mark]
+    assert told and len(told) < len(blocks)
+    torch.manual_seed(0)
+    for text in told:
+        exec(text, {})
+    assert capsys.readouterr().out.startswith("match ")
 
 
 def test_a_run_that_cannot_start_says_so_in_the_commands_words(tmp_path):

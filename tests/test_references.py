@@ -46,7 +46,7 @@ SOURCES = [
     path
     for path in FILES
     if path.suffix in {".py", ".yaml", ".toml", ".j2", ".sh", ".yml"} or path.name == "Makefile"
-    if path != Path(__file__)
+    if path != Path(__file__) and path.name != "mkdocs.yml"  # which `make docs-site` holds
 ]
 PAGES = [path for path in FILES if path.suffix == ".md"]
 

@@ -1,0 +1,72 @@
+"""A repository of somebody else's: its CI script, with the steps of the action."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from conformance import project
+from conformance.validation import validate
+from scripts.annotate import annotations
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = ROOT / "tests" / "sample_repository"
+
+
+def test_its_files_are_understood():
+    found = validate(project.here(SAMPLE))
+    assert found.errors == ()
+
+
+def test_every_step_of_the_action_is_one_of_its_script():
+    action = YAML(typ="safe").load(ROOT / "action.yml")
+    steps = [step["run"] for step in action["runs"]["steps"] if "run" in step]
+    assert [re.search(r"action\.sh\" (\w+)", step)[1] for step in steps] == [
+        "install",
+        "validate",
+        "gate",
+    ]
+    named = set(re.findall(r"inputs\.([\w-]+)", (ROOT / "action.yml").read_text()))
+    assert named == set(action["inputs"])
+
+
+def test_a_failure_becomes_an_annotation_of_one_line():
+    found = annotations(
+        '<testsuites><testsuite><testcase classname="llama.hf" name="steering[a,b]">'
+        '<failure message="wrong: 50% of&#10;it"/></testcase>'
+        '<testcase classname="llama.hf" name="fine"/></testsuite></testsuites>'
+    )
+    assert found == ["::error title=llama.hf steering[a%2Cb]::wrong: 50%25 of%0Ait"]
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_its_ci_is_green(tmp_path):
+    copy = tmp_path / "a sample"
+    shutil.copytree(SAMPLE, copy)
+    output, summary = tmp_path / "output", tmp_path / "summary.md"
+    done = subprocess.run(
+        [copy / "ci.sh"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "TOOL": str(ROOT),
+            "PYTEST": str(Path(sys.executable).parent / "pytest"),
+            "CONFORMANCE_VENV": str(tmp_path / "the tool"),
+            "GITHUB_OUTPUT": str(output),
+            "GITHUB_STEP_SUMMARY": str(summary),
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "2 passed" in done.stdout  # its own test, and the cell
+    assert "exit-code=0" in output.read_text()
+    assert "The gate is open" in summary.read_text()
+    assert (copy / "conformance-gate" / "junit.xml").is_file()
