@@ -54,7 +54,7 @@ check() {
     [ "$one" = "$two" ] || complain "two builds differ: $one, $two" "look for times or paths in it"
     "$uv" tool run --quiet twine check --strict "$folder"/one/*.whl >&2 ||
         complain "the metadata is not right" "see above"
-    mkdir -p dist && cp "$folder"/one/*.whl dist/
+    mkdir -p dist && rm -f dist/*.whl && cp "$folder"/one/*.whl dist/
     ls -l dist/*.whl | awk '{ print $NF, $5, "bytes" }'
     echo "sha256 $one"
     return "$status"
