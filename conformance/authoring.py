@@ -147,12 +147,15 @@ class LM(Protocol):
         seed: int | None = None,
         extract: bool = False,
         samples: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
     ) -> Any:
         """nnsight's tracer of a generation of so many tokens, for a `with` statement.
 
         A prompt is a text or token ids; without one the block opens `tracer.invoke(prompt)` for
-        each. Greedy, or with a `seed` drawn at temperature 1. `extract` asks the engine for its
-        own hidden states, `samples` for several continuations of the prompt.
+        each. Greedy, or with a `seed` drawn at a `temperature` from the likeliest that together
+        hold `top_p`. `extract` asks the engine for its own hidden states, `samples` for several
+        continuations of the prompt.
         """
 
     def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:

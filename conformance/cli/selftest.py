@@ -19,7 +19,7 @@ from conformance.cli.options import (
     out,
 )
 from conformance.errors import ExitCode
-from conformance.records import Thresholds
+from conformance.records import Thresholds, widened
 
 
 def selftest(
@@ -38,6 +38,12 @@ def selftest(
     blind: Annotated[
         str, typer.Option(help="Judge with this gate broken on purpose: must exit with 1.")
     ] = "",
+    widen: Annotated[
+        float, typer.Option(help="Judge with limits so many times as wide: must exit with 1.")
+    ] = 1.0,
+    sensitivity: Annotated[
+        bool, typer.Option(help="Measure the detection limit of every write too (minutes).")
+    ] = False,
     jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1)] = None,
     manifest: Manifest,
     scenarios: Folder,
@@ -63,13 +69,14 @@ def selftest(
         backends=backends if backend else command.default_backends(backends),
         scenarios=tuple(scenarios),
         reports=reports,
-        thresholds=Thresholds(),
+        thresholds=widened(Thresholds(), widen),
         expression=expression,
         quick=quick,
         jobs=jobs or os.cpu_count() or 1,
         again=again,
         blind=blind,
         gaps=gaps,
+        sensitivity=sensitivity,
     )
     folder, found = command.run(asked, cache_folder(), Lines(err))
     if found is None:

@@ -112,16 +112,18 @@ class HFModel(TracedModel):
         seed: int | None = None,
         extract: bool = False,
         samples: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
     ) -> Any:
         """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
-        temperature 1. With `extract` its result has the model's own hidden states.
+        a temperature. With `extract` its result has the model's own hidden states.
         """
         if samples > 1:
             raise Refused("transformers gives one block the rows of all samples of a prompt")
         how: dict[str, Any] = {"do_sample": False}
         if seed is not None:
             torch.manual_seed(seed)
-            how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+            how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": top_p}
         if extract:
             how |= {"output_hidden_states": True, "return_dict_in_generate": True}
         # `generate` outside a with statement would generate at once; __wrapped__ is the

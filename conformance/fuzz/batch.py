@@ -25,7 +25,7 @@ from conformance.records import (
 from conformance.runner import Planned
 from conformance.scenario import Scenario, discover
 from conformance.store import RunFolder, RunPlan, create_run
-from conformance.verdicts.columns import judge_model
+from conformance.verdicts.one_model import judge_model
 
 #: Every program is one case.
 CASE = "all"

@@ -3,8 +3,12 @@
 Five facts decide: does the plain engine, without nnsight, agree with the truth; does
 the same cell pass on one pipeline stage; is the clean run right where the edited is
 wrong, or the last logits where what was read on the way is not; is what the engine itself
-handed out of the same run right; and does the scenario fail alike on every engine, where
-others of its kind pass.
+handed out of the same run right; and does the scenario fail alike on every engine, which
+nobody can be blamed for but a trace that raises.
+
+Truth and HF column share transformers' definition of the model. An engine that differs from the
+truth by itself is to blame only where something else stands behind that definition
+(`Plain.confirmed`); else two definitions differ, and either may be wrong.
 
 What plain hooks see after the layers speaks for the engine in every cell: they need no other
 load, and nothing of vLLM's that refuses most models and several stages. Its own extraction of
@@ -15,45 +19,19 @@ compared with what the block read of the very same forward, and with the truth.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from conformance.judge.persistence import stays_off
-from conformance.records import (
-    Attribution,
-    CellResult,
-    Judged,
-    Precision,
-    Side,
-    Site,
-    Verdict,
-    record,
-)
+from conformance.judge.plain import Plain
+from conformance.judge.raised import by_frames, raised_by_the_scenario
+from conformance.records import Attribution, CellResult, Judged, Side, Site, Verdict
+
+__all__ = ["Plain", "attribute"]
 
 
-@record()
-class Plain:
-    """What an engine does by itself, without nnsight: its own tokens and log-probabilities,
-    and (`streams`) what plain hooks see after its layers.
-    """
-
-    agrees: bool
-    evidence: str
-    streams: bool = False
-
-
-#: A frame's file → whose code it is; the relay is ours, but is the pipeline's transport, and
-#: the block of a trace (which nnsight runs under a name of its own) is the scenario's.
-_OWNERS: tuple[tuple[re.Pattern[str], Side], ...] = (
-    (re.compile(r"conformance/engines/vllm/relay"), Side.PIPELINE),
-    (re.compile(r"(^|/)conformance/|scenarios/[^/]+\.py$|^<edit"), Side.HARNESS),
-    (re.compile(r"(^|/)nnsight/"), Side.NNSIGHT),
-    (re.compile(r"(^|/)(vllm|transformers)/"), Side.ENGINE),
-)
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 #: nnsight mirrors the engine's modules: a name that it lacks is one that they lack.
 _NO_MODULE = re.compile(r"'Envoy' object \(nor its module\) has (?:no )?attribute '(\w+)'")
-#: An injected fault raises in the name of the code it was put into.
-_INJECTED = re.compile(r"conformance/selftest/")
 #: A scenario's names for the engine's own extraction, and for the ends of a run.
 EXTRACTED, ENDS = "extracted", frozenset({"logits", "tokens"})
 #: How the reason of a cell reads whose process did not end by its own doing.
@@ -74,40 +52,54 @@ def attribute(
     one_stage: str = "",
     stages: int = 1,
     plain: Plain | None = None,
+    engines: Mapping[str, str] = MappingProxyType({}),
 ) -> Attribution | None:
     """Who is to blame for a failed cell; None for one that did not fail.
 
     `others` are the cells of the same model. `one_stage` is the column that differs from
     the cell's only in having one pipeline stage, "" when it has one itself or there is none;
     `stages` is how many the cell's has. `plain` is what its engine does without nnsight, None
-    when that is not known.
+    when that is not known. `engines` names the engine of each column.
     """
     if not cell.verdict.fails:
         return None
+    known = {(other.backend, other.scenario, other.case): other for other in others}
+    single = known.get((one_stage, cell.scenario, cell.case))
     if (nobodys := _no_sides(cell)) is not None:
         return nobodys
-    known = {(one.backend, one.scenario, one.case): one for one in others}
-    single = known.get((one_stage, cell.scenario, cell.case))
     if single is not None and _better(single, cell):
         return _between_stages(cell, single, plain)
-    if cell.verdict in _ENDED or (cell.verdict is Verdict.MISSING and not cell.observations):
-        found = _ended(cell, plain)
-    else:
-        found = (
-            _of_scenario(cell, list(known.values()))
-            or _of_write(cell, plain)
-            or _of_engine(plain, cell.precision)
-            or _of_extraction(cell)
-            or _by_parts(cell, list(known.values()), plain)
-        )
-    compared = single is not None and single.verdict not in _NOT_RUN
-    if found.side is Side.NNSIGHT and stages > 1 and not compared:
-        said = "on one stage the cell was not run, so nnsight and the pipeline cannot be told apart"
-        return Attribution(Side.UNDECIDED, f"{found.evidence}; {said}")
-    if found.side is Side.NNSIGHT and single is not None and compared:
+    found = _blamed(cell, list(known.values()), plain, engines)
+    return _beside_one_stage(found, single, stages) if found.side is Side.NNSIGHT else found
+
+
+def _beside_one_stage(found: Attribution, single: CellResult | None, stages: int) -> Attribution:
+    """What is called nnsight's might on several stages be the pipeline's."""
+    if single is not None and single.verdict not in _NOT_RUN:
         said = f"on {single.backend} the cell is {single.verdict} as well"
         return Attribution(Side.NNSIGHT, f"{found.evidence}; {said}")
+    if stages > 1:
+        said = "on one stage the cell was not run, so nnsight and the pipeline cannot be told apart"
+        return Attribution(Side.UNDECIDED, f"{found.evidence}; {said}")
     return found
+
+
+def _blamed(
+    cell: CellResult,
+    known: Sequence[CellResult],
+    plain: Plain | None,
+    engines: Mapping[str, str],
+) -> Attribution:
+    if shared := _alike_everywhere(cell, known, engines):
+        return Attribution(shared.side, shared.evidence + _also(plain))
+    if _is_ended(cell):
+        return _ended(cell, plain)
+    return (
+        _of_write(cell, plain)
+        or _of_engine(plain)
+        or _of_extraction(cell)
+        or _by_parts(cell, known, plain)
+    )
 
 
 def _no_sides(cell: CellResult) -> Attribution | None:
@@ -127,7 +119,7 @@ def _better(single: CellResult, cell: CellResult) -> bool:
 
 def _between_stages(cell: CellResult, single: CellResult, plain: Plain | None) -> Attribution:
     passes = f"the same cell is {single.verdict} on {single.backend}"
-    if plain is not None and not plain.agrees:
+    if plain is not None and not plain.agrees:  # one stage stands behind the definition
         said = f"{passes}, but {cell.backend} is wrong without nnsight as well: {plain.evidence}"
         return Attribution(Side.ENGINE, said)
     if plain is not None:
@@ -136,19 +128,13 @@ def _between_stages(cell: CellResult, single: CellResult, plain: Plain | None) -
 
 
 def _ended(cell: CellResult, plain: Plain | None) -> Attribution:
-    """Nothing to compare: the innermost frame of known code raised it."""
+    """Nothing to compare: whose call failed is to blame."""
     absent = _NO_MODULE.search(cell.reason)
     if absent:
         words = f"its modules have no {absent[1]!r}: another tree than the trace was written for"
         return Attribution(Side.ENGINE, words)
-    frames = _FRAME.findall(cell.detail)
-    injected = any(_INJECTED.search(path) for path, _ in frames)
-    for path, line in () if injected else reversed(frames):
-        for pattern, side in _OWNERS:
-            if pattern.search(path):
-                where = "/".join(path.split("/")[-3:])
-                where = "the block of the trace" if path.startswith("<") else where
-                return Attribution(side, f"raised in {where}, line {line}")
+    if (raised := by_frames(cell.frames, plain)) is not None:
+        return raised
     said = f"{cell.verdict}, and no traceback says where"
     if plain is not None and not plain.agrees:
         return Attribution(Side.ENGINE, f"without nnsight it fails as well: {plain.evidence}")
@@ -157,24 +143,45 @@ def _ended(cell: CellResult, plain: Plain | None) -> Attribution:
     return Attribution(Side.UNDECIDED, said)
 
 
-def _of_scenario(cell: CellResult, known: Sequence[CellResult]) -> Attribution | None:
-    """The trace or its reference: alike on every column, where others do the same rightly.
+def _is_ended(cell: CellResult) -> bool:
+    nothing = cell.verdict is Verdict.MISSING and not cell.observations
+    return cell.verdict in _ENDED or nothing
 
-    "The same" is a write into the same layer, or a read of every place that is off here.
+
+def _alike_everywhere(
+    cell: CellResult, known: Sequence[CellResult], engines: Mapping[str, str]
+) -> Attribution | None:
+    """A failure that the columns of several engines share: the trace, its reference, or what of
+    nnsight all of them run. Only a trace that raised says which.
     """
     columns = [
-        one
-        for one in known
-        if (one.scenario, one.case) == (cell.scenario, cell.case) and one.verdict not in _NOT_RUN
+        other
+        for other in known
+        if (other.scenario, other.case) == (cell.scenario, cell.case)
+        and other.verdict not in _NOT_RUN
     ]
-    if len(columns) < 2 or any(one.verdict is not cell.verdict for one in columns):
+    if len({engines.get(other.backend, other.backend) for other in columns}) < 2:
         return None
-    proof = [_done_rightly(one, known) for one in columns]
-    if not all(proof):
+    if any(other.verdict is not cell.verdict for other in columns):
         return None
-    where = ", ".join(one.backend for one in columns)
-    said = f"{cell.verdict} alike on {where}, where {proof[0]} does the same rightly"
-    return Attribution(Side.HARNESS, f"the scenario or its reference: {said}")
+    where = ", ".join(other.backend for other in columns)
+    if _is_ended(cell):
+        if raised_by_the_scenario(cell.frames) or not _same_words(columns):
+            return None
+        said = f"{cell.verdict} alike on {where}"
+        return Attribution(Side.UNDECIDED, f"{said}: the trace, or nnsight on every engine")
+    proof = [_done_rightly(other, known) for other in columns]
+    rightly = f", where {proof[0]} does the same rightly" if all(proof) else ""
+    said = f"{cell.verdict} alike on {where}{rightly}"
+    words = "the scenario or its reference, or nnsight on every engine"
+    return Attribution(Side.UNDECIDED, f"{said}: {words}")
+
+
+def _same_words(columns: Sequence[CellResult]) -> bool:
+    """Did all end with one message? Engines of several processes raise it again in their own."""
+    first = [other.reason.partition("\n")[0] for other in columns]
+    shortest = min(first, key=len)
+    return all(shortest in words for words in first)
 
 
 def _done_rightly(cell: CellResult, known: Sequence[CellResult]) -> str:
@@ -208,18 +215,18 @@ def _of_write(cell: CellResult, plain: Plain | None) -> Attribution | None:
     return Attribution(Side.NNSIGHT, words + _also(plain))
 
 
-def _of_engine(plain: Plain | None, precision: Precision) -> Attribution | None:
-    """In float32 two right computations agree, so that an engine which does not by itself has
-    another definition than transformers, whose code the truth is: either may be wrong.
-    """
+def _of_engine(plain: Plain | None) -> Attribution | None:
+    """It is wrong by itself: to blame, where its definition of the model is not in question."""
     if plain is None or plain.agrees:
         return None
-    if precision is Precision.FLOAT32:
-        words = "without nnsight the engine's definition differs from transformers' in float32"
-        return Attribution(
-            Side.UNDECIDED, f"{words}, and which is right is not known: {plain.evidence}"
-        )
-    return Attribution(Side.ENGINE, f"without nnsight it is wrong as well: {plain.evidence}")
+    if plain.confirmed:
+        words = f"without nnsight it is wrong as well: {plain.evidence}; {plain.confirmed}"
+        return Attribution(Side.ENGINE, words)
+    words = "definitions differ: without nnsight the engine's is not transformers', whose code"
+    return Attribution(
+        Side.UNDECIDED,
+        f"{words} the truth is, and nothing says which is right: {plain.evidence}",
+    )
 
 
 def _of_extraction(cell: CellResult) -> Attribution | None:

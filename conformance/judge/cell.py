@@ -40,6 +40,8 @@ def judge_cell(
     relations: Sequence[Relation] = (),
     draws: Draws | None = None,
     alone: bool = True,
+    explain: bool = True,
+    bitwise: bool = False,
 ) -> Judgement:
     """The verdict on one cell in one precision.
 
@@ -49,7 +51,9 @@ def judge_cell(
     `equal` names pairs that must be bitwise equal. `prompt_ids` are the candidate's token ids
     of each prompt, `truth_ids` the truth's. `relations` are what other columns show of the
     cell, `draws` how ids were drawn where they were. Where this precision is `alone`, what
-    a known fault explains is wrong however small it is.
+    a known fault explains is wrong however small it is. Without `explain` there is no diagnosis.
+    On an engine that is `bitwise` the same from run to run, what no honest run of float32 changes
+    by a bit must not change by one.
     """
     read = reference if isinstance(reference, Reference) else read_reference(reference, twin=twin)
     if isinstance(read, str):
@@ -65,14 +69,15 @@ def judge_cell(
         _compare_tokens(evidence, limits)
         _compare_draws(evidence, draws)
         if twin and (alone or not _meets_ties(read)):
-            _compare_edits(evidence, limits)
+            exactly = bitwise and read.precision is Precision.FLOAT32 and not read.mixture
+            _compare_edits(evidence, limits, bitwise=exactly)
         if alone:
             _explain_drift(evidence, limits)
         alike = partial(_alike, evidence, limits)
         evidence.relations += [
             rules.equal_within(observed, read.truth, pair, alike) for pair in equal
         ]
-    return conclude.conclude(evidence, limits)
+    return conclude.conclude(evidence, limits, explain=explain)
 
 
 def _meets_ties(reference: Reference) -> bool:
@@ -298,8 +303,12 @@ def _compare_draws(evidence: Evidence, draws: Draws | None) -> None:
         evidence.relations.append(likely)
 
 
-def _compare_edits(evidence: Evidence, limits: Limits) -> None:
-    """The effect of the write at every observation that both runs have."""
+def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None:
+    """The effect of the write at every observation that both runs have.
+
+    In bf16 a write rounds what the engine held in two summands, and experts compute the tokens of
+    all requests together: neither is `bitwise`.
+    """
     twins: dict[Site, gain.Twin] = {}
     for after in sorted(evidence.floors, key=verdict.order):
         clean = replace(after, run="clean")
@@ -312,7 +321,7 @@ def _compare_edits(evidence: Evidence, limits: Limits) -> None:
         found.update(
             zip(
                 batch,
-                gain.changes([twins[site] for site in batch], limits),
+                gain.changes([twins[site] for site in batch], limits, bitwise=bitwise),
                 strict=True,
             )
         )

@@ -16,7 +16,7 @@ from conformance.records import Judged, Limits, Relation, Site, Verdict
 _OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
 
 
-def conclude(evidence: Evidence, limits: Limits) -> Judgement:
+def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Judgement:
     """The first verdict of the order that fits, with its reason."""
     judged = tuple(evidence.judged[site] for site in sorted(evidence.judged, key=verdict.order))
     claims = [(item.verdict, _observed(item.verdict, judged)) for item in _one_each(judged)]
@@ -30,7 +30,7 @@ def conclude(evidence: Evidence, limits: Limits) -> Judgement:
     decided = verdict.first([kind for kind, _ in claims])
     reason = next((said for kind, said in claims if kind is decided), "nothing was observed")
     worst = verdict.worst(judged)
-    diagnosed = diagnose.diagnose(evidence, decided, limits)
+    diagnosed = diagnose.diagnose(evidence, decided, limits) if explain else diagnose.Diagnosis()
     return Judgement(
         verdict=decided,
         reason=reason,
@@ -158,7 +158,10 @@ def _leaks(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
         return []
     effect = effects[leaking[0]]
     where = f"tokens {extent.ranges(effect.leaking)} of {verdict.place(leaking[0])}"
-    said = f"the write changed what it must not: {where}, by {effect.leak:.3g} × noise"
+    size = f"by {effect.leak:.3g} × noise"
+    if effect.leak < 1:
+        size = f"{size}, where honest runs change not one bit"
+    said = f"the write changed what it must not: {where}, {size}"
     return [(Verdict.CONTAMINATED, said)]
 
 

@@ -52,8 +52,10 @@ from conformance.records.judged import (
     widened,
 )
 from conformance.records.observed import (
+    Frame,
     Group,
     Outcome,
+    Owner,
     Status,
 )
 
@@ -78,6 +80,7 @@ __all__ = [
     "Environment",
     "Finding",
     "Footer",
+    "Frame",
     "Gain",
     "Gap",
     "Group",
@@ -87,6 +90,7 @@ __all__ = [
     "Model",
     "ModelInfo",
     "Outcome",
+    "Owner",
     "Part",
     "Precision",
     "Relation",

@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.records.asked import Column, Precision
 from conformance.records.base import CellId, Id, record
-from conformance.records.observed import Group
+from conformance.records.observed import Frame, Group
 
 SCHEMA = "conformance-results/3"
 
@@ -236,6 +236,7 @@ class Answer:
     detail: str = ""
     harness: bool = False
     diagnosis: str = ""
+    frames: tuple[Frame, ...] = ()
 
 
 @record()
@@ -276,6 +277,7 @@ class CellResult:
     precision: Precision = Precision.BF16
     decided: Verdict | None = None
     beside: Answer | None = None
+    frames: tuple[Frame, ...] = ()
 
     @property
     def meaning(self) -> Verdict | None:

@@ -26,13 +26,34 @@ class Status(StrEnum):
     MISSING = "missing"
 
 
+class Owner(StrEnum):
+    """Whose code a frame of a traceback is in."""
+
+    SCENARIO = "scenario"
+    HARNESS = "harness"
+    SELFTEST = "self-test"
+    PIPELINE = "pipeline"
+    NNSIGHT = "nnsight"
+    ENGINE = "engine"
+
+
+@record()
+class Frame:
+    """A call in a traceback: whose, in which file (from its package on) and line."""
+
+    owner: Owner
+    file: str
+    line: int
+
+
 @record()
 class Outcome:
     """How one cell ended, written by the worker last, or by the runner in its place.
 
     `harness` marks an error that is ours: it is never scored as the product's. `outside` marks
     an end that somebody else brought about, a kill for want of memory for one: it says nothing
-    about the cell, which a resumed run tries again.
+    about the cell, which a resumed run tries again. `frames` are the calls of the traceback in
+    `detail` whose owner the worker knows, the innermost last.
     """
 
     status: Status
@@ -42,6 +63,7 @@ class Outcome:
     harness: bool = False
     prompt_ids: tuple[tuple[int, ...], ...] = ()
     outside: bool = False
+    frames: tuple[Frame, ...] = ()
 
 
 @record()

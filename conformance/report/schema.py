@@ -112,6 +112,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "worst_site": "The observation that is furthest off.",
         "worst_ratio": "How far: multiples of the noise floor.",
         "detail": "Traceback or the engine's own words.",
+        "frames": "The calls of the traceback whose owner is known, the innermost last.",
         "harness": "The harness failed here: never scored as the product's.",
         "diagnosis": "What explains a failure, in words.",
         "attribution": "Who has to mend a failed cell; null for one that did not fail.",
@@ -120,6 +121,11 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "expected": "Why this verdict is expected; empty when it is not.",
         "layers": "The scenario's own names → layer indices.",
         "prompt_ids": "Token ids of each prompt.",
+    },
+    "Frame": {
+        "owner": "Whose code: scenario, harness, self-test, pipeline, nnsight or engine.",
+        "file": "From its package on.",
+        "line": "In that file.",
     },
     "Attribution": {
         "side": "engine, nnsight, pipeline, harness or undecided.",
@@ -181,6 +187,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "worst_site": "Where the largest ratio is.",
         "worst_ratio": "The largest ratio to the noise floor.",
         "detail": "An error's full text.",
+        "frames": "The calls of its traceback whose owner is known, the innermost last.",
         "harness": "Whether the harness itself failed.",
         "diagnosis": "What explains the data.",
     },

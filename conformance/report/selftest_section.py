@@ -54,6 +54,8 @@ def section(stored: Mapping[str, Any]) -> Section:
     if broken:
         blocks.append(Note(Text(f"It failed: {broken}.", Family.WRONG, "≠")))
     blocks += [Facts(tuple(_rates(stored["totals"]))), _faults(rows)]
+    if stored.get("limits"):
+        blocks.append(_limits(stored["limits"]))
     misses = tuple(
         (f"{row['fault']} on {row['model']} × {row['backend']}", row["reason"])
         for row in rows
@@ -84,6 +86,39 @@ def _faults(rows: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
+def _limits(limits: Sequence[Mapping[str, Any]]) -> Table:
+    """The worst of each scenario's cases and models: the dose found in half and 95 % of trials."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for limit in limits:
+        key = (limit["scenario"], limit["backend"], limit["precision"])
+        groups.setdefault(key, []).append(limit)
+    kinds = list(dict.fromkeys(limit["kind"] for limit in limits))
+    return Table(
+        columns("scenario", "backend", "precision", *kinds),
+        tuple(
+            (
+                *key,
+                *(_worst([limit for limit in own if limit["kind"] == kind]) for kind in kinds),
+            )
+            for key, own in groups.items()
+        ),
+        title="the smallest fault of a write that is found, as a share of the write's effect: in "
+        "half and in 95 % of the trials, in the scenario's least sensitive case",
+        first=len(groups),
+    )
+
+
+def _worst(limits: Sequence[Mapping[str, Any]]) -> str:
+    if not limits:
+        return "—"
+    return " / ".join(
+        "not found"
+        if any(limit[share] is None for limit in limits)
+        else f"{max(limit[share] for limit in limits):.0e}"
+        for share in ("half", "most")
+    )
+
+
 def _endings(rows: Sequence[Mapping[str, Any]]) -> tuple[Text, ...]:
     """How the injections ended, and with which verdicts."""
     verdicts: dict[str, dict[str, None]] = {}
@@ -99,6 +134,9 @@ def _rates(totals: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     named = [
         ("caught with the right verdict", totals["detected"]),
         ("wrong tensors explained", totals["diagnosed"]),
+        ("injected inside engine, nnsight or relay", totals["inside"]),
+        ("blamed on the right side", totals["blamed"]),
+        ("without an honest column beside", totals["apart"]),
         *((f"blamed on the {side} rightly", rate) for side, rate in totals["sides"].items()),
         ("false alarms", totals["alarms"]),
     ]

@@ -172,7 +172,19 @@ DAMAGE: Mapping[str, str] = {
         "No hook fires: another model runner is in place of the one that nnsight instruments."
     ),
     "backend-switch": "The list of layers has another path than the scenario's block takes.",
-    "bad-start": "The engine does not start.",
+    "bad-start": "The weights of a layer have another shape: the engine does not start.",
+    "temperature-lost": "Ids are drawn at temperature 1, whatever was asked for.",
+    "top-p-lost": "Ids are drawn from all, not from the likeliest that hold the share asked for.",
+    "edit-undone": "The layer after the one that was written is given what was there before.",
+    "edit-undone-last": "The final norm is given what was there before the last layer was written.",
+    "edit-fades": "Every layer shows the edit, and the head is given what it had without.",
+    "edit-cached-only": (
+        "Of a prompt the edit is in the keys and values of the next layer, and nowhere else."
+    ),
+    "edit-present-only": (
+        "Later steps attend to keys and values as if nothing had been written before."
+    ),
+    "rows-mixed": "In a batch a row of the first request and one of the last change places.",
     "edit-outlives": (
         "What a request did to a layer's branch is still done in the forwards that follow it."
     ),

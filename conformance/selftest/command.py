@@ -26,12 +26,15 @@ MODELS = ("smollm2-135m", "llama", "gpt2", "gpt_neox")
 QUICK_MODELS = ("llama", "gpt2")
 #: Of each fault, the last of its places and doses.
 QUICK_VARIANTS = 2
+#: The writes whose detection limit is measured: at one token, and of all.
+QUICK_MEASURED = ("steering.middle-small-one", "ablation.middle")
 
 
 @dataclass(frozen=True)
 class Asked:
     """What the command line asks for. `again` names a stored self-test to judge anew, `blind` a
-    gate that is broken on purpose. A failure that one of `gaps` explains is no false alarm.
+    gate that is broken on purpose. `sensitivity` measures the detection limit of every write. A
+    failure that one of `gaps` explains is no false alarm.
     """
 
     models: tuple[Model, ...]
@@ -45,6 +48,7 @@ class Asked:
     again: str = ""
     blind: str = ""
     gaps: tuple[Entry, ...] = ()
+    sensitivity: bool = False
 
 
 def chosen(expression: str, *, quick: bool) -> tuple[Fault, ...]:
@@ -73,6 +77,7 @@ def run(
         honest,
         most=QUICK_VARIANTS if asked.quick else None,
         gaps=asked.gaps,
+        measured=QUICK_MEASURED if asked.quick else None if asked.sensitivity else (),
     )
     if asked.again:
         folder = open_run(asked.reports, asked.again)

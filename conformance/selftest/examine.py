@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from conformance import verdicts
 from conformance.judge.measures import metrics
 from conformance.records import (
+    Attribution,
     Backend,
     Cell,
     CellResult,
@@ -25,12 +24,26 @@ from conformance.records import (
 )
 from conformance.scenario import Scenario
 from conformance.selftest.columns import FaultyColumn
+from conformance.selftest.fault import INSIDE
+from conformance.selftest.sensitivity import Limit
 from conformance.selftest.table import Alarm, Ending, Row
 from conformance.store import RunFolder
+from conformance.verdicts import OneModel
 
 #: The printed bound takes two errors to be at right angles. Those of some hundred numbers are
 #: so to a few per cent only: what lies so little above it is not counted as missed.
 AT_THE_BOUND = 1.1
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the judge says of the cells, and who is blamed for the faulty ones where no honest
+    column of the same engine stands beside them; the smallest faults of writes that it finds.
+    """
+
+    cells: Mapping[str, CellResult]
+    apart: Mapping[str, Attribution]
+    limits: Sequence[Limit] = ()
 
 
 def results(
@@ -41,26 +54,46 @@ def results(
     honest: Sequence[Cell],
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
-) -> dict[str, CellResult]:
+) -> Told:
     """The verdicts on a model's honest cells, as in any run, and on its faulty ones: each in the
     precision that its fault is injected in, beside honest cells in the same.
     """
     plain = [cell for cell in honest if cell.model == model.id]
     found: dict[str, CellResult] = {}
+    apart: dict[str, Attribution] = {}
     for precision in Precision:
         those = [one for one in faulty if one.precision is precision]
         cells = [*plain, *(cell for one in those for cell in one.cells if cell.model == model.id)]
         columns = (*map(Column, backends), *(one.as_judged() for one in those))
-        judge = partial(verdicts.judge_model, run, model, columns, cells, scenarios, thresholds)
-        found |= judge((precision,))
-    judge = partial(verdicts.judge_model, run, model, tuple(map(Column, backends)), plain)
-    return found | judge(scenarios, thresholds, tuple(Precision))
+        judge = OneModel(run, model, columns, scenarios, thresholds, (precision,))
+        known = judge.cells(cells)
+        found |= judge.blamed(known, columns)
+        for group in _alone(those):
+            own = {cell.id: known[cell.id] for one in group for cell in one.cells}
+            blamed = judge.blamed(own, [one.as_judged() for one in group])
+            apart |= {name: one.attribution for name, one in blamed.items() if one.attribution}
+    judge = OneModel(
+        run, model, tuple(map(Column, backends)), scenarios, thresholds, tuple(Precision)
+    )
+    return Told(found | judge.blamed(judge.cells(plain), judge.columns), apart)
+
+
+def _alone(faulty: Sequence[FaultyColumn]) -> list[list[FaultyColumn]]:
+    """The columns of one engine with one fault, as a run would have them in which every column
+    of that engine has it. The transport's faults are told from others by a single stage without.
+    """
+    groups: dict[tuple[str, str, str], list[FaultyColumn]] = {}
+    for one in faulty:
+        if one.variant.fault.side is not Side.PIPELINE:
+            key = (one.cells[0].model, one.backend.engine, one.variant.id)
+            groups.setdefault(key, []).append(one)
+    return list(groups.values())
 
 
 def rows(
     run: RunFolder,
     faulty: Sequence[FaultyColumn],
-    judged: Mapping[str, CellResult],
+    judged: Told,
     honest: Mapping[str, CellResult],
 ) -> list[Row]:
     """A row for each faulty cell. `honest` has what the sound judge said of the honest ones:
@@ -81,10 +114,10 @@ def _row(
     run: RunFolder,
     column: FaultyColumn,
     cell: Cell,
-    judged: Mapping[str, CellResult],
+    judged: Told,
     honest: Mapping[str, CellResult],
 ) -> Row:
-    fault, result = column.variant.fault, judged[cell.id]
+    fault, result = column.variant.fault, judged.cells[cell.id]
     row = Row(
         fault=fault.id,
         side=fault.side,
@@ -102,6 +135,7 @@ def _row(
         diagnosis=result.diagnosis,
         says=fault.says,
         reason=result.reason,
+        inside=fault.point in INSIDE,
     )
     if result.harness:  # nothing was proved, whatever verdict stands there
         return replace(row, ending=Ending.ALARM if fault.silent else Ending.MISSED)
@@ -116,13 +150,25 @@ def _row(
         below = size is not None and 0 < size < AT_THE_BOUND
         return replace(row, size=size, ending=Ending.BELOW if below else Ending.MISSED)
     side = getattr(result.attribution, "side", None)
+    apart = getattr(judged.apart.get(cell.id), "side", None)
     return replace(
         row,
         ending=Ending.CAUGHT,
         right_diagnosis=_says(result.diagnosis, fault.says),
         attribution=side,
-        right_side=None if side is None or fault.side is Side.HARNESS else side is fault.side,
+        right_side=_right(side, fault.side),
+        apart=apart,
+        right_apart=_right(apart, fault.side),
+        blame=_evidence(result.attribution, judged.apart.get(cell.id)),
     )
+
+
+def _right(side: Side | None, injected: Side) -> bool | None:
+    return None if side is None or injected is Side.HARNESS else side is injected
+
+
+def _evidence(*found: Attribution | None) -> str:
+    return "; apart: ".join(each.evidence for each in found if each is not None)
 
 
 def _says(diagnosis: str, words: Sequence[str]) -> bool | None:

@@ -54,6 +54,22 @@ class Point(StrEnum):
     NOWHERE = "nowhere"  # nothing is changed, or the engine is only opened otherwise
 
 
+#: What acts in the engine's own forward, weights or process, in nnsight or in the relay. The others
+#: act on what the harness's adapter has already read, or is about to write.
+INSIDE = frozenset(
+    {
+        Point.FORWARD,
+        Point.CHECKPOINT,
+        Point.RECORD,
+        Point.REPLAY,
+        Point.CASE,
+        Point.LOAD,
+        Point.STOP,
+        Point.SKIP,
+    }
+)
+
+
 class Inexpressible(Exception):
     """This fault has no meaning on this engine or layout; in words why."""
 

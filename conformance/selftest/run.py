@@ -14,11 +14,11 @@ from conformance import machine
 from conformance.errors import ConformanceError
 from conformance.expectations import Entry
 from conformance.expectations.assess import explains
-from conformance.records import Backend, Cell, CellResult, Model, Thresholds
+from conformance.records import Attribution, Backend, Cell, CellResult, Model, Thresholds
 from conformance.runner import Event, Limits
 from conformance.runner import run as run_jobs
 from conformance.scenario import Scenario
-from conformance.selftest import columns, examine, table
+from conformance.selftest import columns, examine, sensitivity, table
 from conformance.selftest.controls import Control
 from conformance.selftest.fault import Fault
 from conformance.store import ObservationCache, RunFolder
@@ -30,13 +30,16 @@ SHORT = Limits(cell=10.0, load=120.0, close=10.0)
 
 @dataclass(frozen=True)
 class Plan:
-    """What a self-test injects where."""
+    """What a self-test injects where. `measured` names the cases whose detection limit is
+    measured on the first model with a few trials, None all of them on every model.
+    """
 
     models: tuple[Model, ...]
     backends: tuple[Backend, ...]
     faulty: tuple[columns.FaultyColumn, ...]
     honest: tuple[Cell, ...]
     gaps: tuple[Entry, ...] = ()
+    measured: tuple[str, ...] | None = ()
 
     def sound(self, judged: Mapping[str, CellResult]) -> tuple[Cell, ...]:
         """What must not be flagged: the honest cells whose failure is no known gap."""
@@ -55,6 +58,7 @@ def plan(
     *,
     most: int | None = None,
     gaps: Sequence[Entry] = (),
+    measured: tuple[str, ...] | None = (),
 ) -> Plan:
     """Every faulty column of these models; `honest` cells are run besides those it needs."""
     faulty = tuple(
@@ -64,7 +68,7 @@ def plan(
         raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")
     needed = columns.honest_cells(faulty, models, backends)
     everything = tuple(dict.fromkeys((*needed, *honest)))
-    return Plan(tuple(models), tuple(backends), faulty, everything, tuple(gaps))
+    return Plan(tuple(models), tuple(backends), faulty, everything, tuple(gaps), measured)
 
 
 def gather(
@@ -110,32 +114,63 @@ def judged(
     planned: Plan,
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
-) -> dict[str, CellResult]:
+) -> examine.Told:
     """The verdict on every cell, honest or faulty."""
     torch.set_num_threads(1)
-    found: dict[str, CellResult] = {}
+    cells: dict[str, CellResult] = {}
+    apart: dict[str, Attribution] = {}
+    limits: list[sensitivity.Limit] = []
     for model in planned.models:
         faulty = [one for one in planned.faulty if one.cells[0].model == model.id]
-        found |= examine.results(
+        told = examine.results(
             run, model, planned.backends, faulty, planned.honest, scenarios, thresholds
         )
-    return found
+        cells |= told.cells
+        apart |= told.apart
+        limits += _limits(run, planned, model, scenarios, thresholds)
+    return examine.Told(cells, apart, limits)
+
+
+def _limits(
+    run: RunFolder,
+    planned: Plan,
+    model: Model,
+    scenarios: Mapping[str, Scenario],
+    thresholds: Thresholds,
+) -> list[sensitivity.Limit]:
+    """The detection limits of what the plan measures of this model."""
+    measured = planned.measured
+    if measured is None:
+        return sensitivity.limits(run, model, planned.backends, scenarios, thresholds)
+    if model is not planned.models[0]:
+        return []
+    return sensitivity.limits(
+        run,
+        model,
+        planned.backends,
+        scenarios,
+        thresholds,
+        trials=2,
+        wanted=lambda case: case.key in measured,
+    )
 
 
 def tabulate(
     run: RunFolder,
     planned: Plan,
-    found: Mapping[str, CellResult],
+    found: examine.Told,
     thresholds: Thresholds,
     *,
-    sound: Mapping[str, CellResult] | None = None,
+    sound: examine.Told | None = None,
     quick: bool = False,
     begun: float | None = None,
 ) -> table.SelfTest:
     """The table. `sound` is what the unbroken judge said, where `found` is another's."""
-    rows = examine.rows(run, planned.faulty, found, sound or found)
-    honest = planned.sound(sound or found)
-    alarms = examine.alarms(found, honest)
+    unbroken = (sound or found).cells
+    rows = examine.rows(run, planned.faulty, found, unbroken)
+    honest = planned.sound(unbroken)
+    alarms = examine.alarms(found.cells, honest)
+    limits = tuple(found.limits)
     counted = table.totals(rows, len(honest), len(alarms))
     return table.SelfTest(
         schema=table.SCHEMA,
@@ -146,9 +181,10 @@ def tabulate(
         rows=tuple(rows),
         alarms=tuple(alarms),
         totals=counted,
-        broken=table.bars(rows, counted),
+        broken=table.bars(rows, counted, limits),
+        limits=limits,
         seconds=time.monotonic() - begun if begun is not None else 0.0,
-        harness=tuple(row.id for row in rows if found[row.id].harness),
+        harness=tuple(row.id for row in rows if found.cells[row.id].harness),
     )
 
 
@@ -158,7 +194,7 @@ def blinded(
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
     control: Control,
-    sound: Mapping[str, CellResult],
+    sound: examine.Told,
 ) -> table.SelfTest:
     """The table of a judge with one gate broken on purpose: it must be red.
 

@@ -50,5 +50,7 @@ def complaint(row: Row) -> str:
     if row.right_diagnosis is False:
         parts.append(f"diagnosis without “{' or '.join(row.says)}”: {row.diagnosis!r}")
     if row.right_side is False:
-        parts.append(f"blamed on {row.attribution}, injected into {row.side}")
+        parts.append(f"blamed on {row.attribution}, injected into {row.side}: {row.blame}")
+    elif row.right_apart is False:
+        parts.append(f"apart blamed on {row.apart}, injected into {row.side}: {row.blame}")
     return "; ".join(parts)

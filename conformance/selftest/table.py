@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from conformance.records import Side, Verdict, record
 from conformance.selftest.bounds import clopper_pearson
+from conformance.selftest.sensitivity import Limit, broken
 
 SCHEMA = "conformance-selftest/1"
 #: In the folder of the run that observed it.
@@ -29,7 +30,9 @@ class Ending(StrEnum):
 class Row:
     """One injection. `size` is how far it moved what was observed, in multiples of the
     smallest error that the honest cell says would be found; None where nothing moved by a
-    measurable amount. `right_*` is None where it is not asked.
+    measurable amount. `right_*` is None where it is not asked. `attribution` is who is blamed
+    beside honest columns, `apart` where none of the same engine stands beside the faulty ones.
+    `inside` says that it acts in the engine, in nnsight or in the relay, not behind the adapter.
     """
 
     fault: str
@@ -50,6 +53,10 @@ class Row:
     right_diagnosis: bool | None = None
     attribution: Side | None = None
     right_side: bool | None = None
+    apart: Side | None = None
+    right_apart: bool | None = None
+    blame: str = ""
+    inside: bool = False
     size: float | None = None
     reason: str = ""
 
@@ -94,6 +101,9 @@ class Totals:
     diagnosed: Rate
     alarms: Rate
     sides: dict[Side, Rate] = field(default_factory=dict)
+    blamed: Rate = Rate(0, 0, 0.0, 1.0)
+    apart: Rate = Rate(0, 0, 0.0, 1.0)
+    inside: Rate = Rate(0, 0, 0.0, 1.0)
     below: int = 0
     absent: int = 0
 
@@ -113,11 +123,12 @@ class SelfTest:
     broken: tuple[str, ...]
     seconds: float = 0.0
     harness: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
 
 #: The bars of the issue: how many of the faults above the bound are caught with the right
-#: verdict, and how many wrong tensors are explained.
-DETECTED, DIAGNOSED = 0.98, 0.90
+#: verdict, how many wrong tensors are explained, and how many blamed on the right side.
+DETECTED, DIAGNOSED, BLAMED = 0.98, 0.90, 0.97
 
 
 def totals(rows: Sequence[Row], clean: int, alarms: int) -> Totals:
@@ -131,7 +142,13 @@ def totals(rows: Sequence[Row], clean: int, alarms: int) -> Totals:
     for side in (Side.ENGINE, Side.NNSIGHT, Side.PIPELINE):
         own = [row for row in rows if row.side is side and row.right_side is not None]
         sides[side] = rate(sum(bool(row.right_side) for row in own), len(own))
+    beside = [row.right_side for row in rows if row.right_side is not None]
+    apart = [row.right_apart for row in rows if row.right_apart is not None]
+    injected = [row for row in rows if row.ending is not Ending.ABSENT]
     return Totals(
+        inside=rate(sum(row.inside for row in injected), len(injected)),
+        blamed=rate(sum(beside), len(beside)),
+        apart=rate(sum(apart), len(apart)),
         detected=rate(len(right), len(counted)),
         diagnosed=rate(len(explained), len(asked)),
         alarms=rate(flagged, clean + len(quiet)),
@@ -141,18 +158,23 @@ def totals(rows: Sequence[Row], clean: int, alarms: int) -> Totals:
     )
 
 
-def bars(rows: Sequence[Row], found: Totals) -> tuple[str, ...]:
+def bars(rows: Sequence[Row], found: Totals, limits: Sequence[Limit] = ()) -> tuple[str, ...]:
     """Which bars do not hold. That a fault is never caught anywhere is one of its own: with
-    many faults one whole gate could be blind within two per cent.
+    many faults one whole gate could be blind within two per cent. Of the detection limits the
+    worst is said.
     """
     said = []
     if found.detected.count < DETECTED * found.detected.total or not found.detected.total:
         said.append(f"{DETECTED:.0%} caught with the right verdict: {found.detected}")
     if found.diagnosed.count < DIAGNOSED * found.diagnosed.total:
         said.append(f"{DIAGNOSED:.0%} of the wrong tensors explained: {found.diagnosed}")
+    for where, blamed in (("", found.blamed), (" without an honest column beside", found.apart)):
+        if blamed.count < BLAMED * blamed.total:
+            said.append(f"{BLAMED:.0%} blamed on the right side{where}: {blamed}")
     if found.alarms.count:
         said.append(f"no false alarm: {found.alarms}")
     said += [f"{name} is never caught" for name in _never(rows)]
+    said += broken(limits)[:1]
     return tuple(said)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from conformance.builtin.engine_alone import COMPUTED, GENERATED
-from conformance.judge.attribution import Plain, attribute
+from conformance.judge.attribution import attribute
+from conformance.judge.plain import Plain
 from conformance.records import CellResult, Column, Judged, Side, Site, Verdict
 
 #: Nothing was generated that could be compared; without an error, the process just ended.
@@ -21,13 +22,16 @@ def attributed(
     columns: Sequence[Column],
     single: Callable[[Column], Column | None],
     alone: Alone,
+    confirmed: Callable[[Column], str] = lambda _: "",
 ) -> dict[str, CellResult]:
     """The cells of one model, each failed one with who is to blame.
 
     `single` finds the column with one stage to a column with several. What an engine does
-    without nnsight is judged only where one of its cells failed.
+    without nnsight is judged only where one of its cells failed. `confirmed` says why the truth's
+    definition of the model is not in question where a column differs from it by itself.
     """
     by_id = {column.id: column for column in columns}
+    engines = {column.id: column.engine for column in columns}
     known: dict[tuple[str, tuple[tuple[int, ...], ...]], Mapping[str, CellResult]] = {}
     found = dict(cells)
     for cell in cells.values():
@@ -38,12 +42,16 @@ def attributed(
             known[own] = alone(cell)
         column = by_id[cell.backend]
         one = single(column)
+        plain = plain_of(cell, known[own])
+        if plain is not None and not plain.agrees:
+            plain = replace(plain, confirmed=confirmed(column))
         said = attribute(
             cell,
             cells.values(),
             one_stage=one.id if one else "",
             stages=column.pipeline,
-            plain=plain_of(cell, known[own]),
+            plain=plain,
+            engines=engines,
         )
         found[cell.id] = replace(cell, attribution=said)
     return found

@@ -1,20 +1,19 @@
-"""One model's cells of a stored run, case by case, the columns side by side."""
+"""One case of one model: its cells, the columns side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
 
 from conformance.builtin import one_layer
-from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, case_of
 from conformance.environments import command_of
 from conformance.generated_tokens import by_member
-from conformance.jobs import FORCED, REFERENCE
+from conformance.jobs import FORCED
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
 from conformance.judge.decide import decide
 from conformance.judge.diagnosis import extent
@@ -29,7 +28,6 @@ from conformance.records import (
     CellResult,
     Column,
     Model,
-    ModelInfo,
     Outcome,
     Precision,
     Relation,
@@ -39,7 +37,7 @@ from conformance.records import (
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, gathered_in
-from conformance.verdicts.attributing import attributed, one_stage
+from conformance.verdicts.attributing import one_stage
 from conformance.verdicts.truths import Truth, Truths
 
 #: How gathering ended → the verdict where nothing is left to judge.
@@ -56,63 +54,6 @@ UNJUDGED: Mapping[Status, Verdict] = {
 }
 
 
-def judge_model(
-    run: RunFolder,
-    model: Model,
-    columns: Sequence[Column],
-    cells: Iterable[Cell],
-    scenarios: Mapping[str, Scenario],
-    thresholds: Thresholds,
-    precisions: Sequence[Precision] = (Precision.BF16,),
-) -> dict[str, CellResult]:
-    """The verdicts on one model's cells by id: case by case, the columns side by side."""
-    by_case: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
-        by_case.setdefault((cell.scenario, cell.case), []).append(cell)
-    layers = model_info(run, model).layers
-    found: dict[str, CellResult] = {}
-    judge: _Columns | None = None
-    for (name, case_name), members in by_case.items():
-        scenario = scenarios.get(name)
-        cases = scenario.expand(layers) if scenario and layers else ()
-        case = next((case for case in cases if case.name == case_name), None)
-        judge = _Columns(run, model, columns, scenario, case, thresholds, precisions, before=judge)
-        found |= {cell.id: judge.cell(cell) for cell in members}
-
-    @cache
-    def without_nnsight(name: str, prompts: tuple[str, ...], precision: Precision) -> _Columns:
-        case = case_of(name, prompts)
-        return _Columns(run, model, columns, WITHOUT_NNSIGHT[name], case, thresholds, (precision,))
-
-    def alone(cell: CellResult) -> dict[str, CellResult]:
-        """What the cell's engine did with its prompts without nnsight, judged."""
-        scenario = scenarios.get(cell.scenario)
-        prompts = scenario.prompts if scenario else ()
-        results = {}
-        for name in WITHOUT_NNSIGHT:
-            own = Cell(model.id, cell.backend, name, case_of(name, prompts).name)
-            folder = gathered_in(own.backend, cell.precision)
-            if run.outcome(own.model, folder, own.key) is not None:
-                results[name] = without_nnsight(name, prompts, cell.precision).cell(own)
-        return results
-
-    return attributed(found, columns, lambda column: one_stage(column, columns), alone)
-
-
-def model_info(run: RunFolder, model: Model) -> ModelInfo:
-    """What the reference found the model to be; zeros when there is no reference."""
-    reference = run.group(model.id, REFERENCE.id)
-    identity = reference.identity if reference else {}
-    return ModelInfo(
-        id=model.id,
-        architecture=model.architecture,
-        source=str(identity.get("source", "")),
-        digest=str(identity.get("digest", "")),
-        layers=int(identity.get("layers", 0)),
-        width=int(identity.get("width", 0)),
-    )
-
-
 class _Seen(NamedTuple):
     """What one column observed: by site, and its ids of the prompts."""
 
@@ -120,7 +61,7 @@ class _Seen(NamedTuple):
     prompt_ids: tuple[tuple[int, ...], ...]
 
 
-class _Columns:
+class Columns:
     """One case of one model: its cells on all columns."""
 
     def __init__(
@@ -132,7 +73,7 @@ class _Columns:
         case: Case | None,
         thresholds: Thresholds,
         precisions: Sequence[Precision],
-        before: _Columns | None = None,
+        before: Columns | None = None,
     ) -> None:
         self.run = run
         self.model = model
@@ -191,6 +132,7 @@ class _Columns:
             precision=leading.precision,
             decided=leading.verdict,
             beside=decision.beside,
+            frames=leading.frames,
         )
 
     def _outcome(self, cell: Cell, precision: Precision) -> Outcome | None:
@@ -211,6 +153,7 @@ class _Columns:
                 seconds=outcome.seconds,
                 detail=outcome.detail,
                 harness=outcome.harness,
+                frames=outcome.frames,
             )
         truths = self.truths.get(precision)
         if self.scenario is None or self.case is None or truths is None:
@@ -271,6 +214,7 @@ class _Columns:
             limits=self.thresholds.of(precision),
             draws=draws,
             alone=alone,
+            bitwise=self._on_cpu(backend, precision),
         )
         if all(relation.holds for relation in relations if relation.gates):
             judgement = judge()

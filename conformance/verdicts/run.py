@@ -20,8 +20,8 @@ from conformance.records import (
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder
-from conformance.verdicts.columns import model_info
 from conformance.verdicts.models import judge_models
+from conformance.verdicts.one_model import model_info
 from conformance.verdicts.witness import truth_of
 
 

@@ -27,6 +27,7 @@ from conformance.records import (
     Witness,
 )
 from conformance.store import RunFolder, gathered_in
+from conformance.verdicts.confirmed import remembered
 
 #: How the model classes begin by which vLLM runs transformers' own code.
 _BACKEND = "Transformers"
@@ -39,6 +40,31 @@ def truth_of(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirm
     ranks = (Witness.DISAGREES, Witness.CONFIRMED, Witness.SHARED, Witness.UNKNOWN)
     nobody = Confirmation(Witness.UNKNOWN, "no column with another implementation ran in float32")
     return min(found, key=lambda truth: ranks.index(truth.witness), default=nobody)
+
+
+def confirmed(run: RunFolder, model: Model, columns: Sequence[Column], accused: Column) -> str:
+    """Why the truth's definition of this model is not in question where the accused column differs
+    from it, in words; "" where it is.
+
+    It runs the very code that the truth is; or some column's own definition agrees with it, be it
+    the accused one's after the prompts alone; or one did in an earlier run, with the same truth.
+    """
+    if accused.engine == "hf":
+        return f"{accused.id} runs transformers' own code, as the truth is"
+    group = run.group(model.id, gathered_in(accused.id, Precision.FLOAT32))
+    if group is not None and str(group.identity.get("model", "")).startswith(_BACKEND):
+        return f"{accused.id} runs transformers' own code, as the truth is"
+    for column in columns:
+        said = _testimony(run, model, column) if column.engine != "hf" else None
+        if said is not None and said.witness is Witness.CONFIRMED:
+            return f"{column.id} stands behind the truth: {said.words}"
+    return remembered(model, first_logits_of_truth(run, model))
+
+
+def first_logits_of_truth(run: RunFolder, model: Model) -> Mapping[str, Tensor]:
+    """The truth's log-probabilities after each prompt, by site."""
+    known = by_member(run.observations(model.id, REFERENCE.id, _CASE)).get("truth", {})
+    return {site: known[site] for site in _first_logits(known, known)}
 
 
 def _testimony(run: RunFolder, model: Model, column: Column) -> Confirmation:

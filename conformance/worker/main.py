@@ -35,6 +35,7 @@ from conformance.records import Case, Group, Job, Outcome, Status
 from conformance.scenario import Scenario, discover
 from conformance.store import GroupFolder, installed
 from conformance.store.files import read_record
+from conformance.worker import frames
 from conformance.worker.killed import Ends
 from conformance.worker.root_cause import cause, points_elsewhere
 
@@ -134,7 +135,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
     folder.write_group(group)
     for case in todo:
         if different:
-            _record(folder, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, say)
+            _record(folder, job, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, say)
             continue
         say("started", case=case.key)
         case_start = folder.log_size()
@@ -146,7 +147,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             words = f"{outside}; then {outcome.reason}" if outside else outcome.reason
             say("died", case=case.key, words=words, outside=bool(outside))
             return 1
-        _record(folder, case, outcome, observed, say)
+        _record(folder, job, case, outcome, observed, say)
         if outcome.status is Status.ERROR and group.status is not Status.ERROR:
             break  # a fresh worker takes the rest: no cell meets an engine that has raised
     peak, seconds = peak_mib(), time.monotonic() - begun
@@ -180,7 +181,7 @@ def _refuse_all(
     seconds = time.monotonic() - begun
     tail = folder.log_tail(log_start)
     for case in todo:
-        _record(folder, case, replace(outcome, detail=outcome.detail or tail), {}, say)
+        _record(folder, job, case, replace(outcome, detail=outcome.detail or tail), {}, say)
     folder.write_group(
         Group(
             job.model.id,
@@ -238,8 +239,17 @@ def _scenario(scenarios: Mapping[str, Scenario], name: str) -> Scenario:
 
 
 def _record(
-    folder: GroupFolder, case: Case, outcome: Outcome, observed: Mapping[str, Any], say: Said
+    folder: GroupFolder,
+    job: Job,
+    case: Case,
+    outcome: Outcome,
+    observed: Mapping[str, Any],
+    say: Said,
 ) -> None:
+    if outcome.status is Status.ERROR:
+        folders = job.scenarios if isinstance(job.scenarios, tuple) else (job.scenarios,)
+        known = frames.roots(*folders)
+        outcome = replace(outcome, frames=frames.frames(outcome.detail, known))
     try:
         folder.write_cell(case.key, outcome, observed)
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded

@@ -49,13 +49,20 @@ def test_each_is_given_its_verdict(broken: Ran, name: str, backend: str) -> None
     assert cell.verdict in EXPECTED[name], cell.reason
 
 
-def test_the_fault_is_the_scenarios_on_every_backend(broken: Ran) -> None:
+#: What only a trace can do: raise itself, observe nothing, or write nothing.
+ITS_OWN = {Verdict.ERROR, Verdict.UNKNOWN, Verdict.VACUOUS}
+
+
+def test_the_fault_is_the_scenarios_or_it_is_said_that_it_may_be(broken: Ran) -> None:
     for cell in broken.results.cells:
         if cell.verdict.passes:
             assert cell.attribution is None, cell.id
-        else:
-            assert cell.attribution is not None, cell.id
-            assert cell.attribution.side is Side.HARNESS, f"{cell.id}: {cell.attribution}"
+            continue
+        assert cell.attribution is not None, cell.id
+        side = Side.HARNESS if cell.verdict in ITS_OWN else Side.UNDECIDED
+        assert cell.attribution.side is side, f"{cell.id}: {cell.attribution}"
+        if side is Side.UNDECIDED:
+            assert "the scenario or its reference" in cell.attribution.evidence
 
 
 def test_a_dropped_write_says_where_on_what_and_how_surely(broken: Ran) -> None:

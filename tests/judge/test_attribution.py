@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.judge.attribution import Plain, attribute
-from conformance.records import Attribution, CellResult, Judged, Side, Verdict
+from conformance.judge.attribution import attribute
+from conformance.judge.plain import Plain
+from conformance.records import Attribution, CellResult, Frame, Judged, Owner, Side, Verdict
 from tests import known_runs
 
 RIGHT = Plain(agrees=True, evidence="8 of 8 greedy tokens")
-WRONG = Plain(agrees=False, evidence="3 of 8 greedy tokens")
+WRONG = Plain(agrees=False, evidence="3 of 8 greedy tokens", confirmed="vllm-pp1 confirms it")
+DIFFERS = replace(WRONG, confirmed="")
 
 
 def cell(
@@ -21,7 +23,7 @@ def cell(
     scenario: str = "steering",
     off: tuple[str, ...] = (),
     right: tuple[str, ...] = (),
-    detail: str = "",
+    frames: tuple[Frame, ...] = (),
     harness: bool = False,
 ) -> CellResult:
     observations = tuple(
@@ -29,7 +31,7 @@ def cell(
         for sites, kind in ((off, Verdict.WRONG), (right, Verdict.MATCH))
         for site in sites
     )
-    more = {"observations": observations, "detail": detail, "harness": harness}
+    more = {"observations": observations, "frames": frames, "harness": harness}
     return known_runs.cell("m", backend, scenario, "all", verdict=verdict, **more)
 
 
@@ -72,6 +74,14 @@ def test_an_engine_that_is_wrong_by_itself_is_to_blame() -> None:
     off = cell(off=("clean/p0/s0/logits", "edited/p0/s0/logits"))
     assert found(off, plain=WRONG).side is Side.ENGINE
     assert "3 of 8" in str(found(off, plain=WRONG))
+    assert "vllm-pp1 confirms it" in str(found(off, plain=WRONG))
+
+
+def test_where_definitions_differ_and_nobody_stands_behind_one_nobody_is_blamed() -> None:
+    """Truth and HF column share transformers' code: it may be that which is wrong."""
+    off = cell(off=("clean/p0/s0/logits", "edited/p0/s0/logits"))
+    said = found(off, plain=DIFFERS)
+    assert said.side is Side.UNDECIDED and "definitions differ" in said.evidence
 
 
 def test_a_wrong_edited_run_beside_a_right_clean_one_is_nnsights_write() -> None:
@@ -127,7 +137,7 @@ def test_a_read_that_the_rest_of_the_run_contradicts_is_nnsights(
 
 def test_a_module_that_the_engine_lacks_is_the_engines_change() -> None:
     words = "AttributeError: 'Envoy' object (nor its module) has attribute 'layers'"
-    off = replace(cell(Verdict.ERROR, detail='File "x/nnsight/envoy.py", line 3'), reason=words)
+    off = replace(cell(Verdict.ERROR, frames=raised(Owner.NNSIGHT)), reason=words)
     assert found(off).side is Side.ENGINE and "'layers'" in found(off).evidence
 
 
@@ -152,21 +162,74 @@ def test_wrong_logits_are_nnsights_when_they_are_right_with_nothing_else_read() 
     assert found(off, foreign).side is Side.UNDECIDED
 
 
+def raised(*owners: Owner | tuple[Owner, str]) -> tuple[Frame, ...]:
+    """Calls of these owners, the innermost last."""
+    pairs = (each if isinstance(each, tuple) else (each, f"{each}/x.py") for each in owners)
+    return tuple(Frame(owner, file, line) for line, (owner, file) in enumerate(pairs, 7))
+
+
 @pytest.mark.parametrize(
     ("last", "side"),
     [
-        ("site-packages/nnsight/intervention/interleaver.py", Side.NNSIGHT),
-        ("site-packages/vllm/v1/worker/gpu_model_runner.py", Side.ENGINE),
-        ("site-packages/transformers/models/llama/modeling_llama.py", Side.ENGINE),
-        ("repo/conformance/engines/vllm/relay/stage.py", Side.PIPELINE),
-        ("repo/conformance/engines/vllm/engine.py", Side.HARNESS),
+        (Owner.NNSIGHT, Side.NNSIGHT),
+        (Owner.ENGINE, Side.ENGINE),
+        (Owner.PIPELINE, Side.PIPELINE),
+        (Owner.HARNESS, Side.HARNESS),
+        (Owner.SCENARIO, Side.HARNESS),
+        (Owner.SELFTEST, Side.UNDECIDED),
     ],
 )
-def test_an_error_belongs_to_the_innermost_known_frame(last: str, side: Side) -> None:
-    frames = ["repo/conformance/worker/main.py", last, "site-packages/torch/nn/modules/module.py"]
-    detail = "".join(f'  File "/x/{path}", line {n}, in f\n' for n, path in enumerate(frames, 7))
-    blamed = found(cell(Verdict.ERROR, detail=detail))
-    assert blamed.side is side and "line 8" in blamed.evidence
+def test_an_error_belongs_to_the_innermost_known_frame(last: Owner, side: Side) -> None:
+    blamed = found(cell(Verdict.ERROR, frames=raised(Owner.HARNESS, last)))
+    assert blamed.side is side
+    assert side is Side.UNDECIDED or "line 8" in blamed.evidence
+
+
+LOADER = (Owner.ENGINE, "vllm/model_executor/model_loader/base_loader.py")
+TRACED = (Owner.ENGINE, "vllm/tracing/otel.py")
+WORKER = (Owner.ENGINE, "vllm/v1/worker/gpu_model_runner.py")
+ENTRANCE = (Owner.ENGINE, "vllm/entrypoints/llm.py")
+
+
+@pytest.mark.parametrize(
+    ("frames", "plain", "side"),
+    [
+        # nnsight's client builds a model by what no user of the engine calls.
+        ((Owner.NNSIGHT, LOADER), None, Side.NNSIGHT),
+        ((Owner.NNSIGHT, ENTRANCE, LOADER), None, Side.ENGINE),
+        ((Owner.NNSIGHT, TRACED, WORKER, LOADER), None, Side.ENGINE),
+        ((Owner.HARNESS, ENTRANCE, LOADER), None, Side.ENGINE),
+        # Through the front door, and the engine does the same rightly by itself.
+        ((Owner.NNSIGHT, ENTRANCE), RIGHT, Side.NNSIGHT),
+        ((Owner.NNSIGHT, ENTRANCE), WRONG, Side.ENGINE),
+        ((Owner.NNSIGHT, LOADER), WRONG, Side.ENGINE),
+        # What the injected hook only passed on.
+        ((Owner.SELFTEST, Owner.NNSIGHT, Owner.SELFTEST, LOADER), None, Side.NNSIGHT),
+    ],
+)
+def test_inside_the_engine_it_is_the_one_who_called_it(
+    frames: tuple[Owner | tuple[Owner, str], ...], plain: Plain | None, side: Side
+) -> None:
+    blamed = found(cell(Verdict.ERROR, frames=raised(*frames)), plain=plain)
+    assert blamed.side is side
+
+
+def test_an_error_that_all_engines_share_is_undecided_but_for_one_of_the_trace() -> None:
+    engines = {"hf": "hf", "vllm-pp1": "vllm", "vllm-pp2": "vllm"}
+
+    def columns(*names: str, frames: tuple[Frame, ...]) -> list[CellResult]:
+        words = {"reason": "KeyError: 'x'"}
+        cells = [cell(Verdict.ERROR, backend=name, frames=frames) for name in names]
+        return [replace(each, **words) for each in cells]
+
+    for owner, side in ((Owner.NNSIGHT, Side.UNDECIDED), (Owner.SCENARIO, Side.HARNESS)):
+        both = columns("hf", "vllm-pp1", frames=raised(Owner.NNSIGHT, owner))
+        assert found(both[1], *both, engines=engines).side is side
+    stages = columns("vllm-pp1", "vllm-pp2", frames=raised(Owner.NNSIGHT))
+    assert found(stages[0], *stages, engines=engines).side is Side.NNSIGHT
+    both = columns("hf", "vllm-pp1", frames=raised(Owner.NNSIGHT))
+    both[0] = replace(both[0], reason="RuntimeError: another thing")
+    assert found(both[1], *both, engines=engines).side is Side.NNSIGHT
 
 
 def test_an_end_without_a_traceback() -> None:
@@ -214,48 +277,30 @@ def test_a_dropped_write_with_a_right_clean_run_is_not_the_engines() -> None:
 ALIKE = {"off": ("p0/s0/stream.1",), "right": ("p0/s0/logits",)}
 
 
-def test_a_scenario_that_fails_alike_where_another_reads_the_same_rightly() -> None:
+def test_what_fails_alike_on_every_engine_is_undecided() -> None:
+    """It may be the scenario, its reference, or what of nnsight all engines run."""
     hf, vllm = (cell(backend=name, **ALIKE) for name in ("hf", "vllm-pp1"))  # type: ignore[arg-type]
+    said = found(vllm, hf, vllm, plain=RIGHT)
+    assert said.side is Side.UNDECIDED and "wrong alike on hf, vllm-pp1:" in said.evidence
     honest = [
         cell(Verdict.MATCH, backend=name, scenario="read", right=("p0/s0/stream.1",))
         for name in ("hf", "vllm-pp1")
     ]
     said = found(vllm, hf, vllm, *honest, plain=RIGHT)
-    assert said.side is Side.HARNESS
+    assert said.side is Side.UNDECIDED
     assert "wrong alike on hf, vllm-pp1, where read does the same rightly" in said.evidence
 
 
-def test_a_scenario_is_not_blamed_for_less() -> None:
+def test_what_fails_on_one_engine_alone_is_decided() -> None:
     hf, vllm = (cell(backend=name, **ALIKE) for name in ("hf", "vllm-pp1"))  # type: ignore[arg-type]
-    here = cell(Verdict.MATCH, backend="vllm-pp1", scenario="read", right=("p0/s0/stream.1",))
-    there = cell(Verdict.MATCH, backend="hf", scenario="read", right=("p0/s0/stream.1",))
-    elsewhere = cell(Verdict.MATCH, backend="hf", scenario="read", right=("p0/s0/stream.3",))
-    passes = cell(Verdict.MATCH, backend="hf")
-    for others in (
-        (vllm, here),  # only one column
-        (hf, vllm, here),  # nothing shows that hf reads it rightly elsewhere
-        (hf, vllm, here, elsewhere),  # another layer proves nothing
-        (passes, vllm, here, there),  # it passes on hf
-    ):
-        assert found(vllm, *others, plain=RIGHT).side is Side.NNSIGHT
-
-
-@pytest.mark.parametrize(
-    ("frames", "side"),
-    [
-        (["a/site-packages/nnsight/x.py", "b/broken_scenarios/raises.py"], Side.HARNESS),
-        (["a/site-packages/nnsight/x.py", "<edit-1397>"], Side.HARNESS),
-        (["b/scenarios/raises.py", "a/site-packages/nnsight/x.py"], Side.NNSIGHT),
-        (
-            ["a/conformance/worker/main.py", "a/conformance/engines/vllm/relay/stage.py"],
-            Side.PIPELINE,
-        ),
-        (["a/conformance/residual_stream.py", "a/conformance/selftest/hooks.py"], Side.UNDECIDED),
-    ],
-)
-def test_the_innermost_frame_says_who_raised(frames: list[str], side: Side) -> None:
-    detail = "\n".join(f'  File "{path}", line 3, in f' for path in frames)
-    assert found(cell(Verdict.ERROR, detail=detail)).side is side
+    passes = replace(hf, verdict=Verdict.MATCH)
+    dropped = replace(hf, verdict=Verdict.DROPPED)
+    two = replace(vllm, backend="vllm-pp2")
+    same = {"vllm-pp1": "vllm", "vllm-pp2": "vllm"}
+    assert found(vllm, vllm, plain=RIGHT).side is Side.NNSIGHT
+    assert found(vllm, passes, vllm, plain=RIGHT).side is Side.NNSIGHT
+    assert found(vllm, dropped, vllm, plain=RIGHT).side is Side.NNSIGHT
+    assert found(vllm, two, vllm, plain=RIGHT, engines=same).side is Side.NNSIGHT
 
 
 @pytest.mark.parametrize(
@@ -287,5 +332,5 @@ def test_what_the_engine_hands_out_itself_tells_its_faults_from_those_of_a_read(
     ],
 )
 def test_nobody_is_blamed_for_a_kill(reason: str) -> None:
-    killed = replace(cell(Verdict.CRASH, detail='File "/x/vllm/core.py", line 3'), reason=reason)
+    killed = replace(cell(Verdict.CRASH, frames=raised(Owner.ENGINE)), reason=reason)
     assert found(killed).side is Side.UNDECIDED

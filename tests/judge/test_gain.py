@@ -119,6 +119,17 @@ def test_a_change_where_the_truth_has_none_leaks() -> None:
     assert Case(change).effect(change).leaking == ()
 
 
+def test_a_bit_where_no_honest_run_changes_one_leaks_on_an_engine_that_repeats_itself() -> None:
+    change = steering(rows=slice(3, None))
+    case, wide = Case(change), change.clone()
+    wide[1, 0] = 1e-12
+    twin = gain.Twin(case.clean, case.clean + wide, *case.floors)
+    assert gain.change(twin, LIMITS, bitwise=True).leaking == (1,)
+    assert gain.change(twin, LIMITS, bitwise=False).leaking == ()
+    honest = gain.Twin(case.clean, case.clean + change, *case.floors)
+    assert gain.change(honest, LIMITS, bitwise=True).leaking == ()
+
+
 def test_what_float32_itself_changes_is_not_written_to() -> None:
     change = steering(rows=slice(3, None)) + 1e-7
     case = Case(steering(rows=slice(3, None)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conformance.records import Side, Verdict, from_json, to_json
+from conformance.records import Precision, Side, Verdict, from_json, to_json
+from conformance.selftest.sensitivity import Kind, Limit
 from conformance.selftest.show import complaint
 from conformance.selftest.table import SCHEMA, Ending, Row, SelfTest, bars, totals
 
@@ -68,6 +69,29 @@ def test_a_tenth_of_the_explanations_may_be_wrong():
     wrong = replace(ROW, right_diagnosis=False)
     assert broken([right] * 9 + [wrong]) == ()
     assert any("explained" in said for said in broken([right] * 8 + [wrong] * 2))
+
+
+def test_three_per_cent_may_be_blamed_wrongly_beside_honest_columns_and_apart():
+    right = replace(ROW, right_side=True, right_apart=True)
+    for wrong in (replace(right, right_side=False), replace(right, right_apart=False)):
+        assert broken([right] * 97 + [wrong] * 3) == ()
+        [said] = broken([right] * 96 + [wrong] * 4)
+        assert "blamed on the right side" in said
+        assert ("without an honest column" in said) is (wrong.right_side is True)
+
+
+def limit(most, size=1.0, kind=Kind.GAIN):
+    given = ("llama", "hf", "steering", "all", Precision.FLOAT32, kind, 10)
+    return Limit(*given, half=1e-5, most=most, size=size)
+
+
+def test_a_detection_limit_beyond_the_bar_is_a_bar_of_its_own():
+    rows = [ROW] * 60
+    counted = totals(rows, 300, 0)
+    assert bars(rows, counted, [limit(1e-3), limit(8e-3, size=0.005)]) == ()
+    for beyond in (limit(2e-3), limit(None), limit(0.05, size=0.005)):
+        [said] = bars(rows, counted, [limit(1e-4), beyond])
+        assert "95 % of the trials" in said
 
 
 def test_no_row_at_all_is_no_success():

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from conformance.builtin.engine_alone import COMPUTED, GENERATED
-from conformance.records import Backend, CellResult, Column, Judged, Side, Verdict
+from conformance.records import Backend, CellResult, Column, Frame, Judged, Owner, Side, Verdict
 from conformance.verdicts.attributing import attributed, plain_of
 from tests import known_runs
 
-ENGINE = 'File "site-packages/vllm/x.py", line 3'
-OURS = 'File "conformance/scenario.py", line 3'
+ENGINE = (Frame(Owner.ENGINE, "vllm/x.py", 3),)
+OURS = (Frame(Owner.HARNESS, "conformance/scenario.py", 3),)
 OBSERVED = (Judged("p0/s0/logits", Verdict.MATCH), Judged("p0/s0/tokens", Verdict.EXACT))
 
 
@@ -19,9 +19,9 @@ def cell(
     backend: str = "vllm-pp1",
     *,
     observations: tuple[Judged, ...] = OBSERVED,
-    detail: str = "",
+    frames: tuple[Frame, ...] = (),
 ) -> CellResult:
-    more = {"verdict": verdict, "observations": observations, "detail": detail}
+    more = {"verdict": verdict, "observations": observations, "frames": frames}
     return known_runs.cell("m", backend, "read", "all", **more)
 
 
@@ -32,8 +32,8 @@ def cell(
         (cell(Verdict.WRONG), False),
         (cell(Verdict.STRUCTURE), False),
         (cell(Verdict.TIMEOUT, observations=()), False),
-        (cell(Verdict.ERROR, observations=(), detail=ENGINE), False),
-        (cell(Verdict.ERROR, observations=(), detail=OURS), None),
+        (cell(Verdict.ERROR, observations=(), frames=ENGINE), False),
+        (cell(Verdict.ERROR, observations=(), frames=OURS), None),
         (cell(Verdict.UNKNOWN, observations=()), None),
         (cell(Verdict.UNSUPPORTED, observations=()), None),
         (cell(Verdict.DRIFT), None),
@@ -82,10 +82,10 @@ def test_only_failed_cells_are_blamed_and_only_for_them_generations_are_judged()
         asked.append(one.backend)
         return {GENERATED.name: cell(Verdict.WRONG)}
 
-    found = attributed(cells, backends, lambda _: None, alone)
+    found = attributed(cells, backends, lambda _: None, alone, lambda _: "confirmed")
     assert asked == ["vllm-pp1"]
     assert found["read[m-hf-all]"].attribution is None
     blamed = found["read[m-vllm-pp1-all]"].attribution
     assert blamed is not None
     assert blamed.side is Side.ENGINE
-    assert "its own 1 token " in blamed.evidence
+    assert "its own 1 token " in blamed.evidence and "confirmed" in blamed.evidence

@@ -52,11 +52,15 @@ class VLLMModel(TracedModel):
         seed: int | None = None,
         extract: bool = False,
         samples: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
     ) -> Any:
         """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
-        temperature 1. What the engine extracts it was asked for when it was opened.
+        a temperature. What the engine extracts it was asked for when it was opened.
         """
-        how = {"temperature": 0.0} if seed is None else {"temperature": 1.0, "seed": seed}
+        how: dict[str, Any] = {"temperature": 0.0}
+        if seed is not None:
+            how = {"temperature": temperature, "top_p": top_p, "seed": seed}
         if samples > 1:
             how["n"] = samples
         return self.model.trace(*prompt, max_tokens=steps, ignore_eos=True, **how, **self.way())

@@ -120,13 +120,16 @@ class _Sums:
         return _Sums(*(field[..., rows] for field in fields))
 
 
-def change(twin: Twin, limits: Limits) -> Change:
+def change(twin: Twin, limits: Limits, *, bitwise: bool = False) -> Change:
     """The change at one site."""
-    return changes([twin], limits)[0]
+    return changes([twin], limits, bitwise=bitwise)[0]
 
 
-def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
-    """The changes at many sites of one width, computed on all their rows at once."""
+def changes(twins: Sequence[Twin], limits: Limits, *, bitwise: bool = False) -> list[Change]:
+    """The changes at many sites of one width, computed on all their rows at once.
+
+    `bitwise`: where truth and honest runs change not one bit, the candidate may not either.
+    """
     mask = torch.cat([twin.before.bulk for twin in twins])
     truth = torch.cat([twin.after.truth - twin.before.truth for twin in twins]) * mask
     runs = torch.cat([twin.after.members - twin.before.members for twin in twins], dim=1) * mask
@@ -144,14 +147,17 @@ def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
     found, end = [], 0
     for twin in twins:
         rows = slice(end, end := end + len(twin.clean))
-        found.append(_change(sums.at(rows), limits))
+        found.append(_change(sums.at(rows), limits, bitwise=bitwise))
     return found
 
 
-def _change(sums: _Sums, limits: Limits) -> Change:
+def _change(sums: _Sums, limits: Limits, *, bitwise: bool) -> Change:
     touched = np.sqrt(sums.tt) > UNTOUCHED * sums.scale
     leak = np.where(touched, 0.0, _leak(sums))
-    leaking = tuple(np.nonzero(leak > limits.leak)[0].tolist())
+    still = (sums.tt == 0) & (sums.rr == 0).all(axis=0)
+    leaking = tuple(
+        np.nonzero((leak > limits.leak) | (still & (sums.cc > 0) & bitwise))[0].tolist()
+    )
     rows, worst = len(touched), float(leak.max())
     if not touched.any():
         return Change(rows, worst, leaking)

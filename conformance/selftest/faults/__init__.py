@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from conformance.selftest.fault import Fault
 from conformance.selftest.faults import (
+    arriving,
     extraction,
     forward,
     logits,
@@ -29,6 +30,7 @@ _MODULES = (
     traces,
     neighbours,
     writes,
+    arriving,
     forward,
     weights,
     relay,

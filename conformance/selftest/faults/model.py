@@ -37,3 +37,13 @@ def positional(model: nn.Module) -> list[tuple[str, nn.Module]]:
         for name, child in model.named_modules()
         if name.endswith(("rotary_emb", "wpe"))
     ]
+
+
+def final_norm(model: nn.Module, count: int) -> nn.Module | None:
+    """The last norm beside the list of layers, where this process holds it."""
+    for parent in model.modules():
+        own = list(parent.children())
+        if any(isinstance(child, nn.ModuleList) and len(child) == count for child in own):
+            norms = [child for child in own if "norm" in type(child).__name__.lower()]
+            return norms[-1] if norms else None
+    return None

@@ -43,6 +43,32 @@ def outlives(model: nn.Module, now: Moment) -> list[Any]:
     return [branch.register_forward_hook(hook)]
 
 
+def mixed_rows(model: nn.Module, now: Moment) -> list[Any]:
+    """In a batch the first row of all and the last one change places in a branch."""
+    assert now.at is not None  # noqa: S101 - every variant names a layer
+    part = layer(model, now.at, now.layers)
+    branch = mlp(part) if part is not None else None
+    if part is None:
+        return []
+    if branch is None:
+        raise Inexpressible("the layer has no such branch of its own")
+    most = 0
+
+    def change(value: torch.Tensor) -> torch.Tensor:
+        nonlocal most
+        rows = value.reshape(-1, value.shape[-1]).clone()
+        if len(rows) < max(most, 2):  # not a batch, but one request alone
+            return value
+        most = len(rows)
+        rows[[0, -1]] = rows[[-1, 0]]
+        return rows.reshape(value.shape)
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+
+    return [branch.register_forward_hook(hook)]
+
+
 def exchanged(saved: Saved, now: Moment) -> Saved:
     """Two clients have each other's saves."""
     other = {1: 2, 2: 1}
@@ -116,6 +142,15 @@ FAULTS = (
         exchanged,
         "tenants.trace",
         verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
+        quick=True,
+    ),
+    _fault(
+        "rows-mixed",
+        mixed_rows,
+        "tenants.trace",
+        point=Point.FORWARD,
+        side=Side.ENGINE,
+        places=("middle",),
         quick=True,
     ),
     _fault("neighbour-rows", neighbours_rows, "tenants.trace", doses=(1, 4)),

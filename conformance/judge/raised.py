@@ -1,0 +1,76 @@
+"""Who is to blame for a cell that ended in an error: whose call it was that failed.
+
+Frames say whose code ran, by where the packages lie (`conformance.worker.frames`). The innermost
+one raised. Where that is the engine's, the question is who called the engine, and through which
+door: nnsight builds models, rewrites configurations and reaches into an engine's insides in ways
+that no user of the engine does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conformance.judge.plain import Plain
+from conformance.records import Attribution, Frame, Owner, Side
+
+#: What an engine goes through when it is used as it is meant to be, and when it computes.
+_DOORS = (
+    "vllm/entrypoints/",
+    "vllm/engine/",
+    "vllm/v1/engine/",
+    "vllm/v1/executor/",
+    "vllm/v1/worker/",
+    "transformers/",
+)
+_SIDES = {
+    Owner.SCENARIO: Side.HARNESS,
+    Owner.HARNESS: Side.HARNESS,
+    Owner.PIPELINE: Side.PIPELINE,
+    Owner.NNSIGHT: Side.NNSIGHT,
+    Owner.ENGINE: Side.ENGINE,
+}
+
+
+def by_frames(frames: Sequence[Frame], plain: Plain | None) -> Attribution | None:
+    """The side whose call failed; None where no frame says it, or an injected fault raised."""
+    if not frames or frames[-1].owner is Owner.SELFTEST:
+        return None
+    frames = [frame for frame in frames if frame.owner is not Owner.SELFTEST]
+    last = frames[-1]
+    said = f"raised in {_place(last)}"
+    if last.owner is not Owner.ENGINE:
+        return Attribution(_SIDES[last.owner], said)
+    return _inside_the_engine(frames, said, plain)
+
+
+def raised_by_the_scenario(frames: Sequence[Frame]) -> bool:
+    return bool(frames) and frames[-1].owner is Owner.SCENARIO
+
+
+def _inside_the_engine(frames: Sequence[Frame], said: str, plain: Plain | None) -> Attribution:
+    caller, entered = _call(frames)
+    if caller is None or caller.owner is not Owner.NNSIGHT:
+        return Attribution(Side.ENGINE, said)
+    called = f"{said}, called by nnsight in {_place(caller)}"
+    if plain is not None and not plain.agrees:
+        return Attribution(Side.ENGINE, f"{called}; without nnsight too: {plain.evidence}")
+    if plain is not None:
+        words = f"without nnsight the engine is right: {plain.evidence}"
+        return Attribution(Side.NNSIGHT, f"{called}; {words}")
+    if not any(frame.file.startswith(_DOORS) for frame in entered):
+        words = f"by {entered[0].file}, where no user of the engine enters it"
+        return Attribution(Side.NNSIGHT, f"{called}, {words}")
+    return Attribution(Side.ENGINE, called)
+
+
+def _call(frames: Sequence[Frame]) -> tuple[Frame | None, list[Frame]]:
+    """Who called the engine last, and the engine's frames from there on."""
+    for index in reversed(range(len(frames))):
+        if frames[index].owner is not Owner.ENGINE:
+            return frames[index], list(frames[index + 1 :])
+    return None, list(frames)
+
+
+def _place(frame: Frame) -> str:
+    where = "the block of the trace" if frame.file.startswith("<") else frame.file
+    return f"{where}, line {frame.line}"

