@@ -7,16 +7,24 @@ and take turns, so that what else the machine does hits all of them alike. "one 
 "two stages" run under vLLM's executor of several processes; "in process" is one stage
 without it, what vLLM does by default, and "plain" two stages without the relay: what lies
 between those two is vLLM's own. Exits 1 when a bar that is printed is not held.
+
+    python bench/relay.py --real [--layers 32 --width 4096] [--out FILE]
+
+prints milliseconds of a random Llama of that size instead, one engine after the other, on CUDA
+where there is one: vLLM alone, nnsight's worker, and two stages with the relay.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engines"))
 
@@ -101,8 +109,80 @@ def checkpoint(name: str) -> str:
     return str(found.path)
 
 
+#: The engines of the table at real size, by title.
+REAL = {
+    "PP=1 vLLM": {"kind": "stock", "pipeline": 1},
+    "PP=1": {"kind": "plain", "pipeline": 1},
+    "PP=2 vLLM": {"kind": "stock", "pipeline": 2},
+    "PP=2 plain": {"kind": "plain", "pipeline": 2},
+    "PP=2 relay": {"kind": "relay", "pipeline": 2},
+}
+
+#: What a program on two stages with the relay may take, as a share of plain generation on two.
+REAL_BARS = {
+    "no_block": 1.0,
+    "touches_nothing": 1.25,
+    "reads_one_layer": 1.25,
+    "steers_one_layer": 1.25,
+    "writes_across_stages": 1.25,
+    "reads_all_layers": 1.5,
+}
+
+#: How far two runs of one program are apart by themselves.
+SPREAD = 0.03
+
+
+def medians(asked: dict[str, Any], out: TextIO | None) -> dict[str, float]:
+    """Milliseconds by program on one engine, opened and closed again."""
+    child = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "relay_real.py"), json.dumps(asked)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    lines = child.stdout.splitlines()
+    found = [json.loads(line.partition("@")[2]) for line in lines if line.startswith("@{")]
+    if child.returncode:
+        print("\n".join(lines[-30:]), flush=True)
+    for each in found:
+        if out is not None:
+            out.write(json.dumps({**asked, **each}) + "\n")
+    return {each["program"]: each["median"] for each in found if "program" in each}
+
+
+def real(arguments: Any) -> int:
+    """Print the table at real size; 1 when a bar is not held."""
+    table: dict[str, dict[str, float]] = {}
+    with Path(arguments.out).open("a") if arguments.out else nullcontext() as out:
+        for title, kind in REAL.items():
+            if arguments.only and title not in arguments.only:
+                continue
+            profile = arguments.profile if title == "PP=2 relay" else []
+            size = {"layers": arguments.layers, "width": arguments.width}
+            asked = {**kind, **size, "rounds": arguments.rounds, "profile": profile}
+            table[title] = medians(asked, out)
+            print(f"{title}: {table[title]}", flush=True)
+    relayed = table.get("PP=2 relay", {})
+    plain = table.get("PP=2 plain", {}).get("no_block")
+    print(f"| program | {' | '.join(table)} | relay / plain PP=2 |")
+    missed = 0
+    for program in relayed or next(iter(table.values()), {}):
+        cells = [f"{times[program]:.0f}" if program in times else "" for times in table.values()]
+        words = ""
+        if plain and program in relayed:
+            share, bar = relayed[program] / plain, REAL_BARS.get(program)
+            held = bar is None or share <= bar + SPREAD
+            missed += not held
+            words = f"{share:.2f}" + (f" (bar {bar}{'' if held else ', NOT HELD'})" if bar else "")
+        print(f"| {program.replace('_', ' ')} | {' | '.join(cells)} | {words} |", flush=True)
+    return 1 if missed else 0
+
+
 def main(arguments: Any) -> int:
     """The exit code: 1 when a bar is not held."""
+    if arguments.real:
+        return real(arguments)
     model = checkpoint(arguments.model)
     missed = 0
     lab = Lab()
@@ -138,4 +218,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="llama")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--only", action="append", help="one of the engines of --real")
+    parser.add_argument("--profile", action="append", default=[], help="a program, under cProfile")
+    parser.add_argument("--out", help="a file for every round's time")
     sys.exit(main(parser.parse_args()))

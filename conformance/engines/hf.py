@@ -15,6 +15,7 @@ from transformers import AutoConfig
 
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused
+from conformance.engines.float32 import whole_products
 from conformance.engines.lm import TracedModel
 from conformance.engines.parts import TracedLayer, find_parts
 from conformance.engines.probe_failure import probed, stop_at
@@ -292,6 +293,7 @@ class HFEngine:
 
 def open_engine(job: Job) -> HFEngine:
     """Raises Refused where transformers has not the attention that the backend asks for."""
+    whole_products(job.precision)
     try:
         return HFEngine(job)
     except ValueError as error:

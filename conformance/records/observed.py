@@ -53,7 +53,9 @@ class Outcome:
     `harness` marks an error that is ours: it is never scored as the product's. `outside` marks
     an end that somebody else brought about, a kill for want of memory for one: it says nothing
     about the cell, which a resumed run tries again. `frames` are the calls of the traceback in
-    `detail` whose owner the worker knows, the innermost last.
+    `detail` whose owner the worker knows, the innermost last. `hooks` are the steps of the engine
+    in which a block was under way and the layers' hooks fired; 0 where none was, or nobody counts
+    them.
     """
 
     status: Status
@@ -64,6 +66,7 @@ class Outcome:
     prompt_ids: tuple[tuple[int, ...], ...] = ()
     outside: bool = False
     frames: tuple[Frame, ...] = ()
+    hooks: int = 0
 
 
 @record()

@@ -82,6 +82,12 @@ def _identity(group: Group) -> str:
         parts.append(served)
     if "eager" in identity:
         parts.append("eager" if identity["eager"] else "not eager")
+    if identity.get("model_runner"):
+        parts.append(f"runner {identity['model_runner']}")
+    if identity.get("attention"):
+        parts.append(f"attention {' and '.join(identity['attention'])}")
+    if identity.get("products") == "tf32" and identity.get("dtype") == "torch.float32":
+        parts.append("float32 products in TF32")
     return ", ".join(parts)
 
 

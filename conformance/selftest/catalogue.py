@@ -139,6 +139,10 @@ DAMAGE: Mapping[str, str] = {
     "mlp-lost": "One layer's MLP adds nothing.",
     "mlp-twice": "One layer's MLP adds twice what it should.",
     "attention-lost": "One layer's attention adds nothing.",
+    "hooks-skipped": (
+        "The engine goes around nnsight's hooks, as a replayed graph does; what reads nothing but "
+        "logits is right all the same."
+    ),
     "row-lost": "One token's row of an MLP is zero, as after a race between ranks.",
     "rope": "Every position after the first is too far on.",
     "rope-long": "Every position of a long prompt after the first is one too far on.",

@@ -229,7 +229,8 @@ def observe(
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     if not observed:
         return Outcome(Status.UNKNOWN, seconds, "nothing was observed"), {}
-    return Outcome(Status.OK, seconds, prompt_ids=prompt_ids), observed
+    hooks = int(getattr(engine, "hooks", 0))
+    return Outcome(Status.OK, seconds, prompt_ids=prompt_ids, hooks=hooks), observed
 
 
 def _scenario(scenarios: Mapping[str, Scenario], name: str) -> Scenario:

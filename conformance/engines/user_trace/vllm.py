@@ -29,7 +29,7 @@ class CheckedVLLM(VLLMEngine):
         model = self.lm if case.options["function"] == "trace" else self.model
         self._everywhere(sequences.begin_on_vllm, self.path, self.settled.layout)
         try:
-            found = user_file.call(function, model, case.prompts)
+            found = self.with_hooks(lambda: user_file.call(function, model, case.prompts))
         except Exception as error:
             raise refused(error) or error from error
         finally:

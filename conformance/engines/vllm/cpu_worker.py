@@ -15,10 +15,11 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from conformance.engines.vllm import patches
+from conformance.engines.vllm.hook_canary import WatchedRunner
 from conformance.engines.vllm.worker_rpc import IdentityRPC, WatchRPC
 
 
-class CPUTraceRunner(NNsightGPUModelRunner, CPUModelRunner):  # type: ignore[misc]
+class CPUTraceRunner(WatchedRunner, NNsightGPUModelRunner, CPUModelRunner):  # type: ignore[misc]
     """nnsight's runner over vLLM's CPU runner."""
 
     intermediate_tensors: Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from transformers import AutoConfig
 
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused
+from conformance.engines.float32 import whole_products
 from conformance.engines.lm import TracedModel
 from conformance.engines.parts import TracedLayer, find_parts
 from conformance.engines.probe_failure import probed, stop_at
@@ -26,6 +27,7 @@ from conformance.engines.traced import (
 )
 from conformance.engines.tree import layer_path
 from conformance.engines.vllm import cpu, hidden_states, patches
+from conformance.engines.vllm.hook_canary import proven
 from conformance.engines.vllm.patches import Place
 from conformance.engines.vllm.relay import relay_needed
 from conformance.engines.vllm.trace_scope import trace_scope
@@ -168,6 +170,7 @@ def load(job: Job, mode: str = "sync") -> Any:
     from nnsight.modeling.vllm import VLLM
 
     backend = job.backend
+    whole_products(job.precision)
     patches.apply(Place.CLIENT)
     patches.apply(Place.ENGINE, worker=worker_class(backend))
     try:
@@ -229,6 +232,7 @@ class VLLMEngine:
         parts = find_parts(self.model._module, self.path, int(self.ranks[0]["vocabulary"]))
         layers = Layers(self.model, self.path, count, self.settled.layout, TracedLayer, parts)
         self.lm = self._traced(layers)
+        self.hooks = 0
 
     def load(self) -> Any:
         """nnsight's model, with an engine behind it."""
@@ -283,9 +287,16 @@ class VLLMEngine:
             raise error
         stop_at(self.obstacle, scenario)
         try:
-            return observe(self.lm, scenario, case)
+            return self.with_hooks(lambda: observe(self.lm, scenario, case))
         except Exception as error:
             raise refused(error) or error from error
+
+    def with_hooks(self, run: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """What `run` observes. Raises HooksSkippedError where the engine went around the hooks."""
+        self.lm.rpc("conformance_hooks")
+        found = run()
+        self.hooks = proven(self.lm.rpc("conformance_hooks"))
+        return found
 
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(self.model.tokenizer(prompt).input_ids) for prompt in case.prompts)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import torch
+from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 
+from conformance.engines.float32 import whole_products
 from conformance.engines.vllm import patches
+from conformance.engines.vllm.hook_canary import WatchedRunner
 from conformance.engines.vllm.worker_rpc import IdentityRPC, WatchRPC
+from conformance.records import Precision
+
+
+class GPUTraceRunner(WatchedRunner, NNsightGPUModelRunner):  # type: ignore[misc]
+    """nnsight's runner as released, whose hooks are watched."""
 
 
 class GPUTraceWorker(IdentityRPC, WatchRPC, NNsightGPUWorker):  # type: ignore[misc]
@@ -13,4 +22,8 @@ class GPUTraceWorker(IdentityRPC, WatchRPC, NNsightGPUWorker):  # type: ignore[m
 
     def init_device(self) -> None:
         super().init_device()
+        self.model_runner.__class__ = GPUTraceRunner
+        if self.model_config.dtype is torch.float32:
+            # Torch's switches are of this process; the rest came with the environment.
+            whole_products(Precision.FLOAT32)
         patches.apply(patches.Place.WORKER)

@@ -10,7 +10,9 @@ from typing import Any
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
+from conformance.engines.float32 import products
 from conformance.engines.tree import follow
+from conformance.engines.vllm.hook_canary import Hooks, output_locations
 from conformance.engines.watching import Streams, watched
 
 
@@ -74,15 +76,40 @@ def identity(worker: Any) -> dict[str, Any]:
         "total_layers": int(runner.model_config.get_total_num_hidden_layers()),
         "vocabulary": int(runner.model_config.get_vocab_size()),
         "served": _served(runner, pipeline.world_size),
+        "model_runner": "V2" if getattr(worker, "use_v2_model_runner", False) else "V1",
+        "attention": _attention(runner),
+        "products": products() if runner.device.type == "cuda" else "",
     }
 
 
+def _attention(runner: Any) -> list[str]:
+    """The attention backends of this process's layers, as vLLM names them."""
+    groups = [group for each in getattr(runner, "attn_groups", ()) for group in each]
+    return sorted({str(group.backend.get_name()) for group in groups})
+
+
 class IdentityRPC:
-    """Mixed into a worker: answers ``collective_rpc("conformance_identity")``."""
+    """Mixed into a worker: says what it is, and whether hooks fire in it."""
+
+    model_runner: Any
 
     def conformance_identity(self) -> dict[str, Any]:
         """See :func:`identity`."""
         return identity(self)
+
+    def conformance_hooks(self) -> dict[str, int]:
+        """The steps with a block since this was asked last, and those without a hook. Watching
+        begins when it is asked first.
+        """
+        runner = self.model_runner
+        if runner.hooks is None:
+            known = identity(self)
+            start, end = known["layers"]
+            runner.hooks = Hooks(
+                output_locations(runner.get_model(), start, end, known["total_layers"])
+            )
+        taken: dict[str, int] = runner.hooks.taken()
+        return taken
 
 
 def packed(streams: Streams) -> bytes:

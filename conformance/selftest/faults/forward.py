@@ -83,6 +83,25 @@ def positions_off(model: nn.Module, now: Moment) -> list[Any]:
     return [module.register_forward_pre_hook(hook, with_kwargs=True) for _, module in modules]
 
 
+class _Bypassed:
+    """Modules that run without nnsight's hooks until this is removed."""
+
+    def __init__(self, forwards: list[tuple[nn.Module, Any]]) -> None:
+        self.forwards = forwards
+        for module, _ in forwards:
+            del module.__dict__["forward"]
+
+    def remove(self) -> None:
+        for module, forward in self.forwards:
+            module.__dict__["forward"] = forward
+
+
+def hooks_skipped(model: nn.Module, now: Moment) -> list[Any]:
+    """The engine goes around nnsight's hooks, as a replayed graph does."""
+    held = [(each, each.__dict__.get("forward")) for each in model.modules()]
+    return [_Bypassed([(each, forward) for each, forward in held if forward is not None])]
+
+
 def unchanged(value: Any, now: Moment) -> Any:
     """The engine is only opened otherwise."""
     return value
@@ -104,6 +123,15 @@ FAULTS = (
     # Not where a norm follows the branch and takes its size away again (gemma2).
     _fault("mlp-twice", double_mlp, places=("middle", "last"), architectures=("llama", "gpt2")),
     _fault("attention-lost", no_attention, places=("first", "last")),
+    # What reads nothing but logits is right all the same.
+    _fault(
+        "hooks-skipped",
+        hooks_skipped,
+        cases=("clean.alone", "clean.pair"),
+        backends=VLLM,
+        places=("",),
+        verdicts=frozenset({Verdict.ERROR}),
+    ),
     _fault(
         "row-lost",
         row_lost,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
-
-from conformance.engines.vllm.gpu_worker import GPUTraceWorker
+from conformance.engines.vllm.gpu_worker import GPUTraceRunner, GPUTraceWorker
 from conformance.engines.vllm.relay.runner import RelayRunner
 from conformance.engines.vllm.relay.worker import RelayWorker
 
 
-class RelayGPURunner(RelayRunner, NNsightGPUModelRunner):  # type: ignore[misc]
+class RelayGPURunner(RelayRunner, GPUTraceRunner):
     """nnsight's runner on CUDA, with the relay."""
 
 
