@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -200,14 +200,19 @@ def end_profile(worker: Any) -> str:
     return text.getvalue()
 
 
-def timed(program: Callable[[Any], None], model: Any, rounds: int) -> list[float]:
-    """Milliseconds of each round, after two that do not count."""
-    times = []
+def timed(
+    programs: Sequence[Callable[[Any], None]], model: Any, rounds: int
+) -> dict[str, list[float]]:
+    """Milliseconds of each round by program, after two that do not count. They take turns: what
+    else the host does hits all of them alike.
+    """
+    times: dict[str, list[float]] = {program.__name__: [] for program in programs}
     for number in range(rounds + 2):
-        started = time.perf_counter()
-        program(model)
-        if number >= 2:
-            times.append((time.perf_counter() - started) * 1e3)
+        for program in programs:
+            started = time.perf_counter()
+            program(model)
+            if number >= 2:
+                times[program.__name__].append((time.perf_counter() - started) * 1e3)
     return times
 
 
@@ -218,9 +223,9 @@ def main(asked: dict[str, Any]) -> None:
         model = opened(asked, folder)
         say({"loaded": time.perf_counter() - begun})
         blocks = asked["kind"] == "relay" or (asked["kind"] == "plain" and asked["pipeline"] == 1)
-        for program in PROGRAMS if blocks else PROGRAMS[:1]:
-            times = timed(program, model, asked["rounds"])
-            say({"program": program.__name__, "ms": times, "median": statistics.median(times)})
+        programs = PROGRAMS if blocks else PROGRAMS[:1]
+        for name, times in timed(programs, model, asked["rounds"]).items():
+            say({"program": name, "ms": times, "median": statistics.median(times)})
         for name in asked.get("profile", []):
             engine = getattr(model, "vllm_entrypoint", model).llm_engine
             engine.collective_rpc(begin_profile)

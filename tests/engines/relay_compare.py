@@ -17,6 +17,7 @@ def differences(a: Any, b: Any, at: str = "") -> list[str]:  # noqa: PLR0911 - o
         if a.dtype != b.dtype or a.shape != b.shape:
             return [f"{at}: {a.dtype} {list(a.shape)} and {b.dtype} {list(b.shape)}"]
         # NaN is equal to itself here: what counts is the bits.
+        a, b = a.cpu(), b.cpu()
         bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
         worst = (a.float() - b.float()).abs().max() if a.numel() else 0
         return [] if torch.equal(*bits) else [f"{at}: differ by up to {worst}"]

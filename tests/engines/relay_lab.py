@@ -100,19 +100,29 @@ class Lab:
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]),
         }
         self.log = (Path(self.folder.name) / "log").open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "relay_lab.py"), str(self.listener.address)],
-            env=environment,
+        self.environment = environment
+        self.engines: dict[Spec, Engine] = {}
+        # CUDA does not survive a fork: there each engine imports for itself.
+        self.forks = not torch.cuda.is_available()
+        if self.forks:
+            self.process = self._started()
+            self.zygote = self.listener.accept()
+
+    def _started(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, str(HERE / "relay_lab.py"), str(self.listener.address), *arguments],
+            env=self.environment,
             stdout=self.log,
             stderr=subprocess.STDOUT,
         )
-        self.zygote = self.listener.accept()
-        self.engines: dict[Spec, Engine] = {}
 
     def engine(self, spec: Spec) -> Engine:
         """The engine of this description, started if it is not there."""
         if spec not in self.engines:
-            self.zygote.send((spec, self.folder.name))
+            if self.forks:
+                self.zygote.send((spec, self.folder.name))
+            else:
+                self._started(pickle.dumps(spec).hex(), self.folder.name)
             connection = self.listener.accept()
             pid, error = connection.recv()
             if error:
@@ -130,8 +140,9 @@ class Lab:
         """Close everything."""
         for spec in list(self.engines):
             self.drop(spec)
-        self.zygote.send(None)
-        self.process.wait(timeout=20)
+        if self.forks:
+            self.zygote.send(None)
+            self.process.wait(timeout=20)
         self.listener.close()
         self.log.close()
         self.folder.cleanup()
@@ -191,6 +202,15 @@ def build(name: str, folder: str) -> str:
     return str(path)
 
 
+def _worker(relayed: bool) -> str:
+    """The worker on CUDA; "" where there is none."""
+    if not torch.cuda.is_available():
+        return ""
+    if relayed:
+        return "conformance.engines.vllm.relay.gpu.RelayGPUWorker"
+    return "conformance.engines.vllm.gpu_worker.GPUTraceWorker"
+
+
 def _serve_engine(spec: Spec, folder: str, address: str) -> None:
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -201,14 +221,19 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
         from conformance.engines.vllm import cpu, patches
         from conformance.engines.vllm.patches import Place
 
-        cpu.prepare(fork=True)
+        if torch.cuda.is_available():
+            cpu.set_environment()
+            os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        else:
+            cpu.prepare(fork=True)
         asked = dict(spec.settings)
         fault = asked.pop("fault", None)
         if fault is not None:
             from relay_faults import FAULTS
 
             FAULTS[fault]()
-        worker = cpu.worker_class(spec.pipeline, relay=asked.pop("relay", True))
+        relayed = asked.pop("relay", True) and spec.pipeline > 1
+        worker = _worker(relayed) or cpu.worker_class(spec.pipeline, relay=relayed)
         patches.apply(Place.CLIENT)
         patches.apply(Place.ENGINE, worker=worker)
         settings: dict[str, Any] = {
@@ -217,6 +242,7 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
             "max_model_len": 128,
             "max_logprobs": -1,
             "max_num_seqs": 8,
+            "gpu_memory_utilization": 0.05,
             "async_scheduling": False,
             "seed": 0,
             **asked,
@@ -281,4 +307,10 @@ def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if sys.argv[2:]:
+        import relay_lab
+
+        spec = pickle.loads(bytes.fromhex(sys.argv[2]))
+        relay_lab._serve_engine(spec, sys.argv[3], sys.argv[1])
+    else:
+        main(sys.argv[1])

@@ -291,7 +291,7 @@ class VLLMEngine:
         except Exception as error:
             raise refused(error) or error from error
 
-    def with_hooks(self, run: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+    def with_hooks(self, run: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """What `run` observes. Raises HooksSkippedError where the engine went around the hooks."""
         self.lm.rpc("conformance_hooks")
         found = run()
