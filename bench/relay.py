@@ -184,8 +184,6 @@ def real(arguments: Any) -> int:
 
 def main(arguments: Any) -> int:
     """The exit code: 1 when a bar is not held."""
-    if arguments.real:
-        return real(arguments)
     model = checkpoint(arguments.model)
     missed = 0
     lab = Lab()
@@ -227,4 +225,5 @@ if __name__ == "__main__":
     parser.add_argument("--only", action="append", help="one of the engines of --real")
     parser.add_argument("--profile", action="append", default=[], help="a program, under cProfile")
     parser.add_argument("--out", help="a file for every round's time")
-    sys.exit(main(parser.parse_args()))
+    given = parser.parse_args()
+    sys.exit(real(given) if given.real else main(given))

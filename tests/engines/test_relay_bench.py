@@ -9,12 +9,17 @@ import pytest
 BENCH = Path(__file__).parent.parent.parent / "bench" / "relay.py"
 
 
-@pytest.fixture
-def bench(monkeypatch):
-    """The script, on engines whose two stages take so many times as long as one."""
+def script():
     spec = importlib.util.spec_from_file_location("relay_bench", BENCH)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """The script, on engines whose two stages take so many times as long as one."""
+    module = script()
     lab = SimpleNamespace(engine=lambda _: None, close=lambda: None)
     monkeypatch.setattr(module, "Lab", lambda: lab)
     monkeypatch.setattr(module, "checkpoint", lambda _: "")
@@ -41,3 +46,15 @@ def test_a_bar_that_is_not_held_fails(bench, capsys):
 def test_bars_that_are_held_pass(bench, capsys):
     assert bench({"bench_read_all": 1.4, "bench_nothing": 9.0}) == 0
     assert "NOT HELD" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("reading", "code"), [(150.0, 0), (200.0, 1)])
+def test_the_table_at_real_size_says_what_is_not_held(monkeypatch, capsys, reading, code):
+    relay = script()
+    times = {"no_block": 100.0, "touches_nothing": 120.0, "reads_all_layers": reading}
+    monkeypatch.setattr(relay, "medians", lambda asked, out: times)
+    arguments = SimpleNamespace(
+        out=None, only=["PP=2 relay"], profile=[], layers=2, width=64, rounds=1
+    )
+    assert relay.real(arguments) == code
+    assert ("NOT HELD" in capsys.readouterr().out) == bool(code)
