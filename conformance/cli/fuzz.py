@@ -101,6 +101,9 @@ def fuzz(
         _say(running.state)
         err.print(f"interrupted; go on with: conformance fuzz --resume {folder.name}")
         raise typer.Exit(ExitCode.INTERRUPTED)
+    if not state.asked.frozen:
+        for one in running.state.differences:
+            corpora.keep(Path(state.asked.corpus), one)
     new = [one for one in running.state.differences if not one.explained and not one.files]
     if new:
         err.print(f"{len(new)} new differences are run once more, on every column")
@@ -116,9 +119,6 @@ def fuzz(
                 on_event=lambda _: None,
             )
         )
-    if not state.asked.frozen:
-        for one in running.state.differences:
-            corpora.keep(Path(state.asked.corpus), one)
     _say(running.state)
     raise typer.Exit(tally.exit_code(running.state))
 

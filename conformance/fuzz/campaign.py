@@ -113,6 +113,8 @@ class Campaign:
         self._in_work: dict[int, Shrinking] = {}
         self._due: list[int] = []
         self._numbers = 0
+        #: With those that are not judged yet: a campaign that is resumed draws these again.
+        self._draws = dict(state.draws)
         self._before = state.seconds
         self._begun = time.monotonic()
         self._failed: Exception | None = None
@@ -131,6 +133,7 @@ class Campaign:
                 if kind == FORCED.id:
                     self._judge(int(number))
 
+        self._save()
         summary = run_jobs(
             list(self._planned()),
             logs=self.folder / "zygotes",
@@ -203,9 +206,9 @@ class Campaign:
                 model = self._unreplayed.pop(0)
                 trials = self._replay(model)
             elif not self._over():
-                model = min(self.models, key=lambda one: self.state.draws.get(one, 0))
+                model = min(self.models, key=lambda one: self._draws.get(one, 0))
                 trials = self._draw(model)
-                if sum(self.state.draws.values()) % BF16_SHARE == 0:
+                if sum(self._draws.values()) % BF16_SHARE == 0:
                     precisions = tuple(Precision)
             batch = None
             if model is not None and trials:
@@ -224,7 +227,7 @@ class Campaign:
     def _over(self) -> bool:
         asked = self.state.asked
         if asked.programs is not None:
-            return sum(self.state.draws.values()) * asked.batch >= asked.programs
+            return sum(self._draws.values()) * asked.batch >= asked.programs
         return self.seconds >= 60 * asked.minutes
 
     @property
@@ -252,8 +255,8 @@ class Campaign:
         ]
 
     def _draw(self, model: str) -> list[Trial]:
-        asked, before = self.state.asked, self.state.draws.get(model, 0)
-        self.state = replace(self.state, draws={**self.state.draws, model: before + 1})
+        asked, before = self.state.asked, self._draws.get(model, 0)
+        self._draws[model] = before + 1
         checkpoint = locate(self.models[model], self.cache)
         if checkpoint is None:
             raise ConformanceError(f"the checkpoint of {model} is gone", remedy="run again")
@@ -278,6 +281,7 @@ class Campaign:
     def _account(self, batch: Batch, results: Mapping[str, CellResult]) -> None:
         model = batch.model.id
         tried: dict[int, dict[str, dict[str, Failure]]] = {}
+        drawn = sum(self.state.drawn.values())
         for trial in batch.trials:
             cells = [
                 results[Cell(model, one.id, trial.program.name, batches.CASE).id]
@@ -302,9 +306,12 @@ class Campaign:
                     self._take_up(model, trial.program, failures)
         for number, found in tried.items():
             self._go_on(number, found)
-        drawn = sum(self.state.drawn.values())
+        total = sum(self.state.drawn.values())
+        if total > drawn:
+            draws = {**self.state.draws, model: self.state.draws.get(model, 0) + 1}
+            self.state = replace(self.state, draws=draws)
         self.tell(
-            f"{self.seconds:.0f} s: {drawn} programs, {len(self.state.differences)} differences, "
+            f"{self.seconds:.0f} s: {total} programs, {len(self.state.differences)} differences, "
             f"{len(self._in_work)} being made smaller"
         )
 

@@ -255,3 +255,14 @@ def test_the_figures_are_said():
     text = "\n".join(tally.summary(state))
     for words in ("2.00 a second", "30 match", "add at mlp 3", "refused 2 times", "NEW: llama"):
         assert words in text
+
+
+def test_what_was_drawn_and_not_judged_is_drawn_again_by_a_resumed_campaign(tmp_path, monkeypatch):
+    checkpoint = type("Checkpoint", (), {"layers": 4})
+    monkeypatch.setattr(campaign, "locate", lambda *_: checkpoint)
+    one = running(tmp_path, tally.State(ASKED))
+    first = [trial.program for trial in one._draw("llama")]
+    assert [trial.program for trial in one._draw("llama")] != first
+    one._save()
+    resumed = running(tmp_path, campaign.read(tmp_path))
+    assert [trial.program for trial in resumed._draw("llama")] == first
