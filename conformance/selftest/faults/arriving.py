@@ -123,7 +123,6 @@ def _fault(name: str, act: Any, *cases: str, **more: Any) -> Fault:
         "point": Point.FORWARD,
         "verdicts": _LOST,
         "places": ("middle",),
-        "quick": True,
     }
     return Fault(id=name, act=act, cases=cases, **(given | more))
 
@@ -136,8 +135,8 @@ FAULTS = (
         "steering.middle-large-all",
         "ablation.middle",
     ),
-    _fault("edit-undone-last", undone, "steering.last-small-one", places=("last",), quick=False),
+    _fault("edit-undone-last", undone, "steering.last-small-one", places=("last",)),
     _fault("edit-fades", fades, "steering.middle-small-one", "ablation.middle"),
-    _fault("edit-cached-only", cached_only, "multigen.write", verdicts=_HALF, quick=False),
-    _fault("edit-present-only", present_only, "multigen.write", verdicts=_HALF, quick=False),
+    _fault("edit-cached-only", cached_only, "multigen.write", verdicts=_HALF),
+    _fault("edit-present-only", present_only, "multigen.write", verdicts=_HALF),
 )

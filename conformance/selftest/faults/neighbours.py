@@ -151,7 +151,6 @@ FAULTS = (
         point=Point.FORWARD,
         side=Side.ENGINE,
         places=("middle",),
-        quick=True,
     ),
     _fault("neighbour-rows", neighbours_rows, "tenants.trace", doses=(1, 4)),
     _fault(

@@ -267,7 +267,7 @@ FAULTS = (
         "samples-swapped", swapped_ids, Point.RETURNED, "samples.all", backends=VLLM, quick=True
     ),
     _fault("seed-lost", other_seed, Point.ASKED, "sampling.drawn", quick=True),
-    _fault("temperature-lost", usual_temperature, Point.ASKED, "drawing.0.5-1.0", quick=True),
+    _fault("temperature-lost", usual_temperature, Point.ASKED, "drawing.0.5-1.0"),
     _fault("top-p-lost", from_all, Point.ASKED, "drawing.0.5-0.7", "drawing.1.0-0.7"),
     _fault("force-lost", lost, Point.FORCE, "sampling.forced", quick=True),
     _fault("force-other", next_id, Point.FORCE, "sampling.forced"),
