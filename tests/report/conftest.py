@@ -27,6 +27,10 @@ FLAGS = (
 )
 
 
+#: How many tests want a browser that is not there.
+LEFT_OUT = pytest.StashKey[int]()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without a browser its tests are left out, unless they were asked for: then they fail."""
     if "browser" in (config.getoption("-m") or "") or _chromium():
@@ -34,7 +38,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanting = [item for item in items if item.get_closest_marker("browser")]
     if wanting:
         config.hook.pytest_deselected(items=wanting)
+        config.stash[LEFT_OUT] = len(wanting)
         items[:] = [item for item in items if item not in wanting]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Left out in silence would look as if the page had been looked at."""
+    if count := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(
+            f"{count} tests of the page were left out, for there is no browser: install chromium, "
+            "or name one in CONFORMANCE_BROWSER",
+            yellow=True,
+        )
 
 
 def _chromium() -> str | None:
