@@ -146,9 +146,10 @@ def _assess(
     if cell.harness and not cell.verdict.passes:
         return Assessed(cell, plain, Finding.HARNESS, cell.reason or "the harness failed", entries)
     if cell.verdict.passes:
-        entries = tuple(index for index in entries if not known.entries[index].sometimes)
-        if not entries:
-            return Assessed(cell, plain, Finding.PASSED, "")
+        always = tuple(index for index in entries if not known.entries[index].sometimes)
+        if not always:
+            return Assessed(cell, plain, Finding.PASSED, "", entries)
+        entries = always
         words = f"passes, but {_lines(known, entries)} expects {_wanted(known, entries)}"
         return Assessed(cell, plain, Finding.STALE, words, entries)
     explaining = tuple(index for index in entries if explains(known.entries[index], cell))
@@ -178,8 +179,6 @@ def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.
         alone = any(one.finding is not Finding.KNOWN for one in mine)
         return Standing.USED if alone else Standing.REDUNDANT
     matched = any(one.plain in entry for one in assessed)
-    if matched and entry.sometimes:
-        return Standing.USED
     return Standing.NOT_HERE if matched else Standing.NOT_RUN
 
 

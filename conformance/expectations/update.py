@@ -95,7 +95,7 @@ def _gone(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
         one.plain
         for one in assessed
         if index in one.entries
-        and one.finding is not Finding.HARNESS
+        and one.finding not in (Finding.HARNESS, Finding.PASSED)
         and not explains(known.entries[index], one.cell)
     }
 

@@ -115,9 +115,12 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _entries(decision: Decision) -> Iterator[Table]:
+    """What the run made of those entries that are about its cells."""
     rows = []
     for index, entry in enumerate(decision.known.entries):
         standing = decision.standings[index]
+        if standing in (Standing.NOT_RUN, Standing.NOT_HERE):
+            continue
         cells = sum(
             index in one.entries and one.finding is Finding.KNOWN for one in decision.assessed
         )

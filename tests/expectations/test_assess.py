@@ -53,6 +53,11 @@ def test_what_is_there_sometimes_may_pass_and_excuses_no_more_than_it_says():
     assert stale[0] is Finding.STALE
 
 
+def test_what_is_there_sometimes_is_not_in_use_where_its_conditions_are_not_met():
+    elsewhere = entry(sometimes=True, when=Conditions(architecture="bloom"))
+    assert one(cell(verdict=Verdict.MATCH), elsewhere) == (Finding.PASSED, (Standing.NOT_HERE,))
+
+
 def test_another_verdict_than_the_expected_one_is_unexpected():
     assert one(cell(verdict=Verdict.WRONG), entry())[0] is Finding.UNEXPECTED
     assert one(cell(verdict=Verdict.WRONG), entry(verdict=(Verdict.DRIFT, Verdict.WRONG))) == (
