@@ -17,7 +17,7 @@ def block(lm, case):
     return {"stream": {index: lm.layers[index].stream for index in after}, "logits": lm.logits}
 
 
-@scenario(layers={"at": ("first", "last")}, twin=True)
+@scenario(layers={"at": ("first", "middle")}, twin=True)
 def halve(lm, case):
     with lm.trace() as tracer:
         with tracer.invoke(case.prompts[0]):
