@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -58,12 +58,18 @@ def backends(results: Results) -> list[ColumnFacts]:
 
 def engine(groups: list[Group]) -> str:
     """What the engines said they were; every answer that was given, the commonest first."""
-    identities = Counter(text for group in groups if (text := _identity(group)))
+    identities: dict[str, set[str]] = defaultdict(set)
+    for group in groups:
+        if text := _identity(group):
+            identities[text].add(group.model)
     if not identities:
         return "no engine said what it was"
+    # One model loads several engines: of both precisions, and of settings of their own.
+    every = len({group.model for group in groups})
+    commonest = sorted(identities.items(), key=lambda item: -len(item[1]))[:3]
     return "; ".join(
-        text if count == len(groups) else f"{text} ({count} of {len(groups)} models)"
-        for text, count in identities.most_common(3)
+        text if len(models) == every else f"{text} ({len(models)} of {every} models)"
+        for text, models in commonest
     )
 
 

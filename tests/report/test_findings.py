@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.expectations import finding_of
-from conformance.records import Finding, Results, Verdict
-from conformance.report import findings, verdict_styles
+from conformance.records import Finding, Group, Precision, Results, Verdict
+from conformance.report import facts, findings, verdict_styles
 
 KNOWN, PASSED = Finding.KNOWN, Finding.PASSED
 
@@ -121,3 +121,19 @@ def test_a_column_works_or_works_but_for_known_gaps(results: Results) -> None:
     assert findings.summary((gap, *good[1:])).column_word == "works but for known gaps"
     assert findings.summary((gap, *good[1:])).word == f"{len(good) - 1} pass, 1 known"
     assert Verdict.WRONG in findings.summary((gap, *good[1:])).quiet
+
+
+def test_what_an_engine_said_is_counted_by_models_not_by_loads() -> None:
+    def group(model: str, dtype: str, precision: Precision) -> Group:
+        return Group(model, "vllm-pp1", precision, identity={"device": "cpu", "dtype": dtype})
+
+    both = [
+        group(model, dtype, precision)
+        for model in ("llama", "gpt2")
+        for dtype, precision in (("bf16", Precision.BF16), ("float32", Precision.FLOAT32))
+    ]
+    assert facts.engine(both) == "cpu, bf16; cpu, float32"
+    refused = Group("mamba2", "vllm-pp1")
+    assert facts.engine([*both, refused]) == (
+        "cpu, bf16 (2 of 3 models); cpu, float32 (2 of 3 models)"
+    )
