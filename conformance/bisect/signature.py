@@ -65,7 +65,9 @@ class Unusable:
 
 def signatures(results: Results) -> Signatures | Unusable:
     """The selected cells' signatures, or why they have none."""
-    groups = {(group.model, group.backend): group for group in results.groups}
+    # In bf16, where there is one: an engine that refuses float32 says nothing of itself in it.
+    ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
+    groups = {(group.model, group.backend): group for group in ordered}
     found: list[Signature] = []
     for cell in results.cells:
         group = groups.get((cell.model, cell.backend))

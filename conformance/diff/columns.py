@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from conformance.records import Cell, CellResult, Column, Results
 
 
-def by_backend(results: Results) -> Results:
-    """The run with every column named after its backend alone, whatever environment it was on.
+def by_backend(a: Results, b: Results) -> tuple[Results, Results]:
+    """Both runs with the columns that belong together named alike, whatever environment they
+    were on: those of one name, and of a backend's others the only one that each run has left.
 
-    A backend that one run has in several environments keeps those names: which of them is meant
-    is not for us to say.
+    That one is called after its backend, or where another column is, as in the second run. What
+    remains keeps its name: which of several is meant is not for us to say.
     """
-    count = Counter(column.backend.id for column in results.columns)
-    columns = {
-        column.id: Column(column.backend) if count[column.backend.id] == 1 else column
-        for column in results.columns
-    }
-    names = {old: column.id for old, column in columns.items()}
+    mine, theirs = dict[str, Column](), dict[str, Column]()
+    for backend in dict.fromkeys(column.backend.id for column in a.columns):
+        ours, others = _left(a, b, backend), _left(b, a, backend)
+        if len(ours) == len(others) == 1:
+            [before], [after] = ours, others
+            taken = any(c.backend.id == backend and c.id != before.id for c in a.columns)
+            named = after if taken else Column(after.backend)
+            mine[before.id] = theirs[after.id] = named
+    return _named(a, mine), _named(b, theirs)
+
+
+def _left(run: Results, other: Results, backend: str) -> list[Column]:
+    """The run's columns of a backend that the other run does not have under the same name."""
+    known = {column.id for column in other.columns}
+    return [each for each in run.columns if each.backend.id == backend and each.id not in known]
+
+
+def _named(results: Results, columns: dict[str, Column]) -> Results:
+    now = {column.id: columns.get(column.id, column) for column in results.columns}
+    called = {old: column.id for old, column in now.items()}
     return replace(
         results,
-        columns=tuple(columns.values()),
+        columns=tuple(now.values()),
         groups=tuple(
-            replace(group, backend=names.get(group.backend, group.backend))
+            replace(group, backend=called.get(group.backend, group.backend))
             for group in results.groups
         ),
-        cells=tuple(_renamed(cell, names[cell.backend]) for cell in results.cells),
+        cells=tuple(_renamed(cell, called[cell.backend]) for cell in results.cells),
     )
 
 

@@ -89,7 +89,7 @@ def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -
     Columns are compared by their backends, though they were put on other environments. Raises
     ConformanceError when the runs have no cell in common.
     """
-    a, b = by_backend(a), by_backend(b)
+    a, b = by_backend(a, b)
     mine = {cell.id: cell for cell in a.cells}
     theirs = {cell.id: cell for cell in b.cells}
     common = [name for name in mine if name in theirs]

@@ -70,9 +70,9 @@ def costs(before: Results, after: Results, *, factor: float) -> tuple[Cost, ...]
 
 
 def _pairs(before: Results, after: Results) -> Iterator[tuple[Group, Group]]:
-    theirs = {(group.model, group.backend): group for group in after.groups}
+    theirs = {(group.model, group.backend, group.precision): group for group in after.groups}
     for group in before.groups:
-        other = theirs.get((group.model, group.backend))
+        other = theirs.get((group.model, group.backend, group.precision))
         if other is not None and group.backend not in _NO_COLUMN:
             yield group, other
 

@@ -286,12 +286,18 @@ def _explain_drift(evidence: Evidence, limits: Limits) -> None:
                 evidence.judged[site] = replace(item, verdict=Verdict.WRONG, message=said)
 
 
+def _of_shape(tensor: Tensor | None, other: Tensor) -> Tensor:
+    """The tensor where it has the other's shape, else the other."""
+    return tensor if tensor is not None and tensor.shape == other.shape else other
+
+
 def _compare_draws(evidence: Evidence, draws: Draws | None) -> None:
-    """Are the ids that were drawn as likely as draws of the truth?"""
+    """Are the ids that were drawn as likely as draws of their step's logits?"""
     if draws is None:
         return
+    truth, mine = evidence.reference.truth, evidence.observed
     drawn = {
-        site: (evidence.reference.truth[logits], int(evidence.observed[site]))
+        site: (_of_shape(mine.get(logits), truth[logits]), int(mine[site]))
         for site in evidence.observed
         if site.name == SAMPLED
         and evidence.observed[site].numel() == 1

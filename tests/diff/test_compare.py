@@ -279,7 +279,25 @@ def test_a_backend_on_another_environment_is_compared_by_its_own_name():
     ]
     # Two environments of one backend in one run: neither is meant more than the other.
     both = results(cells=[cell(backend=old), cell(backend=new)])
-    assert {one.id for one in both.cells} == {one.id for one in by_backend(both).cells}
+    assert {one.id for one in both.cells} == {one.id for one in by_backend(both, b)[0].cells}
+
+
+def test_beside_a_common_column_the_environments_of_one_tree_are_compared():
+    """`--env here --env nnsight@TREE`, before and after a commit."""
+    old, new = (f"vllm-pp1@nnsight-{commit}" for commit in ("8f85f1c", "a6f1805"))
+    a = results(cells=[cell(backend="vllm-pp1"), cell(backend=old)])
+    b = results(cells=[cell(backend="vllm-pp1"), cell(backend=new, verdict=Verdict.ERROR)])
+    found = compare(a, b)
+    assert (found.common, found.only_a, found.only_b) == (2, (), ())
+    assert [(one.kind, one.backend) for one in found.changes] == [(Kind.FAILURE, new)]
+
+
+def test_a_group_is_compared_with_that_of_its_precision():
+    groups = [
+        replace(group(), precision=each, identity={"dtype": each.dtype}) for each in Precision
+    ]
+    whole = results(cells=[cell()], groups=groups)
+    assert compare(whole, results(cells=[cell()], groups=groups[::-1])).layouts == ()
 
 
 def test_a_gap_that_is_known_is_no_new_failure():

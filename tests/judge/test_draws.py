@@ -1,4 +1,4 @@
-"""Drawn ids: are they as likely as draws of the truth?"""
+"""Drawn ids: are they as likely as draws of their logits?"""
 
 from __future__ import annotations
 
@@ -56,3 +56,10 @@ def test_an_id_outside_of_top_p_shows() -> None:
 
 def test_without_draws_nothing_is_said() -> None:
     assert likelihood([], Draws()) is None
+
+
+def test_of_equally_likely_ids_at_a_top_ps_end_any_may_be_drawn() -> None:
+    logits = torch.log(torch.tensor([0.5, 0.25, 0.25]))
+    kept = distribution(logits, Draws(top_p=0.6))
+    assert kept.tolist() == pytest.approx([0.5, 0.25, 0.25])
+    assert distribution(logits, Draws(top_p=0.4)).tolist() == pytest.approx([1.0, 0.0, 0.0])

@@ -1,8 +1,9 @@
-"""Drawn token ids: are they as likely as draws of the truth are?
+"""Drawn token ids: are they as likely as draws of their logits are?
 
-The truth is run along the drawn ids, so its logits give each id's probability in its own
-context. With p the truth's distribution at a step, the surprisal −log p(id) of an honest draw
-has the mean H = −Σ p log p and the variance Σ p (log p)² − H². Summed over a cell's draws the
+They are held against the logits that the same step showed, which are held against the truth
+themselves: which ids a top-p keeps hangs on the last bit of the likeliest. Where a step showed
+none, against the truth's, which is run along the drawn ids. With p the distribution at a step, the
+surprisal −log p(id) of an honest draw has the mean H = −Σ p log p and the variance Σ p (log p)² − H². Summed over a cell's draws the
 excess (Σ surprisal − Σ H) / √(Σ variance) is near a standard normal deviate; an engine that
 takes the largest, draws evenly, or draws at another temperature is far from it.
 """
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from conformance.records import Relation
 
-TITLE = "drawn tokens are as likely as draws of the truth"
+TITLE = "drawn tokens are as likely as draws of their logits"
 #: How many standard deviations the pooled surprisal may lie from its mean.
 _DEVIATIONS = 6.0
 
@@ -34,8 +35,8 @@ class Draws:
 
 
 def likelihood(drawn: Sequence[tuple[Tensor, int]], draws: Draws) -> Relation | None:
-    """Whether drawn ids, each with the truth's logits [vocabulary] of its step, are as likely
-    as draws; None without any.
+    """Whether drawn ids, each with the logits [vocabulary] of its step, are as likely as draws;
+    None without any.
     """
     if not drawn:
         return None
@@ -55,10 +56,13 @@ def likelihood(drawn: Sequence[tuple[Tensor, int]], draws: Draws) -> Relation | 
 
 
 def distribution(logits: Tensor, draws: Draws) -> Tensor:
-    """float64 [vocabulary]: the probabilities that ids are drawn with."""
+    """float64 [vocabulary]: the probabilities that ids are drawn with. Of ids that are equally
+    likely all are kept where one is: which of them comes first is the engine's own.
+    """
     probabilities = torch.softmax(logits.double().flatten() / draws.temperature, dim=-1)
     if draws.top_p < 1:
-        ordered, order = probabilities.sort(descending=True)
+        ordered = probabilities.sort(descending=True).values
         before = ordered.cumsum(0) - ordered
-        probabilities = probabilities.index_fill(0, order[before > draws.top_p], 0.0)
+        least = ordered[before <= draws.top_p].min()
+        probabilities = probabilities.masked_fill(probabilities < least, 0.0)
     return probabilities / probabilities.sum()
