@@ -3,9 +3,10 @@
 They are held against the logits that the same step showed, which are held against the truth
 themselves: which ids a top-p keeps hangs on the last bit of the likeliest. Where a step showed
 none, against the truth's, which is run along the drawn ids. With p the distribution at a step, the
-surprisal −log p(id) of an honest draw has the mean H = −Σ p log p and the variance Σ p (log p)² − H². Summed over a cell's draws the
-excess (Σ surprisal − Σ H) / √(Σ variance) is near a standard normal deviate; an engine that
-takes the largest, draws evenly, or draws at another temperature is far from it.
+surprisal −log p(id) of an honest draw has the mean H = −Σ p log p and the variance
+Σ p (log p)² − H². Summed over a cell's draws the excess (Σ surprisal − Σ H) / √(Σ variance) is near
+a standard normal deviate; an engine that takes the largest, draws evenly, or draws at another
+temperature is far from it.
 """
 
 from __future__ import annotations
