@@ -22,11 +22,16 @@ pytestmark = pytest.mark.engine
 
 BROKEN = Path(__file__).parent / "broken_scenarios"
 STREAMS = Path(__file__).parent / "broken_streams"
-#: Imported by every interpreter at its start: the source tree is not there.
-BLOCKER = f"""
+#: Imported by every interpreter at its start: as if the package was not installed.
+BLOCKER = """
 import sys
-sys.meta_path = [one for one in sys.meta_path if "editable" not in repr(one).lower()]
-sys.path = [path for path in sys.path if path.rstrip("/") != {str(ROOT)!r}]
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "conformance":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
 """
 
 
