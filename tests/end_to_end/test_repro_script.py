@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +23,26 @@ pytestmark = pytest.mark.engine
 
 BROKEN = Path(__file__).parent / "broken_scenarios"
 STREAMS = Path(__file__).parent / "broken_streams"
-#: Imported by every interpreter at its start: as if the package was not installed.
-BLOCKER = """
+#: Imported by every interpreter at its start: as if the package was not installed. An editable
+#: install is a line in a .pth file, so the checkout is on the path of every interpreter, and its
+#: package data lie in a folder `conformance` beside the other packages. What a script brings along
+#: lies elsewhere.
+BLOCKER = f"""
 import sys
+from importlib.machinery import PathFinder
+
+CHECKOUT, PACKAGES = {str(ROOT)!r}, {sysconfig.get_paths()["purelib"]!r}
+sys.path[:] = [each for each in sys.path if each.rstrip("/") != CHECKOUT]
 
 class NotInstalled:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "conformance":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name != "conformance":
+            return None
+        brought = [each for each in sys.path if each.rstrip("/") not in (CHECKOUT, PACKAGES)]
+        spec = PathFinder.find_spec(name, brought)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        return spec
 
 sys.meta_path.insert(0, NotInstalled())
 """
