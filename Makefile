@@ -60,6 +60,7 @@ release-check: environment
 
 environment:
 	@scripts/environment.sh
+	@scripts/first_start.sh
 
 # New versions of everything that the environment pins.
 lock:
