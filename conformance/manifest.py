@@ -6,6 +6,7 @@ an entry holds only what differs from the block `defaults`.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, fields
@@ -14,10 +15,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from conformance import packaged
+from conformance import packaged, usable
 from conformance.engines import ENGINES
 from conformance.records import PARTS, Backend, Model, Part, Source, record
-from conformance.yaml_input import Location, Refusal, check, parse
+from conformance.yaml_input import Location, Refusal, check, line_of, parse
 
 #: A model's or backend's id is also the name of a folder.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -129,6 +130,11 @@ def load(path: Path) -> Manifest:
     return Manifest(models, backends, {**base.tiers, **document.tiers})
 
 
+def line(path: Path, model: str) -> int | None:
+    """The line on which a model stands, None for one that is built in."""
+    return line_of(parse(path, holds=""), ("models", model))
+
+
 def _built_in_defaults() -> _Defaults:
     tree = parse(packaged.path("models.yaml"), holds="")
     return check(_Document, tree, _keys).defaults
@@ -180,6 +186,7 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
         )
     if entry.layout:
         _check_layout(entry.layout, place)
+    _check_architecture(entry.architecture or name, place)
     if entry.tiny is None:
         if entry.seed is not None:
             raise Refusal((*place, "seed"), "only a tiny model has a seed", "remove it")
@@ -190,6 +197,8 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
     else:
         merged = {**defaults.tiny, **entry.tiny}
         config = {key: value for key, value in merged.items() if value is not None}
+        if mistake := usable.tiny(config):
+            raise Refusal((*place, "tiny", mistake.key), mistake.message, mistake.remedy)
         seed = defaults.seed if entry.seed is None else entry.seed
         sources = (Source("tiny", config=config, seed=seed),)
     tiers = _tiers(entry.tiers)
@@ -225,7 +234,10 @@ def _source(entry: _SourceEntry, place: Location, folder: Path) -> Source:
         return Source("wheel", package=entry.wheel, file=entry.file, sha256=entry.sha256)
     if kind == "hub":
         return Source("hub", repo=entry.hub, revision=entry.revision)
-    return Source("path", file=str((folder / Path(entry.path).expanduser()).resolve()))
+    try:
+        return Source("path", file=str((folder / Path(entry.path).expanduser()).resolve()))
+    except (OSError, RuntimeError, ValueError) as error:  # no such user's home, links in a circle
+        raise Refusal((*place, "path"), f"{entry.path!r}: {error}", "name a folder") from None
 
 
 def _backend(name: str, entry: _BackendEntry) -> Backend:
@@ -264,6 +276,17 @@ def _check_id(name: str, place: Location) -> None:
     if not _ID.fullmatch(name):
         raise Refusal(
             place, f"{name!r} cannot be an id", "letters, digits, '.', '_' and '-', not first"
+        )
+
+
+def _check_architecture(name: str, place: Location) -> None:
+    known = usable.architectures()
+    if known and name not in known:
+        near = difflib.get_close_matches(name, sorted(known), 3)
+        raise Refusal(
+            (*place, "architecture"),
+            f"transformers knows no architecture {name!r}",
+            f"did you mean {' or '.join(near)}?" if near else "write its `model_type`",
         )
 
 

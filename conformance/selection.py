@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from conformance import manifest as manifests
-from conformance import plan, project
+from conformance import plan, project, usable
 from conformance.errors import ConformanceError
 from conformance.records import Cell, Column, Model
 from conformance.scenario import Places, Scenario, discover
@@ -78,6 +78,7 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
     models = plan.choose(known.models, choice.model, "model")
     if not choice.model:
         models = plan.in_tier(models, choice.tier)
+    _check_sources(models, choice.manifest)
     columns = _columns(known, choice, build)
     tier = known.tiers.get(choice.tier, manifests.Tier())
     scenarios = (
@@ -90,12 +91,27 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
     return Selected(models, columns, plan.narrowed(cells, models, columns, narrow))
 
 
+def _check_sources(models: Sequence[Model], path: Path) -> None:
+    """Raises ConformanceError for a model that local folders alone could give, and none does."""
+    for model in models:
+        folders = [Path(source.file) for source in model.sources if source.kind == "path"]
+        reasons = [usable.folder(folder, model.architecture) for folder in folders]
+        if len(folders) == len(model.sources) and all(reasons):
+            raise ConformanceError(
+                f"no source of model {model.id!r} works:\n  " + "\n  ".join(reasons),
+                path=path,
+                line=manifests.line(path, model.id),
+                remedy="mend one of them, or name other `sources`",
+            )
+
+
 def _ids(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").split()
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        words = getattr(error, "strerror", None) or error
         raise ConformanceError(
-            f"cannot be read: {error.strerror}", path=path, remedy="conformance list > FILE"
+            f"cannot be read: {words}", path=path, remedy="conformance list > FILE"
         ) from error
 
 

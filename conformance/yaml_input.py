@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +23,12 @@ from conformance.records import adapter
 T = TypeVar("T")
 
 Location = tuple[str | int, ...]
+
+#: What a person writes is far below these; a file that is made to be large, deep or to grow where
+#: its aliases are followed is refused before it costs time or memory.
+MOST_BYTES = 1 << 20
+_MOST_VALUES = 100_000
+_DEEPEST = 50
 
 
 class Refusal(Exception):
@@ -41,12 +49,9 @@ def parse(path: Path, *, holds: str) -> CommentedMap:
 
     Raises ConformanceError for a file that cannot be read, is no YAML or holds no mapping.
     """
+    text = _text(path)
     try:
-        tree = YAML(typ="rt").load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConformanceError(
-            f"cannot be read: {error.strerror}", path=path, remedy="name a file that exists"
-        ) from error
+        tree = YAML(typ="rt").load(text)
     except DuplicateKeyError as error:
         key = re.search(r'"(.*?)"', error.problem or "")
         raise ConformanceError(
@@ -57,14 +62,96 @@ def parse(path: Path, *, holds: str) -> CommentedMap:
         ) from error
     except MarkedYAMLError as error:
         raise ConformanceError(
-            f"is not YAML: {error.problem}",
+            f"is not YAML: {error.problem or error.context}",
             path=path,
             line=error.problem_mark.line + 1 if error.problem_mark else None,
             remedy="mend the syntax there or in the line before",
         ) from error
+    except Exception as error:  # RecursionError, and what ruamel.yaml raises without a place
+        words = "it is nested too deeply" if isinstance(error, RecursionError) else _first(error)
+        raise ConformanceError(
+            f"is not YAML: {words}", path=path, remedy="mend what stands there"
+        ) from error
     if not isinstance(tree, CommentedMap):
         raise ConformanceError("holds no mapping", path=path, remedy=holds)
+    try:
+        _plain(tree)
+    except Refusal as refusal:
+        raise refusal.at(path, tree) from None
     return tree
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        raise ConformanceError(
+            f"cannot be read: {getattr(error, 'strerror', None) or error}",
+            path=path,
+            remedy="name a file that exists",
+        ) from error
+    if len(data) > MOST_BYTES:
+        raise ConformanceError(
+            f"has more than {MOST_BYTES >> 20} MiB", path=path, remedy="name a file that is smaller"
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConformanceError(
+            f"is no text in UTF-8: byte {data[error.start]:#04x} at {error.start}",
+            path=path,
+            line=data.count(b"\n", 0, error.start) + 1,
+            remedy="write it as plain text",
+        ) from error
+
+
+def _first(error: Exception) -> str:
+    """The first line of an error's words."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _plain(tree: Any) -> None:
+    """Raises Refusal for what JSON has no word for, and for a tree that is too large or has no end,
+    as aliases can make it.
+    """
+    waiting: list[tuple[Location, Any]] = [((), tree)]
+    values = 0
+    while waiting:
+        location, value = waiting.pop()
+        values += 1
+        if values > _MOST_VALUES or len(location) > _DEEPEST:
+            raise Refusal(
+                location,
+                f"holds more than {_MOST_VALUES} values, or more than {_DEEPEST} in each other",
+                "write less, and no alias to what it stands in",
+            )
+        if isinstance(value, Mapping):
+            for key in value:
+                if not isinstance(key, str | int | float | bool | None) or _odd(key):
+                    raise Refusal(location, f"{key!r} cannot be a key", "write a word")
+            waiting += [((*location, key), part) for key, part in value.items()]
+        elif isinstance(value, list):
+            waiting += [((*location, index), part) for index, part in enumerate(value)]
+        elif not isinstance(value, str | int | float | bool | date | None) or _odd(value):
+            raise Refusal(location, _shown(value), "correct the value")
+
+
+def _odd(value: object) -> bool:
+    """Whether a value cannot be written again: half a character, no number, or one with more
+    digits than any figure has.
+    """
+    if isinstance(value, str):
+        return any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in value)
+    if isinstance(value, int):
+        return abs(value) >= 1 << 63
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int):
+        return "a number has more digits than any figure here"
+    return f"{str(value)[:40]!r} is no value that can stand here"
 
 
 def line_of(tree: Any, location: Location) -> int | None:
@@ -93,7 +180,7 @@ def check(kind: type[T], tree: CommentedMap, keys: Callable[[Location], Sequence
         first = max(
             error.errors(), key=lambda found: (found["type"] != "missing", len(found["loc"]))
         )
-        location: Location = first["loc"]
+        location: Location = first["loc"] or ("",)
         where, key = ".".join(map(str, location[:-1])), location[-1]
         if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             known = keys(location[:-1])

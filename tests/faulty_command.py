@@ -69,6 +69,7 @@ def workplace(folder: Path, *columns: str, options: Mapping[str, Any] | None = N
     """`columns` are names in `tests.faulty`, `options` those of its engines."""
     weights = folder / "weights"
     weights.mkdir(parents=True)
+    (weights / "config.json").write_text('{"model_type": "llama"}')
     backends = {
         name: {
             "engine": f"tests.faulty:{name}",

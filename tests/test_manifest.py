@@ -167,7 +167,13 @@ def test_the_line_is_the_files_own(tmp_path_factory, above):
 
 
 names = st.text("abcdefgh_", min_size=1, max_size=6)
-values = st.none() | st.integers() | st.booleans() | st.floats(allow_nan=False) | names
+values = (
+    st.none()
+    | st.integers(-(2**63) + 1, 2**63 - 1)
+    | st.booleans()
+    | st.floats(allow_nan=False)
+    | names
+)
 configs = st.dictionaries(names, values | st.lists(st.integers(0, 9)), max_size=6)
 
 
@@ -176,7 +182,7 @@ def test_null_takes_a_default_away_and_all_else_is_laid_over_it(tmp_path_factory
     path = tmp_path_factory.mktemp("manifest") / "models.yaml"
     document = {
         "defaults": {"tiny": defaults},
-        "models": {"m": {"tiny": entry}},
+        "models": {"m": {"architecture": "llama", "tiny": entry}},
         "backends": {"b": {"engine": "hf"}},
     }
     YAML(typ="safe").dump(document, path)

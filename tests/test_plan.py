@@ -54,7 +54,18 @@ def test_an_expression_is_what_its_operators_say(left, right, text):
     assert plan.matcher(f"({left} or {right})")(text) == (a or b)
 
 
-@pytest.mark.parametrize("expression", ["and", "steering and", "(steering", "not", "a b"])
+@pytest.mark.parametrize(
+    "expression",
+    [" or ".join(["a"] * 20_000), "(" * 9_000 + "a" + ")" * 9_000, "not " * 9_000 + "a"],
+    ids=["long", "deep", "denied"],
+)
+def test_the_length_and_depth_of_an_expression_cost_nothing(expression):
+    assert plan.matcher(expression)("abc")
+
+
+@pytest.mark.parametrize(
+    "expression", ["and", "steering and", "(steering", "not", "a b", "()", "a)", "a (b)", "a or (b"]
+)
 def test_an_expression_that_cannot_be_read_is_refused(expression):
     with pytest.raises(ConformanceError, match="cannot read the expression"):
         plan.matcher(expression)

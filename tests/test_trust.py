@@ -17,7 +17,7 @@ from conformance.records import Backend, Cell, Column, Model, Thresholds
 from conformance.store import RunPlan
 
 MANIFEST = {
-    "models": {"m": {"tiny": {}}},
+    "models": {"m": {"architecture": "llama", "tiny": {}}},
     "backends": {
         "hf": {"engine": "hf"},
         "own": {"engine": "my.engine:open_engine", "options": {"enforce_eager": True}},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import signal
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -91,6 +93,14 @@ env_app.command("remove")(environments.remove_environments)
 
 def main() -> None:
     """Run a verb. The one place that turns errors into words and exit codes."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # As by Ctrl-C, from the start on; what nohup has ignored stays ignored.
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        # `×` and `→` are not worth an end where the locale has no letters for them.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="conformance")
     except ConformanceError as error:

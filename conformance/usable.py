@@ -1,0 +1,146 @@
+"""Can a model be made from what models.yaml says? Looked at before anything is started, and without
+transformers: what only it knows, a worker says while it builds the checkpoint.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+#: What counts something in a config, by transformers' names, those of older families among them.
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
+_WIDTH = ("hidden_size", "d_model", "n_embd", "dim")
+_COUNTS = frozenset(
+    {
+        *_LAYERS,
+        *_WIDTH,
+        "head_dim",
+        "intermediate_size",
+        "max_position_embeddings",
+        "n_head",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "vocab_size",
+    }
+)
+
+#: A tiny model is drawn at random in memory: one with more weights is not tiny.
+_MOST_WEIGHTS = 10**9
+
+#: A layer counts as so many weights at least: many small ones take as long to make.
+_A_LAYER = 10**5
+
+#: A header of safetensors may be as long as that; the library refuses longer ones.
+_LONGEST_HEADER = 100_000_000
+
+_TYPE = re.compile(r'"([\w.-]+)"[,:]\s*"\w+Config"')
+
+
+class Mistake(NamedTuple):
+    """Under which key, what is wrong, and what mends it."""
+
+    key: str
+    message: str
+    remedy: str
+
+
+@cache
+def architectures() -> frozenset[str]:
+    """The model types that the installed transformers knows, read from its files and not imported;
+    empty where it is not installed, or keeps them elsewhere.
+    """
+    found = importlib.util.find_spec("transformers")
+    folder = Path(found.origin).parent / "models" / "auto" if found and found.origin else Path()
+    names: set[str] = set()
+    for name in ("auto_mappings.py", "configuration_auto.py"):
+        file = folder / name
+        if file.is_file():
+            names.update(_TYPE.findall(file.read_text(encoding="utf-8", errors="replace")))
+    return frozenset(names)
+
+
+def tiny(config: Mapping[str, Any]) -> Mistake | None:
+    """What is wrong with the sizes of a tiny model's config."""
+    for key in sorted(_COUNTS & config.keys()):
+        value = config[key]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            return Mistake(key, f"{key} is {value!r}", "write a whole number of at least 1")
+    layers, width = _value(config, _LAYERS), _value(config, _WIDTH)
+    words = config.get("vocab_size", 1)
+    inner = config.get("intermediate_size", width)
+    weights = layers * max(width * (2 * width + 2 * inner), _A_LAYER) + words * width
+    if weights > _MOST_WEIGHTS:
+        largest = max(_COUNTS & config.keys(), key=lambda key: (config[key], key))
+        return Mistake(
+            largest,
+            f"a model of {layers} layers of width {width} with {words} tokens has about "
+            f"{weights:.0e} weights, which is not tiny",
+            f"keep it below {_MOST_WEIGHTS:.0e}, or name `sources` that hold its weights",
+        )
+    return None
+
+
+def _value(config: Mapping[str, Any], keys: Iterable[str]) -> int:
+    return next((int(config[key]) for key in keys if key in config), 1)
+
+
+def folder(path: Path, architecture: str) -> str:
+    """Why no model of this architecture can be loaded from a folder, "" for no reason seen: a
+    damaged config.json or safetensors file is named.
+    """
+    if not path.is_dir():
+        return f"{path} is no folder"
+    if why := _config(path / "config.json", architecture):
+        return why
+    reasons = ((file, safetensors(file)) for file in sorted(path.glob("*.safetensors")))
+    return next((f"{file} is damaged: {why}" for file, why in reasons if why), "")
+
+
+def _config(file: Path, architecture: str) -> str:
+    try:
+        config = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return f"{file.parent} holds no {file.name}"
+    except (OSError, ValueError, RecursionError) as error:
+        return f"{file} cannot be read: {error}"
+    said = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(said, str):
+        return f"{file} has no model_type"
+    return "" if said == architecture else f"{file} is of a {said!r}, not of a {architecture!r}"
+
+
+def safetensors(file: Path) -> str:
+    """What is wrong with the header of a file of tensors, "" for nothing."""
+    try:
+        with file.open("rb") as opened:
+            size = file.stat().st_size
+            length = int.from_bytes(opened.read(8), "little")
+            if not 2 <= length <= min(_LONGEST_HEADER, size - 8):
+                return f"its header would have {length} bytes, the file has {size}"
+            header = json.loads(opened.read(length))
+    except OSError as error:
+        return str(error.strerror)
+    except (ValueError, RecursionError):
+        return "its header is no JSON"
+    return _places(header, size - 8 - length)
+
+
+def _places(header: Any, size: int) -> str:
+    """Whether the tensors lie within the `size` bytes that follow the header."""
+    if not isinstance(header, dict):
+        return "its header is no mapping"
+    end = 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        match entry:
+            case {"data_offsets": [int(begin), int(after)]} if 0 <= begin <= after:
+                end = max(end, after)
+            case _:
+                return f"{name!r} has no place in it"
+    return "" if end == size else f"its tensors should have {end} bytes and have {size}"

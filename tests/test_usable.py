@@ -1,0 +1,170 @@
+"""What models.yaml says and no model can be made from is refused before anything is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conformance import manifest, usable
+from conformance.errors import ConformanceError, ExitCode
+from conformance.selection import Choice, select
+
+BACKENDS = "backends:\n  hf: {engine: hf}\n"
+
+
+def load(folder: Path, models: str | bytes) -> manifest.Manifest:
+    path = folder / "models.yaml"
+    text = models if isinstance(models, bytes) else (models + BACKENDS).encode()
+    path.write_bytes(text)
+    return manifest.load(path)
+
+
+def tiny(**keys: object) -> str:
+    return f"models:\n  llama:\n    tiny: {json.dumps(keys)}\n"
+
+
+#: Ten aliases of ten aliases of …: 10⁸ values in twelve lines.
+BOMB = "models:\n  a: &a [x]\n" + "".join(
+    f"  {after}: &{after} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, after in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("models", "words", "line"),
+    [
+        (b"models:\n\xff\xfe\x00", "is no text in UTF-8", 2),
+        (b"# " + b"x" * (1 << 20), "more than 1 MiB", None),
+        ("models: " + "[" * 3000 + "\n", "nested too deeply", None),
+        ("models: " + "[" * 60 + "]" * 60 + "\n", "more than 50 in each other", 1),
+        (BOMB, "more than 100000 values", 2),
+        ("models: &a\n  x: *a\n", "models.x", 2),
+        ("models:\n  ? [a]\n  : {}\n", "cannot be a key", 1),
+        ('models:\n  llama: {architecture: "\\ud800"}\n', "is no value", 2),
+        (f"models:\n  llama: {{tiny: {{vocab_size: {'9' * 30}}}}}\n", "more digits", 2),
+        (f"models:\n  llama: {{tiny: {{vocab_size: {'9' * 6000}}}}}\n", "is not YAML", None),
+        ("models:\n  llama: {tiny: {rms_norm_eps: .nan}}\n", "'nan' is no value", 2),
+        ('models:\n  llama: {sources: [{path: "a\\0b"}]}\n', "is no value", 2),
+        ("models:\n  llama: {sources: [{path: ~nobody-of-this-name/x}]}\n", "home", 2),
+        (tiny(num_hidden_layers=10**8), "is not tiny", 3),
+        (tiny(hidden_size=10**6), "is not tiny", 3),
+        (tiny(num_hidden_layers=-4), "num_hidden_layers is -4", 3),
+        (tiny(num_hidden_layers="four"), "num_hidden_layers is 'four'", 3),
+        (tiny(num_hidden_layers=True), "num_hidden_layers is True", 3),
+        (tiny(n_layer=0), "n_layer is 0", 3),
+        ("models:\n  x:\n    architecture: lama\n    tiny: {}\n", "no architecture 'lama'", 3),
+        ("models:\n  lama:\n    tiny: {}\n", "no architecture 'lama'", 2),
+    ],
+)
+def test_a_bad_manifest_is_refused_with_its_line(
+    models: str | bytes, words: str, line: int | None, tmp_path: Path
+) -> None:
+    with pytest.raises(ConformanceError, match=words) as caught:
+        load(tmp_path, models)
+    error = caught.value
+    assert (error.code, error.path, error.line) == (
+        ExitCode.BAD_INPUT,
+        tmp_path / "models.yaml",
+        line,
+    )
+    assert error.remedy
+
+
+def test_the_nearest_architecture_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConformanceError) as caught:
+        load(tmp_path, "models:\n  lama: {tiny: {}}\n")
+    assert "llama" in caught.value.remedy
+    assert {"llama", "gpt2", "gpt-sw3", "gemma3_text"} <= usable.architectures()
+
+
+def weights(folder: Path, **tensors: bytes) -> Path:
+    """A file of tensors as safetensors are written."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, held in tensors.items():
+        places = [len(data), len(data) + len(held)]
+        header[name] = {"dtype": "U8", "shape": [len(held)], "data_offsets": places}
+        data += held
+    text = json.dumps(header).encode()
+    path = folder / "model.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder that looks as a model's does."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    weights(folder, a=b"12345", b=b"67")
+    return folder
+
+
+def refused(folder: Path) -> ConformanceError:
+    models = "models:\n  other: {architecture: llama, tiny: {}}\n  mine:\n"
+    load(folder, models + "    architecture: llama\n    sources: [{path: weights}]\n")
+    with pytest.raises(ConformanceError) as caught:
+        select(Choice(model=["mine"], manifest=folder / "models.yaml"))
+    return caught.value
+
+
+def test_a_whole_folder_is_taken(model: Path) -> None:
+    assert usable.folder(model, "llama") == ""
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def _noise(file: Path) -> None:
+    file.write_bytes(b"\xff" * 100)
+
+
+def _no_json(file: Path) -> None:
+    file.write_bytes((9).to_bytes(8, "little") + b"{" * 9)
+
+
+def _no_mapping(file: Path) -> None:
+    file.write_bytes((2).to_bytes(8, "little") + b"[]")
+
+
+def _backwards(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"[0, 5]", b"[5, 0]"))
+
+
+@pytest.mark.parametrize("damage", [_cut, _noise, _no_json, _no_mapping, _backwards])
+def test_a_damaged_file_of_weights_is_named(model: Path, damage: object) -> None:
+    assert callable(damage)
+    damage(model / "model.safetensors")
+    error = refused(model.parent)
+    assert f"{model / 'model.safetensors'} is damaged" in error.message
+    assert (error.path, error.line) == (model.parent / "models.yaml", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "holds no config.json"),
+        ("{", "cannot be read"),
+        ("[" * 200_000, "cannot be read"),
+        ("[]", "has no model_type"),
+        ('{"model_type": 3}', "has no model_type"),
+        ('{"model_type": "gpt2"}', "is of a 'gpt2', not of a 'llama'"),
+    ],
+)
+def test_a_folder_without_a_config_is_refused(model: Path, text: str | None, words: str) -> None:
+    file = model / "config.json"
+    file.unlink() if text is None else file.write_text(text)
+    assert words in refused(model.parent).message
+
+
+def test_another_source_may_work_where_a_folder_does_not(model: Path) -> None:
+    (model / "config.json").unlink()
+    folder = model.parent
+    sources = "[{path: weights}, {hub: a/b, revision: c}]"
+    load(folder, f"models:\n  mine: {{architecture: llama, sources: {sources}}}\n")
+    with pytest.raises(ConformanceError, match="there is no backend"):
+        select(Choice(model=["mine"], backend=["none"], manifest=folder / "models.yaml"))
