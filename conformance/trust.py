@@ -1,8 +1,8 @@
-"""What a run's plan would have executed that neither this installation nor the user names.
+"""What a run's files would have executed that neither this installation nor the user names.
 
-A run folder is data: it may come from a colleague, a build server or an archive. Yet its plan
-names scenario files to import, interpreters to start and engine modules to load. They are taken
-from a plan only where they are what the installation has or the command line names; anything else
+A run folder is data: it may come from a colleague, a build server or an archive. Yet it names
+scenario files to import, interpreters to start, engine modules to load and weights. They are taken
+from it only where they are what the installation has or the command line names; anything else
 is listed, and needs the user's word.
 """
 
@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from conformance import manifest as manifests
 from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Column
+from conformance.manifest import Manifest
+from conformance.records import Backend, Column, Model
 from conformance.scenario import Places, folders_of
 from conformance.store import RunPlan
 
-_REMEDY = (
-    "name --scenarios and --models as the run did, or, if you know where it is from, add --trust"
-)
+_REMEDY = "name {} as the run did, or, if you know where it is from, add --trust"
 
 
 def check(plan: RunPlan, path: Path, *, scenarios: Places, manifest: Path, cache: Path) -> None:
@@ -31,16 +30,30 @@ def check(plan: RunPlan, path: Path, *, scenarios: Places, manifest: Path, cache
     `scenarios` and `manifest` are what the command line names, `cache` holds the environments
     that were built here.
     """
-    known = _backends(manifest)
-    strange = [*_scenarios(plan, scenarios)]
-    for column in plan.columns:
-        strange += _column(column, known, cache)
-    if strange:
-        lines = "".join(f"\n  {line}" for line in dict.fromkeys(strange))
+    known = _manifest(manifest)
+    strange = [*_scenarios(plan, scenarios), *_columns(plan.columns, known, cache)]
+    what = "the plan of this run has code executed that"
+    _refuse(strange, what, path, named="--scenarios and --models")
+
+
+def check_script(
+    model: Model, columns: Sequence[Column], path: Path, *, manifest: Path, cache: Path
+) -> None:
+    """The same of a script of one cell, which runs this model on these columns and holds its
+    scenario: weights that `manifest` does not name count too.
+    """
+    known = _manifest(manifest)
+    strange = [*_weights(model, known), *_columns(columns, known, cache)]
+    _refuse(strange, "a script of this cell would start or load what", path, named="--models")
+
+
+def _refuse(strange: Iterable[str], what: str, path: Path, *, named: str) -> None:
+    lines = "".join(f"\n  {line}" for line in dict.fromkeys(strange))
+    if lines:
         raise ConformanceError(
-            f"the plan of this run has code executed that is not this installation's:{lines}",
+            f"{what} is not this installation's:{lines}",
             path=path,
-            remedy=_REMEDY,
+            remedy=_REMEDY.format(named),
         )
 
 
@@ -50,9 +63,19 @@ def _scenarios(plan: RunPlan, named: Places) -> Iterator[str]:
             yield f"scenarios imported from {str(folder)!r}"
 
 
-def _column(column: Column, known: dict[str, Backend], cache: Path) -> Iterator[str]:
+def _weights(model: Model, known: Manifest) -> Iterator[str]:
+    if all(own.id != model.id or own.sources != model.sources for own in known.models):
+        yield f"model {model.id!r}: weights of another source"
+
+
+def _columns(columns: Iterable[Column], known: Manifest, cache: Path) -> Iterator[str]:
+    own = {backend.id: backend for backend in known.backends}
+    for column in columns:
+        yield from _column(column, own.get(column.backend.id), cache)
+
+
+def _column(column: Column, own: Backend | None, cache: Path) -> Iterator[str]:
     backend = column.backend
-    own = known.get(backend.id)
     if backend.engine not in ENGINES and (own is None or own.engine != backend.engine):
         yield f"column {column.id!r}: the engine {backend.engine!r}"
     if backend.environment and (own is None or own.environment != backend.environment):
@@ -70,7 +93,5 @@ def _built_here(python: str, cache: Path) -> bool:
     return place == Path(sys.executable) or (cache / "environments").absolute() in place.parents
 
 
-def _backends(manifest: Path) -> dict[str, Backend]:
-    if not manifest.exists():
-        return {}
-    return {backend.id: backend for backend in manifests.load(manifest).backends}
+def _manifest(path: Path) -> Manifest:
+    return manifests.load(path) if path.exists() else Manifest((), ())

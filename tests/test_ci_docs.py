@@ -36,20 +36,29 @@ def test_the_workflow_is_yaml_and_keeps_what_the_gate_writes():
     assert any("gate/" in step.get("with", {}).get("path", "") for step in steps)
 
 
-COMMANDS = [
-    line.split("#")[0].strip()
-    for text in blocks("sh")
-    for line in text.splitlines()
-    if line.startswith("conformance ")
-]
+#: Wherever they stand: in a shell's lines, in the steps of a workflow.
+COMMANDS = sorted(
+    {
+        found[1].strip()
+        for language in ("sh", "yaml")
+        for text in blocks(language)
+        for line in text.splitlines()
+        if (found := re.match(r"(?:\s*- (?:run: )?)?(?:\.venv/bin/)?(conformance [^#]+)", line))
+    }
+)
+
+
+def test_the_commands_of_workflows_are_among_them():
+    assert {"conformance gate --to gate", "conformance validate"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_every_command_of_the_page_is_one(line):
-    root = typer.main.get_command(app)
-    _, verb, *arguments = shlex.split(line)
-    command = root.commands[verb]
-    command.make_context(verb, arguments)
+    command = typer.main.get_command(app)
+    words = shlex.split(line)[1:]
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    command.make_context("conformance", words)
 
 
 def test_every_exit_code_is_told():

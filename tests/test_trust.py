@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from conformance import manifest as manifests
 from conformance import trust
 from conformance.cli import app
 from conformance.errors import ConformanceError
@@ -54,6 +55,19 @@ def check(here: Path, found: RunPlan) -> None:
         manifest=here / "models.yaml",
         cache=here / "cache",
     )
+
+
+def test_a_script_starts_nothing_that_a_run_has_besides(here: Path) -> None:
+    """The same list as for a plan, of the column and its one-stage twin, and the weights."""
+    hf, foreign = Column(Backend("hf", "hf")), Column(Backend("hf", "hf"), python="/tmp/python")
+    where = {"path": here / "run", "manifest": here / "models.yaml", "cache": here / "cache"}
+    known = manifests.load(here / "models.yaml").models[0]
+    trust.check_script(known, (hf,), **where)
+    with pytest.raises(ConformanceError, match="'m': weights of another source") as caught:
+        trust.check_script(replace(known, sources=()), (hf,), **where)
+    assert "--models" in caught.value.remedy and "--trust" in caught.value.remedy
+    with pytest.raises(ConformanceError, match="the interpreter '/tmp/python'"):
+        trust.check_script(known, (hf, foreign), **where)
 
 
 OWN = Backend("own", "my.engine:open_engine", options={"enforce_eager": True})

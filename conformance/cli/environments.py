@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +14,7 @@ from conformance.errors import ExitCode
 from conformance.selection import declared
 
 if TYPE_CHECKING:
-    from conformance.environments import Environment, Spec, Untestable
+    from conformance.environments import Environment, Kept, Spec, Untestable
 
 
 def had(spec: Spec) -> Environment | Untestable:
@@ -41,21 +43,35 @@ def had(spec: Spec) -> Environment | Untestable:
 def list_environments() -> None:
     """List the environments that are there: what they hold, and what removing them frees.
 
-    `own` is disk space of its own; the rest are links to uv's cache.
+    An environment's own disk space is freed; the rest are links to uv's cache.
     """
-    from rich.table import Table
-
     from conformance.checkpoints import cache_folder
     from conformance.environments import kept
 
     found = kept(cache_folder())
-    table = Table("environment", "made from", "built", "own MiB", "all MiB", box=None)
-    for one in found:
-        made = one.environment
-        words = _made_from(made) if made else "not finished, never used"
-        when = made.built if made else ""
-        table.add_row(one.id, words, when, f"{one.own_mib:.0f}", f"{one.mib:.0f}")
-    out.print(table if found else "there are none")
+    lines = (line for one in found for line in _listed(one, out.width))
+    for line in lines if found else ("there are none",):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _listed(one: Kept, width: int) -> Iterator[str]:
+    """An environment, its size and when it was built, and below that what it was made from; no
+    path is broken.
+    """
+    made = one.environment
+    built = "not finished, never used"
+    if made:
+        built = f"built {made.built[:16].replace('T', ' ')} UTC"
+    yield f"{one.id}  {built}; {one.own_mib:.0f} MiB of its own, {one.mib:.0f} MiB in all"
+    for line in _made_from(made).splitlines() if made else ():
+        yield from textwrap.wrap(
+            line,
+            width,
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
 
 def _made_from(made: Environment) -> str:

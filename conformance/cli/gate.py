@@ -83,8 +83,6 @@ def gate(
     gates.write(decision, to or folder.path / "gate", step_summary=step_summary)
     if step_summary:
         typer.echo(gates.headline(decision))
-    elif out.is_terminal:
-        render.terminal.document(gates.document(decision), out)
     else:
-        typer.echo(render.markdown.document(gates.document(decision)))
+        render.terminal.document(gates.document(decision), out)
     raise typer.Exit(decision.exit_code)

@@ -63,11 +63,11 @@ def repro(
     result = script.shareable(terminal.find(results, cell))
     scenario = _scenario(results, result, scenarios)
     model, column = _of(folder.plan(), result)
+    known = script.recorded(results, result, model, column)
     if not trust:
-        _known_here(model, column, manifest)
+        selecting.check_script(known, folder.path, manifest)
     output.mkdir(parents=True, exist_ok=True)
     path = output / script.script_name(result)
-    known = script.recorded(results, result, model, column)
     text = script.text(result, known, scenario, file=path.name, standalone=standalone)
     path.write_text(text, encoding="utf-8")
     typer.echo(path)
@@ -122,28 +122,3 @@ def _of(plan: RunPlan, cell: CellResult) -> tuple[Model, Column]:
             remedy="its plan.json and results.json are of two runs: judge it again",
         )
     return model, column
-
-
-def _known_here(model: Model, column: Column, manifest: Path) -> None:
-    """What the script starts is of this installation: models.yaml says the same of the model's
-    weights and of the engine's options, and the interpreter was made here.
-    """
-    from conformance import manifest as manifests
-    from conformance.checkpoints import cache_folder
-    from conformance.environments import is_kept
-
-    whole = manifests.load(manifest)
-    sources = {entry.id: entry.sources for entry in whole.models}
-    backends = {backend.id: backend for backend in whole.backends}
-    other = []
-    if sources.get(model.id) != model.sources:
-        other.append(f"other weights for {model.id!r}")
-    if backends.get(column.backend.id) != column.backend:
-        other.append(f"another engine or other options for {column.backend.id!r}")
-    if column.python and not is_kept(Path(column.python), cache_folder()):
-        other.append(f"the interpreter {column.python!r}, which was not made here")
-    if other:
-        raise ConformanceError(
-            f"the run names what {manifest} does not: {'; '.join(other)}",
-            remedy="add --trust, if you know where the run is from",
-        )

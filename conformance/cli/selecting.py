@@ -16,6 +16,7 @@ from conformance.selection import Selected, expected, select
 if TYPE_CHECKING:
     from conformance.expectations import Known
     from conformance.records import Results
+    from conformance.repro.rerun import Recorded
     from conformance.scenario import Places
     from conformance.store import RunFolder, RunPlan
 
@@ -98,6 +99,18 @@ def check_trust(plan: RunPlan, path: Path, choice: Choice) -> None:
 
     trust.check(
         plan, path, scenarios=choice.scenarios, manifest=choice.manifest, cache=cache_folder()
+    )
+
+
+def check_script(recorded: Recorded, path: Path, manifest: Path) -> None:
+    """Raises ConformanceError where a script of this cell would start, or load, what neither the
+    installation nor `manifest` names.
+    """
+    from conformance import trust
+    from conformance.checkpoints import cache_folder
+
+    trust.check_script(
+        recorded.model, recorded.columns, path, manifest=manifest, cache=cache_folder()
     )
 
 

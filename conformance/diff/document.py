@@ -37,19 +37,22 @@ def document(diff: Diff) -> Document:
     )
     return Document(
         headline=Text(headline(diff)),
-        about=f"wall time {a:.0f} s → {b:.0f} s, peak memory {mine:.0f} MiB → {theirs:.0f} MiB",
+        about=(
+            f"{diff.a} → {diff.b}: wall time {a:.0f} s → {b:.0f} s, "
+            f"peak memory {mine:.0f} MiB → {theirs:.0f} MiB"
+        ),
         notes=diff.notes,
         blocks=(*tables, *fact_tables(diff), *only),
     )
 
 
 def headline(diff: Diff) -> str:
-    """`3 new failures, 1 fixed in 84 common cells`."""
+    """`3 × new failure, 1 × fixed, in 84 common cells; 2 only in the first run`."""
     changed = len({(change.model, change.backend) for change in diff.layouts})
     moved = f", {changed} columns with another layout or engine" if changed else ""
-    gone = f"; {len(diff.only_a)} cells only in {diff.a}" if diff.only_a else ""
-    new = f"; {len(diff.only_b)} only in {diff.b}" if diff.only_b else ""
-    return f"{diff.a} → {diff.b}: {counted(diff)}{moved}, in {diff.common} common cells{gone}{new}"
+    gone = f"; {len(diff.only_a)} only in the first run" if diff.only_a else ""
+    new = f"; {len(diff.only_b)} only in the second" if diff.only_b else ""
+    return f"{counted(diff)}{moved}, in {diff.common} common cells{gone}{new}"
 
 
 def counted(diff: Diff) -> str:

@@ -20,7 +20,7 @@ from conformance.environments.columns import (
     short,
 )
 from conformance.environments.declared import load
-from conformance.environments.kept import Kept, is_kept, kept, kept_one, remove
+from conformance.environments.kept import Kept, kept, kept_one, remove
 from conformance.environments.made import Environment, Untestable
 from conformance.environments.resolving import Moved, Resolution, resolve, vllm_package
 from conformance.environments.sources import importable
@@ -37,7 +37,6 @@ __all__ = [
     "build",
     "command_of",
     "importable",
-    "is_kept",
     "kept",
     "kept_one",
     "load",

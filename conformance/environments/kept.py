@@ -39,13 +39,6 @@ def _folders(cache: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def is_kept(python: Path, cache: Path) -> bool:
-    """Whether this interpreter is that of an environment in the cache."""
-    folder = python.parent.parent
-    found = read(folder) if folder.parent == cache / "environments" else None
-    return found is not None and found.python == python
-
-
 def kept_one(environment: Environment) -> Kept:
     """What one environment takes."""
     return Kept(environment.id, environment, *_sizes(environment.python.parent.parent))

@@ -28,6 +28,7 @@ class Standing(StrEnum):
     STALE = "stale"
     EXPIRED = "expired"
     REDUNDANT = "redundant"
+    NOT_SEEN = "not seen this time"
     NOT_HERE = "does not apply here"
     NOT_RUN = "not in this run"
 
@@ -160,8 +161,9 @@ def _assess(
         words = f"{_lines(known, explaining)} expired"
         return Assessed(cell, plain, Finding.EXPIRED, words, entries)
     words = cell.diagnosis or cell.reason or "no reason was recorded"
-    if entries:
-        words += f" ({_lines(known, entries)} expects {_wanted(known, entries)})"
+    # What is there sometimes only does not contradict a failure of another kind.
+    if contradicted := tuple(index for index in entries if not known.entries[index].sometimes):
+        words += f" ({_lines(known, contradicted)} expects {_wanted(known, contradicted)})"
     drifts = cell.verdict is Verdict.DRIFT and not cell.verdict.fails
     return Assessed(cell, plain, Finding.NUMERICS if drifts else Finding.UNEXPECTED, words, entries)
 
@@ -174,6 +176,8 @@ def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.
         return Standing.STALE
     if any(explains(entry, one.cell) for one in mine):
         return Standing.USED
+    if mine and entry.sometimes:
+        return Standing.NOT_SEEN
     if mine:
         # An unexpected cell already says that the entry is wrong about it.
         alone = any(one.finding is not Finding.KNOWN for one in mine)

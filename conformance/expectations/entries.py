@@ -193,14 +193,15 @@ def describe(entry: Entry) -> str:
         )
         for match in entry.matches
     )
-    where = ", ".join(
+    conditions = [
         f"{name.replace('_', ' ')} {' or '.join(patterns)}"
-        for name in ("architecture", "engine_class", "layout", "device")
+        for name in ("architecture", "engine_class", "layout", "device", "environment")
         if (patterns := listed(getattr(entry.when, name))) != ("*",)
-    )
+    ]
+    conditions += [f"{name} {specifier}" for name, specifier in entry.when.versions.items()]
     if entry.precision is not None:
         cells += f"; in {entry.precision}"
-    return f"{cells}; on {where}" if where else cells
+    return f"{cells}; on {', '.join(conditions)}" if conditions else cells
 
 
 def listed(patterns: Patterns) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from conformance.records import Finding, Gap, Results
 #: Of one cause's entries, the standing that counts.
 _WORST = (
     *(Standing.EXPIRED, Standing.STALE, Standing.REDUNDANT),
-    *(Standing.USED, Standing.NOT_HERE, Standing.NOT_RUN),
+    *(Standing.USED, Standing.NOT_SEEN, Standing.NOT_HERE, Standing.NOT_RUN),
 )
 
 

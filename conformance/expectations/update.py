@@ -1,9 +1,10 @@
 """The smallest edit of known.yaml after which a run is as expected.
 
 An entry is narrowed to what still holds; one that holds nowhere is removed; what failed
-unexpectedly gets an entry for each cause at the end. Cells that the run did not have
-stay as they were. Only the lines concerned are touched: all else is kept byte for byte.
-Expired entries and faults of the harness are left for a person to decide.
+unexpectedly gets an entry for each cause at the end, with the versions that have it where the same
+cells do otherwise in another environment. Cells that the run did not have stay as they were. Only
+the lines concerned are touched: all else is kept byte for byte. Expired entries, faults of the
+harness and entries that still hold in one environment of several are left for a person to decide.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import datetime as dt
 import difflib
 import io
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from conformance.clip import clip
 from conformance.errors import ConformanceError
-from conformance.expectations.assess import Assessed, assess, explains
+from conformance.expectations.assess import Assessed, assess, explains, where_of
+from conformance.expectations.conclusion import plural
+from conformance.expectations.conditions import telling_apart
 from conformance.expectations.entries import AXES, Known, Match
 from conformance.expectations.minimal_matches import cover
 from conformance.expectations.yaml_rewrite import Splice
@@ -54,13 +58,20 @@ def update(
     assessed = assess(results, known, today)
     universe = set(cells) | {one.plain for one in assessed}
     splice = Splice(text, known.path)
+    places = where_of(results)
     changes: list[str] = []
+    left: list[str] = []
     for index, entry in enumerate(known.own):
         matched = {cell for cell in universe if cell in entry}
-        keep = matched - _gone(known, index, assessed)
+        gone, line = _gone(known, index, assessed), known.line(index)
+        if both := gone & _held(known, index, assessed):
+            left.append(
+                f"line {line}: {plural(len(both), 'cell')} as it says in one environment, and not "
+                "in another: give it `when: { versions: … }`"
+            )
+        keep = matched - (gone - both)
         if keep == matched and matched:
             continue
-        line = known.line(index)
         if not keep:
             splice.remove(index)
             changes.append(f"line {line}: removed, it holds for no cell any more")
@@ -70,15 +81,16 @@ def update(
         changes.append(f"line {line}: narrowed to {len(keep)} of {len(matched)} cells")
     for group in _new(assessed):
         mine = {one.plain for one in group}
-        splice.append(_block(cover(mine, universe - mine), group, today))
+        when = telling_apart(group, assessed, places)
+        splice.append(_block(cover(mine, universe - mine), group, today, when))
         verdict = group[0].cell.verdict.value
-        changes.append(f"added: {verdict} of {len(group)} cells: {_reason(group)}")
-    left = tuple(
+        changes.append(f"added: {verdict} of {plural(len(group), 'cell')}: {_reason(group)}")
+    left += [
         f"{one.cell.id}: {one.finding.value}: {one.words}"
         for one in assessed
         if one.finding in (Finding.EXPIRED, Finding.HARNESS)
-    )
-    return Update(splice.text() if changes else text, tuple(changes), left)
+    ]
+    return Update(splice.text() if changes else text, tuple(changes), tuple(left))
 
 
 def difference(old: str, new: str, path: Path) -> str:
@@ -90,13 +102,24 @@ def difference(old: str, new: str, path: Path) -> str:
 
 
 def _gone(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
-    """The cells that the entry applies to and is wrong about."""
+    """The cells that the entry has to give up: those that pass, and where it explains no cell at
+    all those that fail otherwise, or by what other entries say. None where it holds sometimes.
+    """
+    entry = known.entries[index]
+    mine = [one for one in assessed if index in one.entries]
+    given_up = {Finding.STALE}
+    if not any(explains(entry, one.cell) for one in mine):
+        given_up |= {Finding.UNEXPECTED, Finding.KNOWN}
+    gone = {one.plain for one in mine if one.finding in given_up}
+    return set() if entry.sometimes else gone
+
+
+def _held(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
+    """The cells that the entry explains."""
     return {
         one.plain
         for one in assessed
-        if index in one.entries
-        and one.finding not in (Finding.HARNESS, Finding.PASSED)
-        and not explains(known.entries[index], one.cell)
+        if index in one.entries and explains(known.entries[index], one.cell)
     }
 
 
@@ -122,8 +145,10 @@ def _words(cell: CellResult) -> str:
 
 
 def _reason(group: Sequence[Assessed]) -> str:
-    words = _PATH.sub("", _words(group[0].cell))
-    return clip(words or "no reason was recorded", _REASON)
+    words = " ".join(_PATH.sub("", _words(group[0].cell)).split()) or "no reason was recorded"
+    if len(words) <= _REASON:
+        return words
+    return words[:_REASON].rpartition("; ")[0] or clip(words, _REASON)
 
 
 def _says(group: Sequence[Assessed]) -> str:
@@ -131,7 +156,10 @@ def _says(group: Sequence[Assessed]) -> str:
     pieces = (" ".join(piece.split()) for piece in _VARIES.split(_words(group[0].cell)))
     texts = [f"{one.cell.reason}\n{one.cell.diagnosis}\n{one.cell.detail}" for one in group]
     alike = [piece for piece in pieces if all(piece in text for text in texts)]
-    return max(alike, key=len, default="").strip(" ;:,.")[:_WIDTH]
+    longest = max(alike, key=len, default="").strip(" ;:,.")
+    if len(longest) > _WIDTH:
+        longest = longest[: _WIDTH + 1].rpartition(" ")[0] or longest[:_WIDTH]
+    return longest.strip(" ;:,.")
 
 
 def _flow(match: Match) -> str:
@@ -149,7 +177,9 @@ def _flow(match: Match) -> str:
     return f"{{ {_dumped(said, width=1 << 20)[1:-1]} }}"
 
 
-def _block(matches: Sequence[Match], group: Sequence[Assessed], today: dt.date) -> str:
+def _block(
+    matches: Sequence[Match], group: Sequence[Assessed], today: dt.date, when: Mapping[str, Any]
+) -> str:
     """A new entry's lines, without indentation."""
     first = group[0].cell
     rest = CommentedMap()
@@ -158,6 +188,9 @@ def _block(matches: Sequence[Match], group: Sequence[Assessed], today: dt.date) 
         rest["says"] = says
     if _in_bf16_alone(first):
         rest["precision"] = Precision.BF16.value
+    if when:
+        rest["when"] = CommentedMap(when)
+        rest["when"].fa.set_flow_style()
     rest["reason"] = _reason(group)
     rest["reproduce"] = first.command
     rest["date"] = today

@@ -20,6 +20,9 @@ _BY_ENTRY = frozenset({Finding.STALE, Finding.EXPIRED})
 #: So many names are told of a longer list.
 _FEW = 4
 
+#: Standings of entries that say nothing about this run.
+_QUIET = frozenset({Standing.NOT_SEEN, Standing.NOT_HERE, Standing.NOT_RUN})
+
 #: The order in which findings are told.
 _TOLD = (Finding.HARNESS, Finding.UNEXPECTED, Finding.STALE, Finding.EXPIRED, Finding.FLAKY)
 
@@ -119,16 +122,18 @@ def _entries(decision: Decision) -> Iterator[Table]:
     rows = []
     for index, entry in enumerate(decision.known.entries):
         standing = decision.standings[index]
-        if standing in (Standing.NOT_RUN, Standing.NOT_HERE):
+        if standing in _QUIET:
             continue
         cells = sum(
             index in one.entries and one.finding is Finding.KNOWN for one in decision.assessed
         )
-        count = f" ({cells})" if standing is Standing.USED else ""
-        words = Text(f"{standing.value}{count}", tag="mend" * (index in decision.wrong_entries))
+        words = standing.value
+        if standing is Standing.USED:
+            words = f"used ({cells})" if cells else "its cells fail otherwise"
+        told = Text(words, tag="mend" * (index in decision.wrong_entries))
         verdicts = " or ".join(verdict.value for verdict in entry.verdicts)
         line = decision.known.where(index)
-        rows.append((line, describe(entry), verdicts, words, entry.reason))
+        rows.append((line, describe(entry), verdicts, told, entry.reason))
     if rows:
         titles = columns("known.yaml", "cells", "expected", "standing", "why")
         yield Table(titles, tuple(rows), first=len(rows))

@@ -323,3 +323,10 @@ def test_differences_fit_80_columns_off_a_terminal():
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert "new failure" in text.getvalue() and "cross_consume" in text.getvalue()
+    # The runs are called as `conformance run` does, and the answer is the last line.
+    named = replace(found, a="20261122-054954-78d0", b="20261122-054635-e2d8", only_a=("x",) * 99)
+    text = io.StringIO()
+    terminal.document(document(named), Console(file=text, width=80))
+    *lines, answer = text.getvalue().splitlines()
+    assert max(map(len, (*lines, answer))) <= 80
+    assert answer.startswith("1 × new failure, in 2 common cells; 99 only in the first run")

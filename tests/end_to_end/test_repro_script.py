@@ -220,12 +220,13 @@ def test_a_failure_on_two_stages_is_seen_again_and_written_up(broken: Ran, tmp_p
 
 def test_what_models_yaml_does_not_say_wants_trust(llama: Ran, tmp_path: Path) -> None:
     manifest = tmp_path / "models.yaml"
-    text = (ROOT / "models.yaml").read_text().replace("hf: { engine: hf }", "hf: { engine: vllm }")
-    manifest.write_text(text)
+    text = (ROOT / "models.yaml").read_text()
+    assert "\n  seed: 11\n" in text
+    manifest.write_text(text.replace("\n  seed: 11\n", "\n  seed: 12\n"))
     arguments = ("repro", PASSING[0], "-o", str(tmp_path), "--models", str(manifest))
     done = conformance(llama.reports, *arguments)
     assert done.code == 2
-    assert "another engine or other options for 'hf'" in done.output
+    assert "model 'llama': weights of another source" in done.output
     assert conformance(llama.reports, *arguments, "--trust").code == 0
 
 

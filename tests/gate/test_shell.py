@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.records import Footer, Model, Thresholds, Verdict
+from conformance.records import Cell, Footer, Model, Thresholds, Verdict
 from conformance.store import RunFolder, RunPlan
 from tests.known_runs import CELLS, cell, results
 
@@ -76,7 +76,7 @@ BROKEN = cell(verdict=Verdict.UNKNOWN, harness=True)
             GAP,
             ENTRY.format(model="mamba2", more="expires: 2026-11-02"),
             1,
-            "3 expired",
+            "1 known gap is expired",
             id="expired",
         ),
         pytest.param(GAP, GOOD.replace("verdict:", "verdikt:"), 2, "did you mean", id="misspelt"),
@@ -99,6 +99,21 @@ def test_an_incomplete_run_is_refused(tmp_path):
     stored(tmp_path / "reports", results(cells=results().cells[:-1]))
     code, said = shell(tmp_path, "gate", "stored")
     assert (code, "incomplete" in said, "--resume" in said) == (2, True, True), said
+
+
+def test_what_is_printed_is_readable_at_80_columns_off_a_terminal(tmp_path):
+    words = "the stream after the layers of the prompt holds the row of a previous_token; " * 4
+    name = "vllm-pp1@nnsight-0a1b2c3"
+    cells = [cell(backend=name, verdict=Verdict.WRONG, diagnosis=words), *results().cells]
+    planned = [Cell("llama", name, "steering", "first"), *CELLS]
+    stored(tmp_path / "reports", results(cells=cells), planned)
+    code, said = shell(tmp_path, "gate", "stored", COLUMNS="80")
+    *lines, answer = said.splitlines()
+    assert code == 1, said
+    assert max(map(len, lines)) <= 80, said
+    assert "unexpected · llama · vllm-pp1@nnsight-0a1b2c3 · steering: first · wrong" in said
+    assert "previous_token" in said and "|" not in said
+    assert answer == "The gate is closed. 1 unexpected in 1 model. 12 cells as expected."
 
 
 def test_the_summary_goes_where_a_ci_shows_it(tmp_path):
