@@ -33,9 +33,9 @@ from transformers.utils import logging
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from conformance import manifest  # noqa: E402
 from conformance.checkpoints import cache_folder, obtain  # noqa: E402
 from conformance.engines import checkpoint_builder  # noqa: E402
+from conformance.inputs import manifest  # noqa: E402
 from conformance.records import Model  # noqa: E402
 from conformance.scenario import PAIR  # noqa: E402
 from scenarios.long_context import PROMPT  # noqa: E402

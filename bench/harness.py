@@ -26,9 +26,10 @@ from typing import Annotated
 
 import typer
 
-from conformance import manifest, plan
 from conformance.checkpoints import cache_folder, locate
-from conformance.jobs import launch, planned_jobs
+from conformance.inputs import manifest
+from conformance.planning import plan
+from conformance.planning.jobs import launch, planned_jobs
 from conformance.records import Job, Precision, to_json
 from conformance.scenario import discover
 from conformance.store import RunFolder, gathered_in, open_run

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.cell import judge_cell, read_reference
-from conformance.parallel import cores, worth
+from conformance.processes.parallel import cores, worth
 from conformance.records import CellResult, Site, Thresholds
 from conformance.scenario import discover
 from conformance.store import RunFolder

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from conformance import manifest
 from conformance.checkpoints import cache_folder, locate
 from conformance.fuzz import batch as batches
 from conformance.fuzz.batch import Batch, Trial
 from conformance.fuzz.causes import Failure, differs, failure, pattern
 from conformance.fuzz.draw import Shape, draw
 from conformance.fuzz.shrinking import Shrinking, Stage
-from conformance.jobs import launch
-from conformance.machine import conditions
+from conformance.inputs import manifest
+from conformance.planning.jobs import launch
+from conformance.planning.machine import conditions
 from conformance.records import Backend, Cell, Column, Model, Precision, Thresholds
 from conformance.runner import Limits
 from conformance.runner import run as run_jobs

@@ -30,8 +30,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engines"))
 
 from relay_lab import Engine, Lab, Spec
 
-from conformance import manifest, plan
 from conformance.checkpoints import cache_folder, locate
+from conformance.inputs import manifest
+from conformance.planning import plan
 
 PROGRAMS = (
     "bench_nothing",

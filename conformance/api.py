@@ -137,7 +137,7 @@ def results(name: str | Path = "latest", reports: Path | None = None) -> Results
 
     Raises ConformanceError when there is none, or when it was not judged to its end.
     """
-    from conformance import project
+    from conformance.inputs import project
 
     if isinstance(name, Path):
         return open_run(name.parent, name.name).results()

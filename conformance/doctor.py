@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conformance import sessions
 from conformance.checkpoints import describe, locate
 from conformance.engines import ENGINES, FRONTS, preload
-from conformance.manifest import Manifest
-from conformance.parallel import cores
+from conformance.inputs.manifest import Manifest
+from conformance.processes import sessions
+from conformance.processes.parallel import cores
 from conformance.records import Backend, Model, record
 
 INSTALL = "make environment"

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import torch
 
-from conformance import machine, verdicts
+from conformance import verdicts
 from conformance.diff import since
 from conformance.expectations import Known, concluded, marked
-from conformance.jobs import planned_jobs
+from conformance.planning import machine
+from conformance.planning.jobs import planned_jobs
 from conformance.records import (
     Cell,
     Column,

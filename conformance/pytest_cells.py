@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from conformance import api, selection
+from conformance import api
 from conformance.errors import ConformanceError
+from conformance.planning import selection
 from conformance.records import Cell, CellResult, Results
 
 #: The verdicts of this session, once its cells have run.

@@ -58,9 +58,9 @@ class Scenario:
     which the intervention's gain is computed. `equal` names pairs of observations that must
     be bitwise equal within one run. `needs` says which parts (of
     `conformance.engines.parts.Parts`) a model must have for a case to mean anything, and
-    `settings` what a case asks of the engine: words of `conformance.engine_settings`. `tier` names
-    the selection of models that a case is planned for, "" for all: what is the engine's doing
-    alone needs no 20 families.
+    `settings` what a case asks of the engine: words of
+    `conformance.planning.engine_settings`. `tier` names the selection of models that a case is
+    planned for, "" for all: what is the engine's doing alone needs no 20 families.
     """
 
     name: str

@@ -15,7 +15,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from conformance import manifest
+from conformance.inputs import manifest
 from conformance.store.keys import OBSERVING
 from tests import ours
 
@@ -103,7 +103,8 @@ def test_the_parent_starts_without_any_engine():
     """What `conformance list` needs must not bring an engine in."""
     script = (
         "import sys\n"
-        "import conformance.cli, conformance.jobs, conformance.verdicts, conformance.doctor\n"
+        "import conformance.cli, conformance.planning.jobs\n"
+        "import conformance.verdicts, conformance.doctor\n"
         f"print(sorted({ENGINE_LIBRARIES!r} & set(sys.modules)))"
     )
     ran = subprocess.run(
@@ -135,7 +136,7 @@ def test_imports_go_one_way(tmp_path):
     ("module", "line", "contract"),
     [
         ("records.py", "from conformance import store", "Imports go one way"),
-        ("plan.py", "import conformance.runner", "Imports go one way"),
+        ("planning/plan.py", "import conformance.verdicts", "Imports go one way"),
         ("runner/loop.py", "from conformance.worker import main", "The parent needs no engine"),
         (
             "checkpoints.py",
@@ -143,7 +144,7 @@ def test_imports_go_one_way(tmp_path):
             "The parent needs no engine",
         ),
         ("worker/main.py", "from conformance import judge", "A worker observes"),
-        ("engines/hf.py", "from conformance import manifest", "A worker observes"),
+        ("engines/hf.py", "from conformance.inputs import manifest", "A worker observes"),
         ("judge/cell.py", "from conformance import store", "Judging is pure"),
         ("unplaced.py", "X = 1", "Imports go one way"),
     ],
@@ -164,7 +165,7 @@ def test_an_import_the_other_way_is_caught(tmp_path, module, line, contract):
 def test_what_decides_an_observation_counts_in_its_key():
     """All that a worker imports of the package counts, but for what only carries."""
     carries = re.compile(
-        r"conformance(\.(authoring|errors|sessions|stand_in|checkpoints|records(\.(base|observed|judged))?"
+        r"conformance(\.(authoring|errors|processes(\.sessions)?|stand_in|checkpoints|records(\.(base|observed|judged))?"
         r"|store(\..*)?|worker(\.(frames|killed|root_cause))?))?$"
     )
     graph = grimp.build_graph("conformance", exclude_type_checking_imports=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import manifest
+from conformance.inputs import manifest
 from tests import ours
 
 ROOT = Path(__file__).parents[1]

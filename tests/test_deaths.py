@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import sessions
+from conformance.processes import sessions
 from conformance.records import Case, Status
 from conformance.runner.deaths import DEATHS_IN_A_ROW, Death, Trials, explain
 

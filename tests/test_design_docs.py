@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from conformance import manifest, records
+from conformance import records
+from conformance.inputs import manifest
 from conformance.records import Verdict
 from tests.engines import relay_faults
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from conformance import doctor
 from conformance.checkpoints import Shape, obtain
 from conformance.doctor import Finding, diagnose, preload_of, render, try_imports
-from conformance.manifest import Manifest
+from conformance.inputs.manifest import Manifest
 from conformance.records import Backend, Model, Source
 
 HF = Backend("hf", "hf")

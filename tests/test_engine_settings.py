@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from conformance import engine_settings
-from conformance.engine_settings import Group, apart, split
 from conformance.environments import parse
 from conformance.environments.columns import short
 from conformance.environments.declared import NAME
 from conformance.errors import ConformanceError
-from conformance.jobs import expected
+from conformance.planning import engine_settings
+from conformance.planning.engine_settings import Group, apart, split
+from conformance.planning.jobs import expected
 from conformance.records import Backend, Cell, Column, Job, Model, Outcome, Status
 from conformance.scenario import built_in
 from conformance.store import RunFolder

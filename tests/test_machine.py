@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance import machine
 from conformance.engines import ENVIRONMENT
+from conformance.planning import machine
 
 
 def test_what_the_caller_chooses_is_told_and_a_default_is_not():

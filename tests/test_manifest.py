@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from conformance import manifest
 from conformance.errors import ConformanceError, ExitCode
+from conformance.inputs import manifest
 
 ROOT = Path(__file__).parent.parent
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance import parallel
 from conformance.errors import ConformanceError, ExitCode
+from conformance.processes import parallel
 
 
 def double(number):

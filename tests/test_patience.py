@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from conformance import jobs, manifest
 from conformance.checkpoints import FETCH_SECONDS
+from conformance.inputs import manifest
+from conformance.planning import jobs
 from conformance.runner import Limits
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Planned

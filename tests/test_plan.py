@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import plan
 from conformance.errors import ConformanceError
+from conformance.planning import plan
 from conformance.records import PARTS, Backend, Column, Model, Source
 from tests import ours
 

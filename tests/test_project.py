@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from conformance import expectations, manifest, packaged, project
+from conformance import expectations
+from conformance.cli.new_project import FOLDER, start
 from conformance.errors import ConformanceError
 from conformance.expectations.entries import matching_nothing
+from conformance.inputs import manifest, packaged, project
+from conformance.planning.validation import validate
 from conformance.scenario import discover
-from conformance.starting import FOLDER, start
-from conformance.validation import validate
 
 
 def test_an_empty_folder_has_what_is_built_in(tmp_path):

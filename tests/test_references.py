@@ -24,7 +24,7 @@ IN_DOCS = re.compile(r"(?<![\w./-])docs/[\w/.-]*\w")
 MODULE = re.compile(r"`(conformance(?:\.[a-z_]\w*)+)((?:\.[A-Z]\w*)?)`")
 OURS = re.compile(r"(?<![\w./-])(?:conformance|scenarios|tests|bench|scripts)/[\w/.-]*\w")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)?(?:#([\w-]+))?\)")
-#: Places that only a wheel has: `conformance.packaged`.
+#: Places that only a wheel has: `conformance.inputs.packaged`.
 IN_A_WHEEL = "conformance/packaged/"
 STEMS = "|".join(sorted(path.stem for path in (ROOT / "docs").glob("*.md")))
 LOOSE = re.compile(

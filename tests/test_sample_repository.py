@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from conformance import project
-from conformance.validation import validate
+from conformance.inputs import project
+from conformance.planning.validation import validate
 from scripts.annotate import annotations
 
 ROOT = Path(__file__).parents[1]

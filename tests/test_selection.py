@@ -14,7 +14,7 @@ from conformance.cli import app
 from conformance.cli.options import Running, Without, spread
 from conformance.environments import Environment, Untestable, parse
 from conformance.errors import ConformanceError
-from conformance.selection import Choice, every_cell, select, within
+from conformance.planning.selection import Choice, every_cell, select, within
 
 ROOT = Path(__file__).parent.parent
 MANIFEST = """\

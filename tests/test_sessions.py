@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conformance import sessions
+from conformance.processes import sessions
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def test_shared_memory_of_those_killed_is_unlinked() -> None:
 
 def test_a_child_dies_with_its_parent() -> None:
     code = (
-        "import os, sys, time; from conformance import sessions\n"
+        "import os, sys, time; from conformance.processes import sessions\n"
         "ours, its = os.pipe()\n"
         "child = os.fork()\n"
         "if child == 0:\n"

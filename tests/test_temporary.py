@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import sessions, temporary
+from conformance.processes import sessions, temporary
 from tests.faulty_run import group
 from tests.test_runner import ROOT, wait_until
 

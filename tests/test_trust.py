@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from conformance import manifest as manifests
-from conformance import trust
 from conformance.cli import app
 from conformance.errors import ConformanceError
+from conformance.inputs import manifest as manifests
+from conformance.planning import trust
 from conformance.records import Backend, Cell, Column, Model, Thresholds
 from conformance.store import RunPlan
 

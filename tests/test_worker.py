@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import sessions
 from conformance.engines import Refused, Unreadable
 from conformance.errors import ConformanceError
+from conformance.processes import sessions
 from conformance.records import Case, Job, Outcome, Status, to_json
 from conformance.store import GroupFolder
 from conformance.worker import main

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conformance.bisect.document import document
-from conformance.bisect.report import Report
+from conformance.bisect.presentation.document import document
+from conformance.bisect.presentation.report import Report
 from conformance.bisect.state import BisectFolder
 from conformance.records import to_json
 from conformance.report.render import markdown, page

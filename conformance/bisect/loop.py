@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from conformance.bisect.candidates import Candidate
+from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.next_step import Conclusion, Next, class_of, following
 from conformance.bisect.search import Class
 from conformance.bisect.state import Attempt, BisectFolder

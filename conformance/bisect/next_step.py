@@ -12,8 +12,9 @@ from itertools import product
 
 from packaging.utils import canonicalize_name
 
-from conformance.bisect import locks, search
-from conformance.bisect.candidates import Candidate
+from conformance.bisect import search
+from conformance.bisect.history import locks
+from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.minimal import Subset, minimise
 from conformance.bisect.search import Class, Found, NotMonotone, Trial, Try, WrongEnd
 from conformance.bisect.signature import Signatures, classify, same, swapped

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from conformance.bisect.parts import USUAL, Part
+from conformance.bisect.presentation.parts import USUAL, Part
 from conformance.bisect.search import Class
 from conformance.diff.compare import said
 from conformance.records import CellResult, Group, Precision, Results, Verdict, record

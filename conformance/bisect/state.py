@@ -16,8 +16,8 @@ from dataclasses import field, replace
 from datetime import datetime
 from pathlib import Path
 
-from conformance.bisect.candidates import Candidate
-from conformance.bisect.parts import USUAL, Part
+from conformance.bisect.history.candidates import Candidate
+from conformance.bisect.presentation.parts import USUAL, Part
 from conformance.bisect.search import CONFIRM, Class
 from conformance.bisect.signature import Signatures
 from conformance.errors import ConformanceError

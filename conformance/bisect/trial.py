@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from conformance import environments, execution
-from conformance.bisect.candidates import Candidate
+from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.signature import Signatures, Unusable, signatures
 from conformance.bisect.state import Attempt, BisectFolder
 from conformance.environments import Environment, Untestable

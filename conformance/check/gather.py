@@ -14,7 +14,7 @@ from conformance.builtin.user_trace import case_of
 from conformance.check.source import UserFile
 from conformance.checkpoints import cache_folder, locate, patience
 from conformance.errors import ConformanceError
-from conformance.jobs import expected, launch
+from conformance.planning.jobs import expected, launch
 from conformance.records import Backend, Cell, Column, Job, Model, Precision, Thresholds
 from conformance.runner import (
     CellStarted,

@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from conformance import manifest
 from conformance.errors import ConformanceError
+from conformance.inputs import manifest
 from conformance.records import Backend, Model, Source
 
 _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")

@@ -10,7 +10,9 @@ from typing import Annotated
 
 import typer
 
-from conformance.cli import (
+from conformance.cli import versions
+from conformance.cli.options import err, spread
+from conformance.cli.verbs import (
     bisect,
     check,
     diff,
@@ -26,9 +28,7 @@ from conformance.cli import (
     show,
     sweep,
     validate,
-    versions,
 )
-from conformance.cli.options import err, spread
 from conformance.errors import ConformanceError, ExitCode
 
 app = typer.Typer(

@@ -6,9 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from conformance import project
 from conformance.cli.options import err
 from conformance.errors import ConformanceError, ExitCode
+from conformance.inputs import project
 
 if TYPE_CHECKING:
     from conformance.environments.made import Environment

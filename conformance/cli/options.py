@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 from rich.console import Console
 
-from conformance import project
+from conformance.inputs import project
+from conformance.planning.selection import Choice
 from conformance.records import Precision
-from conformance.selection import Choice
 
 if TYPE_CHECKING:
     from conformance.runner import Limits

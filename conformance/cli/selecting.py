@@ -10,8 +10,8 @@ import typer
 
 from conformance.cli.options import Choice, Running, err, out
 from conformance.errors import ExitCode
+from conformance.planning.selection import Selected, expected, select
 from conformance.records import Thresholds
-from conformance.selection import Selected, expected, select
 
 if TYPE_CHECKING:
     from conformance.expectations import Known
@@ -41,7 +41,7 @@ def begun(reports: Path, scenarios: Places, selected: Selected, running: Running
 
 def new_run(reports: Path, choice: Choice, running: Running) -> RunFolder:
     """A new run's folder with the plan of what the options ask for. Environments are built."""
-    from conformance.cli.environments import had
+    from conformance.cli.verbs.environments import had
 
     return begun(reports, choice.scenarios, select(choice, had), running)
 
@@ -94,8 +94,8 @@ def to_resume(reports: Path, name: str, choice: Choice, *, trust: bool) -> RunFo
 
 
 def check_trust(plan: RunPlan, path: Path, choice: Choice) -> None:
-    from conformance import trust
     from conformance.checkpoints import cache_folder
+    from conformance.planning import trust
 
     trust.check(
         plan, path, scenarios=choice.scenarios, manifest=choice.manifest, cache=cache_folder()

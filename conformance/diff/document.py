@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from conformance.clip import clip
 from conformance.diff.compare import Change, Diff, Kind
-from conformance.report.changes_section import cells_table
-from conformance.report.sections import Document, Entry, Table, Text, columns
+from conformance.report.sections.changes import cells_table
+from conformance.report.sections.section import Document, Entry, Table, Text, columns
 from conformance.report.verdict_styles import Family
 
 _FAMILY = {

@@ -9,7 +9,7 @@ from conformance.diff.compare import compare
 from conformance.diff.document import change_rows, counted, fact_tables
 from conformance.errors import ConformanceError
 from conformance.records import Results
-from conformance.report.changes_section import Changes
+from conformance.report.sections.changes import Changes
 from conformance.store import read_results
 
 #: Runs that are looked at, the newest first, for one with a cell in common.

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from conformance.environments.spec import Spec, parse
 from conformance.errors import ConformanceError
+from conformance.inputs.yaml_input import Location, Refusal, check
+from conformance.inputs.yaml_input import parse as read_document
 from conformance.records import record
-from conformance.yaml_input import Location, Refusal, check
-from conformance.yaml_input import parse as read_document
 
 #: A name is part of a column's id, which is also the name of a folder.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")

@@ -15,11 +15,11 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from conformance import packaged
 from conformance.environments import trees, uv
 from conformance.environments.made import Untestable
 from conformance.environments.spec import Spec, folder_of
 from conformance.errors import ConformanceError
+from conformance.inputs import packaged
 from conformance.records import digest, record
 from conformance.store.files import write_text
 

@@ -25,10 +25,10 @@ from typing import Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from conformance import packaged
 from conformance.errors import ConformanceError
+from conformance.inputs import packaged
+from conformance.inputs.yaml_input import Location, Refusal, check, line_of, parse
 from conformance.records import Cell, Precision, Verdict, record
-from conformance.yaml_input import Location, Refusal, check, line_of, parse
 
 Patterns = str | tuple[str, ...]
 

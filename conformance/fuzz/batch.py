@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from conformance.jobs import planned_jobs
+from conformance.planning.jobs import planned_jobs
 from conformance.programs import Program, text
 from conformance.records import (
     Backend,

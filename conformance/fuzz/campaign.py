@@ -30,8 +30,8 @@ from conformance.fuzz.causes import (
     shown_by,
 )
 from conformance.fuzz.shrinking import Shrinking, Stage, few_columns
-from conformance.jobs import BUILD, FORCED, REFERENCE, launch
-from conformance.machine import conditions
+from conformance.planning.jobs import BUILD, FORCED, REFERENCE, launch
+from conformance.planning.machine import conditions
 from conformance.programs import Program
 from conformance.records import (
     Backend,

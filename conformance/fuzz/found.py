@@ -15,7 +15,7 @@ from conformance.execution import environment, publish
 from conformance.expectations import Known, concluded, marked
 from conformance.fuzz import batch as batches
 from conformance.fuzz.causes import Difference, slug
-from conformance.machine import conditions
+from conformance.planning.machine import conditions
 from conformance.records import Backend, Cell, Model, Precision, Results, RunInfo, Thresholds
 from conformance.repro import issue, script
 from conformance.repro.upstream import Project

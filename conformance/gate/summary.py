@@ -9,7 +9,7 @@ from conformance.expectations import Assessed, Finding, Standing, where_of
 from conformance.expectations.entries import describe
 from conformance.gate.decide import Decision
 from conformance.records import Results
-from conformance.report.sections import Document, Entry, Table, Text, columns
+from conformance.report.sections.section import Document, Entry, Table, Text, columns
 from conformance.report.verdict_styles import Family
 
 _ROWS = 40

@@ -138,8 +138,8 @@ class Case:
     `layers` maps the scenario's own names ("at", "early", "late" …) to layer
     indices. `active` is False in the clean twin of an intervention: same prompts,
     same reads, no write. `settings` are what it asks of the engine (see
-    `conformance.engine_settings`). `forced` maps a run ("", "clean", "edited") to the token ids
-    each prompt's continuation is held to (reference only); empty when it runs freely.
+    `conformance.planning.engine_settings`). `forced` maps a run ("", "clean", "edited") to the
+    token ids each prompt's continuation is held to (reference only); empty when it runs freely.
     """
 
     scenario: Id

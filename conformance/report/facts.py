@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 from conformance.records import Group, Precision, Results
 from conformance.report import figures
-from conformance.report.findings import Summary, by_backend, by_group
-from conformance.report.gaps_section import anchor, title
+from conformance.report.sections.findings import Summary, by_backend, by_group
+from conformance.report.sections.gaps import anchor, title
 from conformance.report.words import number
 
 _SERVED = {

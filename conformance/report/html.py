@@ -9,17 +9,15 @@ from pathlib import Path
 
 from conformance.expectations import conclusion_of
 from conformance.records import Results
-from conformance.report import (
-    changes_section,
-    facts,
-    findings,
-    gaps_section,
-    selftest_section,
-)
-from conformance.report.changes_section import Changes
+from conformance.report import facts
 from conformance.report.payload import Parts, parts_of, payload
 from conformance.report.render import page
-from conformance.report.sections import Section
+from conformance.report.sections import changes as changes_section
+from conformance.report.sections import findings
+from conformance.report.sections import gaps as gaps_section
+from conformance.report.sections import selftest as selftest_section
+from conformance.report.sections.changes import Changes
+from conformance.report.sections.section import Section
 from conformance.report.verdict_styles import FAMILIES, LOOKS
 
 #: The order matters: each file uses names of those before it.

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from conformance.expectations import finding_of
-from conformance.parallel import side_by_side, worth
+from conformance.processes.parallel import side_by_side, worth
 from conformance.records import (
     CellResult,
     Finding,
@@ -31,8 +31,8 @@ from conformance.records import (
 )
 from conformance.report import figures
 from conformance.report.figures import short
-from conformance.report.findings import headline
-from conformance.report.gaps_section import title
+from conformance.report.sections.findings import headline
+from conformance.report.sections.gaps import title
 from conformance.report.verdict_styles import FAMILIES, LOOKS, ORDER
 from conformance.report.words import Context, line, reasoning
 

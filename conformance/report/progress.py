@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from conformance.engine_settings import MARK
+from conformance.planning.engine_settings import MARK
 from conformance.records import Cell, Precision, Status
 from conformance.report.render.terminal import shown
 from conformance.runner.events import (

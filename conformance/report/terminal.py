@@ -11,12 +11,12 @@ from rich.text import Text as Line
 
 from conformance.errors import ConformanceError
 from conformance.records import CellResult, Finding, Judged, Limits, Results, Verdict
-from conformance.report import gaps_section
 from conformance.report.figures import magnitude
-from conformance.report.findings import Summary, by_group, headline_of, troubles
 from conformance.report.payload import repro_command
 from conformance.report.render.terminal import blocks, line, shown
-from conformance.report.sections import Table, Text, columns, verdict_text
+from conformance.report.sections import gaps as gaps_section
+from conformance.report.sections.findings import Summary, by_group, headline_of, troubles
+from conformance.report.sections.section import Table, Text, columns, verdict_text
 from conformance.report.verdict_styles import LOOKS, ORDER, STYLES, family
 from conformance.report.words import Context, number, percent, reasoning, times
 

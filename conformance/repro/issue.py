@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from conformance.errors import ConformanceError
-from conformance.jobs import REFERENCE
+from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     CellResult,
     Column,

@@ -28,7 +28,7 @@ import torch
 from conformance import runner
 from conformance.checkpoints import cache_folder
 from conformance.errors import ConformanceError, ExitCode
-from conformance.jobs import REFERENCE, planned_jobs
+from conformance.planning.jobs import REFERENCE, planned_jobs
 from conformance.records import (
     Cell,
     CellResult,

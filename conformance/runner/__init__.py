@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from conformance import temporary
 from conformance.checkpoints import cache_folder
 from conformance.errors import ConformanceError
+from conformance.processes import temporary
 from conformance.runner.events import (
     CellFinished,
     CellStarted,

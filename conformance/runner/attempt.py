@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance import sessions
+from conformance.processes import sessions
 from conformance.runner.planned import Limits
 from conformance.store import GroupFolder
 

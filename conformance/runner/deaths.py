@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from conformance import sessions
+from conformance.processes import sessions
 from conformance.records import Case, Status
 
 #: A cell under which a worker died so often is recorded and not tried again.

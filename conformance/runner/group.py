@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from conformance import sessions
 from conformance.errors import ConformanceError
+from conformance.processes import sessions
 from conformance.records import Group, Job, Outcome, Status, to_json
 from conformance.runner.attempt import Attempt
 from conformance.runner.deaths import DEATHS_OF_A_CELL, Death, Trials, explain

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from conformance import sessions
 from conformance.errors import ConformanceError, ExitCode
+from conformance.processes import sessions
 from conformance.records import Group, Status
 from conformance.runner.events import Event, GroupFinished
 from conformance.runner.group import GroupRun

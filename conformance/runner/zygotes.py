@@ -15,8 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from conformance import sessions
 from conformance.environments import importable
+from conformance.processes import sessions
 from conformance.runner.planned import Launch
 
 #: A zygote has one thread while it forks, and its workers share the machine with others.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.errors import ConformanceError
-from conformance.jobs import FORCED, expected, launch, planned_jobs
+from conformance.planning.jobs import FORCED, expected, launch, planned_jobs
 from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision, Side
 from conformance.runner import Planned
 from conformance.scenario import Scenario

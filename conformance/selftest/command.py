@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance import execution, plan
+from conformance import execution
 from conformance.errors import ExitCode
 from conformance.expectations import Entry
+from conformance.planning import plan
 from conformance.records import Backend, Column, Model, Thresholds
 from conformance.runner import Event
 from conformance.scenario import discover, folders_of

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from conformance import machine
 from conformance.errors import ConformanceError
 from conformance.expectations import Entry
 from conformance.expectations.assess import explains
+from conformance.planning import machine
 from conformance.records import Attribution, Backend, Cell, CellResult, Model, Thresholds
 from conformance.runner import Event, Limits
 from conformance.runner import run as run_jobs

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from conformance.records import to_json
-from conformance.report import selftest_section
 from conformance.report.render import terminal
-from conformance.report.sections import Note, Text
+from conformance.report.sections import selftest as selftest_section
+from conformance.report.sections.section import Note, Text
 from conformance.report.verdict_styles import Family
 from conformance.selftest.table import Ending, Row, SelfTest
 

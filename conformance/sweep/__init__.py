@@ -6,7 +6,7 @@ columns = sweep.columns(backends, points, had)
 sweep.publish(run, results, sweep.read(run))
 """
 
-from conformance.bisect.releases import published
+from conformance.bisect.history.releases import published
 from conformance.sweep.page import publish, publish_if_swept
 from conformance.sweep.parts import Trend
 from conformance.sweep.points import (

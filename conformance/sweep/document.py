@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from conformance.records import Verdict
-from conformance.report.sections import (
+from conformance.report.sections.section import (
     Block,
     Document,
     Entry,

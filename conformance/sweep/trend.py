@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import CellResult, Group, Results, Verdict
-from conformance.report.findings import blamed, headline
+from conformance.report.sections.findings import blamed, headline
 from conformance.report.verdict_styles import ORDER, worst
 from conformance.sweep.changes import changes
 from conformance.sweep.parts import SCHEMA, Engine, Explained, Mark, Row, Trend

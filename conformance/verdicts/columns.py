@@ -13,7 +13,6 @@ from torch import Tensor
 from conformance.builtin import one_layer
 from conformance.environments import command_of
 from conformance.generated_tokens import by_member
-from conformance.jobs import FORCED
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
 from conformance.judge.decide import decide
 from conformance.judge.diagnosis import extent
@@ -21,6 +20,7 @@ from conformance.judge.diagnosis.first_bad_layer import place
 from conformance.judge.measures.across_environments import Environments
 from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.relations import BITWISE, same_bits
+from conformance.planning.jobs import FORCED
 from conformance.records import (
     Answer,
     Case,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from conformance.parallel import side_by_side, worth
+from conformance.processes.parallel import side_by_side, worth
 from conformance.records import Cell, CellResult, Column, Model, Precision, Thresholds
 from conformance.scenario import Scenario, discover
 from conformance.store import RunFolder

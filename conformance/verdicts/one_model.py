@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, case_of
-from conformance.jobs import REFERENCE
+from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Cell,
     CellResult,

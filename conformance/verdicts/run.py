@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from conformance import engine_settings
 from conformance.expectations import conclude
-from conformance.jobs import BUILD
+from conformance.planning import engine_settings
+from conformance.planning.jobs import BUILD
 from conformance.records import (
     SCHEMA,
     Environment,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from conformance.generated_tokens import by_member, continuation, differing
-from conformance.jobs import FORCED, REFERENCE
 from conformance.judge.reference import Reference, read_reference
+from conformance.planning.jobs import FORCED, REFERENCE
 from conformance.records import SAMPLED, Case, Precision, Site, Status
 from conformance.store import RunFolder
 

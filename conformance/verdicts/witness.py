@@ -14,8 +14,8 @@ from torch import Tensor
 
 from conformance.builtin.engine_alone import GENERATED
 from conformance.generated_tokens import by_member, in_precision
-from conformance.jobs import REFERENCE
 from conformance.judge.measures.metrics import ROUNDING
+from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     FLOAT32_LIMITS,
     Column,

@@ -23,7 +23,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance import sessions
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.builtin.one_layer import ONE_LAYER
 from conformance.builtin.probe import PROBING
@@ -31,6 +30,7 @@ from conformance.builtin.user_trace import USER_TRACE
 from conformance.engines import Engine, Refused, Unreadable
 from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError
+from conformance.processes import sessions
 from conformance.records import Case, Group, Job, Outcome, Status
 from conformance.scenario import Scenario, discover
 from conformance.store import GroupFolder, installed

@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from conformance import sessions, temporary
+from conformance.processes import sessions, temporary
 
 
 class Zygote:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conformance.bisect import document, files, loop, report
+from conformance.bisect import files, loop
 from conformance.bisect.next_step import HELD, following
-from conformance.bisect.progress import Progress
+from conformance.bisect.presentation import document, report
+from conformance.bisect.presentation.progress import Progress
 from conformance.bisect.search import Class
 from conformance.bisect.state import State, create, find
 from conformance.errors import ConformanceError, ExitCode

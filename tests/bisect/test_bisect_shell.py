@@ -111,7 +111,7 @@ def test_pins_that_name_the_subject_are_refused(tmp_path):
 
 
 def test_untestable_trials_are_forgotten_only_on_demand(tmp_path):
-    from conformance.cli import bisecting
+    from conformance.cli.verbs import bisecting
 
     state = finished(by_number(3, out={2}))
     folder = stored(tmp_path, state)

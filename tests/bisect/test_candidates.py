@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from conformance.bisect import locks, releases, revisions
+from conformance.bisect.history import locks, releases, revisions
 from conformance.environments import parse
 from conformance.errors import ConformanceError
 from tests.bisect.toys import git, repository

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from conformance.bisect import locks, loop, trial
+from conformance.bisect import loop, trial
+from conformance.bisect.history import locks
 from conformance.bisect.next_step import Ending
 from conformance.bisect.signature import Signature
 from conformance.bisect.state import Asked, State, create

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.bisect import locks
-from conformance.bisect.locks import subset_of
+from conformance.bisect.history import locks
+from conformance.bisect.history.locks import subset_of
 from conformance.bisect.next_step import HELD, Conclusion, Ending, Next, following, neither
-from conformance.bisect.parts import Part
+from conformance.bisect.presentation.parts import Part
 from conformance.bisect.search import Class
 from conformance.bisect.state import Asked, State
 from conformance.records import Verdict

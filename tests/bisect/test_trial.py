@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from conformance import environments, manifest, plan
+from conformance import environments
 from conformance.bisect import trial
-from conformance.bisect.candidates import Candidate
+from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.signature import Unusable
 from conformance.bisect.state import create
 from conformance.checkpoints import cache_folder
 from conformance.environments import Environment, Untestable
+from conformance.inputs import manifest
+from conformance.planning import plan
 from conformance.records import Column, Thresholds
 from conformance.runner import Limits
 from conformance.store import RunPlan

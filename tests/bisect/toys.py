@@ -6,7 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from conformance.bisect import revisions, trial
+from conformance.bisect import trial
+from conformance.bisect.history import revisions
 from conformance.bisect.signature import Signature
 from conformance.bisect.state import Asked, State, create
 from conformance.records import Verdict

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import sessions
+from conformance.processes import sessions
 from tests.end_to_end.conftest import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

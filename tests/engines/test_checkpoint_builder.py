@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from conformance import manifest
 from conformance.builtin.probe import PROBE
 from conformance.checkpoints import cache_folder, locate, obtain
 from conformance.engines import checkpoint_builder
 from conformance.errors import ConformanceError
+from conformance.inputs import manifest
 from conformance.records import Backend, Job, Model, Source
 from conformance.scenario import PAIR
 

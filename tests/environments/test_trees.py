@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from wheelhouse import commit, source_tree
 
 from conformance.cli import app
-from conformance.cli.environments import _made_from
+from conformance.cli.verbs.environments import _made_from
 from conformance.environments import parse, short
 from conformance.environments.building import STAMP
 from conformance.environments.trees import commit as commit_of

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from conformance import execution, manifest, plan
+from conformance import execution
 from conformance.checkpoints import cache_folder
 from conformance.environments import build, place, read_order
+from conformance.inputs import manifest
 from conformance.judge.measures.across_environments import TITLE
 from conformance.judge.measures.relations import compare_exact
+from conformance.planning import plan
 from conformance.records import Thresholds
 from conformance.runner import Limits
 from conformance.scenario import discover

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conformance import execution, expectations
 from conformance.expectations import Finding, assess
-from conformance.jobs import planned_jobs
+from conformance.planning.jobs import planned_jobs
 from conformance.records import Backend, Cell, Column, Model, Source, Status, Thresholds, Verdict
 from tests import ours
 

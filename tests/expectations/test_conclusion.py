@@ -8,7 +8,7 @@ from conformance.errors import ExitCode
 from conformance.expectations import Entry, Known, Match, conclude, marked
 from conformance.gate import decide, headline
 from conformance.records import Finding, Verdict
-from conformance.report.findings import headline_of
+from conformance.report.sections.findings import headline_of
 from tests.known_runs import CELLS, TODAY, results
 
 WHOLE = Known((Entry(Match(model="llama", backend="hf"), Verdict.WRONG, "why", TODAY, link="x"),))

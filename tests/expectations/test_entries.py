@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance import expectations, manifest, plan
+from conformance import expectations
 from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations.entries import refuse_unmatched
+from conformance.inputs import manifest
+from conformance.planning import plan
 from conformance.records import Cell, Verdict
 from tests import ours
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from conformance.expectations import finding_of
 from conformance.records import Finding, Group, Precision, Results, Verdict
-from conformance.report import facts, findings, verdict_styles
+from conformance.report import facts, verdict_styles
+from conformance.report.sections import findings
 
 KNOWN, PASSED = Finding.KNOWN, Finding.PASSED
 

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from conformance.errors import ConformanceError
 from conformance.records import Results, Verdict
-from conformance.report import findings, terminal, words
+from conformance.report import terminal, words
+from conformance.report.sections import findings
 from tests.report import hostile, synthetic
 
 

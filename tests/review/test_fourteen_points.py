@@ -14,10 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance import manifest
 from conformance.errors import ConformanceError
 from conformance.expectations import load
-from conformance.jobs import REFERENCE
+from conformance.inputs import manifest
 from conformance.judge import conclude
 from conformance.judge.attribution import attribute
 from conformance.judge.cell import Judgement, judge_cell
@@ -27,6 +26,7 @@ from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.gain import Effect, Landing
 from conformance.judge.plain import Plain
 from conformance.judge.reference import Reference, read_reference
+from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     BF16_LIMITS,
     FLOAT32_LIMITS,

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance import execution, manifest
+from conformance import execution
 from conformance.checkpoints import cache_folder
+from conformance.inputs import manifest
 from conformance.records import Column, Side, Thresholds, Verdict
-from conformance.report import html, selftest_section
-from conformance.report.sections import Table
+from conformance.report import html
+from conformance.report.sections import selftest as selftest_section
+from conformance.report.sections.section import Table
 from conformance.selftest import run
 from conformance.selftest.controls import CONTROLS
 from conformance.selftest.faults import FAULTS

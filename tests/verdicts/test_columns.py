@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from conformance import verdicts
-from conformance.jobs import REFERENCE
 from conformance.judge.cell import judge_cell
 from conformance.judge.measures import floor
+from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
     Cell,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance import manifest
 from conformance.errors import ConformanceError
-from conformance.jobs import REFERENCE
+from conformance.inputs import manifest
+from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
     Column,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.jobs import REFERENCE
+from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
     Column,

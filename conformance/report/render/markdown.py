@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from conformance.clip import clip
-from conformance.report.sections import (
+from conformance.report.sections.section import (
     Block,
     Code,
     Document,

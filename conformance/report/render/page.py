@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from conformance.report.sections import Document, texts
+from conformance.report.sections.section import Document, texts
 from conformance.report.words import number
 
 STYLES = ("page.css", "parts.css")

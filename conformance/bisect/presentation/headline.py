@@ -1,0 +1,109 @@
+"""The answer in one sentence, and what has to be said beside it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from conformance.bisect.history import locks
+from conformance.bisect.next_step import HELD, Conclusion, Ending, class_of, flaky
+from conformance.bisect.search import Class
+from conformance.bisect.state import State
+from conformance.clip import clip
+from conformance.store.keys import PACKAGES
+
+
+def headline(state: State, conclusion: Conclusion) -> str:
+    """One sentence: what is the cause, or why there is none to name."""
+    label = labels(state, conclusion)
+    good, bad = label.get(conclusion.good, ""), label.get(conclusion.bad, "")
+    match conclusion.ending:
+        case Ending.SAME:
+            return f"There is no difference between {good} and {bad}: nothing to search for."
+        case Ending.SWAPPED:
+            return (
+                f"The good end ({good}) fails where the bad one ({bad}) passes: swap --good and "
+                f"--bad. The candidates may run from new to old."
+            )
+        case Ending.UNTESTABLE:
+            why = clip(state.of(conclusion.bad or conclusion.good)[0].untestable)
+            return f"The end {bad or good} cannot be tested: {why}"
+        case Ending.UNSTEADY:
+            return _unsteady(state, conclusion, label)
+        case Ending.CULPRIT | Ending.RANGE:
+            return _cause(state, conclusion) if state.locks else _found(state, conclusion, label)
+
+
+def labels(state: State, conclusion: Conclusion) -> dict[str, str]:
+    """What every candidate that was tried is called, by key."""
+    found = {one.key: one.label for one in state.candidates}
+    found[HELD] = f"{found.get(conclusion.bad, '')}, the others held"
+    if state.locks:
+        steps = locks.changes(*state.locks)
+        for one in state.attempts:
+            subset = tuple(int(word) for word in one.candidate.partition(" ")[2].split(",") if word)
+            found.setdefault(one.candidate, locks.subset_of(state.locks[0], steps, subset).label)
+    return found
+
+
+def _found(state: State, conclusion: Conclusion, label: Mapping[str, str]) -> str:
+    subject, good, bad = state.asked.subject, label[conclusion.good], label[conclusion.bad]
+    if conclusion.between:
+        return (
+            f"{subject} changed after {good} and not later than {bad}; nothing is known of the "
+            f"{len(conclusion.between)} between them."
+        )
+    if state.asked.backwards:
+        return f"{subject} {good} is the first without it; {bad} is the last that has it."
+    return f"{subject} {bad} is the first bad one; {good} is the last good one."
+
+
+def _cause(state: State, conclusion: Conclusion) -> str:
+    steps = locks.changes(*state.locks)
+    names = ", ".join(str(steps[index]) for index in conclusion.cause)
+    of = f"of {len(steps)} changes"
+    if len(conclusion.cause) == 1:
+        return f"{names} does it alone ({of})."
+    count = len(conclusion.cause)
+    if conclusion.ending is Ending.CULPRIT:
+        return f"These {count} {of} do it together, and none can be left out: {names}."
+    return f"The cause is among these {count} {of}; parts of them cannot be tested: {names}."
+
+
+def _unsteady(state: State, conclusion: Conclusion, label: Mapping[str, str]) -> str:
+    good, bad = (label.get(key, key) for key in (conclusion.good, conclusion.bad))
+    for key in (conclusion.good, conclusion.bad):
+        if flaky(state, key):
+            return f"{label.get(key, key)} is flaky: no answer can rest on it."
+    return f"Not monotone: {bad} is bad and {good}, after it, is good, however often it is tried."
+
+
+def held_words(state: State, conclusion: Conclusion, others: Mapping[str, tuple[str, str]]) -> str:
+    """Whether what moved along could be the cause instead."""
+    asked = state.asked
+    if state.locks or conclusion.ending is not Ending.CULPRIT or not others:
+        return ""
+    names = [name for name in others if name in PACKAGES]
+    tried = state.of(HELD)
+    if not names or not tried:
+        return f"None of them computes what is observed: {', '.join(PACKAGES)} stayed."
+    held = ", ".join(f"{name} {others[name][0]}" for name in names)
+    match class_of(tried[0], state):
+        case Class.BAD:
+            return f"With {held} it is bad all the same: it is {asked.subject} itself."
+        case Class.GOOD:
+            return f"With {held} it is good: not {asked.subject} is the cause, but one of them."
+        case Class.UNTESTABLE:
+            return f"{held} cannot be kept: {clip(tried[0].untestable)}"
+
+
+def notes(state: State, odd: Sequence[str]) -> tuple[str, ...]:
+    """What a reader must know to trust the answer."""
+    found: list[str] = []
+    if odd:
+        found.append(
+            f"Not as at either end, counted as {state.asked.neither.value}: {', '.join(odd)}."
+        )
+    shaky = [one.label for one in state.candidates if flaky(state, one.key)]
+    if shaky:
+        found.append(f"Flaky, and not relied upon: {', '.join(shaky)}.")
+    return tuple(found)

@@ -1,0 +1,198 @@
+"""What a bisect found, as one record: read by the terminal, Markdown, the page and scripts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from pathlib import Path
+
+from conformance.bisect.history import locks
+from conformance.bisect.history.candidates import Candidate
+from conformance.bisect.next_step import Conclusion, Ending, class_of, flaky, moved, neither
+from conformance.bisect.presentation.headline import headline, held_words, labels, notes
+from conformance.bisect.presentation.parts import Part
+from conformance.bisect.search import Class
+from conformance.bisect.state import Attempt, BisectFolder, State
+from conformance.environments import parse
+from conformance.errors import ExitCode
+from conformance.records import record
+from conformance.residual_stream import LAYOUTS
+from conformance.store.files import write_text
+
+SCHEMA = "conformance-bisect/1"
+
+#: A longer specification is kept in a file beside the report.
+_LONG = 200
+
+_CODES = {
+    Ending.CULPRIT: ExitCode.OK,
+    Ending.RANGE: ExitCode.UNEXPECTED,
+    Ending.SAME: ExitCode.UNEXPECTED,
+    Ending.UNSTEADY: ExitCode.UNEXPECTED,
+    Ending.SWAPPED: ExitCode.BAD_INPUT,
+    Ending.UNTESTABLE: ExitCode.BAD_INPUT,
+}
+
+
+@record()
+class Changed:
+    """One part of the signature that differs between good and bad, of these cells."""
+
+    cells: tuple[str, ...]
+    part: str
+    before: str
+    after: str
+
+
+@record()
+class Trial:
+    """One trial as it is told. `run` is the folder below `runs/`."""
+
+    candidate: str
+    found: Class
+    words: str
+    environment: str = ""
+    built: bool = False
+    build_seconds: float = 0.0
+    seconds: float = 0.0
+    run: str = ""
+
+
+@record()
+class Report:
+    """`report.json`. `moved` maps packages to their versions at the last good and the first bad
+    candidate. `disk_mib` is what the environments take, a file that several share counted once.
+    """
+
+    schema: str
+    id: str
+    subject: str
+    ending: Ending
+    headline: str
+    exit_code: ExitCode
+    good: str = ""
+    bad: str = ""
+    between: Mapping[str, str] = field(default_factory=dict)
+    cause: tuple[str, ...] = ()
+    changed: tuple[Changed, ...] = ()
+    moved: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    held: str = ""
+    notes: tuple[str, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    reproduce: str = ""
+    command: str = ""
+    candidates: int = 0
+    seconds: float = 0.0
+    environments: int = 0
+    built: int = 0
+    build_seconds: float = 0.0
+    disk_mib: float = 0.0
+
+
+def make(state: State, conclusion: Conclusion, folder: BisectFolder, cache: Path) -> Report:
+    """The report; `cache` is where the environments are."""
+    names = labels(state, conclusion)
+    good, bad = _sides(state, conclusion)
+    mine, theirs = state.tested(good.key), state.tested(bad.key)
+    places = {one.environment for one in state.attempts if one.environment}
+    others = moved(mine, theirs, state.asked.subject) if mine and theirs else {}
+    return Report(
+        schema=SCHEMA,
+        id=folder.id,
+        subject=state.asked.subject,
+        ending=conclusion.ending,
+        headline=headline(state, conclusion),
+        exit_code=_code(state, conclusion),
+        good=good.label,
+        bad=bad.label,
+        between={
+            names.get(key, key): "flaky" if flaky(state, key) else state.of(key)[0].untestable
+            for key in conclusion.between
+        },
+        cause=tuple(str(locks.changes(*state.locks)[index]) for index in conclusion.cause),
+        changed=_changed(mine, theirs) if mine and theirs else (),
+        moved=others,
+        held=held_words(state, conclusion, others),
+        notes=notes(state, [names.get(key, key) for key in neither(state)]),
+        trials=tuple(_trial(one, state, names) for one in state.attempts),
+        reproduce=_reproduce(state, folder, good, bad) if mine and theirs else "",
+        command=state.asked.command,
+        candidates=len(state.candidates),
+        seconds=sum(one.seconds for one in state.attempts),
+        environments=len(places),
+        built=sum(one.built for one in state.attempts),
+        build_seconds=sum(one.build_seconds for one in state.attempts if one.built),
+        disk_mib=footprint(cache / "environments" / place for place in places),
+    )
+
+
+def footprint(folders: Iterable[Path]) -> float:
+    """MiB on the disk, every file once however many links there are to it."""
+    seen: dict[tuple[int, int], int] = {}
+    for folder in folders:
+        for place, _, files in os.walk(folder):
+            for name in files:
+                found = Path(place, name).lstat()
+                seen[found.st_dev, found.st_ino] = found.st_blocks * 512
+    return sum(seen.values()) / 2**20
+
+
+def _code(state: State, conclusion: Conclusion) -> ExitCode:
+    ours = any(one.harness for one in state.of(conclusion.bad or conclusion.good))
+    if conclusion.ending is Ending.UNTESTABLE and ours:
+        return ExitCode.HARNESS
+    return _CODES[conclusion.ending]
+
+
+def _sides(state: State, conclusion: Conclusion) -> tuple[Candidate, Candidate]:
+    """The two candidates that are shown side by side."""
+    rows = {one.key: one for one in state.candidates}
+    first, last = state.candidates[0], state.candidates[-1]
+    if state.locks and conclusion.cause:
+        steps = locks.changes(*state.locks)
+        return first, locks.subset_of(state.locks[0], steps, conclusion.cause)
+    return rows.get(conclusion.good, first), rows.get(conclusion.bad, last)
+
+
+def _changed(a: Attempt, b: Attempt) -> tuple[Changed, ...]:
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for mine, theirs in zip(a.signatures, b.signatures, strict=True):
+        for part in Part:
+            before, after = mine.part(part), theirs.part(part)
+            if before != after and not (part is Part.BITWISE and mine.verdict.fails):
+                key = (part.value, _meant(before), _meant(after))
+                found.setdefault(key, []).append(mine.cell)
+    return tuple(Changed(tuple(cells), *key) for key, cells in found.items())
+
+
+def _meant(text: str) -> str:
+    """A layout with the meaning of its name; any other text as it is."""
+    layout = LAYOUTS.get(text.partition(" ")[0])
+    return f"{text}: {layout.meaning}" if layout else text
+
+
+def _trial(one: Attempt, state: State, names: Mapping[str, str]) -> Trial:
+    return Trial(
+        names.get(one.candidate, one.candidate),
+        class_of(one, state),
+        one.untestable or "; ".join(dict.fromkeys(map(str, one.signatures))),
+        one.environment,
+        one.built,
+        one.build_seconds,
+        one.seconds,
+        one.run,
+    )
+
+
+def _reproduce(state: State, folder: BisectFolder, good: Candidate, bad: Candidate) -> str:
+    """One run with both sides as columns."""
+    words = ["conformance run", state.asked.with_cells]
+    for name, one in (("good", good), ("bad", bad)):
+        spec = str(parse("\n".join(one.requirements)))
+        if len(spec) > _LONG:
+            path = folder.path / f"{name}.txt"
+            write_text(path, spec + "\n")
+            spec = f"$(cat {path})"
+        words.append(f'--env "{name}: {spec}"')
+    return " ".join(word for word in words if word)

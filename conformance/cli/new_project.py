@@ -1,0 +1,105 @@
+"""A project's first files: what `conformance init` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conformance.errors import ConformanceError
+from conformance.inputs.project import TABLE
+from conformance.store.files import write_text
+
+FOLDER = "conformance_scenarios"
+
+_TABLE = f"""\
+[{TABLE}]
+models = "models.yaml"
+scenarios = ["built-in", "{FOLDER}"]
+known = "known.yaml"
+"""
+
+_MODELS = """\
+# The models of this project, beside the built-in ones. `conformance list` shows the cells that a
+# run would have, `conformance validate` reads this file.
+extends: built-in
+
+models:
+  my-model: # a small model with random weights, made on the spot
+    architecture: llama
+    tiny: { intermediate_size: 704, num_key_value_heads: 2 }
+  # a real one: sources are tried in order
+  # my-real-model:
+  #   architecture: qwen2
+  #   sources:
+  #     - path: /data/my-real-model
+  #     - hub: me/my-real-model
+  #       revision: a commit
+"""
+
+_KNOWN = """\
+# What is expected not to pass: `conformance known update` proposes entries. What is known of the
+# built-in models and scenarios holds besides.
+extends: built-in
+
+known: []
+"""
+
+_SCENARIO = '''\
+"""Halve: half of the residual stream after one layer, for every token.
+
+Read back at the layer, at every later one and in the logits.
+"""
+
+from conformance import scenario
+
+
+def block(lm, case):
+    """What each prompt's block does. In the twin, the clean run that the write is measured by,
+    the case is not active.
+    """
+    at = case.layers["at"]
+    if case.active:
+        lm.layers[at].stream = lm.layers[at].stream * 0.5
+    after = range(at, len(lm.layers))
+    return {"stream": {index: lm.layers[index].stream for index in after}, "logits": lm.logits}
+
+
+@scenario(layers={"at": ("first", "middle")}, twin=True)
+def halve(lm, case):
+    with lm.trace() as tracer:
+        with tracer.invoke(case.prompts[0]):
+            first = block(lm, case).save()
+        with tracer.invoke(case.prompts[1]):
+            second = block(lm, case).save()
+    return [first, second]
+
+
+@halve.reference
+def _(model, case):
+    at = case.layers["at"]
+    edits = {at: lambda stream, earlier: stream * 0.5} if case.active else {}
+    runs = [model.run(prompt, edits=edits) for prompt in case.prompts]
+    return [{"stream": run.after(at), "logits": run.logits} for run in runs]
+'''
+
+
+def start(folder: Path) -> tuple[Path, ...]:
+    """Write them; gives what was written. Raises ConformanceError, before anything is written, when
+    one of them is there already.
+    """
+    settings = folder / "pyproject.toml"
+    before = settings.read_text(encoding="utf-8") if settings.is_file() else ""
+    texts = {
+        folder / "models.yaml": _MODELS,
+        folder / "known.yaml": _KNOWN,
+        folder / FOLDER / "__init__.py": '"""Scenarios of this project."""\n',
+        folder / FOLDER / "halve.py": _SCENARIO,
+    }
+    for path in texts:
+        if path.exists():
+            raise ConformanceError("is there already", path=path, remedy="name another folder")
+    if f"[{TABLE}]" in before:
+        raise ConformanceError(f"has [{TABLE}] already", path=settings, remedy="edit it by hand")
+    for path, text in texts.items():
+        write_text(path, text)
+    write_text(settings, f"{before.rstrip()}\n\n{_TABLE}" if before else _TABLE)
+    return (*texts, settings)

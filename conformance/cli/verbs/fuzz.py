@@ -1,0 +1,130 @@
+"""`conformance fuzz`: interventions that nobody wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conformance.cli import engines
+from conformance.cli.options import (
+    Backends,
+    Expectations,
+    Manifest,
+    Models,
+    Reports,
+    err,
+    out,
+)
+
+if TYPE_CHECKING:
+    from conformance.fuzz.tally import State
+
+
+def fuzz(
+    *,
+    model: Models = [],  # noqa: B006 - typer reads the default, nobody changes it
+    backend: Backends = [],  # noqa: B006
+    minutes: Annotated[float, typer.Option(min=0, help="How long programs are drawn.")] = 5.0,
+    programs: Annotated[
+        int | None, typer.Option(min=0, help="So many programs, however long it takes.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same programs.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="Programs for one load of an engine.")] = 40,
+    corpus: Annotated[
+        Path, typer.Option(help="Programs that are replayed first, and kept for the next time.")
+    ] = Path("fuzz/corpus"),
+    frozen: Annotated[bool, typer.Option("--frozen", help="Keep nothing in the corpus.")] = False,
+    resume: Annotated[
+        str, typer.Option(help="Go on with this campaign (`latest`), with what it was asked.")
+    ] = "",
+    known: Expectations,
+    manifest: Manifest,
+    reports: Reports,
+) -> None:
+    """Draw programs, run each on every column, and make small what differs.
+
+    A program is an intervention as data: reads, writes, values that flow between layers, tokens,
+    steps and prompts. Float32 decides; some are run in bf16 as well. Each new difference is kept
+    in the corpus, and written as a scenario, as a script that runs by itself and as a text for
+    upstream.
+
+    Exits 0 when nothing differs but what is known, 1 when something does, 3 when the harness
+    failed.
+
+    Examples: `conformance fuzz -m llama --minutes 5 --seed 3`, `conformance fuzz --resume latest`.
+    """
+    engines.needed()
+    from conformance.checkpoints import cache_folder
+    from conformance.errors import ExitCode
+    from conformance.fuzz import campaign, found, tally
+    from conformance.fuzz import corpus as corpora
+    from conformance.inputs import manifest as manifests
+    from conformance.planning import plan
+    from conformance.planning.selection import expected
+
+    whole = manifests.load(manifest)
+    if resume:
+        folder = campaign.open_campaign(reports, resume)
+        state = campaign.read(folder)
+    else:
+        asked = tally.Asked(
+            tuple(one.id for one in plan.choose(whole.models, model or ["llama"], "model")),
+            tuple(
+                one.id
+                for one in plan.choose(whole.backends, backend, "backend")
+                if backend or one.default
+            ),
+            seed,
+            minutes,
+            programs,
+            batch,
+            str(corpus),
+            frozen,
+        )
+        folder, state = campaign.new(reports), tally.State(asked)
+    models = plan.choose(whole.models, state.asked.models, "model")
+    backends = plan.choose(whole.backends, state.asked.backends, "backend")
+    gaps = expected(known)
+    running = campaign.Campaign(
+        state,
+        models,
+        backends,
+        folder=folder,
+        known=gaps,
+        cache=cache_folder(),
+        tell=lambda line: err.print(line, markup=False, highlight=False, soft_wrap=True),
+    )
+    summary = running.run()
+    if summary.interrupted:
+        _say(running.state)
+        err.print(f"interrupted; go on with: conformance fuzz --resume {folder.name}")
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    if not state.asked.frozen:
+        for one in running.state.differences:
+            corpora.keep(Path(state.asked.corpus), one)
+    new = [one for one in running.state.differences if not one.explained and not one.files]
+    if new:
+        err.print(f"{len(new)} new differences are run once more, on every column")
+        running.describe(
+            found.written(
+                new,
+                models,
+                backends,
+                folder=folder / "found",
+                known=gaps,
+                cache=cache_folder(),
+                limits=campaign.LIMITS,
+                on_event=lambda _: None,
+            )
+        )
+    _say(running.state)
+    raise typer.Exit(tally.exit_code(running.state))
+
+
+def _say(state: State) -> None:
+    from conformance.fuzz import tally
+
+    for line in tally.summary(state):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,58 @@
+"""`conformance judge`: a stored run judged again."""
+
+from __future__ import annotations
+
+import gc
+from typing import Annotated
+
+import typer
+
+from conformance.cli import engines, selecting
+from conformance.cli.options import Folder, Reports, Run, out
+from conformance.planning import selection
+from conformance.records import Thresholds, widened
+
+
+def judge(
+    *,
+    name: Run = "latest",
+    widen: Annotated[
+        float,
+        typer.Option(min=1.0, help="All limits so many times as wide, to see what hangs on them."),
+    ] = 1.0,
+    strict_numerics: Annotated[
+        bool, typer.Option(help="Cells that drift in bf16 fail the run too.")
+    ] = False,
+    scenarios: Folder,
+    reports: Reports,
+) -> None:
+    """Judge a stored run again, without engines, perhaps with wider limits.
+
+    Examples: `conformance judge latest`, `conformance judge latest --widen 20`.
+    """
+    engines.needed()
+    from conformance.processes import parallel
+
+    folder = selecting.open_run(reports, name)
+    plan_of_run = folder.plan()
+    # Its imports take as long as the ones below.
+    parallel.prepare(len(plan_of_run.cells))
+    # A second goes into looking for cycles among half a million records, for nothing.
+    gc.disable()
+
+    from conformance import execution, sweep
+    from conformance.report.terminal import summary
+    from conformance.scenario import discover
+
+    known = selection.expected()
+    results = execution.judge(
+        folder,
+        discover(scenarios),
+        widened(Thresholds(), widen),
+        known,
+        strict_numerics=strict_numerics,
+    )
+    page = execution.publish(folder, results)
+    sweep.publish_if_swept(folder, results)
+    summary(results, page, out)
+    raise typer.Exit(results.footer.exit_code)

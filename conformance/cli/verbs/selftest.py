@@ -1,0 +1,86 @@
+"""`conformance selftest`: faults injected on purpose."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from conformance.cli import engines
+from conformance.cli.options import (
+    Backends,
+    Folder,
+    Manifest,
+    Models,
+    Reports,
+    err,
+    out,
+)
+from conformance.errors import ExitCode
+from conformance.planning import plan, selection
+from conformance.records import Thresholds, widened
+
+
+def selftest(
+    *,
+    model: Models = [],  # noqa: B006
+    backend: Backends = [],  # noqa: B006
+    expression: Annotated[
+        str, typer.Option("-k", help="Only faults whose id matches: words with and, or, not.")
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option(help="Two tiny models and the most telling faults.")
+    ] = False,
+    again: Annotated[
+        str, typer.Option(help="Judge this stored self-test anew, without engines.")
+    ] = "",
+    blind: Annotated[
+        str, typer.Option(help="Judge with this gate broken on purpose: must exit with 1.")
+    ] = "",
+    widen: Annotated[
+        float, typer.Option(help="Judge with limits so many times as wide: must exit with 1.")
+    ] = 1.0,
+    sensitivity: Annotated[
+        bool, typer.Option(help="Measure the detection limit of every write too (minutes).")
+    ] = False,
+    jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1)] = None,
+    manifest: Manifest,
+    scenarios: Folder,
+    reports: Reports,
+) -> None:
+    """Inject known faults inside real workers and see that they are found and named.
+
+    Exits 0 when they are and nothing sound is flagged, 1 otherwise, 3 when the harness failed.
+    """
+    engines.needed()
+    from conformance.checkpoints import cache_folder
+    from conformance.inputs import manifest as manifests
+    from conformance.selftest import command
+    from conformance.selftest.progress import Lines
+    from conformance.selftest.show import show as show_table
+
+    known = manifests.load(manifest)
+    gaps = selection.expected().entries
+    models = model or list(command.QUICK_MODELS if quick else command.MODELS)
+    backends = plan.choose(known.backends, backend, "backend")
+    asked = command.Asked(
+        models=plan.choose(known.models, models, "model"),
+        backends=backends if backend else command.default_backends(backends),
+        scenarios=tuple(scenarios),
+        reports=reports,
+        thresholds=widened(Thresholds(), widen),
+        expression=expression,
+        quick=quick,
+        jobs=jobs or os.cpu_count() or 1,
+        again=again,
+        blind=blind,
+        gaps=gaps,
+        sensitivity=sensitivity,
+    )
+    folder, found = command.run(asked, cache_folder(), Lines(err))
+    if found is None:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    show_table(found, out)
+    out.print(f"{folder.path / 'index.html'}", soft_wrap=True)
+    raise typer.Exit(command.exit_code(found))

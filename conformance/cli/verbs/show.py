@@ -1,0 +1,100 @@
+"""`conformance list`, `show`, `report` and `schema`: what there is, in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conformance.cli import selecting
+from conformance.cli.options import Choice, Reports, Without, err, out
+from conformance.planning import selection
+
+if TYPE_CHECKING:
+    from conformance.records import Results
+    from conformance.report.sections.changes import Changes
+
+
+def list_cells(choice: Annotated[Choice, Without("env", "environments")]) -> None:
+    """List the cells that `run` would run, one id a line; counts go to standard error."""
+    models, columns, cells = selection.select(choice)
+    for cell in cells:
+        typer.echo(cell.id)
+    err.print(f"{len(models)} models × {len(columns)} backends: {len(cells)} cells")
+
+
+def show(
+    *,
+    cell: Annotated[str, typer.Argument(help="A cell's id, or a part that only it has.")],
+    name: Annotated[str, typer.Option("--run", help="A run's name, or `latest`.")] = "latest",
+    reports: Reports,
+) -> None:
+    """Explain one cell's verdict: the same reasoning as in the report."""
+    from conformance.report import terminal
+
+    terminal.show(selecting.open_run(reports, name).results(), cell, out)
+
+
+def report(
+    *,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="A run's name, or `latest`; several runs become one page."),
+    ] = None,
+    against: Annotated[
+        str,
+        typer.Option(help="Compare with this run; by default the one before, `none` for no run."),
+    ] = "",
+    reports: Reports,
+) -> None:
+    """Write the pages of a judged run anew, or of several merged, and print the path.
+
+    Runs of several machines get a column each: `conformance report RUN_CPU RUN_GPU` writes
+    `reports/RUN_CPU+RUN_GPU/index.html`. Runs that are incomplete, or that cannot stand side by
+    side (other thresholds, weights or scenarios, the same cells on the same hardware), are
+    refused.
+    """
+    from conformance import sweep
+    from conformance.report import html
+
+    if names and len(names) > 1:
+        typer.echo(_merged(names, against, reports))
+        return
+    folder = selecting.open_run(reports, *(names or ["latest"]))
+    results = folder.results()
+    changes = _changes(folder.path, results, against, reports)
+    typer.echo(html.publish(results, folder.path, html.Besides(changes=changes)))
+    if page := sweep.publish_if_swept(folder, results):
+        typer.echo(page)
+
+
+def _merged(names: list[str], against: str, reports: Path) -> Path:
+    from conformance.report import html, merging, tables
+    from conformance.store import RunFolder
+
+    found = merging.merged([selecting.open_run(reports, name).results() for name in names])
+    folder = RunFolder(reports / found.results.run.id)
+    folder.path.mkdir(exist_ok=True)
+    folder.write_results(found.results)
+    tables.write(found.results, folder.path)
+    changes = _changes(folder.path, found.results, against or "none", reports)
+    besides = html.Besides(changes=changes, sources=found.sources, origin=found.origin)
+    return html.publish(found.results, folder.path, besides)
+
+
+def _changes(path: Path, results: Results, against: str, reports: Path) -> Changes | None:
+    from conformance.diff import since
+
+    if against == "none":
+        return None
+    if against:
+        return since.between(selecting.open_run(reports, against).results(), results)
+    return since.last(path, results)
+
+
+def schema() -> None:
+    """Print the JSON schema of results.json."""
+    from conformance.report.schema import results_schema
+
+    typer.echo(results_schema())

@@ -1,0 +1,112 @@
+"""`conformance sweep`: the matrix over versions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conformance.cli import engines, selecting
+from conformance.cli.options import Choice, Reports, Running, Trust, Without, err, out
+from conformance.cli.verbs.environments import had
+from conformance.errors import ConformanceError
+from conformance.planning import selection
+
+if TYPE_CHECKING:
+    from conformance.environments import Environment, Spec, Untestable
+    from conformance.sweep import Swept
+
+_RANGE = "Releases and ranges of them: 0.28..0.32 or 0.8.0,0.8.1 or 0.28.. (all since)."
+
+
+def sweep(
+    *,
+    choice: Annotated[Choice, Without("env", "environments")],
+    running: Running,
+    vllm: Annotated[str, typer.Option(help=_RANGE, metavar="VERSIONS")] = "",
+    nnsight: Annotated[str, typer.Option(help="The same.", metavar="VERSIONS")] = "",
+    transformers: Annotated[str, typer.Option(help="The same.", metavar="VERSIONS")] = "",
+    torch: Annotated[str, typer.Option(help="The same.", metavar="VERSIONS")] = "",
+    resume: Annotated[
+        str, typer.Option(help="Go on with this sweep (`latest`): finished cells are kept.")
+    ] = "",
+    trust: Trust = False,
+    reports: Reports,
+) -> None:
+    """Run the matrix on every combination of versions; write one page, versions × scenarios.
+
+    One environment is built for each combination and kept (`conformance env list`); what it does
+    not name stays as in the lock file where the resolver allows. The reference is computed once.
+    Writes sweep.html, sweep.json and sweep.csv beside the run's own page.
+
+    Exits 0 when every cell passes or is neutral, 1 when one failed, 3 when the harness did.
+
+    Examples: `conformance sweep --vllm 0.28..0.32 --nnsight 0.8.0,0.8.1 -m llama`,
+    `conformance sweep --resume latest`.
+    """
+    engines.needed()
+    from conformance import sweep as sweeps
+
+    if resume:
+        folder = selecting.to_resume(reports, resume, choice, trust=trust)
+        _have(sweeps.read(folder))
+    else:
+        versions = {
+            "vllm": vllm,
+            "nnsight": nnsight,
+            "transformers": transformers,
+            "torch": torch,
+        }
+        here = selection.select(replace(choice, expression=""))
+        swept, had = _swept({name: text for name, text in versions.items() if text})
+        columns = sweeps.columns([column.backend for column in here.columns], swept.points, had)
+        selected = selection.within(here, columns, choice)
+        folder = selecting.begun(reports, choice.scenarios, selected, running)
+        sweeps.write(folder, swept)
+    results, _ = selecting.executed(folder, choice.scenarios, running, verb="sweep")
+    page = sweeps.publish(folder, results, sweeps.read(folder))
+    _say(sweeps.read(folder))
+    typer.echo(page)
+    raise typer.Exit(results.footer.exit_code)
+
+
+def _swept(asked: dict[str, str]) -> tuple[Swept, dict[Spec, Environment | Untestable]]:
+    """The versions that are meant, and the environment of every combination."""
+    from conformance import sweep as sweeps
+    from conformance.environments import vllm_package
+
+    if not asked:
+        raise ConformanceError(
+            "no versions are named", remedy="for example --vllm 0.28..0.32 --nnsight 0.8.0,0.8.1"
+        )
+    axes = {}
+    for option, text in asked.items():
+        package = vllm_package() if option == "vllm" else option
+        axes[package] = sweeps.expand(text, sweeps.published(package))
+    combinations = sweeps.combinations(axes)
+    err.print(f"{len(combinations)} combinations of {axes}", markup=False, highlight=False)
+    points, environments = [], {}
+    for one in combinations:
+        spec = sweeps.spec_of(one)
+        environments[spec] = had(spec)
+        points.append(sweeps.point(one, environments[spec]))
+    return sweeps.Swept(axes, tuple(points)), environments
+
+
+def _have(swept: Swept) -> None:
+    """Build again what was removed since."""
+    for point in swept.points:
+        if not point.untestable:
+            had(point.spec)
+
+
+def _say(swept: Swept) -> None:
+    built = [point for point in swept.points if point.environment]
+    own = sum(point.own_mib for point in built)
+    seconds = sum(point.seconds for point in built)
+    out.print(
+        f"{len(built)} of {len(swept.points)} combinations have an environment: "
+        f"{seconds:.0f} s to have them, {own:,.0f} MiB of their own",
+        highlight=False,
+    )

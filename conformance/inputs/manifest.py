@@ -1,0 +1,300 @@
+"""models.yaml → records. What is not understood is refused with its line and a remedy.
+
+The document is checked whole against the records below before anything is started;
+an entry holds only what differs from the block `defaults`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from conformance.engines import ENGINES
+from conformance.inputs import packaged, usable
+from conformance.inputs.yaml_input import Location, Refusal, check, line_of, parse
+from conformance.records import PARTS, Backend, Model, Part, Source, record
+
+#: A model's or backend's id is also the name of a folder.
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ENGINE = re.compile(r"[\w.]+:\w+")
+_PINNED = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+")
+
+#: What each kind of source must say besides its own key.
+_NEEDED: Mapping[str, Sequence[str]] = {
+    "path": (),
+    "wheel": ("file", "sha256"),
+    "hub": ("revision",),
+}
+
+#: Tiers that hold all models of the ones before them. Any other name is a tier apart.
+_GROWING = ("smoke", "default", "full")
+
+Count = Annotated[int, Field(ge=1)]
+
+
+@record()
+class Tier:
+    """What a selection of models runs: these scenarios only, or all where none is named. A
+    column in `backends` runs on those of its models alone that are in the tier named there.
+    """
+
+    scenarios: tuple[str, ...] = ()
+    backends: Mapping[str, str] = field(default_factory=dict)
+
+
+@record()
+class Manifest:
+    models: tuple[Model, ...]
+    backends: tuple[Backend, ...]
+    tiers: Mapping[str, Tier] = field(default_factory=dict)
+
+
+@record()
+class _Defaults:
+    seed: int = 0
+    tiny: Mapping[str, Any] = field(default_factory=dict)
+
+
+@record()
+class _SourceEntry:
+    path: str = ""
+    wheel: str = ""
+    hub: str = ""
+    file: str = ""
+    sha256: str = ""
+    revision: str = ""
+
+
+@record()
+class _ModelEntry:
+    architecture: str = ""
+    tiny: Mapping[str, Any] | None = None
+    seed: int | None = None
+    sources: tuple[_SourceEntry, ...] = ()
+    layout: str = ""
+    tiers: tuple[str, ...] = ("default",)
+    parts: tuple[Part, ...] = PARTS
+
+
+@record()
+class _BackendEntry:
+    engine: str
+    pipeline: Count = 1
+    tensor: Count = 1
+    transport: Literal["auto", "relay", "native"] = "auto"
+    default: bool = True
+    environment: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@record()
+class _Document:
+    models: Mapping[str, _ModelEntry]
+    backends: Mapping[str, _BackendEntry] = field(default_factory=dict)
+    extends: Literal["", "built-in"] = ""
+    defaults: _Defaults = field(default_factory=_Defaults)
+    tiers: Mapping[str, Tier] = field(default_factory=dict)
+
+
+def load(path: Path) -> Manifest:
+    """Read models.yaml. With `extends: built-in` it holds the built-in models, backends, defaults
+    and tiers besides.
+
+    Raises ConformanceError with file, line and remedy for a file that cannot be read, an
+    unknown key, a wrong type, a duplicate id, a model without a source or an unknown engine.
+    """
+    tree = parse(path, holds="it needs the keys `models` and `backends`")
+    try:
+        document = check(_Document, tree, _keys)
+        base = load(packaged.path("models.yaml")) if document.extends else Manifest((), ())
+        _check_new(document, base)
+        defaults = document.defaults
+        if document.extends:
+            built_in = _built_in_defaults()
+            defaults = _Defaults(defaults.seed or built_in.seed, {**built_in.tiny, **defaults.tiny})
+        models = base.models + tuple(
+            _model(name, entry, defaults, path.parent) for name, entry in document.models.items()
+        )
+        backends = base.backends + tuple(
+            _backend(name, entry) for name, entry in document.backends.items()
+        )
+        _check_tiers(document.tiers, models, backends)
+    except Refusal as refusal:
+        raise refusal.at(path, tree) from None
+    return Manifest(models, backends, {**base.tiers, **document.tiers})
+
+
+def line(path: Path, model: str) -> int | None:
+    """The line on which a model stands, None for one that is built in."""
+    return line_of(parse(path, holds=""), ("models", model))
+
+
+def _built_in_defaults() -> _Defaults:
+    tree = parse(packaged.path("models.yaml"), holds="")
+    return check(_Document, tree, _keys).defaults
+
+
+def _check_new(document: _Document, base: Manifest) -> None:
+    """What a file adds has ids of its own, and one that stands alone says all."""
+    if not (document.backends or document.extends):
+        raise Refusal((), "the file has no 'backends'", "add `backends:`, or `extends: built-in`")
+    taken: Mapping[str, Collection[str]] = {
+        "models": [model.id for model in base.models],
+        "backends": [backend.id for backend in base.backends],
+        "tiers": base.tiers,
+    }
+    for kind, names in taken.items():
+        for name in getattr(document, kind):
+            if name in names:
+                raise Refusal(
+                    (kind, name),
+                    f"{name!r} is built in already, under {kind}",
+                    "give it another id, or leave `extends` out",
+                )
+
+
+def _keys(location: Location) -> list[str]:
+    """The keys that are known at a place of the document."""
+    kind: type = _Document
+    if location:
+        kinds = {
+            "models": _ModelEntry,
+            "backends": _BackendEntry,
+            "defaults": _Defaults,
+            "tiers": Tier,
+        }
+        kind = kinds[str(location[0])]
+    if "sources" in location:
+        kind = _SourceEntry
+    return [each.name for each in fields(kind)]
+
+
+def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> Model:
+    place: Location = ("models", name)
+    _check_id(name, place)
+    if entry.tiny is None and not entry.sources:
+        raise Refusal(place, f"model {name!r} has no source", "add `tiny: {}` or `sources: [...]`")
+    if entry.tiny is not None and entry.sources:
+        raise Refusal(
+            (*place, "tiny"), f"model {name!r} has both `tiny` and `sources`", "keep one of them"
+        )
+    if entry.layout:
+        _check_layout(entry.layout, place)
+    _check_architecture(entry.architecture or name, place)
+    if entry.tiny is None:
+        if entry.seed is not None:
+            raise Refusal((*place, "seed"), "only a tiny model has a seed", "remove it")
+        sources = tuple(
+            _source(each, (*place, "sources", index), folder)
+            for index, each in enumerate(entry.sources)
+        )
+    else:
+        merged = {**defaults.tiny, **entry.tiny}
+        config = {key: value for key, value in merged.items() if value is not None}
+        if mistake := usable.tiny(config):
+            raise Refusal((*place, "tiny", mistake.key), mistake.message, mistake.remedy)
+        seed = defaults.seed if entry.seed is None else entry.seed
+        sources = (Source("tiny", config=config, seed=seed),)
+    tiers = _tiers(entry.tiers)
+    return Model(name, entry.architecture or name, sources, entry.layout, tiers, entry.parts)
+
+
+def _tiers(named: Sequence[str]) -> tuple[str, ...]:
+    """The tiers named, and those that hold them."""
+    larger = [_GROWING[_GROWING.index(name) :] for name in named if name in _GROWING]
+    return tuple(dict.fromkeys((*named, *(name for names in larger for name in names))))
+
+
+def _source(entry: _SourceEntry, place: Location, folder: Path) -> Source:
+    given = {each.name for each in fields(entry) if getattr(entry, each.name)}
+    kinds = sorted(given & _NEEDED.keys())
+    if len(kinds) != 1:
+        said = f"names {' and '.join(kinds)}" if kinds else "names no place"
+        raise Refusal(place, f"the source {said}", f"one of: {', '.join(_NEEDED)}")
+    kind = kinds[0]
+    needed = _NEEDED[kind]
+    for key in needed:
+        if key not in given:
+            raise Refusal(
+                place, f"the {kind} source has no {key!r}", f"add `{key}:`, so that it is pinned"
+            )
+    for key in sorted(given - {kind, *needed}):
+        raise Refusal((*place, key), f"a {kind} source takes no {key!r}", "remove it")
+    if kind == "wheel":
+        if not _PINNED.fullmatch(entry.wheel):
+            raise Refusal(
+                (*place, "wheel"), f"{entry.wheel!r} is not pinned", "write name==version"
+            )
+        return Source("wheel", package=entry.wheel, file=entry.file, sha256=entry.sha256)
+    if kind == "hub":
+        return Source("hub", repo=entry.hub, revision=entry.revision)
+    try:
+        return Source("path", file=str((folder / Path(entry.path).expanduser()).resolve()))
+    except (OSError, RuntimeError, ValueError) as error:  # no such user's home, links in a circle
+        raise Refusal((*place, "path"), f"{entry.path!r}: {error}", "name a folder") from None
+
+
+def _backend(name: str, entry: _BackendEntry) -> Backend:
+    place: Location = ("backends", name)
+    _check_id(name, place)
+    if entry.engine not in ENGINES and not _ENGINE.fullmatch(entry.engine):
+        raise Refusal(
+            (*place, "engine"),
+            f"unknown engine {entry.engine!r}",
+            f"one of {', '.join(ENGINES)}, or module:function of your own",
+        )
+    return Backend(name, **{each.name: getattr(entry, each.name) for each in fields(entry)})
+
+
+def _check_tiers(
+    tiers: Mapping[str, Tier], models: Sequence[Model], backends: Sequence[Backend]
+) -> None:
+    known = dict.fromkeys(tier for model in models for tier in model.tiers)
+    columns = [backend.id for backend in backends]
+    for name, tier in tiers.items():
+        for each in (name, *tier.backends.values()):
+            if each not in known:
+                raise Refusal(
+                    ("tiers", name), f"no model is in tier {each!r}", f"one of: {', '.join(known)}"
+                )
+        for each in tier.backends:
+            if each not in columns:
+                raise Refusal(
+                    ("tiers", name),
+                    f"there is no backend {each!r}",
+                    f"one of: {', '.join(columns)}",
+                )
+
+
+def _check_id(name: str, place: Location) -> None:
+    if not _ID.fullmatch(name):
+        raise Refusal(
+            place, f"{name!r} cannot be an id", "letters, digits, '.', '_' and '-', not first"
+        )
+
+
+def _check_architecture(name: str, place: Location) -> None:
+    known = usable.architectures()
+    if known and name not in known:
+        near = difflib.get_close_matches(name, sorted(known), 3)
+        raise Refusal(
+            (*place, "architecture"),
+            f"transformers knows no architecture {name!r}",
+            f"did you mean {' or '.join(near)}?" if near else "write its `model_type`",
+        )
+
+
+def _check_layout(name: str, place: Location) -> None:
+    # Not at the top: it brings torch, which `conformance list` can do without.
+    from conformance.residual_stream import LAYOUTS
+
+    if name not in LAYOUTS:
+        raise Refusal(
+            (*place, "layout"), f"unknown layout {name!r}", f"one of: {', '.join(LAYOUTS)}"
+        )

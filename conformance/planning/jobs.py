@@ -1,0 +1,331 @@
+"""From the plan of a run to the jobs of its workers, in the order they need each other.
+
+For each model: build its checkpoint, run the reference (the probe first), then every
+backend, then the reference once more: along the tokens that a backend chose differently, and
+layer by layer where one computed something else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor
+
+from conformance.builtin import one_layer
+from conformance.builtin.engine_alone import cases_beside
+from conformance.builtin.probe import PROBING
+from conformance.checkpoints import Checkpoint, locate, patience
+from conformance.engines import ENGINES, ENVIRONMENT, FRONTS, preload
+from conformance.errors import ConformanceError
+from conformance.generated_tokens import Continuation, by_member, continuation, differing
+from conformance.planning import engine_settings, plan
+from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision
+from conformance.runner import Launch, Planned
+from conformance.scenario import Scenario
+from conformance.store import RunFolder, gathered_in
+
+#: Not a column: what every column is compared with.
+REFERENCE = Column(Backend(id="reference", engine="reference", default=False))
+#: The reference again, along the tokens that a backend generated.
+FORCED = Column(Backend(id="reference-forced", engine="reference", default=False))
+#: Not a column either: makes the checkpoint.
+BUILD = Column(Backend(id="build", engine="build", default=False))
+
+#: The columns of one model with their cells.
+Columns = Sequence[tuple[Column, Sequence[Cell]]]
+
+#: Engines whose observations do not depend on what is being tested: kept between runs.
+CACHED = frozenset({"hf", "reference"})
+
+
+def planned_jobs(
+    run: RunFolder,
+    models: Sequence[Model],
+    columns: Sequence[Column],
+    cells: Iterable[Cell],
+    scenarios: Mapping[str, Scenario],
+    *,
+    folder: Path | tuple[Path, ...],
+    cache: Path,
+    precisions: Sequence[Precision] = (Precision.BF16,),
+    lean: bool = False,
+) -> list[Planned]:
+    """Every job of a run. `folder`, or several, holds the scenario files, `cache` the checkpoints.
+    Every column gathers its cells once in each of the `precisions`. A `lean` run computes no more
+    than these verdicts need: no honest runs of another precision, nothing of an engine without
+    nnsight, no one-layer tests.
+
+    Columns on another environment come last, one environment after the other: few zygotes
+    live at the same time.
+    """
+    by_model = {model.id: model for model in models}
+    by_id = {column.id: column for column in columns}
+    wanted = plan.groups(cell for cell in cells if not by_id[cell.backend].untestable)
+    jobs: list[Planned] = []
+    for model_id in dict.fromkeys(model for model, _ in wanted):
+        mine = [
+            (by_id[column], members)
+            for (model, column), members in wanted.items()
+            if model == model_id
+        ]
+        maker = _Maker(run, by_model[model_id], scenarios, folder, cache, precisions, lean=lean)
+        jobs += maker.jobs(mine)
+    places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
+    return sorted(jobs, key=lambda job: places.index(job.launch.python))
+
+
+def reference_cells(model: Model, scenarios: Mapping[str, Scenario]) -> tuple[Cell, ...]:
+    """What the reference runs of a model by itself."""
+    return plan.cells([model], [REFERENCE], scenarios)
+
+
+def reference_jobs(
+    run: RunFolder,
+    model: Model,
+    scenarios: Mapping[str, Scenario],
+    *,
+    folder: Path | tuple[Path, ...],
+    cache: Path,
+) -> list[Planned]:
+    """The jobs of a model that has no columns: its checkpoint, and its reference on every case."""
+    names = {(cell.scenario, cell.case) for cell in reference_cells(model, scenarios)}
+    return _Maker(run, model, scenarios, folder, cache).groundwork(names)
+
+
+class _Maker:
+    """The jobs of one model. Each is made when it is due: only then is the checkpoint there."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        model: Model,
+        scenarios: Mapping[str, Scenario],
+        folder: Path | tuple[Path, ...],
+        cache: Path,
+        precisions: Sequence[Precision] = (Precision.BF16,),
+        *,
+        lean: bool = False,
+    ) -> None:
+        self.precisions = precisions
+        self.lean = lean
+        self.run = run
+        self.model = model
+        self.scenarios = scenarios
+        self.folder = folder
+        self.cache = cache
+
+    def jobs(self, columns: Columns) -> list[Planned]:
+        names = {(cell.scenario, cell.case) for _, cells in columns for cell in cells}
+        reference = f"{self.model.id}:{REFERENCE.id}"
+        jobs = self.groundwork(names)
+        begun = len(jobs)
+        for column, cells in columns:
+            main, *others = engine_settings.split(column, cells, self.scenarios)
+            for precision, group in product(self.precisions, (main, *others)):
+                own = gathered_in(column.id, precision)
+                jobs.append(
+                    self._planned(
+                        f"{self.model.id}:{group.folder(own, main)}",
+                        column,
+                        self._column(column, group, main, precision),
+                        needs=(reference,),
+                    )
+                )
+        jobs.append(
+            self._planned(
+                f"{self.model.id}:{FORCED.id}",
+                FORCED,
+                lambda: self._forced(columns),
+                needs=(reference,),
+                after=tuple(job.id for job in jobs[begun:]),
+            )
+        )
+        return jobs
+
+    def groundwork(self, names: set[tuple[str, str]]) -> list[Planned]:
+        """The checkpoint, then the reference on these cases."""
+        build = f"{self.model.id}:{BUILD.id}"
+        reference = f"{self.model.id}:{REFERENCE.id}"
+        return [
+            self._planned(build, BUILD, self._build, load=patience(self.model)),
+            self._planned(reference, REFERENCE, lambda: self._reference(names), needs=(build,)),
+        ]
+
+    def _planned(
+        self,
+        name: str,
+        column: Column,
+        make: Callable[[], Job | None],
+        *,
+        needs: tuple[str, ...] = (),
+        after: tuple[str, ...] = (),
+        load: float = 0.0,
+    ) -> Planned:
+        return Planned(
+            id=name,
+            make=make,
+            launch=launch(column),
+            needs=needs,
+            after=after,
+            cached=column.engine in CACHED,
+            load=load,
+            folder=self.run.group_folder(self.model.id, name.partition(":")[2]).path,
+        )
+
+    def _checkpoint(self) -> Checkpoint:
+        found = locate(self.model, self.cache)
+        if found is None:
+            raise ConformanceError(
+                f"the checkpoint of {self.model.id!r} is gone from the cache",
+                path=self.cache,
+                remedy="run again",
+            )
+        return found
+
+    def _job(self, column: Column, cases: tuple[Case, ...], folder: str = "", **more: Any) -> Job:
+        checkpoint = self._checkpoint()
+        return Job(
+            engine=ENGINES.get(column.engine, column.engine),
+            model=self.model,
+            column=column,
+            checkpoint=checkpoint.path,
+            folder=self.run.group_folder(self.model.id, folder or column.id).path,
+            scenarios=self.folder,
+            cases=cases,
+            digest=checkpoint.digest,
+            **more,
+        )
+
+    def _build(self) -> Job | None:
+        if locate(self.model, self.cache) is not None:
+            return None
+        return Job(
+            engine=ENGINES[BUILD.engine],
+            model=self.model,
+            column=BUILD,
+            checkpoint=self.cache,
+            folder=self.run.group_folder(self.model.id, BUILD.id).path,
+            scenarios=self.folder,
+            cases=(),
+        )
+
+    def _cases(self, names: Iterable[tuple[str, str]]) -> tuple[Case, ...]:
+        wanted = set(names)
+        layers = self._checkpoint().layers
+        return tuple(
+            case
+            for scenario in self.scenarios.values()
+            for case in scenario.expand(layers)
+            if (case.scenario, case.name) in wanted
+        )
+
+    def _reference(self, names: Iterable[tuple[str, str]]) -> Job:
+        probe = PROBING.expand(self._checkpoint().layers)
+        cases = self._cases(names)
+        # The longest first: what changes nothing is computed once, for its first steps too.
+        longest = sorted(cases + self._beside(cases), key=lambda case: -case.steps)
+        return self._job(REFERENCE, (*probe, *longest), **self._asked())
+
+    def _asked(self) -> dict[str, Any]:
+        """What a lean run asks of the reference."""
+        return {"expect": {"precisions": sorted(self.precisions)}} if self.lean else {}
+
+    def _beside(self, cases: Iterable[Case]) -> tuple[Case, ...]:
+        return () if self.lean else beside(cases)
+
+    def _column(
+        self,
+        column: Column,
+        group: engine_settings.Group,
+        main: engine_settings.Group,
+        precision: Precision,
+    ) -> Callable[[], Job]:
+        probe = self.run.group_folder(self.model.id, REFERENCE.id).cell("probe.all")
+        own = gathered_in(column.id, precision)
+
+        def make() -> Job:
+            cases = self._cases((cell.scenario, cell.case) for cell in group.cells)
+            job = self._job(
+                column,
+                cases + self._beside(cases),
+                own,
+                probe=probe,
+                expect=expected(column.backend, group.settings, precision),
+                settings=group.settings,
+                precision=precision,
+            )
+            return job if group is main else engine_settings.apart(self.run, job, group, own)
+
+        return make
+
+    def _forced(self, columns: Columns) -> Job | None:
+        """The cases in which some column generated other tokens than the truth, and one-layer
+        tests of those in which it seems to have computed something else.
+        """
+        found: dict[str, Case] = {}
+        for (place, cells), precision in product(columns, self.precisions):
+            column = gathered_in(place.id, precision)
+            cases = self._cases((cell.scenario, cell.case) for cell in cells)
+            for case in cases + self._beside(cases):
+                mine = self.run.observations(self.model.id, column, case.key)
+                values = self.run.observations(self.model.id, REFERENCE.id, case.key)
+                members = by_member(values)
+                along = replace(case, forced=_differing(case, mine, members.get("truth", {})))
+                if along.forced:
+                    found[along.key] = along
+                if not self.lean and one_layer.suspicious(mine, members, precision):
+                    folder = self.run.group_folder(self.model.id, column).cell(case.key)
+                    alone = one_layer.case_of(case, column, folder / "observations.safetensors")
+                    found[alone.key] = alone
+        return self._job(FORCED, tuple(found.values()), **self._asked()) if found else None
+
+
+def beside(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """What an engine does besides these cases: not for those that ask other settings of it."""
+    return cases_beside(case for case in cases if not case.settings)
+
+
+def _differing(case: Case, mine: Mapping[str, Tensor], truth: Mapping[str, Tensor]) -> Continuation:
+    prompts = len(case.prompts)
+    return differing(continuation(mine, prompts), continuation(truth, prompts))
+
+
+def launch(column: Column) -> Launch:
+    """Where a column's workers run. One zygote serves all that have the same launch."""
+    return Launch(
+        python=Path(column.interpreter or sys.executable),
+        preload=preload(column.engine),
+        env=tuple(sorted(ENVIRONMENT.items())),
+    )
+
+
+def expected(
+    backend: Backend,
+    asked: Mapping[str, Any] = MappingProxyType({}),
+    precision: Precision = Precision.BF16,
+) -> dict[str, Any]:
+    """What the engine must say of itself for its cells to count; `asked` are its settings."""
+    dtype = f"torch.{precision.dtype}"
+    if backend.engine == "hf":
+        attention = backend.options.get("attn_implementation")
+        return {"engine": "hf", "dtype": dtype} | ({"attention": attention} if attention else {})
+    if backend.engine not in FRONTS:
+        return {}
+    return {
+        "engine": "vllm",
+        "dtype": dtype,
+        "front": FRONTS[backend.engine],
+        "pipeline_size": backend.pipeline,
+        "tensor_size": backend.tensor,
+        "ranks": backend.pipeline * backend.tensor,
+        "eager": True,
+        "prefix_caching": bool(asked.get("prefix_cache")),
+        "chunked_prefill": "step_tokens" in asked,
+        "extraction": bool(asked.get("extraction")),
+    }

@@ -1,0 +1,171 @@
+"""What is asked for, by names and expressions → the models, columns and cells that are meant.
+
+The command line and pytest choose by the same functions. Building environments is the caller's,
+who has a way to show that it takes a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from conformance.errors import ConformanceError
+from conformance.inputs import manifest as manifests
+from conformance.inputs import project, usable
+from conformance.planning import plan
+from conformance.records import Cell, Column, Model
+from conformance.scenario import Places, Scenario, discover
+
+if TYPE_CHECKING:
+    from conformance.environments import Environment, Spec, Untestable
+    from conformance.expectations import Known
+
+
+class Selected(NamedTuple):
+    """What a run is asked for."""
+
+    models: tuple[Model, ...]
+    columns: tuple[Column, ...]
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which cells are meant. No model: those of the tier; no backend: those marked default.
+
+    `cells` is a file with the ids of the cells that are meant, one a line, of whatever model and
+    backend. `env` puts backends on other environments (`conformance.environments.read_order`), of
+    which the file `environments` declares some by name. Files and folders: by default the
+    project's.
+    """
+
+    model: list[str] = field(default_factory=list)
+    backend: list[str] = field(default_factory=list)
+    expression: str = ""
+    tier: str = "default"
+    cells: Path | None = None
+    env: list[str] = field(default_factory=list)
+    manifest: Path = field(default_factory=lambda: project.here().models)
+    scenarios: Places = field(default_factory=lambda: list(project.here().scenarios))
+    environments: Path = field(default_factory=lambda: project.here().environments)
+
+
+def _build(spec: Spec) -> Environment | Untestable:
+    from conformance.checkpoints import cache_folder
+    from conformance.environments import Untestable, build
+
+    try:
+        return build(spec, cache_folder())
+    except Untestable as cannot:
+        return cannot
+
+
+#: Gives the environment of a specification, or why there is none.
+Builder = Callable[["Spec"], "Environment | Untestable"]
+
+
+def select(choice: Choice, build: Builder = _build) -> Selected:
+    """The cells that are meant. Environments are built.
+
+    Raises ConformanceError for a name that nothing has, and when no cell is left.
+    """
+    ids = _ids(choice.cells) if choice.cells else []
+    if ids:
+        every = [plan.ALL]
+        choice = replace(choice, model=choice.model or every, backend=choice.backend or every)
+    known = manifests.load(choice.manifest)
+    models = plan.choose(known.models, choice.model, "model")
+    if not choice.model:
+        models = plan.in_tier(models, choice.tier)
+    _check_sources(models, choice.manifest)
+    columns = _columns(known, choice, build)
+    tier = known.tiers.get(choice.tier, manifests.Tier())
+    scenarios = (
+        discover(choice.scenarios) if ids else plan.only(discover(choice.scenarios), tier.scenarios)
+    )
+    cells = plan.cells(models, columns, scenarios, choice.expression)
+    if ids:
+        return Selected(models, columns, _named(cells, ids, choice.cells))
+    narrow = {} if choice.model else tier.backends
+    return Selected(models, columns, plan.narrowed(cells, models, columns, narrow))
+
+
+def _check_sources(models: Sequence[Model], path: Path) -> None:
+    """Raises ConformanceError for a model that local folders alone could give, and none does."""
+    for model in models:
+        folders = [Path(source.file) for source in model.sources if source.kind == "path"]
+        reasons = [usable.folder(folder, model.architecture) for folder in folders]
+        if len(folders) == len(model.sources) and all(reasons):
+            raise ConformanceError(
+                f"no source of model {model.id!r} works:\n  " + "\n  ".join(reasons),
+                path=path,
+                line=manifests.line(path, model.id),
+                remedy="mend one of them, or name other `sources`",
+            )
+
+
+def _ids(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split()
+    except (OSError, ValueError) as error:
+        words = getattr(error, "strerror", None) or error
+        raise ConformanceError(
+            f"cannot be read: {words}", path=path, remedy="conformance list > FILE"
+        ) from error
+
+
+def _named(cells: Sequence[Cell], ids: Sequence[str], path: Path | None) -> tuple[Cell, ...]:
+    by_id = {cell.id: cell for cell in cells}
+    for name in ids:
+        if name not in by_id:
+            raise ConformanceError(
+                f"there is no cell {name!r}", path=path, remedy="conformance list shows them"
+            )
+    wanted = set(ids)
+    return tuple(cell for cell in cells if cell.id in wanted)
+
+
+def within(selected: Selected, columns: tuple[Column, ...], choice: Choice) -> Selected:
+    """The same models and scenarios on other columns."""
+    names = list(dict.fromkeys(cell.scenario for cell in selected.cells))
+    scenarios = plan.only(discover(choice.scenarios), names)
+    cells = plan.cells(selected.models, columns, scenarios, choice.expression)
+    return Selected(selected.models, columns, cells)
+
+
+def every_cell(manifest: Path, scenarios: Places | Mapping[str, Scenario]) -> tuple[Cell, ...]:
+    """Every cell there could be: what an expectation may speak of."""
+    whole = manifests.load(manifest)
+    found = scenarios if isinstance(scenarios, Mapping) else discover(scenarios)
+    return plan.cells(whole.models, whole.backends, found)
+
+
+def expected(path: Path | None = None) -> Known:
+    """The expectations, by default the project's. A default file may be absent."""
+    from conformance import expectations
+
+    usual = project.here().known
+    path = usual if path is None else path
+    absent = path == usual and not path.exists()
+    return expectations.Known() if absent else expectations.load(path)
+
+
+def declared(path: Path) -> dict[str, Spec]:
+    """What environments.yaml declares. The default file may be absent."""
+    from conformance.environments import load
+
+    return {} if path == project.here().environments and not path.exists() else load(path)
+
+
+def _columns(known: manifests.Manifest, choice: Choice, build: Builder) -> tuple[Column, ...]:
+    names = choice.backend or [backend.id for backend in known.backends if backend.default]
+    if not choice.env:
+        return tuple(map(Column, plan.choose(known.backends, names, "backend")))
+    from conformance.environments import named_columns, place, read_order
+
+    specs = declared(choice.environments)
+    orders = [read_order(text, specs) for text in choice.env]
+    backends = plan.choose(known.backends, [*names, *named_columns(orders)], "backend")
+    return place(backends, orders, {one.spec: build(one.spec) for one in orders if one.spec})

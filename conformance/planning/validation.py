@@ -1,0 +1,78 @@
+"""Is all that a project says understood? Nothing is started, and no engine is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from conformance import environments, expectations
+from conformance.errors import ConformanceError
+from conformance.expectations.entries import refuse_unmatched
+from conformance.inputs import manifest
+from conformance.inputs.project import Project
+from conformance.planning import plan
+from conformance.records import record
+from conformance.scenario import discover
+
+T = TypeVar("T")
+
+
+@record()
+class Validated:
+    """What was read, a line each, and all that is wrong."""
+
+    lines: tuple[str, ...]
+    errors: tuple[ConformanceError, ...]
+
+
+def validate(project: Project) -> Validated:
+    """Read the project's models.yaml, scenarios, known.yaml and environments.yaml: everything that
+    a run would refuse before it starts, and expectations that match no cell there could be.
+    """
+    lines: list[str] = []
+    errors: list[ConformanceError] = []
+
+    def read(read: Callable[[], T], words: Callable[[T], str]) -> T | None:
+        try:
+            found = read()
+        except ConformanceError as error:
+            errors.append(error)
+            return None
+        lines.append(words(found))
+        return found
+
+    models = read(
+        lambda: manifest.load(project.models),
+        lambda one: f"{project.models}: {len(one.models)} models, {len(one.backends)} backends",
+    )
+    scenarios = read(
+        lambda: discover(project.scenarios),
+        lambda found: f"{_folders(project.scenarios)}: {len(found)} scenarios",
+    )
+    for each in (scenarios or {}).values():
+        try:
+            _ = each.specification
+        except ConformanceError as error:
+            errors.append(error)
+    if project.known.exists():
+        known = read(
+            lambda: expectations.load(project.known),
+            lambda one: f"{project.known}: {len(one.entries)} entries",
+        )
+        if known and models and scenarios:
+            cells = plan.cells(models.models, models.backends, scenarios)
+            try:
+                refuse_unmatched(known, cells)
+            except ConformanceError as error:
+                errors.append(error)
+    if project.environments.exists():
+        read(
+            lambda: environments.load(project.environments),
+            lambda found: f"{project.environments}: {len(found)} environments",
+        )
+    return Validated(tuple(lines), tuple(errors))
+
+
+def _folders(folders: Sequence[Path]) -> str:
+    return ", ".join(map(str, folders))

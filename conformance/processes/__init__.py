@@ -1,0 +1,1 @@
+"""Processes: starting them, ending them with all their children, and their temporary files."""

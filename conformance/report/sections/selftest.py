@@ -1,0 +1,150 @@
+"""The table of a self-test: how far a matrix can be trusted.
+
+Read as plain JSON from `selftest.json`, beside the run or beside all runs: the page of any
+run can show it, and a file of another version is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance.report.sections.section import Block, Facts, Note, Section, Table, Text, columns
+from conformance.report.verdict_styles import Family
+
+FILE = "selftest.json"
+SCHEMA = "conformance-selftest/1"
+#: How an injection ended → the family of looks that says so.
+_FAMILY = {
+    "caught": Family.PASS,
+    "not flagged": Family.PASS,
+    "missed": Family.WRONG,
+    "flagged": Family.WRONG,
+    "below the bound": Family.DOUBT,
+    "not expressible": Family.NEUTRAL,
+}
+
+
+def read(folder: Path) -> Section | None:
+    """The self-test that lies in a run's folder, else the last one of all runs."""
+    for path in (folder / FILE, folder.parent / FILE):
+        try:
+            stored = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(stored, dict) and stored.get("schema") == SCHEMA:
+            return section(stored)
+    return None
+
+
+def section(stored: Mapping[str, Any]) -> Section:
+    """A stored self-test: the rates, then each fault by scenario and backend."""
+    rows = stored["rows"]
+    models = ", ".join(dict.fromkeys(row["model"] for row in rows))
+    broken = "; ".join(stored["broken"])
+    blocks: list[Block] = [
+        Note(
+            f"Known faults were injected inside real workers on {models} ({stored['date']}) and "
+            f"judged as this run was. {'' if broken else 'Every bar holds.'}".strip()
+        )
+    ]
+    if broken:
+        blocks.append(Note(Text(f"It failed: {broken}.", Family.WRONG, "≠")))
+    blocks += [Facts(tuple(_rates(stored["totals"]))), _faults(rows)]
+    if stored.get("limits"):
+        blocks.append(_limits(stored["limits"]))
+    misses = tuple(
+        (f"{row['fault']} on {row['model']} × {row['backend']}", row["reason"])
+        for row in rows
+        if row["ending"] in {"missed", "flagged"}
+    )
+    if misses:
+        blocks.append(Facts(misses, f"{len(misses)} missed or flagged wrongly"))
+    return Section("Self-test", tuple(blocks), id="selftest")
+
+
+def _faults(rows: Sequence[Mapping[str, Any]]) -> Table:
+    backends = list(dict.fromkeys(row["backend"] for row in rows))
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["fault"], row["scenario"]), []).append(row)
+    return Table(
+        columns("fault", "side", "scenario", *backends),
+        tuple(
+            (
+                *(fault, own[0]["side"], scenario),
+                *(_endings([row for row in own if row["backend"] == name]) for name in backends),
+            )
+            for (fault, scenario), own in groups.items()
+        ),
+        title="each fault, and how it ended on each backend",
+        first=len(groups),
+        folded=True,
+    )
+
+
+def _limits(limits: Sequence[Mapping[str, Any]]) -> Table:
+    """The worst of each scenario's cases and models: the dose found in half and 95 % of trials."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for limit in limits:
+        key = (limit["scenario"], limit["backend"], limit["precision"])
+        groups.setdefault(key, []).append(limit)
+    kinds = list(dict.fromkeys(limit["kind"] for limit in limits))
+    return Table(
+        columns("scenario", "backend", "precision", *kinds),
+        tuple(
+            (
+                *key,
+                *(_worst([limit for limit in own if limit["kind"] == kind]) for kind in kinds),
+            )
+            for key, own in groups.items()
+        ),
+        title="the smallest fault of a write that is found, as a share of the write's effect: in "
+        "half and in 95 % of the trials, in the scenario's least sensitive case",
+        first=len(groups),
+    )
+
+
+def _worst(limits: Sequence[Mapping[str, Any]]) -> str:
+    if not limits:
+        return "—"
+    return " / ".join(
+        "not found"
+        if any(limit[share] is None for limit in limits)
+        else f"{max(limit[share] for limit in limits):.0e}"
+        for share in ("half", "most")
+    )
+
+
+def _endings(rows: Sequence[Mapping[str, Any]]) -> tuple[Text, ...]:
+    """How the injections ended, and with which verdicts."""
+    verdicts: dict[str, dict[str, None]] = {}
+    for row in rows:
+        verdicts.setdefault(row["ending"], {})[row["verdict"]] = None
+    return tuple(
+        Text(f"{count} {ending} ({', '.join(verdicts[ending])})", _FAMILY.get(ending))
+        for ending, count in Counter(row["ending"] for row in rows).items()
+    )
+
+
+def _rates(totals: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    named = [
+        ("caught with the right verdict", totals["detected"]),
+        ("wrong tensors explained", totals["diagnosed"]),
+        ("injected inside engine, nnsight or relay", totals["inside"]),
+        ("blamed on the right side", totals["blamed"]),
+        ("without an honest column beside", totals["apart"]),
+        *((f"blamed on the {side} rightly", rate) for side, rate in totals["sides"].items()),
+        ("false alarms", totals["alarms"]),
+    ]
+    for name, rate in named:
+        if rate["total"]:
+            interval = f"95 % interval {rate['low']:.1%} to {rate['high']:.1%}"
+            yield name, f"{rate['count']} of {rate['total']} ({interval})"
+    if totals["below"]:
+        yield "not counted", f"{totals['below']} injections, too small for the printed bound"
+    if totals.get("absent"):
+        yield "not expressible there", str(totals["absent"])
