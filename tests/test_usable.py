@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance import manifest, usable
 from conformance.errors import ConformanceError, ExitCode
-from conformance.selection import Choice, select
+from conformance.inputs import manifest, usable
+from conformance.planning.selection import Choice, select
 
 BACKENDS = "backends:\n  hf: {engine: hf}\n"
 
