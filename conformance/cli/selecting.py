@@ -106,8 +106,8 @@ def check_script(recorded: Recorded, path: Path, manifest: Path) -> None:
     """Raises ConformanceError where a script of this cell would start, or load, what neither the
     installation nor `manifest` names.
     """
-    from conformance import trust
     from conformance.checkpoints import cache_folder
+    from conformance.planning import trust
 
     trust.check_script(
         recorded.model, recorded.columns, path, manifest=manifest, cache=cache_folder()
