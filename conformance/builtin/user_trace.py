@@ -22,11 +22,11 @@ USER_TRACE = built_in(
 )
 
 
-def case_of(path: Path, function: str, prompts: tuple[str, ...]) -> Case:
+def case_of(name: str, path: Path, function: str, prompts: tuple[str, ...]) -> Case:
     """One file of a check: this function of it."""
     return Case(
         scenario=USER_TRACE.name,
-        name=path.stem,
+        name=name,
         prompts=prompts,
         options={"file": str(path), "function": function},
     )

@@ -95,7 +95,7 @@ class _Case:
         self.file = file
         self.backend = backend
         self.thresholds = thresholds
-        self.key = f"check.{file.path.stem}"
+        self.key = f"check.{file.name}"
 
     def _say(self, answer: Answer, sentence: str, **more: object) -> Checked:
         names = str(self.file.path), self.asked.model.id, self.backend.id

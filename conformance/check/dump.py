@@ -133,7 +133,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> 
     """Every value of the file against transformers: in float32 first, and where it is further
     off, in bf16.
     """
-    model, key = asked.model.id, f"check.{asked.files[0].path.stem}"
+    model, key = asked.model.id, f"check.{asked.files[0].name}"
 
     def say(answer: Answer, sentence: str, found: tuple[Finding, ...] = ()) -> Checked:
         words = {p: f"{c.judgement.verdict}: {c.judgement.reason}" for p, c in results.items()}

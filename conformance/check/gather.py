@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -57,12 +56,6 @@ def gather(
     asked: Asked, reports: Path, limits: Limits, on_event: Callable[[Event], None]
 ) -> tuple[RunFolder, Summary]:
     """Run the file's functions where they belong; everything that was seen is in the folder."""
-    names = Counter(file.path.stem for file in asked.files)
-    twice = next((name for name, count in names.items() if count > 1), "")
-    if twice:
-        raise ConformanceError(
-            f"two files are called {twice}.py", remedy="check one after the other"
-        )
     now = datetime.now(UTC)
     run = create_run(reports, now)
     (run.path / "none").mkdir()
@@ -77,7 +70,7 @@ def gather(
             models=(asked.model,),
             columns=tuple(map(Column, columns)),
             cells=tuple(
-                Cell(asked.model.id, one.id, "check", file.path.stem)
+                Cell(asked.model.id, one.id, "check", file.name)
                 for one in columns
                 for file in asked.files
             ),
@@ -156,7 +149,8 @@ class _Maker:
 
     def _job(self, backend: Backend, engine: str, side: str, checkpoint: Path) -> Job:
         cases = tuple(
-            case_of(file.path, file.function_for(side), self.prompts) for file in self.asked.files
+            case_of(file.name, file.path, file.function_for(side), self.prompts)
+            for file in self.asked.files
         )
         return Job(
             engine=f"{engine}:open_engine",

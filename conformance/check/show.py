@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.text import Text
 
@@ -20,9 +22,10 @@ _STYLES = {
 
 def show(checked: list[Checked], console: Console) -> None:
     """Each answer in a sentence, then what it rests on: the place, the line, the edit."""
+    files = {Path(one.file) for one in checked}
     for one in checked:
         symbol, style = _STYLES.get(one.answer, ("!", "magenta"))
-        name = one.file.rpartition("/")[2]
+        name = _short(Path(one.file), files)
         head = Text(f"{symbol} {name} on {one.model}, {one.backend}: ", style=style)
         console.print(head.append(shown(one.sentence), style="default"), soft_wrap=True)
         for finding in one.findings:
@@ -32,6 +35,12 @@ def show(checked: list[Checked], console: Console) -> None:
                 _edit(finding.edit, name, console)
         for note in one.notes:
             console.print(Text(f"    note: {shown(note)}", style="dim"), soft_wrap=True)
+
+
+def _short(file: Path, files: set[Path]) -> str:
+    """The name of a file, with its folder's where another one is called the same."""
+    alike = any(other.name == file.name for other in files - {file})
+    return f"{file.parent.name}/{file.name}" if alike else file.name
 
 
 def _edit(edit: Edit, name: str, console: Console) -> None:

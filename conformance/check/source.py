@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.errors import ConformanceError
@@ -25,11 +27,12 @@ def trace(lm):
 
 @dataclass(frozen=True)
 class UserFile:
-    """`functions` are those that a check knows, by name."""
+    """`functions` are those that a check knows, by name; `name` is the file's own in a check."""
 
     path: Path
     text: str
     functions: dict[str, ast.FunctionDef]
+    name: str
 
     @property
     def ported(self) -> bool:
@@ -66,7 +69,26 @@ def read(path: Path) -> UserFile:
     _require_form(path, text, tree, found)
     for function in found.values():
         _require_parameters(path, function)
-    return UserFile(path.resolve(), text, found)
+    return UserFile(path.resolve(), text, found, path.stem)
+
+
+def read_all(paths: Sequence[Path]) -> tuple[UserFile, ...]:
+    """These files, each under a name of its own: with its folder's where two are called alike.
+
+    Raises ConformanceError for what cannot be checked, and for a file that is named twice.
+    """
+    files = tuple(map(read, paths))
+    alike = Counter(file.name for file in files)
+    named = tuple(
+        replace(file, name=f"{file.path.parent.name}-{file.name}") if alike[file.name] > 1 else file
+        for file in files
+    )
+    twice = next((name for name, count in Counter(f.name for f in named).items() if count > 1), "")
+    if twice:
+        raise ConformanceError(
+            f"two files are {twice.replace('-', '/', 1)}.py", remedy="check one after the other"
+        )
+    return named
 
 
 def _require_form(

@@ -12,6 +12,6 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        model.model.layers[1].output[0][:] = 0  # mistake
+        model.model.layers[1].output[0][:] = 0  # mistake: first-half
         logits = model.logits.clone().save()
     return {"logits": logits}

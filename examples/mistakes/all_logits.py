@@ -11,5 +11,5 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        logits = model.logits.clone().save()  # mistake
+        logits = model.logits.clone().save()  # mistake: logits
     return {"logits": logits}

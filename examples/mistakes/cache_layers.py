@@ -16,6 +16,6 @@ def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
         streams = []
         for layer in model.model.layers:
-            streams.append(layer.output[1].clone())  # mistake
+            streams.append(layer.output[1].clone())  # mistake: residual
         streams.save()
     return {"streams": dict(enumerate(streams))}

@@ -11,6 +11,6 @@ def hf(model):
 
 
 def vllm(model):
-    with model.trace(WORDS, temperature=0.0, max_tokens=1):  # mistake
+    with model.trace(WORDS, temperature=0.0, max_tokens=1):  # mistake: prompt
         logits = model.logits.clone().save()
     return {"logits": logits}

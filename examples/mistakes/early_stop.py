@@ -12,6 +12,6 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1) as tracer:
-        hidden = model.model.layers[1].mlp.output.clone()  # mistake
+        hidden = model.model.layers[1].mlp.output.clone()  # mistake: unsaved
         tracer.stop()
     return {"hidden": hidden}

@@ -13,7 +13,7 @@ def hf(model):
 
 
 def vllm(model):
-    with model.trace(PROMPT, max_tokens=STEPS) as tracer:  # mistake
+    with model.trace(PROMPT, max_tokens=STEPS) as tracer:  # mistake: defaults
         logits = [].save()
         for _ in tracer.iter[:STEPS]:
             logits.append(model.logits.clone())

@@ -11,5 +11,5 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        before = model.model.layers[2].input.clone().save()  # mistake
+        before = model.model.layers[2].input.clone().save()  # mistake: positions
     return {"before": before}

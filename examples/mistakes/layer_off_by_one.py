@@ -11,5 +11,5 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        mlp = model.model.layers[2].mlp.output.clone().save()  # mistake
+        mlp = model.model.layers[2].mlp.output.clone().save()  # mistake: mlp
     return {"mlp": mlp}

@@ -11,5 +11,5 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        logits = model.lm_head.output[:, -1].save()  # mistake
+        logits = model.lm_head.output[:, -1].save()  # mistake: error
     return {"logits": logits}

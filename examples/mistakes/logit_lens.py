@@ -12,6 +12,6 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        hidden = model.model.layers[2].output[0][-1:].clone().save()  # mistake
+        hidden = model.model.layers[2].output[0][-1:].clone().save()  # mistake: mlp
         lens = (model.model.norm(hidden) @ model.lm_head.weight.T).save()
     return {"hidden": hidden, "lens": lens}

@@ -13,7 +13,7 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        before = model.model.layers[1].mlp.output.save()  # mistake
+        before = model.model.layers[1].mlp.output.save()  # mistake: alias
         model.model.layers[1].mlp.output[:] = 0
         logits = model.logits.clone().save()
     return {"before": before, "logits": logits}

@@ -17,5 +17,5 @@ def vllm(model):
     for index, prompt in enumerate(reversed(PROMPTS)):
         with model.trace(prompt, temperature=0.0, max_tokens=1):
             mlp = model.model.layers[1].mlp.output.clone().save()
-        found[f"prompt {index}"] = mlp  # mistake
+        found[f"prompt {index}"] = mlp  # mistake: other-prompt
     return found

@@ -17,6 +17,6 @@ def vllm(model):
         layer = model.model.layers[1]
         donor = (layer.output[0] + layer.output[1])[-1].save()
     with model.trace(RECIPIENT, temperature=0.0, max_tokens=1):
-        model.model.layers[1].output[0][-1] = donor  # mistake
+        model.model.layers[1].output[0][-1] = donor  # mistake: first-half
         logits = model.logits.clone().save()
     return {"logits": logits}

@@ -11,5 +11,5 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        query = model.model.layers[1].self_attn.q_proj.output.clone().save()  # mistake
+        query = model.model.layers[1].self_attn.q_proj.output.clone().save()  # mistake: error
     return {"query": query}

@@ -18,6 +18,6 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        hidden = model.model.norm.output[0].clone().save()  # mistake
+        hidden = model.model.norm.output[0].clone().save()  # mistake: model.norm
         features = torch.relu(hidden.float() @ encoder(hidden.shape[-1])).save()
     return {"hidden": hidden, "features": features}

@@ -20,6 +20,6 @@ def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
         layer = model.model.layers[1]
         layer.output[0][:] += vector(layer.output[0])
-        layer.output[1][:] += vector(layer.output[1])  # mistake
+        layer.output[1][:] += vector(layer.output[1])  # mistake: twice
         logits = model.logits.clone().save()
     return {"logits": logits}

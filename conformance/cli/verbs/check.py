@@ -73,9 +73,9 @@ def check(
             remedy="conformance check my_trace.py -m MODEL, or --dump FILE.safetensors -m MODEL",
         )
     recorded = dumps.read(dump, maps) if dump else None
-    texts = [dumps.as_file(recorded, kept / "dump")] if recorded else map(source.read, files or [])
+    texts = (dumps.as_file(recorded, kept / "dump"),) if recorded else source.read_all(files or [])
     asked = gather.Asked(
-        tuple(texts),
+        texts,
         models.resolve(model, manifest),
         () if recorded else models.columns(backend),
         tuple(prompt),

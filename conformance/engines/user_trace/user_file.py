@@ -67,7 +67,7 @@ def _imported(case: Case) -> Function | Exception:
 
 
 def _module(path: Path) -> ModuleType:
-    name = path.stem if path.stem not in sys.modules else f"checked_{path.stem}"
+    name = path.stem if path.stem not in sys.modules else f"checked_{len(sys.modules)}_{path.stem}"
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(name, path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,6 +37,14 @@ class CheckedVLLM(VLLMEngine):
         finally:
             seen = sequences.unpacked(self._everywhere(sequences.end_on_vllm))
         return found | {f"layers|{site}": value for site, value in seen.items()}
+
+    def close(self) -> None:
+        """End at once: all that was observed is written, and an orderly shutdown of vLLM takes
+        seconds for which somebody waits. The runner ends the engine's other processes.
+        """
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
     def _everywhere(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """What this function gives for the worker of every process of the engine."""

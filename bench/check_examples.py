@@ -1,0 +1,105 @@
+"""Every example and every planted mistake on real engines, as a table: what a check answers.
+
+    python bench/check_examples.py [-m llama -m smollm2-135m] [-b vllm-pp1 -b vllm-pp2] [FOLDER …]
+
+A folder has correct scripts, and in `mistakes/` those with a line that is marked by a comment,
+`# mistake: KIND`. A correct script must be the same; of a mistake the first finding must have that
+kind and name that line. Prints a table in Markdown; exits 1 when an answer is another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = (ROOT / "examples",)
+MODELS = ("llama", "smollm2-135m")
+COLUMNS = ("vllm-pp1", "vllm-pp2")
+SAME = ("same", "same but for numerics")
+
+Answers = dict[tuple[str, str], dict[str, Any]]
+
+
+def scripts(folder: Path) -> list[Path]:
+    """The correct ones, then the mistakes."""
+    return [*sorted(folder.glob("*.py")), *sorted(folder.glob("mistakes/*.py"))]
+
+
+def planted(path: Path) -> tuple[str, int] | None:
+    """The kind of the mistake of this file and the line that has it, None for a correct one."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        match = re.search(r"# mistake: ([\w.-]+)", line)
+        if match:
+            return match[1], number
+    return None
+
+
+def check(files: list[Path], model: str, columns: tuple[str, ...] = COLUMNS) -> tuple[int, Answers]:
+    """The exit code, and the answers by file and column."""
+    chosen = [word for column in columns for word in ("-b", column)]
+    command = [sys.executable, "-m", "conformance.cli", "check", *map(str, files), *chosen]
+    ran = subprocess.run(
+        [*command, "-m", model, "--json", "--timeout", "300", "--load-timeout", "600"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    answers = json.loads(ran.stdout)
+    return ran.returncode, {(one["file"], one["backend"]): one for one in answers}
+
+
+def judged(path: Path, answer: dict[str, Any]) -> tuple[bool, str]:
+    """Is the answer the right one, and what it is in a word or two?"""
+    wanted = planted(path)
+    findings = answer["findings"]
+    if not findings or answer["answer"] in SAME:
+        return wanted is None and answer["answer"] in SAME, answer["answer"]
+    first = findings[0]
+    line = first["edit"]["line"] if first["edit"] else 0
+    return wanted == (first["kind"], line), f"{first['kind']}, line {line}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folders", nargs="*", type=Path, default=FOLDERS)
+    parser.add_argument("-m", "--model", action="append", dest="models")
+    parser.add_argument("-b", "--backend", action="append", dest="columns")
+    asked = parser.parse_args()
+    models, columns = tuple(asked.models or MODELS), tuple(asked.columns or COLUMNS)
+    files = [path.resolve() for folder in asked.folders for path in scripts(folder)]
+    answers = {model: check(files, model, columns)[1] for model in models}
+    heads = [f"{model}, {column}" for model in models for column in columns]
+    print("| file | planted |", " | ".join(heads), "|")
+    print("| --- | --- |", " | ".join("---" for _ in heads), "|")
+    wrong = []
+    for path in files:
+        cells = []
+        for model in models:
+            for column in columns:
+                answer = answers[model][str(path), column]
+                right, said = judged(path, answer)
+                cells.append(f"{'' if right else '**'}{said}{'' if right else '**'}")
+                if not right:
+                    wrong.append(f"{path.name} on {model}, {column}: {answer['sentence']}")
+        kind = planted(path)
+        name = "/".join(path.parts[-2:])
+        print(
+            f"| {name} | {f'{kind[0]}, line {kind[1]}' if kind else ''} |", " | ".join(cells), "|"
+        )
+    print(
+        f"\n{len(files) * len(heads) - len(wrong)} of {len(files) * len(heads)} as they should be"
+    )
+    for one in wrong:
+        print(one, file=sys.stderr)
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
