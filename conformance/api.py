@@ -20,7 +20,7 @@ from conformance.store import open_run
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from conformance.judge.verdict import Judgement
+    from conformance.judge.judgement import Judgement
 
 __all__ = ["NotSame", "Values", "assert_same", "compare", "results", "run"]
 

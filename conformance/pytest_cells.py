@@ -104,9 +104,9 @@ class CellItem(pytest.Item):
 
 def _reasoning(found: Results, cell: CellResult) -> str:
     """What `conformance show` says of the cell, its traceback and the command to run it again."""
-    from conformance.report import terminal
+    from conformance.report import cell_text
 
-    lines = [*terminal.explanation(found, cell), cell.detail[-4000:], f"again: {cell.command}"]
+    lines = [*cell_text.explanation(found, cell), cell.detail[-4000:], f"again: {cell.command}"]
     return "\n".join(line for line in lines if line)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from conformance.judge.diagnosis import explanation
+from conformance.judge.judgement import ORDER
 from conformance.judge.measures import metrics
 from conformance.judge.reference import FEWEST_MEMBERS
-from conformance.judge.verdict import ORDER
 from conformance.records import Limits, Precision, Thresholds
 
 TEXT = (Path(__file__).parents[1] / "docs" / "numerics.md").read_text(encoding="utf-8")

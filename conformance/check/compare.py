@@ -14,8 +14,8 @@ from torch import Tensor
 
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell
+from conformance.judge.judgement import unknown
 from conformance.judge.reference import TRUTH, read_reference
-from conformance.judge.verdict import unknown
 from conformance.records import CHOSEN, Judged, Precision, Site, Thresholds, Verdict
 
 Values = Mapping[str, Tensor]

@@ -15,7 +15,7 @@ from transformers import AutoConfig
 
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused
-from conformance.engines.float32 import whole_products
+from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
 from conformance.engines.parts import TracedLayer, find_parts
 from conformance.engines.probe_failure import probed, stop_at

@@ -14,15 +14,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from conformance.judge import conclude, verdict
+from conformance.judge import conclude
+from conformance.judge import judgement as verdict
 from conformance.judge.diagnosis import diagnose, extent
 from conformance.judge.evidence import Evidence
+from conformance.judge.judgement import Judgement
 from conformance.judge.measures import floor, gain, metrics, structure, texts, tokens
 from conformance.judge.measures import relations as rules
 from conformance.judge.measures.draws import Draws, likelihood
 from conformance.judge.measures.relations import Mismatch, compare_exact
 from conformance.judge.reference import Reference, batches, distances, read_reference
-from conformance.judge.verdict import Judgement
 from conformance.records import SAMPLED, Judged, Limits, Precision, Relation, Site, Verdict
 
 __all__ = ["Judgement", "Mismatch", "Reference", "compare_exact", "judge_cell", "read_reference"]

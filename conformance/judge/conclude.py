@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from conformance.judge import verdict
+from conformance.judge import judgement as verdict
 from conformance.judge.diagnosis import diagnose, extent
 from conformance.judge.evidence import Evidence
+from conformance.judge.judgement import Judgement
 from conformance.judge.measures.gain import Effect, Landing
 from conformance.judge.measures.structure import PROMPT_IDS
-from conformance.judge.verdict import Judgement
 from conformance.records import Judged, Limits, Relation, Site, Verdict
 
 #: The write has an effect, but another one.

@@ -26,15 +26,12 @@ from conformance.records.base import (
 from conformance.records.judged import (
     BF16_LIMITS,
     FLOAT32_LIMITS,
-    NEUTRAL,
-    PASSING,
     SCHEMA,
     Answer,
     Attribution,
     CellResult,
     Confirmation,
     Environment,
-    Finding,
     Footer,
     Gain,
     Gap,
@@ -47,7 +44,6 @@ from conformance.records.judged import (
     ScenarioInfo,
     Side,
     Thresholds,
-    Verdict,
     Witness,
     widened,
 )
@@ -58,6 +54,7 @@ from conformance.records.observed import (
     Owner,
     Status,
 )
+from conformance.records.verdict import NEUTRAL, PASSING, Finding, Verdict
 
 __all__ = [
     "BF16_LIMITS",

@@ -10,70 +10,9 @@ from typing import Any
 from conformance.records.asked import Column, Precision
 from conformance.records.base import CellId, Id, record
 from conformance.records.observed import Frame, Group
+from conformance.records.verdict import Finding, Verdict
 
 SCHEMA = "conformance-results/3"
-
-
-class Verdict(StrEnum):
-    """The judgement on one cell. Only `exact` and `match` pass; `drift` is shown and counted,
-    but fails no run by itself: the trace means the same, the engine computes more coarsely.
-    """
-
-    EXACT = "exact"
-    MATCH = "match"
-    DRIFT = "drift"
-    WRONG = "wrong"
-    DROPPED = "dropped"
-    PARTIAL = "partial"
-    MISSCALED = "misscaled"
-    CONTAMINATED = "contaminated"
-    ALIASED = "aliased"
-    STRUCTURE = "structure"
-    DTYPE = "dtype"
-    NONFINITE = "nonfinite"
-    MISSING = "missing"
-    VACUOUS = "vacuous"
-    ERROR = "error"
-    CRASH = "crash"
-    TIMEOUT = "timeout"
-    UNSUPPORTED = "unsupported"
-    SKIPPED = "skipped"
-    UNTESTABLE = "untestable"
-    UNKNOWN = "unknown"
-
-    @property
-    def passes(self) -> bool:
-        return self in PASSING
-
-    @property
-    def neutral(self) -> bool:
-        """Neither a pass nor a failure; always carries a reason."""
-        return self in NEUTRAL
-
-    @property
-    def fails(self) -> bool:
-        return not (self.passes or self.neutral or self is Verdict.DRIFT)
-
-
-class Finding(StrEnum):
-    """What a verdict is to who asks whether anything is new: known.yaml says what is not."""
-
-    PASSED = "passed"
-    KNOWN = "known"
-    NUMERICS = "numerics"
-    UNEXPECTED = "unexpected"
-    STALE = "stale"
-    EXPIRED = "expired"
-    FLAKY = "flaky"
-    HARNESS = "harness"
-
-    @property
-    def fine(self) -> bool:
-        return self in (Finding.PASSED, Finding.KNOWN, Finding.NUMERICS)
-
-
-PASSING = frozenset({Verdict.EXACT, Verdict.MATCH})
-NEUTRAL = frozenset({Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNTESTABLE})
 
 
 @record()

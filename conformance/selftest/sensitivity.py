@@ -20,7 +20,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from conformance.judge import verdict
+from conformance.judge import judgement as verdict
 from conformance.judge.cell import judge_cell
 from conformance.judge.measures import metrics
 from conformance.judge.measures.gain import UNTOUCHED

@@ -111,11 +111,11 @@ def test_pins_that_name_the_subject_are_refused(tmp_path):
 
 
 def test_untestable_trials_are_forgotten_only_on_demand(tmp_path):
-    from conformance.cli.verbs import bisecting
+    from conformance.cli import bisect_rows
 
     state = finished(by_number(3, out={2}))
     folder = stored(tmp_path, state)
-    bisecting.forget_untestable(folder)
+    bisect_rows.forget_untestable(folder)
     left = folder.read()
     assert left == replace(state, attempts=tuple(one for one in state.attempts if one.signatures))
     assert isinstance(left, State) and not left.of("0.2")

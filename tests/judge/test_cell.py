@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.judge import verdict
+from conformance.judge import judgement as verdict
 from conformance.records import BF16_LIMITS, Site, Verdict, from_json, to_json
 from tests.judge import toy
 

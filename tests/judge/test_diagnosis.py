@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance.judge.verdict import Judgement
+from conformance.judge.judgement import Judgement
 from conformance.records import BF16_LIMITS, Site, Verdict
 from tests.judge import toy
 

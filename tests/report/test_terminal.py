@@ -10,7 +10,7 @@ from rich.console import Console
 
 from conformance.errors import ConformanceError
 from conformance.records import Results, Verdict
-from conformance.report import terminal, words
+from conformance.report import cell_text, run_summary, words
 from conformance.report.sections import findings
 from tests.report import hostile, synthetic
 
@@ -23,7 +23,7 @@ def console(*, is_terminal: bool = False) -> tuple[Console, io.StringIO]:
 def test_the_summary_shows_every_model_and_the_path(results: Results) -> None:
     screen, out = console()
     path = Path("reports") / ("long" * 60) / "index.html"
-    terminal.summary(results, path, screen)
+    run_summary.summary(results, path, screen)
     text = out.getvalue()
     for model in results.models:
         assert model.id in text
@@ -35,16 +35,16 @@ def test_the_summary_shows_every_model_and_the_path(results: Results) -> None:
 def test_show_says_the_same_sentences_as_the_page(results: Results) -> None:
     cell = next(cell for cell in results.cells if cell.verdict is Verdict.DROPPED)
     screen, out = console()
-    terminal.show(results, cell.id, screen)
+    cell_text.show(results, cell.id, screen)
     text = " ".join(out.getvalue().split())
-    for sentence in words.reasoning(cell, terminal.context(results, cell)):
+    for sentence in words.reasoning(cell, cell_text.context(results, cell)):
         assert " ".join(sentence.split()) in text
     assert f"again: {cell.command}" in text
     assert f"alone: conformance repro '{cell.id}' --run {results.run.id}" in text
 
 
 def test_show_accepts_a_part_that_only_one_id_has(results: Results) -> None:
-    assert terminal.find(results, "READ_ALL[llama-hf").id == "read_all[llama-hf-all]"
+    assert cell_text.find(results, "READ_ALL[llama-hf").id == "read_all[llama-hf-all]"
 
 
 def test_an_exact_id_wins_over_ids_that_contain_it(results: Results) -> None:
@@ -54,27 +54,27 @@ def test_an_exact_id_wins_over_ids_that_contain_it(results: Results) -> None:
     some = replace(
         results, cells=(replace(cells[0], id="clean[a]"), replace(cells[1], id="clean[a]x"))
     )
-    assert terminal.find(some, "clean[a]") is some.cells[0]
+    assert cell_text.find(some, "clean[a]") is some.cells[0]
 
 
 def test_an_ambiguous_part_names_candidates(results: Results) -> None:
     with pytest.raises(ConformanceError, match="cells are like 'steering'") as caught:
-        terminal.find(results, "steering")
+        cell_text.find(results, "steering")
     assert "steering[smollm2-hf-first-small-one]" in caught.value.remedy
 
 
 def test_a_misspelt_id_names_near_ones(results: Results) -> None:
     with pytest.raises(ConformanceError, match="has no cell") as caught:
-        terminal.find(results, "clean[lama-hf-all]")
+        cell_text.find(results, "clean[lama-hf-all]")
     assert "clean[llama-hf-all]" in caught.value.remedy
 
 
 def test_nothing_in_a_run_reaches_the_terminal_as_a_command() -> None:
     run = hostile.hostile()
     screen, out = console()
-    terminal.summary(run, Path("x"), screen)
+    run_summary.summary(run, Path("x"), screen)
     for cell in run.cells:
-        terminal.show(run, cell.id, screen)
+        cell_text.show(run, cell.id, screen)
     text = out.getvalue()
     assert "\x1b" not in text
     assert "\x07" not in text
@@ -86,7 +86,7 @@ def test_markup_of_rich_in_a_run_is_text(results: Results) -> None:
 
     cell = replace(results.cells[0], reason="[bold red]oops[/]", command="run -k '[/nope]'")
     screen, out = console()
-    terminal.show(replace(results, cells=(cell,)), cell.id, screen)
+    cell_text.show(replace(results, cells=(cell,)), cell.id, screen)
     assert "[bold red]oops[/]" in out.getvalue()
     assert "[/nope]" in out.getvalue()
 
@@ -94,11 +94,11 @@ def test_markup_of_rich_in_a_run_is_text(results: Results) -> None:
 def test_the_end_of_the_log_is_shown_for_a_crash(results: Results) -> None:
     crash = next(cell for cell in results.cells if cell.verdict is Verdict.CRASH)
     screen, out = console()
-    terminal.show(results, crash.id, screen)
+    cell_text.show(results, crash.id, screen)
     assert "WARNING prefix cache is off" in out.getvalue()
 
 
 def test_an_empty_run_is_not_called_clean() -> None:
     screen, out = console()
-    terminal.summary(synthetic.wrapped(()), Path("x"), screen)
+    run_summary.summary(synthetic.wrapped(()), Path("x"), screen)
     assert "Nothing was run" in out.getvalue()

@@ -73,8 +73,7 @@ def bisect(
     engines.needed()
     from conformance.bisect import state as states
     from conformance.bisect import trial
-    from conformance.cli import selecting
-    from conformance.cli.verbs import bisecting
+    from conformance.cli import bisect_rows, selecting
 
     if resume:
         folder = states.find(reports, resume)
@@ -82,7 +81,7 @@ def bisect(
         if plan is not None and not trust:
             selecting.check_trust(plan, folder.path, choice)
         if retry:
-            bisecting.forget_untestable(folder)
+            bisect_rows.forget_untestable(folder)
     else:
         if not (subject and good and bad):
             raise ConformanceError(
@@ -90,28 +89,28 @@ def bisect(
                 remedy="conformance bisect vllm --good 0.28.0 --bad 0.32.0 -m gpt_neox",
             )
         selected = selection.select(choice)
-        row = bisecting.row(subject, good, bad, repo, also)
+        row = bisect_rows.row(subject, good, bad, repo, also)
         asked = states.Asked(
             subject=row.subject,
             good=good,
             bad=bad,
             command=shlex.join(["conformance", *sys.argv[1:]]),
-            with_cells=bisecting.options(choice),
+            with_cells=bisect_rows.options(choice),
             by=tuple(part for part in Part if part in by),
             neither=neither,
             confirm=confirm,
             backwards=row.backwards,
         )
-        folder = bisecting.begin(reports, choice.scenarios, asked, row, selected, running.groups)
+        folder = bisect_rows.begin(reports, choice.scenarios, asked, row, selected, running.groups)
     _finish(folder, running.limits)
 
 
 def _finish(folder: BisectFolder, limits: Limits) -> None:
     from conformance.checkpoints import cache_folder
-    from conformance.cli.verbs import bisecting
+    from conformance.cli import bisect_rows
 
     try:
-        conclusion = bisecting.carry_on(folder, cache_folder(), limits, out)
+        conclusion = bisect_rows.carry_on(folder, cache_folder(), limits, out)
     except KeyboardInterrupt:
         err.print(f"interrupted; go on with: conformance bisect --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED) from None

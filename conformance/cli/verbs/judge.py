@@ -41,7 +41,7 @@ def judge(
     gc.disable()
 
     from conformance import execution, sweep
-    from conformance.report.terminal import summary
+    from conformance.report.run_summary import summary
     from conformance.scenario import discover
 
     known = selection.expected()

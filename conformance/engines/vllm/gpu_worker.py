@@ -6,7 +6,7 @@ import torch
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
 from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 
-from conformance.engines.float32 import whole_products
+from conformance.engines.float32_products import whole_products
 from conformance.engines.vllm import patches
 from conformance.engines.vllm.hook_canary import WatchedRunner
 from conformance.engines.vllm.worker_rpc import IdentityRPC, WatchRPC

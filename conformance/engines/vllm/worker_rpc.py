@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
-from conformance.engines.float32 import products
+from conformance.engines.float32_products import products
 from conformance.engines.tree import follow
 from conformance.engines.vllm.hook_canary import Hooks, output_locations
 from conformance.engines.watching import Streams, watched

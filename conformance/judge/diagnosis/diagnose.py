@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from conformance.judge import verdict
+from conformance.judge import judgement as verdict
 from conformance.judge.diagnosis import alignment, extent, hypotheses, scenes
 from conformance.judge.diagnosis.explanation import explain
 from conformance.judge.diagnosis.predictions import Explanation

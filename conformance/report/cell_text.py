@@ -1,73 +1,25 @@
-"""The end of a run, and one cell's reasoning, as text."""
+"""One cell on the terminal: the reasoning, the evidence, and how to run it again."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text as Line
 
 from conformance.errors import ConformanceError
-from conformance.records import CellResult, Finding, Judged, Limits, Results, Verdict
+from conformance.records import CellResult, Judged, Limits, Results, Verdict
 from conformance.report.figures import magnitude
 from conformance.report.payload import repro_command
 from conformance.report.render.terminal import blocks, line, shown
-from conformance.report.sections import gaps as gaps_section
-from conformance.report.sections.findings import Summary, by_group, headline_of, troubles
-from conformance.report.sections.section import Table, Text, columns, verdict_text
+from conformance.report.sections.section import Table, columns, verdict_text
 from conformance.report.verdict_styles import LOOKS, ORDER, STYLES, family
 from conformance.report.words import Context, number, percent, reasoning, times
 
-_TROUBLES = 12
 _OBSERVATIONS = 12
 _LOG_LINES = 30
 _NEAR = 5
-
-
-def summary(results: Results, report_path: Path, console: Console) -> None:
-    """The matrix of models and backends, what is known, what is new, and where the page is."""
-    blocks([_matrix(results), *filter(None, [gaps_section.brief(results)])], console)
-    listed = troubles(results)
-    for trouble in listed[:_TROUBLES]:
-        models = ", ".join(trouble.models[:4])
-        if len(trouble.models) > 4:
-            models += f" and {len(trouble.models) - 4} more"
-        words = line(verdict_text(trouble.verdict))
-        words.append(
-            shown(f"  {', '.join(trouble.backends)} · {models} · {trouble.where}"), style="default"
-        )
-        if trouble.blamed:
-            words.append(f" · {trouble.blamed}", style="default")
-        if trouble.finding is not Finding.UNEXPECTED:
-            words.append(f" ({trouble.finding})", style="dim")
-        console.print(words)
-        console.print(Line(shown(f"    {trouble.text}"), style="dim"))
-    if len(listed) > _TROUBLES:
-        console.print(f"… and {len(listed) - _TROUBLES} more in the report")
-    console.print()
-    console.print(Line(headline_of(results), style="bold"))
-    # Not wrapped: a path that is broken over two lines cannot be clicked or copied.
-    console.print(Line(shown(str(report_path))), soft_wrap=True)
-
-
-def _matrix(results: Results) -> Table:
-    groups = by_group(results)
-    backends = list(dict.fromkeys(backend for _, backend in groups))
-    models = dict.fromkeys(model for model, _ in groups)
-    rows = tuple(
-        (model, *(_total(groups.get((model, backend))) for backend in backends)) for model in models
-    )
-    return Table(columns("model", *backends), rows, first=len(rows))
-
-
-def _total(total: Summary | None) -> str | Text:
-    if total is None:
-        return ""
-    if total.new or total.findings.get(Finding.NUMERICS):
-        return verdict_text(total.verdict, total.word)
-    return verdict_text(Verdict.MATCH if total.passed else Verdict.SKIPPED, total.word)
 
 
 def find(results: Results, wanted: str) -> CellResult:
