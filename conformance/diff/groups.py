@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from conformance.records import Group, Results, record
+from conformance.records import Group, Precision, Results, record
 
 #: Of what a worker says of itself, what describes the weights, not the backend.
 _NOT_COMPARED = frozenset({"digest", "source", "members", "float32_disagreement", "served_by_pid"})
@@ -44,12 +44,15 @@ class Cost:
 
 
 def layouts(before: Results, after: Results) -> tuple[GroupChange, ...]:
-    """Columns that read the stream another way, or whose engine is another one."""
-    return tuple(
+    """Columns that read the stream another way, or whose engine is another one: once, where it is
+    so in either precision.
+    """
+    found = (
         GroupChange(a.model, a.backend, what, mine, theirs)
         for a, b in _pairs(before, after)
         for what, mine, theirs in _facts(a, b)
     )
+    return tuple(dict.fromkeys(found))
 
 
 def costs(before: Results, after: Results, *, factor: float) -> tuple[Cost, ...]:
@@ -65,7 +68,8 @@ def costs(before: Results, after: Results, *, factor: float) -> tuple[Cost, ...]
         ):
             small, large = sorted((mine, theirs))
             if large - small >= least and small > 0 and large / small >= factor:
-                found.append(Cost(a.model, a.backend, what, unit, mine, theirs))
+                told = f"{what} in {a.precision}" if a.precision is Precision.FLOAT32 else what
+                found.append(Cost(a.model, a.backend, told, unit, mine, theirs))
     return tuple(found)
 
 

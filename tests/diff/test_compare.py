@@ -300,6 +300,20 @@ def test_a_group_is_compared_with_that_of_its_precision():
     assert compare(whole, results(cells=[cell()], groups=groups[::-1])).layouts == ()
 
 
+def test_what_is_so_in_both_precisions_is_told_once_and_costs_say_in_which():
+    def ran(layout, seconds):
+        both = [
+            replace(group(layout=layout, seconds=seconds), precision=each) for each in Precision
+        ]
+        return results(cells=[cell()], groups=both)
+
+    found = compare(ran("dual", 4.0), ran("batched", 16.0))
+    assert [(one.what, one.before, one.after) for one in found.layouts] == [
+        ("layout", "dual", "batched")
+    ]
+    assert sorted(one.what for one in found.costs) == ["running", "running in float32"]
+
+
 def test_a_gap_that_is_known_is_no_new_failure():
     for verdict in (Verdict.WRONG, Verdict.UNSUPPORTED):
         gap = run(verdict, reason="no stages", expected="known.yaml says why")
