@@ -5,16 +5,18 @@ on packages of a few lines.
 """
 
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from test_env_building import had
 from typer.testing import CliRunner
-from wheelhouse import commit, source_tree
+from wheelhouse import add_wheel, commit, source_tree
 
 from conformance.cli import app
 from conformance.environments import Untestable, place, read_order
+from conformance.environments.trees import digest
 from conformance.records import Backend, Cell, Column, Footer, Precision, Verdict
 from conformance.store import RunFolder, RunPlan
 from tests.known_runs import cell, group, results
@@ -85,10 +87,10 @@ def stored(reports, name, columns, cells, groups):
     folder.write_results(run)
 
 
-def column_of(backend, tree, cache):
+def column_of(backend, place_of_it, cache, package="nnsight"):
     """The column that `--env nnsight@TREE` makes, and the versions it has."""
-    order = read_order(f"nnsight @ {tree}", {})
-    made = had(f"nnsight @ {tree}", cache)
+    order = read_order(f"{package} @ {place_of_it}", {})
+    made = had(f"{package} @ {place_of_it}", cache)
     [column] = place([backend], [order], {order.spec: made})
     return column, made
 
@@ -153,7 +155,7 @@ FLOAT32 = Precision.FLOAT32
 def plain(text):
     """Words on one line, without what differs from machine to machine and commit to commit."""
     text = re.sub(r"(?<!\w)(/[\w.-]+)+", "PATH", " ".join(text.split()))
-    text = re.sub(r"\d+(\.\d+)+(\.dev\d+)?(\+\w+)?", "#", text)
+    text = re.sub(r"\d+(\.\d+)+(\.dev\d+|rc\d+)?(\+\w+)?", "#", text)
     return re.sub(r"\b[0-9a-f]{7,}\b|\d+", "#", text)
 
 
@@ -180,13 +182,34 @@ def test_the_page_shows_what_the_commands_of_the_way_print(wheels, cache, tmp_pa
         (1, ("diff", before, after)),
         (1, ("known", "update", after, *known)),
     )
-    for (expected, words), shown in zip(commands, SHOWN, strict=True):
+    for (expected, words), shown in zip(commands, SHOWN[:-1], strict=True):
         code, printed = shell(*words)
         assert (code, shows(shown, printed)) == (expected, ""), printed
     # The edit that is proposed opens the gate, though the released nnsight passes beside.
     assert shell("known", "update", after, *known, "--write")[0] == 0
     code, printed = shell("gate", after, *known)
     assert (code, "The gate is open" in printed) == (0, True), printed
+
+
+def test_a_pre_release_of_vllm_is_called_after_its_revision_or_the_digest_of_its_wheel(
+    wheels, cache, tmp_path, shell
+):
+    tree = source_tree(tmp_path / "vllm", "", "vllm", "0.33.0rc1")
+    commit(tree)
+    subprocess.run(["git", "-C", tree, "tag", "v0.33.0rc1"], check=True)
+    wheel = add_wheel(tmp_path / "dist", "vllm", "0.33.0rc1")
+    for place_of_it in (f"git+{tree.as_uri()}@v0.33.0rc1", wheel):
+        column, made = column_of(VLLM, place_of_it, cache, "vllm")
+        assert made.versions == {"vllm": "0.33.0rc1"}
+        versions = {"nnsight": "0.8.1", **made.versions}
+        name = f"20261122-{column.environment}"
+        ran_beside(tmp_path / "reports", name, column, versions, broken=True)
+        code, printed = shell("gate", name, "--known", str(tmp_path / "known.yaml"))
+        assert code == 1, printed
+        if place_of_it is wheel:
+            assert column.environment == f"vllm-{digest(wheel)[:7]}"
+        else:
+            assert shows(SHOWN[-1], printed) == "", printed
 
 
 def test_one_that_does_not_start_is_no_pass(wheels, cache, tmp_path, shell):

