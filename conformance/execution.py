@@ -19,10 +19,12 @@ import torch
 from conformance import verdicts
 from conformance.diff import since
 from conformance.expectations import Known, concluded, marked
+from conformance.growing import Growing
 from conformance.planning import machine
 from conformance.planning.jobs import planned_jobs
 from conformance.records import (
     Cell,
+    CellResult,
     Column,
     Environment,
     Group,
@@ -123,8 +125,10 @@ def execute(
     on_event: Callable[[Event], None],
     observations: Path | None = None,
     known: Known | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Finished:
-    """Gather what the run's plan asks for and is not there yet, then judge and report.
+    """Gather what the run's plan asks for and is not there yet, judge and report. A model whose
+    last group has ended is judged at once, and `tell` is called with a line on it.
 
     `observations` is where finished ones are kept between runs, by default in `cache`. What is
     `known` not to pass is marked so, and is no failure of the run.
@@ -132,29 +136,44 @@ def execute(
     """
     plan = run.plan()
     run.begin()
-    summary = run_jobs(
-        planned_jobs(
-            run,
-            plan.models,
-            plan.columns,
-            plan.cells,
-            scenarios,
-            folder=folders_of(plan.scenarios),
-            cache=cache,
-            precisions=plan.precisions,
-        ),
-        logs=run.path / "zygotes",
-        jobs=jobs,
-        limits=limits,
-        device=machine.conditions(),
-        cache=ObservationCache(observations or cache / "observations"),
-        on_event=on_event,
+    planned = planned_jobs(
+        run,
+        plan.models,
+        plan.columns,
+        plan.cells,
+        scenarios,
+        folder=folders_of(plan.scenarios),
+        cache=cache,
+        precisions=plan.precisions,
     )
-    if summary.interrupted:
-        return Finished(run, summary, None, None)
+    with Growing(
+        run,
+        scenarios,
+        [(job.id, job.id.partition(":")[0]) for job in planned],
+        known=known,
+        environment=environment(plan.thresholds),
+        tell=tell,
+    ) as growing:
+
+        def heard(event: Event) -> None:
+            on_event(event)
+            growing(event)
+
+        summary = run_jobs(
+            planned,
+            logs=run.path / "zygotes",
+            jobs=jobs,
+            limits=limits,
+            device=machine.conditions(),
+            cache=ObservationCache(observations or cache / "observations"),
+            on_event=heard,
+        )
+        if summary.interrupted:
+            return Finished(run, summary, None, None)
+        judged = growing.judged()
     write_record(run.path / INFO, _info(run, plan, summary))
     run.finish()
-    results = judge(run, scenarios, plan.thresholds, known)
+    results = judge(run, scenarios, plan.thresholds, known, before=judged)
     page = publish(run, results)
     return Finished(run, summary, results, page)
 
@@ -200,9 +219,11 @@ def judge(
     known: Known | None = None,
     *,
     strict_numerics: bool = False,
+    before: Mapping[str, CellResult] | None = None,
 ) -> Results:
     """The verdicts on a stored run. No engine is started. What is `known` not to pass is
-    marked so. With `strict_numerics` cells that drift in bf16 fail the run.
+    marked so. With `strict_numerics` cells that drift in bf16 fail the run. Verdicts that are
+    there from `before` are taken as they are.
 
     Raises ConformanceError for a run that is unfinished.
     """
@@ -214,7 +235,9 @@ def judge(
         plan.run, plan.started, plan.started, 0.0, plan.command, plan.jobs
     )
     machine = environment(thresholds)
-    results = verdicts.judge_run(run, scenarios, thresholds, info=info, environment=machine)
+    results = verdicts.judge_run(
+        run, scenarios, thresholds, info=info, environment=machine, before=before
+    )
     if known is not None:
         results = marked(results, known, datetime.now(UTC).date())
     return concluded(results, strict_numerics=strict_numerics)

@@ -75,6 +75,7 @@ def executed(
             jobs=running.groups,
             on_event=progress,
             known=known,
+            tell=progress.note,
         )
     if finished.results is None or finished.page is None:
         err.print(f"interrupted; go on with: conformance {verb} --resume {folder.id}")

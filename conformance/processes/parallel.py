@@ -15,6 +15,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import forkserver, get_context
 from typing import Any, TypeVar
 
+from conformance.processes import sessions
+
 T = TypeVar("T")
 
 #: A server takes two seconds to begin: one process does so many cells meanwhile.
@@ -57,17 +59,24 @@ def side_by_side(
     `begin` is called once in each process. An error ends all of it: what has not begun is
     left, and nothing is waited for.
     """
-    context = get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
-    with ProcessPoolExecutor(
-        processes, context, initializer=_begin, initargs=(begin, begin_with)
-    ) as pool:
+    with pool_of(processes, begin, begin_with) as pool:
         waiting = [pool.submit(function, *one) for one in arguments]
         try:
             for one in waiting:
                 yield one.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def pool_of(
+    processes: int, begin: Callable[..., None] | None = None, begin_with: tuple[Any, ...] = ()
+) -> ProcessPoolExecutor:
+    """So many processes, each of which calls `begin` once. They end with this one, however it
+    ends.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    return ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(begin, begin_with))
 
 
 def _begin(begin: Callable[..., None] | None, begin_with: tuple[Any, ...]) -> None:
@@ -77,6 +86,8 @@ def _begin(begin: Callable[..., None] | None, begin_with: tuple[Any, ...]) -> No
     of the time.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Their parent is the server, which ends when the process that wanted it does.
+    sessions.die_with_parent()
     gc.freeze()
     gc.disable()
     if begin is not None:

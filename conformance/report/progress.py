@@ -165,6 +165,11 @@ class Progress:
         elif isinstance(event, WorkerDied) or (isinstance(event, GroupFinished) and not event.ok):
             self._console.print(Text(shown(line), style="magenta"))
 
+    def note(self, line: str) -> None:
+        """A line that stays, such as what a model came to."""
+        mark = "" if self._live is not None else f"[{self.board.tally()}] "
+        self._console.print(Text(shown(f"{mark}{line}")), soft_wrap=True)
+
     def render(self) -> RenderableType:
         """One bar, one line for each worker at work."""
         board = self.board

@@ -5,6 +5,6 @@ cells = judge_model(folder, model, columns, cells, scenarios, thresholds)    # o
 """
 
 from conformance.verdicts.one_model import OneModel, judge_model
-from conformance.verdicts.run import judge_run
+from conformance.verdicts.run import judge_run, results_of
 
-__all__ = ["OneModel", "judge_model", "judge_run"]
+__all__ = ["OneModel", "judge_model", "judge_run", "results_of"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -18,21 +18,30 @@ _scenarios: dict[str, Scenario] = {}
 
 
 def judge_models(
-    run: RunFolder, scenarios: Mapping[str, Scenario], thresholds: Thresholds
+    run: RunFolder,
+    scenarios: Mapping[str, Scenario],
+    thresholds: Thresholds,
+    *,
+    done: Container[str] = (),
 ) -> dict[str, CellResult]:
-    """The verdicts on every planned cell of a run, by id."""
+    """The verdicts on every planned cell of a run, by id; without the models whose cells are all
+    `done`.
+    """
     planned = run.plan()
     cells: dict[str, list[Cell]] = {model.id: [] for model in planned.models}
     for cell in planned.cells:
         cells[cell.model].append(cell)
+    wanted = [
+        model for model in planned.models if not all(cell.id in done for cell in cells[model.id])
+    ]
     # The largest first: one that is begun last would be waited for alone.
-    models = sorted(planned.models, key=lambda model: -_size(run, model))
+    models = sorted(wanted, key=lambda model: -_size(run, model))
     asked = [
         (run.path, model, planned.columns, cells[model.id], thresholds, planned.precisions)
         for model in models
     ]
     folders = {one.path.parent for one in scenarios.values()}
-    processes = worth(len(planned.cells)) if folders else 0
+    processes = worth(sum(len(cells[model.id]) for model in models)) if folders else 0
     judged: Iterable[dict[str, CellResult]] = (_judged(*one, scenarios) for one in asked)
     if processes:
         judged = side_by_side(

@@ -11,6 +11,7 @@ from conformance.planning import engine_settings
 from conformance.planning.jobs import BUILD
 from conformance.records import (
     SCHEMA,
+    CellResult,
     Environment,
     Footer,
     Group,
@@ -32,26 +33,44 @@ def judge_run(
     *,
     info: RunInfo,
     environment: Environment,
+    before: Mapping[str, CellResult] | None = None,
 ) -> Results:
-    """The verdict on every planned cell of a stored run.
+    """The verdict on every planned cell of a stored run. Models whose cells were all judged
+    `before`, while others were gathered, are not judged again.
 
     Raises ConformanceError for a run without a plan or with damaged observations.
     """
+    before = before or {}
+    judged = {**before, **judge_models(run, scenarios, thresholds, done=before)}
+    machine = replace(environment, thresholds=thresholds)
+    return results_of(run, scenarios, judged, info=info, environment=machine)
+
+
+def results_of(
+    run: RunFolder,
+    scenarios: Mapping[str, Scenario],
+    judged: Mapping[str, CellResult],
+    *,
+    info: RunInfo,
+    environment: Environment,
+) -> Results:
+    """The run as far as it is `judged`: those of its models that have a judged cell."""
     planned = run.plan()
-    judged = judge_models(run, scenarios, thresholds)
-    cells_in_order = tuple(judged[cell.id] for cell in planned.cells)
+    cells_in_order = tuple(judged[cell.id] for cell in planned.cells if cell.id in judged)
+    models = {cell.model for cell in cells_in_order}
     names = {cell.scenario for cell in planned.cells}
     return Results(
         schema=SCHEMA,
         run=info,
-        environment=replace(environment, thresholds=thresholds),
+        environment=environment,
         models=tuple(
             replace(model_info(run, model), truth=truth_of(run, model, planned.columns))
             for model in planned.models
+            if model.id in models
         ),
         columns=planned.columns,
         scenarios=tuple(one.info() for one in scenarios.values() if one.name in names),
-        groups=_groups(run),
+        groups=tuple(group for group in _groups(run) if group.model in models),
         cells=cells_in_order,
         footer=Footer(
             planned=len(planned.cells),

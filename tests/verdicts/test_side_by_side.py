@@ -21,6 +21,9 @@ from conformance.scenario import scenario
 
 @scenario()
 def reading(lm, case): ...
+
+@reading.reference
+def _(model, case): ...
 '''
 
 
