@@ -2,8 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from conformance.errors import ConformanceError, ExitCode
@@ -51,3 +54,25 @@ def test_an_error_arrives_whole():
 def test_a_small_run_needs_no_process(monkeypatch, cells, cores, count):
     monkeypatch.setattr(parallel, "cores", lambda: cores)
     assert parallel.worth(cells) == count
+
+
+WAITING = """
+import os, sys, time
+from conformance.processes import parallel
+if __name__ == "__main__":
+    pool = parallel.pool_of(1)
+    print(pool.submit(os.getpid).result(), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_process_that_waits_for_work_ends_with_the_one_that_was_killed(tmp_path):
+    script = tmp_path / "waiting.py"
+    script.write_text(WAITING)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+        worker = psutil.Process(int(parent.stdout.readline()))
+        server = worker.parent()
+        parent.kill()
+    gone, alive = psutil.wait_procs([worker, server], timeout=30)
+    assert alive == [], "they wait for ever"
+    assert len(gone) == 2

@@ -10,12 +10,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import forkserver, get_context
+from multiprocessing import forkserver, get_context, parent_process
+from multiprocessing.connection import wait
 from typing import Any, TypeVar
-
-from conformance.processes import sessions
 
 T = TypeVar("T")
 
@@ -86,9 +86,18 @@ def _begin(begin: Callable[..., None] | None, begin_with: tuple[Any, ...]) -> No
     of the time.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Their parent is the server, which ends when the process that wanted it does.
-    sessions.die_with_parent()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.freeze()
     gc.disable()
     if begin is not None:
         begin(*begin_with)
+
+
+def _end_with_parent() -> None:
+    """A process that waits for work is told by nobody that the one that has it was killed; and
+    the server, its parent for the kernel, lives as long as it does.
+    """
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
