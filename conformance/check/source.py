@@ -57,6 +57,9 @@ def read(path: Path) -> UserFile:
         raise ConformanceError(f"cannot be read: {error}", path=path) from error
     try:
         tree = ast.parse(text, filename=str(path))
+    except (ValueError, MemoryError, RecursionError) as error:
+        words = "it is nested too deeply" if not str(error) else error
+        raise ConformanceError(f"is no Python: {words}", path=path) from error
     except SyntaxError as error:
         raise ConformanceError(
             f"is no Python: {error.msg}: {(error.text or '').strip()}", path=path, line=error.lineno

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 from collections.abc import Callable
+from errno import EACCES, EDQUOT, EFBIG, EISDIR, ELOOP, ENAMETOOLONG, ENOSPC, ENOTDIR, EROFS
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -102,10 +105,32 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        app(prog_name="conformance")
+        try:
+            app(prog_name="conformance")
+        except OSError as error:
+            raise of_the_system(error) from error
     except ConformanceError as error:
         err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.code)
     except Exception:  # noqa: BLE001 - Python's own 1 would say that a cell failed
         err.print_exception()
         sys.exit(ExitCode.HARNESS)
+
+
+#: What a path cannot be used for, whoever asks: the user named it, or has to make room or way.
+_NAMED = frozenset({EACCES, EDQUOT, EFBIG, EISDIR, ELOOP, ENAMETOOLONG, ENOSPC, ENOTDIR, EROFS})
+
+
+def of_the_system(error: OSError) -> Exception:
+    """What the system refuses about a file, as an error that the user can act on; any other as
+    it is.
+    """
+    if error.errno not in _NAMED:
+        return error
+    room = error.errno in {EDQUOT, EFBIG, ENOSPC}
+    return ConformanceError(
+        f"cannot be used: {error.strerror}" if error.filename else str(error.strerror),
+        path=Path(os.fsdecode(error.filename)) if error.filename else None,
+        remedy="make room there, then go on with --resume" if room else "name another place",
+        code=ExitCode.HARNESS if room else ExitCode.BAD_INPUT,
+    )

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
 from conformance.errors import ConformanceError
 from conformance.records import adapter
@@ -26,8 +27,8 @@ Location = tuple[str | int, ...]
 
 #: What a person writes is far below these; a file that is made to be large, deep or to grow where
 #: its aliases are followed is refused before it costs time or memory.
-MOST_BYTES = 1 << 20
-_MOST_VALUES = 100_000
+MOST_BYTES = 1 << 18
+_MOST_VALUES = 50_000
 _DEEPEST = 50
 
 
@@ -51,6 +52,7 @@ def parse(path: Path, *, holds: str) -> CommentedMap:
     """
     text = _text(path)
     try:
+        _shallow(text)
         tree = YAML(typ="rt").load(text)
     except DuplicateKeyError as error:
         key = re.search(r'"(.*?)"', error.problem or "")
@@ -68,7 +70,8 @@ def parse(path: Path, *, holds: str) -> CommentedMap:
             remedy="mend the syntax there or in the line before",
         ) from error
     except Exception as error:  # RecursionError, and what ruamel.yaml raises without a place
-        words = "it is nested too deeply" if isinstance(error, RecursionError) else _first(error)
+        deep = isinstance(error, RecursionError)
+        words = "it is too long, or nested too deeply" if deep else _first(error)
         raise ConformanceError(
             f"is not YAML: {words}", path=path, remedy="mend what stands there"
         ) from error
@@ -93,7 +96,7 @@ def _text(path: Path) -> str:
         ) from error
     if len(data) > MOST_BYTES:
         raise ConformanceError(
-            f"has more than {MOST_BYTES >> 20} MiB", path=path, remedy="name a file that is smaller"
+            f"has more than {MOST_BYTES >> 10} KiB", path=path, remedy="name a file that is smaller"
         )
     try:
         return data.decode("utf-8")
@@ -104,6 +107,18 @@ def _text(path: Path) -> str:
             line=data.count(b"\n", 0, error.start) + 1,
             remedy="write it as plain text",
         ) from error
+
+
+def _shallow(text: str) -> None:
+    """Raises RecursionError for what is not worth building: that takes a time which grows with the
+    square of the depth.
+    """
+    depth = 0
+    for number, event in enumerate(YAML(typ="rt").parse(text)):
+        depth += isinstance(event, CollectionStartEvent)
+        depth -= isinstance(event, CollectionEndEvent)
+        if depth > _DEEPEST or number > _MOST_VALUES:
+            raise RecursionError
 
 
 def _first(error: Exception) -> str:

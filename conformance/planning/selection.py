@@ -71,7 +71,7 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
 
     Raises ConformanceError for a name that nothing has, and when no cell is left.
     """
-    ids = _ids(choice.cells) if choice.cells else []
+    ids = cells_in(choice.cells) if choice.cells else []
     if ids:
         every = [plan.ALL]
         choice = replace(choice, model=choice.model or every, backend=choice.backend or every)
@@ -79,7 +79,7 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
     models = plan.choose(known.models, choice.model, "model")
     if not choice.model:
         models = plan.in_tier(models, choice.tier)
-    _check_sources(models, choice.manifest)
+    check_sources(models, choice.manifest)
     columns = _columns(known, choice, build)
     tier = known.tiers.get(choice.tier, manifests.Tier())
     scenarios = (
@@ -92,7 +92,7 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
     return Selected(models, columns, plan.narrowed(cells, models, columns, narrow))
 
 
-def _check_sources(models: Sequence[Model], path: Path) -> None:
+def check_sources(models: Sequence[Model], path: Path) -> None:
     """Raises ConformanceError for a model that local folders alone could give, and none does."""
     for model in models:
         folders = [Path(source.file) for source in model.sources if source.kind == "path"]
@@ -106,7 +106,8 @@ def _check_sources(models: Sequence[Model], path: Path) -> None:
             )
 
 
-def _ids(path: Path) -> list[str]:
+def cells_in(path: Path) -> list[str]:
+    """The ids in a file, one a line."""
     try:
         return path.read_text(encoding="utf-8").split()
     except (OSError, ValueError) as error:

@@ -197,8 +197,9 @@ def shared_files(pids: Iterable[int]) -> set[str]:
 def unlink_shared(paths: Iterable[str]) -> None:
     """Give back shared memory whose processes have ended."""
     for path in paths:
-        if path.startswith(_SHARED):
-            Path(path).unlink(missing_ok=True)
+        if path.startswith(_SHARED) and "/.." not in path:
+            with suppress(OSError, ValueError):
+                Path(path).unlink(missing_ok=True)
 
 
 def listening(pids: Iterable[int]) -> set[str]:

@@ -7,11 +7,14 @@ import math
 import os
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any
 
 from conformance.processes import sessions
+from conformance.records import Status
 from conformance.runner.planned import Limits
 from conformance.store import GroupFolder
 
@@ -20,6 +23,30 @@ _STACKS_WITHIN = 2.0
 
 #: After so long without another line, all of them are written.
 _STACKS_SETTLE = 0.1
+
+
+#: What an event says besides its name.
+_SAYS: Mapping[str, Mapping[str, type | UnionType]] = {
+    "loading": {},
+    "loaded": {"seconds": int | float, "shared": list},
+    "started": {"case": str},
+    "finished": {"case": str, "status": str, "seconds": int | float},
+    "died": {"words": str, "outside": bool},
+    "closing": {},
+    "closed": {},
+}
+
+
+def _is_event(event: object) -> bool:
+    """Whether a line of the events' file is one that a worker writes."""
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        return False
+    says = _SAYS.get(event["event"])
+    if says is None or not isinstance(event.get("at"), int | float):
+        return False
+    if not all(isinstance(event.get(name), kind) for name, kind in says.items()):
+        return False
+    return event.get("status", "ok") in list(Status)
 
 
 @dataclass
@@ -69,9 +96,14 @@ class Attempt:
             return []
         self._read += len(data)
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        events: list[dict[str, Any]] = [json.loads(line) for line in lines if line]
-        for event in events:
-            self._take(event)
+        events = []
+        for line in lines:
+            # What a trace writes to a descriptor of its worker's may stand between.
+            with suppress(ValueError, RecursionError):
+                event = json.loads(line)
+                if _is_event(event):
+                    self._take(event)
+                    events.append(event)
         return events
 
     def _take(self, event: dict[str, Any]) -> None:
@@ -79,7 +111,7 @@ class Attempt:
         match event["event"]:
             case "loaded":
                 self.loaded, self.phase = True, "between"
-                self.shared = tuple(event["shared"])
+                self.shared = tuple(map(str, event["shared"]))
             case "started":
                 self.case, self.phase = event["case"], "cell"
             case "finished":

@@ -133,9 +133,10 @@ class GroupFolder:
         """What each cell's observations depend on, by case key."""
         try:
             found = json.loads((self.path / "keys.json").read_bytes())
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        items = found.items() if isinstance(found, dict) else ()
+        return {key: value for key, value in items if isinstance(value, str)}
 
     def write_keys(self, keys: Mapping[str, str]) -> None:
         write_text(self.path / "keys.json", json.dumps(dict(keys), indent=1))

@@ -1,0 +1,94 @@
+"""Every file that is read, and the command line: refused or taken, and nothing else happens.
+
+The whole of it, with 100,000 inputs: bench/hostile_input.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.hostile import arguments, readers, watching
+from tests.hostile.damage import CANARY
+
+FEW = settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+ENDS = {"accepted", "refused"}
+
+
+@pytest.mark.parametrize("name", readers.KINDS)
+@FEW
+@given(data=st.data())
+def test_a_file_is_taken_or_refused(name: str, data: st.DataObject, tmp_path: Path) -> None:
+    kind = readers.KINDS[name]
+    assert readers.tried(kind, data.draw(kind.inputs), tmp_path) in ENDS
+
+
+@FEW
+@given(command=arguments.COMMANDS)
+def test_a_command_line_is_taken_or_refused(command: tuple[str, ...], tmp_path: Path) -> None:
+    assert arguments.tried(command, tmp_path) in ENDS
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("open('../out', 'w')", "open outside"),
+        ("os.mkdir('/tmp/hostile-out')", "mkdir outside"),
+        (f"import {CANARY}", "imported"),
+        ("socket.create_connection(('127.0.0.1', 9))", "connected"),
+        ("bytearray(700 << 20)", "MiB"),
+    ],
+)
+def test_what_an_input_does_is_seen(
+    code: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with watching.watched(tmp_path) as watch, suppress(OSError, ImportError):
+        exec(f"import os, socket\n{code}")
+    assert any(words in bad for bad in watch.bad)
+    assert not (tmp_path.parent / "out").exists()
+
+
+def test_a_program_that_would_be_started_is_not(tmp_path: Path) -> None:
+    with pytest.raises(watching.Started), watching.watched(tmp_path) as watch:
+        subprocess.run(["touch", str(tmp_path / "x")], check=False)
+    assert watch.started
+    assert not list(tmp_path.iterdir())
+
+
+def test_words_that_a_locale_has_no_letters_for_end_nothing() -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "conformance.cli", "--help"],
+        env={**environment, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert b"?" in ran.stdout
+
+
+def test_what_the_system_refuses_is_said_without_a_traceback(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "conformance.cli", "report", "x" * 300, "--reports", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert "File name too long" in ran.stderr
+    assert "Traceback" not in ran.stderr
