@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 from ruamel.yaml import YAML
 
-from conformance import checkpoints, manifest, project, selection, trust, usable
-from conformance.bisect import locks
-from conformance.bisect.candidates import Candidate
+from conformance import checkpoints
+from conformance.bisect.history import locks
+from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.state import Asked, BisectFolder, State
 from conformance.check import source
 from conformance.environments import declared
 from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import load as load_known
 from conformance.fuzz import corpus
+from conformance.inputs import manifest, project, usable
+from conformance.planning import selection, trust
 from conformance.programs import Do, Operation, Program
 from conformance.records import (
     Backend,
@@ -40,7 +42,7 @@ from conformance.records import (
     Status,
     to_json,
 )
-from conformance.report import merging, terminal
+from conformance.report import cell_text, merging
 from conformance.runner import Limits
 from conformance.runner.attempt import Attempt
 from conformance.store import GroupFolder, RunFolder, RunPlan, read_results
@@ -208,7 +210,7 @@ def _shown(folder: Path) -> Results:
     """Read as `show` and `report` do, of two runs, too."""
     found = read_results(folder / "results.json")
     for cell in found.cells[:2]:
-        terminal.show(found, cell.id, _quiet())
+        cell_text.show(found, cell.id, _quiet())
     with suppress(ConformanceError):
         merging.merged([found, replace(found, run=replace(found.run, id="other"))])
     return found

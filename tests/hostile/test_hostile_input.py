@@ -19,7 +19,7 @@ from tests.hostile import arguments, readers, watching
 from tests.hostile.damage import CANARY
 
 FEW = settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     database=None,
