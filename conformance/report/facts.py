@@ -90,8 +90,10 @@ def _identity(group: Group) -> str:
         parts.append("eager" if identity["eager"] else "not eager")
     if identity.get("model_runner"):
         parts.append(f"runner {identity['model_runner']}")
-    if identity.get("attention"):
-        parts.append(f"attention {' and '.join(identity['attention'])}")
+    if attention := identity.get("attention"):
+        # transformers has one kind for all layers, vLLM a backend for each kind of layer.
+        kinds = [attention] if isinstance(attention, str) else attention
+        parts.append(f"attention {' and '.join(kinds)}")
     if identity.get("products") == "tf32" and identity.get("dtype") == "torch.float32":
         parts.append("float32 products in TF32")
     return ", ".join(parts)

@@ -138,3 +138,11 @@ def test_what_an_engine_said_is_counted_by_models_not_by_loads() -> None:
     assert facts.engine([*both, refused]) == (
         "cpu, bf16 (2 of 3 models); cpu, float32 (2 of 3 models)"
     )
+
+
+def test_the_attention_of_an_engine_is_said_as_it_said_it() -> None:
+    def attention(kinds: object) -> str:
+        return facts.engine([Group("llama", "hf", identity={"device": "cpu", "attention": kinds})])
+
+    assert attention("sdpa") == "cpu, attention sdpa"
+    assert attention(["CPU_ATTN", "MLA"]) == "cpu, attention CPU_ATTN and MLA"

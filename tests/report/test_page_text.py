@@ -169,3 +169,13 @@ def test_a_name_of_an_architecture_cannot_lead_out_of_the_folder(tmp_path: Path)
     html.publish(replace(run, cells=cells), tmp_path / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert len(list((tmp_path / "run").glob("*.html"))) == len(names) + 1
+
+
+def test_an_unfinished_run_says_so_first_and_is_no_pass(results: Results) -> None:
+    footer = replace(results.footer, planned=results.footer.planned + 100)
+    good = tuple(cell for cell in results.cells if cell.verdict.passes)
+    partial = html.render(replace(results, cells=good, gaps=(), footer=footer))
+    assert "So far: Nothing unexpected." in partial and "✓</span>" not in partial
+    assert 'http-equiv="refresh"' in partial and "cells are judged so far" in partial
+    whole = html.render(replace(results, cells=good, gaps=()))
+    assert 'http-equiv="refresh"' not in whole and "judged so far" not in whole

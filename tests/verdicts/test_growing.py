@@ -54,6 +54,7 @@ def test_a_model_is_judged_when_its_last_group_has_ended(run: RunFolder) -> None
     assert told[1:] == [f"the page grows while the run goes on: {page}"]
     text = page.read_text(encoding="utf-8")
     assert "3 of 6 cells are judged so far" in text and 'http-equiv="refresh"' in text
+    assert "1 unexpected in 1 model." in text and "✓</span>" not in text
     assert "cell=reading%5Btwo-b-all%5D" in text and "one-b-all" not in text
 
 
