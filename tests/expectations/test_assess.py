@@ -1,6 +1,7 @@
 """A run against the entries: what is expected, stale, expired, or a fault of the harness."""
 
 import datetime as dt
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from conformance.expectations import (
     Match,
     Standing,
     assess,
+    load,
     standing,
 )
 from conformance.records import Precision, Verdict
@@ -172,6 +174,21 @@ def test_pre_releases_are_in_order(installed, specifier, meant):
     when = entry(when=Conditions(versions={"nnsight": specifier}))
     found = one(UNSUPPORTED, when, versions={"nnsight": installed})
     assert (found[0] is Finding.KNOWN) == meant
+
+
+def test_a_pre_release_that_traces_several_stages_makes_no_entry_stale():
+    """Of this project's own known.yaml: the entry on `vllm-pp2-native` is of released nnsight."""
+    known = load(Path(__file__).parents[2] / "known.yaml")
+    native = {"backend": "vllm-pp2-native", "scenario": "clean", "case": "pair"}
+    refused = cell(**native, verdict=Verdict.UNSUPPORTED, reason="UnknownPersistentIdError: 1")
+    for found, version, finding in (
+        (refused, "0.8.1", Finding.KNOWN),
+        (refused, "0.8.2.dev14+g0a1b2c3", Finding.UNEXPECTED),
+        (cell(**native), "0.8.2.dev14+g0a1b2c3", Finding.PASSED),
+    ):
+        there = group(backend="vllm-pp2-native", versions={"nnsight": version})
+        [assessed] = assess(results(cells=[found], groups=[there]), known, TODAY)
+        assert assessed.finding is finding
 
 
 def test_the_versions_that_count_are_the_workers_own():
