@@ -174,11 +174,7 @@ def gathered(script: Script, folder: Path) -> tuple[CellResult, str]:
     gathering was interrupted.
     """
     recorded = script.recorded
-    scenarios = folder / Path(script.folder).name
-    scenarios.mkdir()
-    files = {f"{recorded.cell.scenario}.py": script.scenario, **script.beside}
-    for name, text in files.items():
-        (scenarios / Path(name).name).write_text(text, encoding="utf-8")
+    scenarios = unpacked(script, folder)
     known = discover(scenarios)
     cells = tuple(replace(recorded.cell, backend=column.id) for column in recorded.columns)
     run = create_run(folder / "reports", datetime.now(UTC))
@@ -211,6 +207,21 @@ def gathered(script: Script, folder: Path) -> tuple[CellResult, str]:
     torch.set_num_threads(1)
     judged = judge_models(run, known, recorded.thresholds)
     return judged[recorded.cell.id], _digest(run, recorded.model)
+
+
+def unpacked(script: Script, folder: Path) -> Path:
+    """The folder, below this one, that holds the scenario's file and those beside it."""
+    scenarios = folder / Path(script.folder).name
+    scenarios.mkdir()
+    # A package: else Python would take another one of this name, as a clone of this project has.
+    files = {
+        "__init__.py": "",
+        f"{script.recorded.cell.scenario}.py": script.scenario,
+        **script.beside,
+    }
+    for name, text in files.items():
+        (scenarios / Path(name).name).write_text(text, encoding="utf-8")
+    return scenarios
 
 
 def _digest(run: RunFolder, model: Model) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +55,36 @@ def test_the_exit_code_says_whether_it_is_the_recorded_failure(
     monkeypatch.setattr(rerun, "gathered", lambda *_: (result, "abcdef"))
     assert rerun.main(path, []) == code
     assert words in capsys.readouterr().out
+
+
+#: Reads a script and imports its scenario, as the script does when it is run.
+_READ = """
+import sys
+from pathlib import Path
+from conformance.repro import rerun
+from conformance.scenario import discover
+
+folder = rerun.unpacked(rerun.read(Path(sys.argv[1])), Path(sys.argv[2]))
+print(*discover(folder))
+"""
+
+
+def test_its_own_scenario_is_meant_beside_a_clone_that_has_one_of_that_name(
+    path: Path, failed: Told, tmp_path: Path
+) -> None:
+    clone = tmp_path / "clone" / failed.scenario.path.parent.name
+    clone.mkdir(parents=True)
+    (clone / "__init__.py").touch()
+    (clone / failed.scenario.path.name).write_text("raise RuntimeError('of the clone')\n")
+    (tmp_path / "run").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, str(path), str(tmp_path / "run")],
+        env=os.environ | {"PYTHONPATH": str(clone.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == [failed.scenario.name], done.stderr
 
 
 def test_what_has_changed_since_is_said(
