@@ -1,0 +1,90 @@
+"""The runs of a reports folder, each as little as its history needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from conformance.errors import ConformanceError
+from conformance.expectations import Conclusion, conclusion_of
+from conformance.records import Precision, Results, record
+from conformance.report.sections.findings import Summary, by_group
+from conformance.store import RunFolder
+
+
+@record()
+class Past:
+    """One run. `summaries` are by model and column. `margins` is by model and column the largest
+    share of its limit that an observation which passes in float32 has taken, 0 to 1. `versions`
+    holds every version that its workers ran with, by package.
+    """
+
+    id: str
+    started: str
+    conclusion: Conclusion
+    versions: Mapping[str, tuple[str, ...]]
+    summaries: Mapping[tuple[str, str], Summary]
+    margins: Mapping[tuple[str, str], float]
+
+
+def stored(reports: Path, last: int, progress: Callable[[str], None]) -> tuple[Past, ...]:
+    """The newest `last` judged runs, the oldest first. Merged ones, unfinished ones and those that
+    cannot be read are left out; `progress` is told the name of each that is read.
+
+    Raises ConformanceError where there is none.
+    """
+    pasts: list[Past] = []
+    for path in sorted(reports.glob("*/results.json"), reverse=True):
+        folder = path.parent
+        if len(pasts) == last:
+            break
+        if folder.is_symlink() or "+" in folder.name:
+            continue
+        with suppress(ConformanceError):
+            progress(folder.name)
+            pasts.append(past(RunFolder(folder).results()))
+    if not pasts:
+        raise ConformanceError(
+            "no judged run is here", path=reports, remedy="start one: conformance run"
+        )
+    return tuple(reversed(pasts))
+
+
+def past(results: Results) -> Past:
+    """What a run came to."""
+    return Past(
+        id=results.run.id,
+        started=results.run.started,
+        conclusion=conclusion_of(results),
+        versions=_versions(results),
+        summaries=by_group(results),
+        margins=_margins(results),
+    )
+
+
+def _versions(results: Results) -> dict[str, tuple[str, ...]]:
+    found: dict[str, dict[str, None]] = {}
+    for versions in (group.versions for group in results.groups):
+        for package, version in versions.items():
+            found.setdefault(package, {})[version] = None
+    return {package: tuple(versions) for package, versions in found.items()}
+
+
+def _margins(results: Results) -> dict[tuple[str, str], float]:
+    """Of each model and column. A cell has the answer of the other precision `beside` it."""
+    limits = results.environment.thresholds.of(Precision.FLOAT32)
+    found: dict[tuple[str, str], float] = {}
+    for cell in results.cells:
+        meaning = cell if cell.precision is Precision.FLOAT32 else cell.beside
+        if meaning is None or meaning.precision is not Precision.FLOAT32:
+            continue
+        shares = [
+            max((judged.q_med or 0.0) / limits.k_med, (judged.q_max or 0.0) / limits.k_max)
+            for judged in meaning.observations
+            if judged.verdict.passes
+        ]
+        if shares:
+            key = (cell.model, cell.backend)
+            found[key] = max(found.get(key, 0.0), *shares)
+    return found
