@@ -70,9 +70,7 @@ def _column(name: str, pasts: Sequence[Past]) -> Section:
     )
     rows = tuple((model, *(_mark(past, model, name) for past in shown)) for model in models)
     grid = Table(columns("model", *(past.id for past in shown)), rows, first=len(rows))
-    words = (
-        "Cells as expected of all cells; below, how much of its float32 limit the worst one took."
-    )
+    words = "Cells as expected of all cells, and how much of its float32 limit the worst one took."
     return Section(name, (Note(Text(words, quiet=True)), grid))
 
 
@@ -83,6 +81,7 @@ def _mark(past: Past, model: str, column: str) -> Entry:
     verdict = summary.verdict if summary.new else Verdict.MATCH
     look = LOOKS[verdict]
     words = f"{summary.total - summary.new}/{summary.total}"
-    mark = Text(words, look.family, look.symbol, hint=summary.word, fills=True)
     margin = past.margins.get((model, column))
-    return mark if margin is None else (mark, Text(percent(margin), quiet=True))
+    if margin is not None:
+        words += f" · {percent(margin)}"
+    return Text(words, look.family, look.symbol, hint=summary.word, fills=True)
