@@ -9,6 +9,7 @@ from conformance.cli.new_project import FOLDER, start
 from conformance.errors import ConformanceError
 from conformance.expectations.entries import matching_nothing
 from conformance.inputs import manifest, packaged, project
+from conformance.planning.selection import expected
 from conformance.planning.validation import validate
 from conformance.scenario import discover
 
@@ -28,7 +29,20 @@ def test_a_file_of_the_usual_name_goes_before_the_built_in_one(tmp_path):
     here = project.here(tmp_path)
     assert here.models == tmp_path / "models.yaml"
     assert here.scenarios == (tmp_path / "scenarios",)
-    assert here.known == tmp_path / "known.yaml"  # the built-in ones are of the built-in models
+    assert here.known == tmp_path / "known.yaml"
+
+
+def test_without_a_known_yaml_the_built_in_gaps_hold_and_are_not_the_projects_to_mend(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "models.yaml").write_text("models: {}")
+    monkeypatch.chdir(tmp_path)
+    known = expected()
+    built_in = expectations.load(packaged.path("known.yaml"))
+    assert [entry.reason for entry in known.entries] == [each.reason for each in built_in.entries]
+    assert all(entry.sometimes for entry in known.entries) and known.own == ()
+    (tmp_path / "known.yaml").write_text("known: []")
+    assert expected().entries == ()
 
 
 def test_a_folder_called_scenarios_alone_is_somebody_elses(tmp_path):

@@ -15,7 +15,15 @@ from conformance.expectations.conclusion import (
     conclusion_of,
     finding_of,
 )
-from conformance.expectations.entries import Conditions, Entry, Known, Match, load, matching_nothing
+from conformance.expectations.entries import (
+    Conditions,
+    Entry,
+    Known,
+    Match,
+    inherited,
+    load,
+    matching_nothing,
+)
 from conformance.expectations.marking import marked, with_findings
 from conformance.expectations.update import Update, difference, update
 from conformance.records import Finding
@@ -37,6 +45,7 @@ __all__ = [
     "conclusion_of",
     "difference",
     "finding_of",
+    "inherited",
     "load",
     "marked",
     "matching_nothing",

@@ -160,9 +160,17 @@ def load(path: Path) -> Known:
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
     lines = tuple(line_of(tree, ("known", index)) or 0 for index in range(len(entries)))
-    inherited = load(packaged.path("known.yaml")).entries if document.extends else ()
-    theirs = tuple(replace(entry, sometimes=True, expires=None) for entry in inherited)
+    theirs = inherited().entries if document.extends else ()
     return Known((*entries, *theirs), lines, path, len(theirs))
+
+
+def inherited() -> Known:
+    """The built-in entries as another project has them: what they explain is expected there, and
+    a cell that passes says nothing.
+    """
+    built_in = load(packaged.path("known.yaml")).entries
+    theirs = tuple(replace(entry, sometimes=True, expires=None) for entry in built_in)
+    return Known(theirs, inherited=len(theirs))
 
 
 def matching_nothing(known: Known, cells: Collection[Cell]) -> tuple[int, ...]:

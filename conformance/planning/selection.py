@@ -144,13 +144,15 @@ def every_cell(manifest: Path, scenarios: Places | Mapping[str, Scenario]) -> tu
 
 
 def expected(path: Path | None = None) -> Known:
-    """The expectations, by default the project's. A default file may be absent."""
+    """The expectations, by default the project's. Where that has no known.yaml the built-in gaps
+    hold: they are told by their causes, and a model of one's own has them too.
+    """
     from conformance import expectations
 
     usual = project.here().known
     path = usual if path is None else path
     absent = path == usual and not path.exists()
-    return expectations.Known() if absent else expectations.load(path)
+    return expectations.inherited() if absent else expectations.load(path)
 
 
 def declared(path: Path) -> dict[str, Spec]:
