@@ -9,8 +9,9 @@ from torch import Tensor
 
 from conformance.check import compare, failures
 from conformance.check.compare import Compared, Values
-from conformance.check.findings import Finding, findings
+from conformance.check.findings import Finding, findings, written
 from conformance.check.gather import BUILD, HF, Asked, column
+from conformance.check.places import Places
 from conformance.check.source import UserFile
 from conformance.errors import ExitCode
 from conformance.records import (
@@ -142,7 +143,8 @@ class _Case:
     def _not_there(self, outcome: Outcome) -> Checked:
         if outcome.harness:
             return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
-        told = failures.explain(outcome, self.file, self.file.function_for("vllm"))
+        dual = self._dual() and self.file.ported
+        told = failures.explain(outcome, self.file, self.file.function_for("vllm"), dual=dual)
         refused = outcome.status is Status.UNSUPPORTED
         answer = Answer.UNSUPPORTED if refused else Answer.FAILS
         sentence = f"runs on transformers and not on {self.backend.id}: {told.words}"
@@ -176,13 +178,37 @@ class _Case:
         }
         if meaning.judgement.harness:
             return self._say(Answer.HARNESS, meaning.judgement.reason, **words)
+        words["notes"] = meaning.notes + self._without_effect(seen)
         if not meaning.passes:
-            group = self.run.group(self.asked.model.id, HF.id)
-            layer_list = str(group.identity["layer_list"]) if group else ""
-            told = findings(self.file, seen, mine, meaning.judgement, layer_list)
+            truths = self.run.group(self.asked.model.id, HF.id)
+            told = findings(
+                self.file,
+                seen,
+                mine,
+                meaning.judgement,
+                str(truths.identity["layer_list"]) if truths else "",
+                dual=self._dual(),
+            )
             first = told[0].words if told else meaning.judgement.reason
             return self._say(Answer.DIFFERS, f"not the same: {first}", findings=told, **words)
         return self._numerics(seen, words)
+
+    def _without_effect(self, seen: Values) -> tuple[str, ...]:
+        """What both sides agree on as nothing of it arrives."""
+        places = Places(self.file, self.file.function_for("hf"))
+        lines = [one.line for one in places.writes() if one.layer is not None]
+        if not lines or written(seen):
+            return ()
+        words = (
+            f"line {lines[0]} writes, and every layer is what it is without: on transformers, too, "
+            "nothing of it arrives (a copy is changed, and never put back)"
+        )
+        return (words,)
+
+    def _dual(self) -> bool:
+        """Do the engine's layers return a stream in two halves?"""
+        group = self.run.group(self.asked.model.id, self.backend.id)
+        return group is not None and group.layout == "dual"
 
     def _numerics(self, seen: Values, words: Mapping[str, object]) -> Checked:
         """float32 has shown the same meaning: what do the numbers do that people compute with?"""

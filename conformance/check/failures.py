@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from conformance.check.edits import Edit
+from conformance.check.edits import Edit, is_layer
 from conformance.check.findings import Finding
 from conformance.check.places import Places
 from conformance.check.source import UserFile
@@ -62,8 +63,8 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 )
 
 
-def explain(outcome: Outcome, file: UserFile, function: str) -> Told:
-    """What to tell of a function that did not return values."""
+def explain(outcome: Outcome, file: UserFile, function: str, *, dual: bool = False) -> Told:
+    """What to tell of a function that did not return values; `dual` as `Places` has it."""
     line = _line(f"{outcome.reason}\n{outcome.detail}", file)
     reason = outcome.reason.strip().partition("\n")[0]
     if outcome.status is Status.TIMEOUT:
@@ -72,11 +73,37 @@ def explain(outcome: Outcome, file: UserFile, function: str) -> Told:
     unsaved = re.search(r"(?:NameError: name|cannot access local variable) '(\w+)'", reason)
     if unsaved and _is_bound(file, function, unsaved[1]):
         return _unsaved(file, function, unsaved[1])
+    replaced = _one_for_two(file, function) if dual else None
+    if replaced is not None:
+        words = f"{replaced.why} ({reason[:_MOST]})"
+        return Told(words, (Finding("one-for-two", words, edit=replaced),))
     for pattern, meaning in _MEANINGS:
         if re.search(pattern, f"{reason}\n{_own(outcome.detail)}"):
             words = f"{meaning} ({reason[:_MOST]})"
             return Told(words, _at(line, file, "error", meaning, _mended(pattern)))
     return Told(reason, _at(line, file, "error", reason))
+
+
+def _one_for_two(file: UserFile, function: str) -> Edit | None:
+    """The line that puts one tensor in the place of the two that a layer returns."""
+    places = Places(file, function)
+    for write in places.writes():
+        statement = write.statement
+        if not isinstance(statement, ast.Assign) or write.node is not statement.targets[0]:
+            continue
+        made = statement.value
+        if (
+            write.value == "output"
+            and is_layer(write)
+            and not isinstance(made, ast.Tuple | ast.Call)
+        ):
+            before = file.line(write.line)
+            value = file.segment(made)
+            target = f"{write.module}.output"
+            after = before.replace(value, f"({value}, {target}[1] * 0)") if value in before else ""
+            why = "on vLLM this layer returns (MLP output, residual), and one tensor is put there"
+            return Edit(write.line, before, after, why)
+    return None
 
 
 def _own(detail: str) -> str:

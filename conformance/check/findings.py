@@ -6,10 +6,18 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from conformance.check import compare
+from conformance.check import compare, relations
 from conformance.check.compare import Values
-from conformance.check.edits import Edit, layer_edit, read_edit, write_edit
-from conformance.check.identify import Held, Known, catalogue, identify, near
+from conformance.check.edits import (
+    HALVES,
+    Edit,
+    alias_edit,
+    layer_edit,
+    read_edit,
+    suspect,
+    write_edit,
+)
+from conformance.check.identify import Held, Known, catalogue, identify
 from conformance.check.places import Places
 from conformance.check.source import UserFile
 from conformance.check.writes import Parting, parting
@@ -44,7 +52,13 @@ class Finding:
 
 
 def findings(
-    file: UserFile, seen: Values, mine: Values, judgement: Judgement, layer_list: str
+    file: UserFile,
+    seen: Values,
+    mine: Values,
+    judgement: Judgement,
+    layer_list: str,
+    *,
+    dual: bool,
 ) -> tuple[Finding, ...]:
     """What explains the values that differ in float32, the cause before what follows from it."""
     known = catalogue(seen, layer_list)
@@ -52,13 +66,13 @@ def findings(
     truth = {Site.parse(site): value for site, value in reference["truth"].items()}
     alike, _ = compare.made_alike(compare.returned(mine), reference)
     values = {Site.parse(site): value for site, value in alike.items()}
-    places = Places(file, file.function_for("vllm"))
+    places = Places(file, file.function_for("vllm"), dual=dual and file.ported)
     unlike = _prompts(judgement, places)
     if unlike:
         return unlike
     part = parting(compare.layers(mine), compare.layers(seen), known)
     judged = {Site.parse(one.site): one for one in judgement.observations}
-    explain = _Explaining(places, truth, values, known, judged)
+    explain = _Explaining(places, truth, values, known, judged, written=written(seen))
     names: dict[str, Site] = {}
     for site in compare.wrong(judgement):
         names.setdefault(site.name, site)
@@ -96,7 +110,10 @@ class _Explaining:
         values: dict[Site, Tensor],
         known: list[Known],
         judged: dict[Site, Judged],
+        *,
+        written: bool,
     ) -> None:
+        self.written = written
         self.places = places
         self.truth = truth
         self.values = values
@@ -111,11 +128,11 @@ class _Explaining:
             return self._absent(blank, mine, site)
         later = self._overwritten(site, mine)
         if later:
-            edit = read_edit(self.places, site.name, "alias")
+            edit = alias_edit(self.places, site.name)
             words = f"`{blank.name}` holds {later}: a buffer that was overwritten later. Clone it"
             return replace(blank, kind="alias", words=words, edit=edit)
         if self._live(site, mine, truth):
-            edit = read_edit(self.places, site.name, "alias")
+            edit = alias_edit(self.places, site.name)
             words = (
                 f"`{blank.name}` was kept as a view of a live buffer, and holds what was written "
                 "there later. Clone it before it is saved"
@@ -142,7 +159,7 @@ class _Explaining:
             if other.name != site.name or other.prompt != site.prompt:
                 continue
             later = (other.step, other.layer or 0) > (site.step, site.layer or 0)
-            if later and value.shape == mine.shape and _same(mine, value):
+            if later and value.shape == mine.shape and relations.same(mine, value):
                 return f"the value of `{compare.shown(other)}`"
         return ""
 
@@ -154,75 +171,93 @@ class _Explaining:
         read = {(one.module, one.value) for one in self.places.accesses(statement)}
         later = [one for one in self.places.writes() if one.line > statement.lineno]
         written = any((one.module, one.value) in read for one in later)
-        unchanged = mine.shape == truth.shape and _same(mine, truth)
+        unchanged = mine.shape == truth.shape and relations.same(mine, truth)
         return written and not unchanged and identify(mine, self.known) is None
 
     def _instead(self, blank: Finding, site: Site, held: Held, meant: Held | None) -> Finding:
-        which = f" of {held.rows}" if held.rows else ""
-        should = f" instead of {meant.words}{_of(meant)}" if meant else ""
-        halved = meant is not None and held.kind in {"mlp", "residual"} and meant.kind in _WHOLE
-        if halved and meant is not None and held.layer == meant.layer:
-            should = f": half of the residual stream, {should.strip()}"
-        both = meant is not None and held.words == meant.words
-        if both and held.sequence != (meant.sequence if meant else 0):
-            words = f"`{blank.name}` holds another prompt's rows: those of prompt {held.sequence}"
-            edit = read_edit(self.places, site.name, "other-prompt")
-            return replace(blank, kind="other-prompt", words=words, edit=edit)
-        if meant is None and held.kind not in _READS:
-            words = f"`{blank.name}` is what it is without the write: {held.words}{which}"
-            return replace(blank, kind="unwritten", words=words)
-        words = f"`{blank.name}` holds {held.words}{which}{should}"
-        if both and held.rows:
-            words = f"`{blank.name}` holds {held.rows} alone{should}"
-        edit = self._edit(site, held, meant)
+        edit = read_edit(self.places, site.name, held, meant)
+        found = replace(blank, kind=held.kind, edit=edit)
+        name = f"`{blank.name}`"
+        if meant is None:
+            return self._unmeant(found, site, held)
+        if held.words == meant.words and held.sequence != meant.sequence:
+            words = f"{name} holds another prompt's rows: those of prompt {held.sequence}"
+            return replace(found, kind="other-prompt", words=words)
+        if held.words == meant.words and held.columns != meant.columns:
+            words = f"{name} holds {held.what()} instead of {meant.columns or 'all of them'}"
+            return replace(found, kind="columns", words=words)
+        should = f" instead of {meant.what()}"
+        if held.kind in HALVES and meant.kind in _WHOLE and held.layer == meant.layer:
+            should = f": half of the residual stream,{should}"
+        shifts = held.kind == meant.kind and held.layer != meant.layer
+        if shifts and held.layer is not None and meant.layer is not None:
+            edit = layer_edit(self.places, site.name, meant.layer - held.layer)
+        words = f"{name} holds {held.what()}{should}"
+        if held.words == meant.words and held.rows:
+            words = f"{name} holds {held.rows} alone{should}"
+            if meant.at:
+                words = f"{name} holds {held.rows}{should}"
         why = edit.why if edit else ""
-        return replace(blank, kind=held.kind, words=words + (f" ({why})" if why else ""), edit=edit)
+        return replace(found, words=words + (f" ({why})" if why else ""), edit=edit)
 
-    def _edit(self, site: Site, held: Held, meant: Held | None) -> Edit | None:
-        shifts = meant is not None and held.kind == meant.kind and held.layer != meant.layer
-        if shifts and meant is not None and held.layer is not None and meant.layer is not None:
-            return layer_edit(self.places, site.name, meant.layer - held.layer)
-        part = held.rows if meant is not None and held.words == meant.words else ""
-        return read_edit(self.places, site.name, held.kind, part)
+    def _unmeant(self, found: Finding, site: Site, held: Held) -> Finding:
+        """It holds something known, where transformers' own value is nothing that is known."""
+        name, truth = f"`{found.name}`", self.truth[site]
+        if held.kind in _READS:
+            why = found.edit.why if found.edit else ""
+            return replace(found, words=f"{name} holds {held.what()}{f' ({why})' if why else ''}")
+        if relations.probabilities(truth):
+            words = (
+                f"{name} holds {held.what()} instead of attention probabilities, which vLLM's "
+                "kernels do not keep"
+            )
+            return replace(found, kind="probabilities", words=words)
+        if self.written:
+            words = f"{name} is what it is without the write: {held.what()}"
+            return replace(found, kind="unwritten", words=words)
+        shape = list(truth.shape)
+        words = f"{name} holds {held.what()} instead of something else that is computed, {shape}"
+        return replace(found, words=words)
 
     def _unlike(self, blank: Finding, site: Site, mine: Tensor, truth: Tensor) -> Finding:
-        edit = read_edit(self.places, site.name, "")
-        gain = _multiple(mine, truth)
+        edit = read_edit(self.places, site.name, None)
+        gain = relations.multiple(mine, truth)
         if gain is not None:
             words = f"`{blank.name}` is {gain:.3g} times what it is on transformers"
             return replace(blank, kind="scaled", words=words, edit=edit)
+        cap = relations.cap(mine, truth)
+        if cap is not None:
+            words = (
+                f"`{blank.name}` is transformers' value capped at {cap:.3g}: vLLM's logits are after"
+                " the model's cap, and what `lm_head` returns is before it"
+            )
+            return replace(blank, kind="capped", words=words, edit=edit)
         if mine.shape != truth.shape:
             shapes = f"shape {list(mine.shape)} instead of {list(truth.shape)}"
             return replace(blank, kind="structure", words=f"`{blank.name}` has {shapes}", edit=edit)
         judged = self.judged.get(site)
         said = judged.message if judged else "differs"
         far = f", {judged.error:.2g} of its size off" if judged and judged.error else ""
-        return replace(blank, words=f"`{blank.name}` differs: {said}{far}", edit=edit)
+        words = f"`{blank.name}` differs: {said}{far}"
+        half = None if self.written else suspect(self.places, site.name)
+        if half is not None:
+            words += f". It is computed from half of the residual stream: {half.why}"
+            return replace(blank, kind="half", words=words, edit=half)
+        return replace(blank, words=words, edit=edit)
 
 
-def _of(held: Held) -> str:
-    return f" of {held.rows}" if held.rows else ""
-
-
-def _same(mine: Tensor, other: Tensor) -> bool:
-    if not mine.is_floating_point():
-        return False
-    width = mine.shape[-1] if mine.ndim else 1
-    return near(mine.double().reshape(-1, width), other.double().reshape(-1, width))
-
-
-def _multiple(mine: Tensor, truth: Tensor) -> float | None:
-    if mine.shape != truth.shape or not mine.is_floating_point():
-        return None
-    ours, theirs = mine.double(), truth.double()
-    gain = float((ours * theirs).sum() / theirs.square().sum().clamp_min(1e-30))
-    if abs(gain) < 1e-6:
-        return None
-    return gain if (ours - gain * theirs).norm() <= 1e-3 * ours.norm() else None
+def written(seen: Values) -> bool:
+    """Is any layer another one on transformers than without the trace's writes?"""
+    clean = compare.layers(seen, "clean")
+    return any(
+        site in clean and clean[site].shape == rows.shape and not relations.same(rows, clean[site])
+        for site, rows in compare.layers(seen).items()
+        if site.name == "stream"
+    )
 
 
 def _written(part: Parting, places: Places) -> Finding:
-    edit = write_edit(places, part.layer, part.kind)
+    edit = write_edit(places, part)
     words = f"the layers differ since {part.place()}"
     if part.words:
         words += f": {part.words}"

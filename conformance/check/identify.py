@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from conformance.records import Site
 
 #: Relative distance up to which two values in float32 are one.
 SAME = 1e-3
+
+#: Fewer columns than this are not looked for: they would be found by chance.
+_FEW = 4
 
 
 @dataclass(frozen=True)
@@ -28,17 +32,27 @@ class Known:
     rows: Tensor
     layer: int | None = None
     sequence: int = 0
+    step: int = 0
 
 
 @dataclass(frozen=True)
 class Held:
-    """What a value holds: `rows` says which of the known value's, "" for all."""
+    """What a value holds: `rows` and `columns` say which of the known value's, "" for all; `at`
+    is the number of the first row, and of how many, where they are not all.
+    """
 
     kind: str
     words: str
     layer: int | None
     rows: str = ""
     sequence: int = 0
+    columns: str = ""
+    at: tuple[int, int] | None = None
+
+    def what(self) -> str:
+        """In words: which columns of which value of which tokens."""
+        begin = f"{self.columns} of " if self.columns else ""
+        return f"{begin}{self.words}{f' of {self.rows}' if self.rows else ''}"
 
 
 def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
@@ -46,7 +60,7 @@ def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
     streams = [*_streams(seen, "layers"), *_streams(seen, "clean")]
     modules = sorted(_modules(seen, layer_list), key=_likelihood)
     halves = list(_halves(streams, modules))
-    return streams + halves + modules
+    return sorted(streams + halves + modules, key=lambda one: one.step)
 
 
 def _likelihood(known: Known) -> int:
@@ -65,13 +79,14 @@ def _streams(seen: Mapping[str, Tensor], kind: str) -> Iterator[Known]:
             continue
         site = Site.parse(name)
         if site.name == "ids":
-            yield Known("ids", "the token ids", value.reshape(-1, 1), sequence=site.prompt)
+            rows = value.reshape(-1, 1)
+            yield Known("ids", "the token ids", rows, sequence=site.prompt, step=site.step)
             continue
         edited = "" if kind == "layers" else ", without what the trace writes"
         step = f" in step {site.step}" if site.step else ""
         words = f"the residual stream after layer {site.layer}{step}{edited}"
         name = "stream" if kind == "layers" else "unedited"
-        yield Known(name, words, value, site.layer, site.prompt)
+        yield Known(name, words, value, site.layer, site.prompt, site.step)
 
 
 def _modules(seen: Mapping[str, Tensor], layer_list: str) -> Iterator[Known]:
@@ -79,19 +94,21 @@ def _modules(seen: Mapping[str, Tensor], layer_list: str) -> Iterator[Known]:
     for key, value in seen.items():
         if not key.startswith("value|"):
             continue
-        _, sequence, path, role = key.split("|")
-        number = int(sequence)
+        _, place, path, role = key.split("|")
+        number, step = (int(one) for one in place.split("/"))
         match = inside.fullmatch(path)
+        layer = None
         if role == "logits":
-            yield Known("logits", "the logits", value, sequence=number)
+            kind, words = "logits", "the logits"
         elif match is None:
-            yield Known(path, _outside(path, role), value, sequence=number)
+            kind, words = path, _outside(path, role)
         elif match[2] is None:
             continue  # a layer's own streams are known by now
         else:
             layer = int(match[1])
             kind, words = _part(match[2], role, layer)
-            yield Known(kind, words, value, layer, number)
+        words += f" in step {step}" if step else ""
+        yield Known(kind, words, value, layer, number, step)
 
 
 def _part(name: str, role: str, layer: int) -> tuple[str, str]:
@@ -102,7 +119,8 @@ def _part(name: str, role: str, layer: int) -> tuple[str, str]:
     if "norm" in name or name.startswith("ln_"):
         what = "normed" if role == "output" else "not yet normed"
         return f"norm-{role}", f"the {what} {role} of {name} in layer {layer}"
-    return name, f"the {role} of {name} in layer {layer}"
+    kind = name if role == "output" else f"{name}-input"
+    return kind, f"the {role} of {name} in layer {layer}"
 
 
 def _outside(path: str, role: str) -> str:
@@ -117,28 +135,61 @@ def _outside(path: str, role: str) -> str:
 
 
 def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
-    """What vLLM's layers return beside the MLP output: all that was added before."""
-    whole = {(k.sequence, k.layer): k for k in streams if k.kind == "unedited"}
+    """What many of vLLM's layers return: the last branch, and beside it all that was added before.
+
+    The last branch is the MLP's output, or what a norm after it makes of that: then the rest is
+    what another norm of the layer is given.
+    """
+    whole = {(k.sequence, k.step, k.layer): k for k in streams if k.kind == "unedited"}
+    given: dict[tuple[int, int, int | None], list[Tensor]] = {}
+    for one in modules:
+        if one.kind == "norm-input":
+            given.setdefault((one.sequence, one.step, one.layer), []).append(one.rows)
     for branch in modules:
-        stream = whole.get((branch.sequence, branch.layer))
-        if branch.kind == "mlp" and stream is not None and stream.rows.shape == branch.rows.shape:
+        at = branch.sequence, branch.step, branch.layer
+        stream = whole.get(at)
+        if stream is None or stream.rows.shape != branch.rows.shape:
+            continue
+        rows = stream.rows - branch.rows
+        normed = branch.kind == "norm-output" and any(
+            one.shape == rows.shape and near(rows, one) for one in given.get(at, [])
+        )
+        if branch.kind == "mlp" or normed:
             words = f"the residual of layer {branch.layer} without its MLP output"
-            rows = stream.rows - branch.rows
-            yield Known("residual", words, rows, branch.layer, branch.sequence)
+            yield replace(branch, kind="residual", words=words, rows=rows)
+        if normed:
+            words = f"the MLP output of layer {branch.layer}, normed, without the residual"
+            yield replace(branch, kind="mlp", words=words)
 
 
 def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held | None:
-    """Which known value this is, and which of its rows; None for none."""
+    """Which known value this is, and which of its rows or columns; None for none."""
     if _counts_up(value):
         return Held("positions", "the positions of the tokens, as integers", None)
-    rows = value.reshape(1, -1) if value.ndim < 2 else value.reshape(-1, value.shape[-1])
-    for one in known:
-        if one.rows.ndim != 2 or one.rows.shape[1] != rows.shape[1]:
-            continue
-        which = _which(rows.double(), one.rows.double(), allowed)
-        if which is not None:
-            return Held(one.kind, one.words, one.layer, which, one.sequence)
+    if not bool(value.any()):
+        return None  # zeros are whatever was set to zero
+    forms = _forms(value)
+    for match in (_which, _columns):
+        for one in known:
+            if one.rows.ndim != 2:
+                continue
+            for rows in forms:
+                found = match(rows.double(), one.rows.double(), allowed)
+                if found is not None:
+                    return Held(one.kind, one.words, one.layer, sequence=one.sequence, **found)
     return None
+
+
+def _forms(value: Tensor) -> list[Tensor]:
+    """The value as rows of tokens: with the heads of a token side by side, where it has some."""
+    if value.ndim < 2:
+        return [value.reshape(1, -1)]
+    forms = [value.reshape(-1, value.shape[-1])]
+    if value.ndim > 2:
+        bare = value[0] if value.ndim == 4 and value.shape[0] == 1 else value
+        forms.append(bare.flatten(1))
+        forms.append(bare.transpose(0, 1).flatten(1))
+    return forms
 
 
 def _counts_up(value: Tensor) -> bool:
@@ -147,22 +198,46 @@ def _counts_up(value: Tensor) -> bool:
     return torch.equal(value.long(), torch.arange(len(value)) + int(value[0]))
 
 
-def _which(rows: Tensor, known: Tensor, allowed: float) -> str | None:
-    """Which rows of `known` these are: "" for all of them."""
+def _which(rows: Tensor, known: Tensor, allowed: float) -> dict[str, Any] | None:
+    """Which rows of `known` these are: {} for all of them."""
     count, total = len(rows), len(known)
-    if count == total:
-        return "" if near(rows, known, allowed) else None
-    if count > total:
+    if count > total or rows.shape[1] != known.shape[1]:
         return None
+    if count == total:
+        return {} if near(rows, known, allowed) else None
     if near(rows, known[-count:], allowed):
-        return "the last token" if count == 1 else f"the last {count} tokens"
+        words = "the last token" if count == 1 else f"the last {count} tokens"
+        return {"rows": words, "at": (total - count, total)}
     for start in range(total - count):
         if near(rows, known[start : start + count], allowed):
-            return f"token {start}" if count == 1 else f"tokens {start} to {start + count - 1}"
+            words = f"token {start}" if count == 1 else f"tokens {start} to {start + count - 1}"
+            return {"rows": words, "at": (start, total)}
+    return None
+
+
+def _columns(rows: Tensor, known: Tensor, allowed: float) -> dict[str, Any] | None:
+    """Which columns of `known` these are: of all of its rows, or of the last ones."""
+    count, width = rows.shape
+    if count > len(known) or not _FEW <= width < known.shape[1]:
+        return None
+    last = known[-count:]
+    windows = last[0].unfold(0, width, 1)
+    for start in torch.nonzero(_alike(rows[0], windows, allowed)).flatten().tolist():
+        if near(rows, last[:, start : start + width], allowed):
+            tokens = "the last token" if count == 1 else f"the last {count} tokens"
+            return {
+                "columns": f"columns {start} to {start + width - 1}",
+                "rows": tokens if count < len(known) else "",
+            }
     return None
 
 
 def near(rows: Tensor, known: Tensor, allowed: float = SAME) -> bool:
     """Is every row the other's, to one part in a thousand of its length?"""
+    return bool(_alike(rows, known, allowed).all())
+
+
+def _alike(rows: Tensor, known: Tensor, allowed: float) -> Tensor:
     size = known.norm(dim=-1)
-    return bool(((rows - known).norm(dim=-1) <= allowed * size.clamp_min(1e-12)).all())
+    found: Tensor = (rows - known).norm(dim=-1) <= allowed * size.clamp_min(1e-12)
+    return found

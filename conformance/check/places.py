@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from conformance.check import statements
 from conformance.check.source import UserFile
 
 #: What nnsight calls a module's values, and the adapter a layer's.
@@ -30,28 +31,81 @@ class Access:
 
     @property
     def line(self) -> int:
-        return self.statement.lineno
+        return self.node.lineno
 
 
 class Places:
-    """One function of a file."""
+    """One function of a file. `dual` says that vLLM's layers return a stream in two halves."""
 
-    def __init__(self, file: UserFile, function: str) -> None:
+    def __init__(self, file: UserFile, function: str, *, dual: bool = True) -> None:
         self.file = file
+        self.dual = dual
         self.function = file.functions[function]
         self._statements = [n for n in ast.walk(self.function) if isinstance(n, ast.stmt)]
         self._statements.sort(key=lambda statement: statement.lineno)
         self.assigned: dict[str, list[ast.stmt]] = {}
         for statement in self._statements:
-            for name in _bound(statement):
+            for name in statements.bound(statement):
                 self.assigned.setdefault(name, []).append(statement)
 
     def origin(self, name: str) -> ast.stmt | None:
         """The statement that makes the value of this name: what saves it, or else returns it."""
-        value = next((v for key, v in self._returned() if _matches(key, name)), None)
+        value = next((v for key, v in self._returned() if statements.matches(key, name)), None)
         if value is None:
             return self._filled()
         return self._maker(value, hops=6)
+
+    def cut(self, name: str) -> ast.stmt | None:
+        """The last statement on the way to this name that takes rows, columns or a part of it."""
+        for statement in self._way(name):
+            value = statements.value_of(statement) or statement
+            if any(
+                isinstance(n, ast.Subscript) and statements.takes(n.slice) for n in ast.walk(value)
+            ):
+                return statement
+        return None
+
+    def reads(self, name: str) -> list[Access]:
+        """Every value of a module that this name is computed from."""
+        return [one for statement in self._way(name) for one in self.accesses(statement)]
+
+    def _way(self, name: str) -> list[ast.stmt]:
+        """The statements that a name is computed by, from what is returned back."""
+        value = next((v for key, v in self._returned() if statements.matches(key, name)), None)
+        waiting: list[ast.AST] = [] if value is None else [value]
+        found: list[ast.stmt] = [] if value is None else [self._statement_of(value)]
+        while waiting:
+            for node in ast.walk(waiting.pop(0)):
+                for statement in self.assigned.get(getattr(node, "id", ""), []):
+                    if statement not in found:
+                        found.append(statement)
+                        waiting.append(statements.value_of(statement) or statement)
+        return found
+
+    def rebound(self, layer: int) -> ast.stmt | None:
+        """The last statement that makes a new value of this layer's, of which nothing becomes."""
+        used = {
+            node.id
+            for statement in self._statements
+            if not hasattr(statement, "body")
+            for node in ast.walk(statements.value_of(statement) or statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+            if not (isinstance(statement, ast.Assign) and node.id in statements.bound(statement))
+        }
+        for statement in reversed(self._statements):
+            names = statements.bound(statement) if isinstance(statement, ast.Assign) else []
+            if not names or used & set(names):
+                continue
+            value = statements.value_of(statement)
+            roots = [n.id for n in ast.walk(value or statement) if isinstance(n, ast.Name)]
+            near = [statement, *(one for root in roots for one in self.assigned.get(root, []))]
+            if any(one.layer == layer for each in near for one in self.accesses(each)):
+                return statement
+        return None
+
+    def merged(self, module: str) -> bool:
+        """Does this projection hold several side by side?"""
+        return bool(re.search(r"(?:qkv_proj|gate_up_proj|c_attn|query_key_value)$", module))
 
     def _filled(self) -> ast.stmt | None:
         """The statement that fills the returned mapping under a name that is computed."""
@@ -71,7 +125,7 @@ class Places:
             return own
         for name in names:
             for statement in reversed(self.assigned[name]):
-                inner = _value_of(statement)
+                inner = statements.value_of(statement)
                 if statement.lineno >= own.lineno and inner is value:
                     continue
                 if inner is not None and self._reads(inner):
@@ -95,7 +149,7 @@ class Places:
             value = statement.value
             if isinstance(value, ast.Name):
                 made = self.assigned.get(value.id, [])
-                value = next((v for s in made if (v := _value_of(s)) is not None), value)
+                value = next((v for s in made if (v := statements.value_of(s)) is not None), value)
             if isinstance(value, ast.Dict):
                 for key, item in zip(value.keys, value.values, strict=True):
                     if isinstance(key, ast.Constant):
@@ -150,7 +204,7 @@ class Places:
         root = re.split(r"[.\[]", module, maxsplit=1)[0]
         if match is None:
             for statement in self.assigned.get(root, []):
-                value = _value_of(statement)
+                value = statements.value_of(statement)
                 text = self.file.segment(value) if value is not None else ""
                 if "layers[" in text or ".h[" in text:
                     return self.layer(text)
@@ -159,8 +213,8 @@ class Places:
             return int(match[1])
         tree = ast.parse(self.file.text)
         for statement in [*tree.body, *self._statements]:
-            bound = isinstance(statement, ast.Assign) and match[1] in _bound(statement)
-            constant = _value_of(statement) if bound else None
+            bound = isinstance(statement, ast.Assign) and match[1] in statements.bound(statement)
+            constant = statements.value_of(statement) if bound else None
             if isinstance(constant, ast.Constant) and isinstance(constant.value, int):
                 return constant.value
         return None
@@ -170,14 +224,16 @@ class Places:
         every = self.accesses()
         found = []
         for statement in self._statements:
-            target = _target(statement)
+            target = statements.target(statement)
             if target is None:
                 continue
             inside = [one for one in every if one.statement is statement]
             direct = [one for one in inside if any(n is one.node for n in ast.walk(target))]
             if direct:
                 found.append(direct[0])
-            elif isinstance(target, (ast.Subscript, ast.Attribute)) or _in_place(statement):
+            elif isinstance(target, (ast.Subscript, ast.Attribute)) or statements.in_place(
+                statement
+            ):
                 root = next((n.id for n in ast.walk(target) if isinstance(n, ast.Name)), "")
                 made = self.assigned.get(root, [])
                 found += [
@@ -197,61 +253,3 @@ class Places:
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in names
         ]
-
-
-def _matches(key: str, name: str) -> bool:
-    plain = re.sub(r"\W", "_", key)
-    return name == plain or name.startswith(f"{plain}_")
-
-
-def _bound(statement: ast.stmt) -> list[str]:
-    """The variables that a statement fills: by assignment, or by appending to them."""
-    if isinstance(statement, ast.Assign):
-        names = [t.id for t in statement.targets if isinstance(t, ast.Name)]
-        return names + [
-            t.value.id
-            for t in statement.targets
-            if isinstance(t, ast.Subscript) and isinstance(t.value, ast.Name)
-        ]
-    if isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
-        return [statement.target.id] if isinstance(statement.target, ast.Name) else []
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if (
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr in {"append", "extend"}
-        and isinstance(call.func.value, ast.Name)
-    ):
-        return [call.func.value.id]
-    return []
-
-
-def _value_of(statement: ast.stmt) -> ast.expr | None:
-    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-        return statement.value
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        return statement.value.args[0] if statement.value.args else None
-    return None
-
-
-def _in_place(statement: ast.stmt) -> bool:
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return (
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr.endswith("_")
-        and not call.func.attr.endswith("__")
-    )
-
-
-def _target(statement: ast.stmt) -> ast.expr | None:
-    """What a statement changes in place, or assigns to."""
-    if isinstance(statement, ast.Assign):
-        return statement.targets[0] if not isinstance(statement.targets[0], ast.Name) else None
-    if isinstance(statement, ast.AugAssign):
-        return statement.target
-    if _in_place(statement) and isinstance(statement, ast.Expr):
-        call = statement.value
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            return call.func.value
-    return None

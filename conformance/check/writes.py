@@ -7,8 +7,8 @@ otherwise changes every layer from there on, and how it changes the first says w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,7 +26,10 @@ _HALVES = 5e-3
 
 @dataclass(frozen=True)
 class Parting:
-    """The first layer whose stream differs: `kind` and words say how, where that is known."""
+    """The first layer whose stream differs: `kind` and words say how, where that is known.
+
+    A write at another layer is at `written` on the engine and at `meant` on transformers.
+    """
 
     layer: int
     step: int
@@ -35,11 +38,27 @@ class Parting:
     total: int
     kind: str = ""
     words: str = ""
+    written: int | None = None
+    meant: int | None = None
 
     def place(self) -> str:
-        which = "every token" if len(self.tokens) == self.total else f"token {ranges(self.tokens)}"
+        which = "every token" if len(self.tokens) == self.total else _named(self.tokens)
         step = f", step {self.step}" if self.step else ""
         return f"layer {self.layer}{step} ({which})"
+
+
+def _named(tokens: Sequence[int]) -> str:
+    return f"token{'s' if len(tokens) > 1 else ''} {ranges(tokens)}"
+
+
+def _rows(which: Tensor) -> tuple[int, ...]:
+    return tuple(torch.nonzero(which).flatten().tolist())
+
+
+def _off(rows: Tensor, other: Tensor) -> Tensor:
+    """Which rows are another value, as bool [tokens]."""
+    found: Tensor = (rows - other).norm(dim=-1) > OFF * other.norm(dim=-1).clamp_min(1e-6)
+    return found
 
 
 def pairs(mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]) -> dict[int, int]:
@@ -69,60 +88,129 @@ def parting(
     same = pairs(mine, truth)
     sites = [site for site in mine if site.name == "stream" and site.prompt in same]
     for site in sorted(sites, key=lambda one: (one.step, one.prompt, one.layer or 0)):
-        other = Site("stream", prompt=same[site.prompt], step=site.step, layer=site.layer)
-        ours, theirs = mine[site], truth.get(other)
+        other = replace(site, prompt=same[site.prompt])
+        ours, theirs = mine[site].double(), truth.get(other)
         if theirs is None or ours.shape != theirs.shape:
             continue
-        off = (ours.double() - theirs.double()).norm(dim=-1)
-        far = off > OFF * theirs.double().norm(dim=-1).clamp_min(1e-6)
+        theirs = theirs.double()
+        far = _off(ours, theirs)
         if bool(far.any()):
-            tokens = tuple(torch.nonzero(far).flatten().tolist())
-            kind, words = _explained(ours.double(), theirs.double(), far, other, known)
-            layer = site.layer or 0
-            return Parting(layer, site.step, other.prompt, tokens, len(ours), kind, words)
+            part = Parting(site.layer or 0, site.step, other.prompt, _rows(far), len(ours))
+            clean = _clean(other, known)
+            if clean.get("unedited", ours[:0]).shape != ours.shape:
+                return part
+            found = _elsewhere(part, ours, theirs, clean["unedited"])
+            if found.kind == "other-layer":
+                return _at_other_layer(found, mine, truth, site, known)
+            kind, words = found.kind, found.words
+            if not kind:
+                kind, words = _explained(ours[far], theirs[far], _rows_of(clean, far))
+            return replace(found, kind=kind, words=words)
     return None
 
 
-def _explained(
-    ours: Tensor, theirs: Tensor, far: Tensor, site: Site, known: list[Known]
-) -> tuple[str, str]:
-    """What the write did, from the layer with and without it: [tokens, width] each."""
-    by_kind = {
-        one.kind: one.rows.double()
-        for one in known
-        if (one.sequence, one.layer) == (_first_alike(site, known), site.layer)
-        and one.rows.shape == ours.shape
-    }
-    clean = by_kind.get("unedited")
-    if clean is None or site.step:
-        return "", ""
-    if near(theirs[far], clean[far]):
-        return "elsewhere", "on transformers nothing is written up to this layer"
-    if near(ours[far], clean[far]):
-        whole = bool(far.all())
-        words = "the write had no effect" + ("" if whole else " there")
-        return ("dropped" if whole else "partial"), words
+def _clean(site: Site, known: list[Known]) -> dict[str, Tensor]:
+    """What a layer computes without a write, by kind: the whole stream as `unedited`."""
+    alike = _first_alike(site.prompt, known)
+    found: dict[str, Tensor] = {}
+    for one in known:
+        if (one.sequence, one.layer, one.step) == (alike, site.layer, site.step):
+            found.setdefault(one.kind, one.rows.double())
+    return found
+
+
+def _rows_of(clean: Mapping[str, Tensor], far: Tensor) -> dict[str, Tensor]:
+    return {kind: rows[far] for kind, rows in clean.items() if len(rows) == len(far)}
+
+
+def _elsewhere(part: Parting, ours: Tensor, theirs: Tensor, clean: Tensor) -> Parting:
+    """Is one side written at this layer, or these tokens, and the other is not?"""
+    made, meant, far = _off(ours, clean), _off(theirs, clean), _off(ours, theirs)
+    if not (bool(made.any()) and bool(meant.any())):
+        return replace(part, kind="other-layer")
+    if not bool((made & meant).any()):
+        words = f"the write reached {_named(_rows(made))} instead of {_named(_rows(meant))}"
+        return replace(part, kind="other-tokens", words=words)
+    if not bool((far & made).any()):
+        return replace(part, kind="partial", words="the write had no effect there")
+    if not bool((far & meant).any()):
+        words = f"the write reached {_named(part.tokens)} too, which it does not on transformers"
+        return replace(part, kind="too-many", words=words)
+    return part
+
+
+def _at_other_layer(
+    part: Parting,
+    mine: Mapping[Site, Tensor],
+    truth: Mapping[Site, Tensor],
+    site: Site,
+    known: list[Known],
+) -> Parting:
+    """One side is not written at this layer: is it at a later one?"""
+    made = _since(mine, site.prompt, part, known)
+    meant = _since(truth, part.sequence, part, known)
+    clean = _clean(replace(site, prompt=part.sequence), known)["unedited"]
+    ours = mine[site].double()
+    # What earlier steps wrote comes back through attention, so later layers say nothing then.
+    if part.step and not bool(_off(ours, clean).any()):
+        return replace(part, kind="dropped", words="in this step the write had no effect")
+    if part.step:
+        return replace(
+            part, kind="elsewhere", words="on transformers nothing is written in this step"
+        )
+    if made is None:
+        return replace(part, kind="dropped", words="the write had no effect")
+    if meant is None:
+        return replace(part, kind="elsewhere", words="on transformers nothing is written")
+    words = f"the write is at layer {made}, and on transformers at layer {meant}"
+    return replace(part, words=words, written=made, meant=meant)
+
+
+def _since(
+    streams: Mapping[Site, Tensor], sequence: int, part: Parting, known: list[Known]
+) -> int | None:
+    """The first layer at which a sequence is not what it is without a write."""
+    alike = _first_alike(part.sequence, known)
+    for one in sorted(known, key=lambda each: each.layer or 0):
+        if (one.kind, one.sequence, one.step) != ("unedited", alike, part.step):
+            continue
+        rows = streams.get(Site("stream", prompt=sequence, step=part.step, layer=one.layer))
+        fits = rows is not None and rows.shape == one.rows.shape
+        if rows is not None and fits and bool(_off(rows.double(), one.rows.double()).any()):
+            return one.layer
+    return None
+
+
+def _explained(ours: Tensor, theirs: Tensor, clean: Mapping[str, Tensor]) -> tuple[str, str]:
+    """What a write did that both sides make, from the rows that differ, [tokens, width]."""
     halved = None
-    if "mlp" in by_kind and "residual" in by_kind:
-        halved = _half(ours[far], theirs[far], by_kind["mlp"][far], by_kind["residual"][far])
-    return halved or _gained((theirs - clean)[far], (ours - clean)[far])
+    if "mlp" in clean and "residual" in clean:
+        halved = _half(ours, theirs, clean["mlp"], clean["residual"])
+    return halved or _gained(theirs - clean["unedited"], ours - clean["unedited"])
 
 
 def _gained(meant: Tensor, made: Tensor) -> tuple[str, str]:
     """Is the change that was made a multiple of the one that was meant?"""
-    gain = float((made * meant).sum() / meant.square().sum().clamp_min(1e-30))
+    along = float((made * meant).sum())
+    gain = along / float(meant.square().sum().clamp_min(1e-30))
     if (made - gain * meant).norm() > 0.01 * made.norm():
-        return "", ""
+        size = float(made.norm() / meant.norm().clamp_min(1e-30))
+        cosine = along / float((made.norm() * meant.norm()).clamp_min(1e-30))
+        return "", f"another change is made, {size:.2g} times as large (cosine {cosine:.2f})"
     if abs(gain - 2) < 0.01:
         return "twice", "the change was made twice: once in each half of the stream"
     return "scaled", f"the change is {gain:.3g} times what it is on transformers"
 
 
-def _first_alike(site: Site, known: list[Known]) -> int:
-    """Equal prompts are computed without a write once: at the first of them."""
-    ids = {one.sequence: tuple(one.rows.flatten().tolist()) for one in known if one.kind == "ids"}
-    mine = ids.get(site.prompt)
-    return min((s for s, prompt in ids.items() if prompt == mine), default=site.prompt)
+def _first_alike(sequence: int, known: list[Known]) -> int:
+    """Equal prompts with equal tokens are computed without a write once: at the first of them."""
+    ids: dict[int, list[Tensor]] = {}
+    for one in known:
+        if one.kind == "ids":
+            ids.setdefault(one.sequence, []).append(one.rows.flatten())
+    tokens = {number: torch.cat(rows).tolist() for number, rows in ids.items()}
+    mine = tokens.get(sequence)
+    return min((number for number, one in tokens.items() if one == mine), default=sequence)
 
 
 def _half(ours: Tensor, theirs: Tensor, branch: Tensor, residual: Tensor) -> tuple[str, str] | None:

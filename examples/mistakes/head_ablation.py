@@ -13,6 +13,6 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        model.model.layers[1].self_attn.o_proj.input[:, COLUMNS] = 0  # mistake: elsewhere
+        model.model.layers[1].self_attn.o_proj.input[:, COLUMNS] = 0  # mistake: other-layer
         logits = model.logits.clone().save()
     return {"logits": logits}

@@ -11,6 +11,9 @@ from bench import check_examples as bench
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
 
+#: More of both kinds, by the model that they are for.
+SCRIPTS = Path(__file__).parent / "scripts"
+
 
 def test_every_mistake_marks_one_line_and_no_correct_script_does():
     correct, mistakes = EXAMPLES.glob("*.py"), EXAMPLES.glob("mistakes/*.py")
@@ -21,9 +24,13 @@ def test_every_mistake_marks_one_line_and_no_correct_script_does():
 
 @pytest.mark.slow
 @pytest.mark.engine
-@pytest.mark.parametrize("model", bench.MODELS)
-def test_correct_scripts_are_the_same_and_every_mistake_is_named_with_its_line(model):
-    files = bench.scripts(EXAMPLES)
+@pytest.mark.parametrize(
+    ("folder", "model"),
+    [(EXAMPLES, model) for model in bench.MODELS]
+    + [(folder, folder.name) for folder in sorted(SCRIPTS.iterdir())],
+)
+def test_correct_scripts_are_the_same_and_every_mistake_is_named_with_its_line(folder, model):
+    files = bench.scripts(folder)
     code, answers = bench.check(files, model)
     assert code == 1
     said = {key: bench.judged(Path(key[0]), answer) for key, answer in answers.items()}

@@ -17,8 +17,8 @@ def recorded():
         stream = stream + torch.randn(TOKENS, WIDTH, generator=maker) + branch
         seen[f"layers|p0/s0/stream.{layer}"] = stream
         seen[f"clean|p0/s0/stream.{layer}"] = stream
-        seen[f"value|0|model.layers.{layer}.mlp|output"] = branch
-    seen["value|0||logits"] = torch.randn(TOKENS, 32, generator=maker)
+        seen[f"value|0/0|model.layers.{layer}.mlp|output"] = branch
+    seen["value|0/0||logits"] = torch.randn(TOKENS, 32, generator=maker)
     return seen
 
 
@@ -32,7 +32,7 @@ def held(value):
 
 
 def test_both_halves_of_a_stream_are_told_apart():
-    branch = SEEN["value|0|model.layers.1.mlp|output"]
+    branch = SEEN["value|0/0|model.layers.1.mlp|output"]
     whole = SEEN["clean|p0/s0/stream.1"]
     assert held(whole) == ("stream", 1, "")
     assert held(branch) == ("mlp", 1, "")
@@ -49,7 +49,7 @@ def test_rows_are_named():
     whole = SEEN["clean|p0/s0/stream.0"]
     assert held(whole[0]) == ("stream", 0, "token 0")
     assert held(whole[-1]) == ("stream", 0, "the last token")
-    assert held(SEEN["value|0||logits"][-1:]) == ("logits", None, "the last token")
+    assert held(SEEN["value|0/0||logits"][-1:]) == ("logits", None, "the last token")
 
 
 def test_positions_are_no_activations():
@@ -59,3 +59,38 @@ def test_positions_are_no_activations():
 
 def test_what_is_nowhere_is_not_named():
     assert held(torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(9))) is None
+
+
+def test_columns_are_named_and_zeros_are_not():
+    found = identify(SEEN["clean|p0/s0/stream.1"][:, 4:8], KNOWN)
+    assert (found.kind, found.layer, found.columns, found.rows) == (
+        "stream", 1, "columns 4 to 7", "",
+    )  # fmt: skip
+    assert found.what() == "columns 4 to 7 of the residual stream after layer 1"
+    last = identify(SEEN["clean|p0/s0/stream.1"][-1, 4:8], KNOWN)
+    assert (last.columns, last.rows) == ("columns 4 to 7", "the last token")
+    assert identify(torch.zeros(TOKENS, WIDTH), KNOWN) is None
+
+
+def test_heads_beside_each_other_are_one_row():
+    whole = SEEN["clean|p0/s0/stream.2"]
+    assert held(whole.reshape(TOKENS, 4, 4)) == ("stream", 2, "")
+    assert held(whole.reshape(1, TOKENS, 4, 4).transpose(1, 2)) == ("stream", 2, "")
+
+
+def test_what_a_module_is_given_is_no_half_of_a_stream():
+    seen = SEEN | {"value|0/0|model.layers.1.mlp|input": torch.ones(TOKENS, WIDTH)}
+    assert identify(torch.ones(TOKENS, WIDTH), catalogue(seen, "model.layers")).kind == "mlp-input"
+
+
+def test_a_norm_after_the_mlp_makes_the_half():
+    normed = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(5))
+    given = SEEN["clean|p0/s0/stream.1"] - normed
+    place = "value|0/0|model.layers.1."
+    seen = SEEN | {
+        f"{place}post_feedforward_layernorm|output": normed,
+        f"{place}pre_feedforward_layernorm|input": given,
+    }
+    known = catalogue(seen, "model.layers")
+    assert identify(normed, known).kind == "mlp"
+    assert identify(given, known).kind == "residual"

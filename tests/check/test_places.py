@@ -3,8 +3,10 @@
 import pytest
 
 from conformance.check import source
-from conformance.check.edits import layer_edit, read_edit, write_edit
+from conformance.check.edits import layer_edit, read_edit, suspect, write_edit
+from conformance.check.identify import Held
 from conformance.check.places import Places
+from conformance.check.writes import Parting
 
 FILE = """\
 LAYER = 3
@@ -41,7 +43,7 @@ def test_a_value_comes_from_the_line_that_reads_it(places):
 
 
 def test_half_of_a_stream_is_mended_by_the_sum(places):
-    edit = read_edit(places, "half", "mlp", "")
+    edit = read_edit(places, "half", Held("mlp", "the MLP output", 2))
     assert edit.line == 11
     assert edit.after.strip() == (
         "half = (model.model.layers[2].output[0] + model.model.layers[2].output[1]).clone().save()"
@@ -56,9 +58,56 @@ def test_a_neighbouring_layer_is_mended_by_its_number(places):
 def test_a_write_is_found_by_its_layer_through_names(places):
     [write] = places.writes()
     assert (write.line, write.layer, write.index) == (10, 3, 0)
-    edit = write_edit(places, 3, "first-half")
+    edit = write_edit(places, Parting(3, 0, 0, (0,), 1, "first-half"))
     assert edit.line == 10
     assert [line.strip() for line in edit.after.splitlines()] == [
         "target.output[0][:] = 0",
         "target.output[1][:] = 0",
     ]
+
+
+MORE = """\
+def vllm(model):
+    with model.trace("x", temperature=0.0):
+        mlp = model.model.layers[1].mlp.output
+        mlp = mlp * 0
+        qkv = model.model.layers[2].self_attn.qkv_proj.output[0]
+        key = qkv[:, 8:16].clone().save()
+        layer = model.model.layers[3]
+        last = (layer.output[0] + layer.output[1])[-2].save()
+        lens = (model.model.layers[2].output[0] @ model.lm_head.weight.T).save()
+    return {"key": key, "last": last, "lens": lens}
+
+
+def hf(model):
+    return {}
+"""
+
+
+@pytest.fixture
+def more(tmp_path):
+    path = tmp_path / "more.py"
+    path.write_text(MORE)
+    return Places(source.read(path), "vllm")
+
+
+def test_a_value_that_goes_nowhere_is_the_line_of_a_write_without_effect(more):
+    assert write_edit(more, Parting(1, 0, 0, (0,), 1, "dropped")).line == 4
+
+
+def test_columns_of_a_merged_projection_are_taken_where_they_are_cut(more):
+    assert read_edit(more, "key", Held("self_attn.v_proj", "the output of v_proj", 2)).line == 6
+
+
+def test_another_token_is_mended_by_its_number(more):
+    stream = "the residual stream after layer 3"
+    held = Held("stream", stream, 3, "token 4", at=(4, 6))
+    meant = Held("stream", stream, 3, "the last token", at=(5, 6))
+    edit = read_edit(more, "last", held, meant)
+    assert edit.line == 8 and "[-1].save()" in edit.after
+
+
+def test_what_is_computed_from_half_of_a_stream_is_suspected_and_a_sum_is_not(more):
+    assert suspect(more, "last") is None
+    edit = suspect(more, "lens")
+    assert edit.line == 9 and "(model.model.layers[2].output[0] + model" in edit.after

@@ -20,7 +20,7 @@ def parted(meant, made):
         "layers|p0/s0/ids": IDS,
         "layers|p0/s0/stream.0": meant,
         "clean|p0/s0/stream.0": CLEAN,
-        "value|0|model.layers.0.mlp|output": BRANCH,
+        "value|0/0|model.layers.0.mlp|output": BRANCH,
     }
     truth = {Site("ids"): IDS, Site("stream", layer=0): meant}
     mine = {Site("ids"): IDS, Site("stream", layer=0): made}
@@ -55,7 +55,7 @@ def test_a_write_that_reaches_some_tokens_names_the_others():
     made[1:3] = CLEAN[1:3]
     found = parted(CLEAN + ADDED, made)
     assert found.kind == "partial" and found.tokens == (1, 2)
-    assert "token 1" in found.place()
+    assert "tokens 1" in found.place()
 
 
 def test_sequences_are_matched_by_their_prompts():
@@ -74,3 +74,33 @@ def test_sequences_are_matched_by_their_prompts():
         Site("stream", prompt=1, layer=0): CLEAN,
     }
     assert parting(mine, truth, []) is None
+
+
+def test_a_write_to_other_tokens_and_to_more_of_them_is_named():
+    meant, made = CLEAN.clone(), CLEAN.clone()
+    meant[3] += ADDED[3]
+    made[0] += ADDED[0]
+    found = parted(meant, made)
+    assert (found.kind, found.words) == (
+        "other-tokens", "the write reached token 0 instead of token 3",
+    )  # fmt: skip
+    made[3] = meant[3]
+    assert parted(meant, made).kind == "too-many"
+
+
+@pytest.mark.parametrize(("meant_at", "made_at", "first"), [(0, 1, 0), (1, 0, 0)])
+def test_a_write_at_another_layer_names_both(meant_at, made_at, first):
+    def streams(at):
+        return [CLEAN + ADDED * (layer >= at) + layer for layer in (0, 1)]
+
+    clean = streams(2)
+    seen = {"layers|p0/s0/ids": IDS}
+    sides = []
+    for at in (meant_at, made_at):
+        sides.append({Site("ids"): IDS})
+        for layer, rows in enumerate(streams(at)):
+            sides[-1][Site("stream", layer=layer)] = rows
+            seen[f"clean|p0/s0/stream.{layer}"] = clean[layer]
+    found = parting(sides[1], sides[0], catalogue(seen, "model.layers"))
+    assert (found.layer, found.kind) == (first, "other-layer")
+    assert (found.written, found.meant) == (made_at, meant_at)

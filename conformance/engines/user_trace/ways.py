@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -57,23 +57,31 @@ def _fused_below(module: Module) -> Iterator[None]:
         for child in module.modules()
         if isinstance(child.__dict__.get("forward"), Controller)
     }
-    with fused(module):
-        own = {child: child.__dict__.pop("forward", None) for child in controllers}
-        bodies = {}
+    try:
+        with fused(module), _bodies_of(controllers):
+            yield
+    finally:  # a function that fails in this way is called again in another
         for child, controller in controllers.items():
             child.__dict__["forward"] = controller
-            forward = own[child]
-            if forward is not None:
-                state = child.__dict__[STATE]
-                bodies[child] = state.body
-                state.body = _body(forward)
-        try:
-            yield
-        finally:
-            for child, body in bodies.items():
-                child.__dict__[STATE].body = body
+
+
+@contextmanager
+def _bodies_of(controllers: Mapping[Module, Controller]) -> Iterator[None]:
+    """What was put in the place of these modules' forwards becomes what nnsight runs as theirs."""
+    own = {child: child.__dict__.pop("forward", None) for child in controllers}
+    bodies = {}
     for child, controller in controllers.items():
         child.__dict__["forward"] = controller
+        forward = own[child]
+        if forward is not None:
+            state = child.__dict__[STATE]
+            bodies[child] = state.body
+            state.body = _body(forward)
+    try:
+        yield
+    finally:
+        for child, body in bodies.items():
+            child.__dict__[STATE].body = body
 
 
 def _body(forward: Callable[..., Any]) -> Callable[..., Any]:

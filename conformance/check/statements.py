@@ -1,0 +1,77 @@
+"""Single statements of a user's function: what each binds, takes and changes."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+
+def takes(index: ast.expr) -> bool:
+    """Is it an index by number or a slice, and not a key?"""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return any(
+        isinstance(one, (ast.Slice, ast.UnaryOp))
+        or (isinstance(one, ast.Constant) and isinstance(one.value, int))
+        for one in parts
+    )
+
+
+def matches(key: str, name: str) -> bool:
+    """Is this the site's name of a returned key?"""
+    plain = re.sub(r"\W", "_", key)
+    return name == plain or name.startswith(f"{plain}_")
+
+
+def bound(statement: ast.stmt) -> list[str]:
+    """The variables that a statement fills: by assignment, or by appending to them."""
+    if isinstance(statement, ast.Assign):
+        names = [t.id for t in statement.targets if isinstance(t, ast.Name)]
+        return names + [
+            t.value.id
+            for t in statement.targets
+            if isinstance(t, ast.Subscript) and isinstance(t.value, ast.Name)
+        ]
+    if isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
+        return [statement.target.id] if isinstance(statement.target, ast.Name) else []
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in {"append", "extend"}
+        and isinstance(call.func.value, ast.Name)
+    ):
+        return [call.func.value.id]
+    return []
+
+
+def value_of(statement: ast.stmt) -> ast.expr | None:
+    """What a statement gives to its target, or hands to a call."""
+    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        return statement.value
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return statement.value.args[0] if statement.value.args else None
+    return None
+
+
+def in_place(statement: ast.stmt) -> bool:
+    """Is it a call of a method that changes its object?"""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr.endswith("_")
+        and not call.func.attr.endswith("__")
+    )
+
+
+def target(statement: ast.stmt) -> ast.expr | None:
+    """What a statement changes in place, or assigns to."""
+    if isinstance(statement, ast.Assign):
+        return statement.targets[0] if not isinstance(statement.targets[0], ast.Name) else None
+    if isinstance(statement, ast.AugAssign):
+        return statement.target
+    if in_place(statement) and isinstance(statement, ast.Expr):
+        call = statement.value
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            return call.func.value
+    return None

@@ -1,0 +1,15 @@
+"""An index takes a token."""
+
+PROMPT = "The capital of France is"
+
+
+def hf(model):
+    with model.trace(PROMPT):
+        hidden = model.transformer.h[1].output[0].clone().save()
+    return {"hidden": hidden}
+
+
+def vllm(model):
+    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
+        hidden = model.transformer.h[1].output[0].clone().save()  # mistake: stream
+    return {"hidden": hidden}

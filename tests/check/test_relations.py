@@ -1,0 +1,21 @@
+"""How one value follows from another."""
+
+import torch
+
+from conformance.check import relations
+
+VALUE = torch.linspace(-6, 6, 50)
+
+
+def test_a_cap_is_found_and_nothing_else_is_one():
+    capped = 3 * torch.tanh(VALUE / 3)
+    assert abs(relations.cap(capped, VALUE) - 3) < 1e-3
+    assert relations.cap(VALUE, VALUE) is None
+    assert relations.cap(VALUE.clamp(-3, 3), VALUE) is None
+    assert relations.cap(VALUE / 2, VALUE) is None
+
+
+def test_rows_that_sum_to_one_are_probabilities():
+    scores = torch.randn(1, 2, 5, 5, generator=torch.Generator().manual_seed(0))
+    assert relations.probabilities(scores.softmax(-1))
+    assert not relations.probabilities(scores)
