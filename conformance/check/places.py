@@ -31,7 +31,9 @@ class Access:
 
     @property
     def line(self) -> int:
-        return self.node.lineno
+        first, last = self.statement.lineno, self.statement.end_lineno or 0
+        # What is written may have been read into a name further up.
+        return self.node.lineno if first <= self.node.lineno <= last else first
 
 
 class Places:

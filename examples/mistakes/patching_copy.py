@@ -19,6 +19,6 @@ def vllm(model):
     with model.trace(RECIPIENT, temperature=0.0, max_tokens=1):
         layer = model.model.layers[1]
         stream = layer.output[0] + layer.output[1]
-        stream[-1] = donor  # mistake: partial
+        stream[-1] = donor  # mistake: dropped
         logits = model.logits.clone().save()
     return {"logits": logits}
