@@ -228,7 +228,7 @@ class _Explaining:
         cap = relations.cap(mine, truth)
         if cap is not None:
             words = (
-                f"`{blank.name}` is transformers' value capped at {cap:.3g}: vLLM's logits are after"
+                f"`{blank.name}` is transformers' value capped at {cap:.3g}: vLLM's are after"
                 " the model's cap, and what `lm_head` returns is before it"
             )
             return replace(blank, kind="capped", words=words, edit=edit)
