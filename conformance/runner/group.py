@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conformance.errors import ConformanceError
 from conformance.processes import sessions
-from conformance.records import Group, Job, Outcome, Status, to_json
+from conformance.records import Frame, Group, Job, Outcome, Status, to_json
 from conformance.runner.attempt import Attempt
 from conformance.runner.deaths import DEATHS_OF_A_CELL, Death, Trials, explain
 from conformance.runner.events import (
@@ -23,6 +23,8 @@ from conformance.runner.events import (
 )
 from conformance.runner.planned import Limits, Planned
 from conformance.runner.reuse import keys_of, take
+from conformance.runner.stacks import in_the_trace
+from conformance.scenario import folders_of
 from conformance.store import GroupFolder, ObservationCache
 from conformance.store.files import write_text
 
@@ -51,6 +53,7 @@ class GroupRun:
         self._starts = 0
         self._loaded = False
         self._tail = ""
+        self._hung: tuple[Frame, ...] = ()
         self._reason = ""
 
     @property
@@ -156,6 +159,10 @@ class GroupRun:
             outside=attempt.outside,
         )
         tail = self.folder.log_tail(attempt.log_start)
+        if death.status is Status.TIMEOUT and death.case:
+            self._hung = in_the_trace(
+                self.folder.log_text(attempt.log_start), folders_of(self.job.scenarios)
+            )
         self._tell(WorkerDied(self.planned.id, death.case, death.status, death.reason))
         self._tail = tail
         given_up = self._trials.died(death, progressed=bool(attempt.finished))
@@ -182,6 +189,7 @@ class GroupRun:
                 detail=detail,
                 harness=death.harness,
                 outside=death.outside,
+                frames=self._hung if death.status is Status.TIMEOUT else (),
             )
             self.folder.write_cell(key, outcome, {})
             self.finished_here += 1

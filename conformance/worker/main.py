@@ -18,9 +18,11 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
@@ -31,11 +33,11 @@ from conformance.engines import Engine, Refused, Unreadable
 from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError
 from conformance.processes import sessions
-from conformance.records import Case, Group, Job, Outcome, Status
+from conformance.records import Case, Frame, Group, Job, Outcome, Owner, Status
 from conformance.scenario import Scenario, discover
 from conformance.store import GroupFolder, installed
 from conformance.store.files import read_record
-from conformance.worker import frames
+from conformance.worker import frames, own_doing
 from conformance.worker.killed import Ends
 from conformance.worker.root_cause import cause, points_elsewhere
 
@@ -103,6 +105,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
     begun, log_start = time.monotonic(), folder.log_size()
     ends = Ends()
     ends.watch()
+    running = _told_of_ends(job, folder, say)
     say("loading")
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
@@ -139,7 +142,9 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             continue
         say("started", case=case.key)
         case_start = folder.log_size()
-        outcome, observed = observe(engine, scenarios, case)
+        running[:], before = [case], own_doing.surroundings()
+        outcome, observed = observe(engine, scenarios, case, _roots(job))
+        running.clear()
         outcome = _with_cause(outcome, folder, case_start)
         if outcome.status is Status.ERROR and not all(map(sessions.alive, processes)):
             sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended.\n")
@@ -150,12 +155,40 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
         _record(folder, job, case, outcome, observed, say)
         if outcome.status is Status.ERROR and group.status is not Status.ERROR:
             break  # a fresh worker takes the rest: no cell meets an engine that has raised
+        if job.column.engine == "hf" and _changed(case, before):
+            break  # nor one in a process that is not what it was; vLLM's blocks run elsewhere
     peak, seconds = peak_mib(), time.monotonic() - begun
     folder.write_group(replace(group, seconds=seconds, peak_mib=peak))
     say("closing")
     engine.close()
     say("closed")
     return 0
+
+
+def _told_of_ends(job: Job, folder: GroupFolder, say: Said) -> list[Case]:
+    """Where a block ends this process, that is its cell's outcome. Gives the list that is to hold
+    the case which is running.
+    """
+    running: list[Case] = []
+
+    def ended(words: str, calls: str) -> None:
+        seen = frames.frames(calls, _roots(job))
+        if running and _by_the_trace(seen):
+            outcome = Outcome(Status.CRASH, reason=words, detail=calls, frames=seen)
+            folder.write_cell(running[0].key, outcome, {})
+            say("finished", case=running[0].key, status=outcome.status, seconds=0.0)
+
+    own_doing.watch_ends(ended)
+    return running
+
+
+def _changed(case: Case, before: Mapping[str, Any]) -> bool:
+    """Whether the process is otherwise than before a case, which its log then says."""
+    changed = own_doing.changes(before, own_doing.surroundings())
+    if changed:
+        with suppress(OSError):  # the log may be what it has closed
+            sys.stderr.write(f"{case.key} changed {', '.join(changed)}: a fresh worker goes on\n")
+    return bool(changed)
 
 
 def _open(job: Job) -> Engine:
@@ -217,15 +250,25 @@ def _with_cause(outcome: Outcome, folder: GroupFolder, log_start: int) -> Outcom
 
 
 def observe(
-    engine: Engine, scenarios: Mapping[str, Scenario], case: Case
+    engine: Engine,
+    scenarios: Mapping[str, Scenario],
+    case: Case,
+    known: frames.Roots = MappingProxyType({}),
 ) -> tuple[Outcome, Mapping[str, Any]]:
-    """Run one case; every way in which it can end becomes an outcome."""
+    """Run one case; every way in which it can end becomes an outcome. `known` says whose code is
+    where.
+    """
     begun = time.monotonic()
     try:
         observed = engine.run(_scenario(scenarios, case.scenario), case)
         seconds = time.monotonic() - begun
         prompt_ids = engine.prompt_ids(case)
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
+        return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
+    except (SystemExit, KeyboardInterrupt) as error:
+        text = "".join(traceback.format_exception(error))
+        if not _by_the_trace(frames.frames(text, known)):
+            raise  # somebody else's
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     if not observed:
         return Outcome(Status.UNKNOWN, seconds, "nothing was observed"), {}
@@ -248,9 +291,7 @@ def _record(
     say: Said,
 ) -> None:
     if outcome.status is Status.ERROR:
-        folders = job.scenarios if isinstance(job.scenarios, tuple) else (job.scenarios,)
-        known = frames.roots(*folders)
-        outcome = replace(outcome, frames=frames.frames(outcome.detail, known))
+        outcome = replace(outcome, frames=frames.frames(outcome.detail, _roots(job)))
     try:
         folder.write_cell(case.key, outcome, observed)
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
@@ -260,7 +301,16 @@ def _record(
     say("finished", case=case.key, status=outcome.status, seconds=outcome.seconds)
 
 
-def _outcome_of(error: Exception) -> Outcome:
+def _roots(job: Job) -> frames.Roots:
+    folders = job.scenarios if isinstance(job.scenarios, tuple) else (job.scenarios,)
+    return frames.roots(*folders)
+
+
+def _by_the_trace(seen: Sequence[Frame]) -> bool:
+    return bool(seen) and seen[-1].owner is Owner.SCENARIO
+
+
+def _outcome_of(error: BaseException) -> Outcome:
     """What an exception says about the cell: refused, unreadable, or an error."""
     words = str(error).strip()
     if isinstance(error, Refused):

@@ -1,0 +1,4 @@
+"""Blocks that do what no block should, with the reference of an honest read.
+
+`NAME_after` follows NAME in its column, and must be as if that had not been.
+"""
