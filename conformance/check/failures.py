@@ -68,7 +68,12 @@ def explain(outcome: Outcome, file: UserFile, function: str, *, dual: bool = Fal
     line = _line(f"{outcome.reason}\n{outcome.detail}", file)
     reason = outcome.reason.strip().partition("\n")[0]
     if outcome.status is Status.TIMEOUT:
-        words = f"`{function}` does not come to an end: {reason}"
+        if "did not load" in reason:
+            return Told(f"{reason}. If it only takes long, allow it more: --load-timeout SECONDS")
+        words = (
+            f"`{function}` does not come to an end: {reason}. If it only takes long, allow it "
+            "more: --timeout SECONDS"
+        )
         return Told(words, _at(line, file, "timeout", words))
     unsaved = re.search(r"(?:NameError: name|cannot access local variable) '(\w+)'", reason)
     if unsaved and _is_bound(file, function, unsaved[1]):

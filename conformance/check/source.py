@@ -61,8 +61,9 @@ def read(path: Path) -> UserFile:
         words = "it is nested too deeply" if not str(error) else error
         raise ConformanceError(f"is no Python: {words}", path=path) from error
     except SyntaxError as error:
+        line = f": {error.text.strip()}" if error.text else ""
         raise ConformanceError(
-            f"is no Python: {error.msg}: {(error.text or '').strip()}", path=path, line=error.lineno
+            f"is no Python: {error.msg}{line}", path=path, line=error.lineno
         ) from error
     found = {
         node.name: node
