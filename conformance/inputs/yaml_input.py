@@ -6,6 +6,7 @@ import difflib
 import json
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning
 from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
 from conformance.errors import ConformanceError
@@ -53,7 +54,8 @@ def parse(path: Path, *, holds: str) -> CommentedMap:
     text = _text(path)
     try:
         _shallow(text)
-        tree = YAML(typ="rt").load(text)
+        with warnings.catch_warnings(action="ignore", category=ReusedAnchorWarning):
+            tree = YAML(typ="rt").load(text)
     except DuplicateKeyError as error:
         key = re.search(r'"(.*?)"', error.problem or "")
         raise ConformanceError(
