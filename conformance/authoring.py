@@ -168,9 +168,9 @@ class LM(Protocol):
         so that several are under way at once.
         """
 
-    def received(self) -> list[Any]:
-        """What each trace that was sent saved, by name, or the error that came out of it, in the
-        order of their sending.
+    def received(self, *, errors: bool = False) -> list[Any]:
+        """What each trace that was sent saved, by name, in the order of their sending. The first
+        error that came out of one is raised; with `errors` it stands in its trace's place.
         """
 
     def decline(self, words: str) -> NoReturn:

@@ -119,7 +119,9 @@ def raising_client(lm, case):
         streams = {index: layer.stream for index, layer in enumerate(lm.layers)}
         streams = streams.save()
         logits = lm.logits.save()  # noqa: F841 - comes home below
-    error, kept = lm.received()
+    error, kept = lm.received(errors=True)
+    if isinstance(kept, Exception):
+        raise kept
     words = lm.words(error) if isinstance(error, Exception) else "nothing"
     return [{"error": words}, {"stream": kept["streams"], "logits": kept["logits"]}]
 

@@ -82,10 +82,18 @@ class TracedModel:
         """
         raise Refused("a trace runs to its end before the next one begins: one client at a time")
 
-    def received(self) -> list[Any]:
-        """What each trace that was sent saved, by name, or the error that came out of it, in
-        the order of their sending.
+    def received(self, *, errors: bool = False) -> list[Any]:
+        """What each trace that was sent saved, by name, in the order of their sending. The first
+        error that came out of one is raised; with `errors` it stands in its trace's place.
         """
+        answers = self.answers()
+        raised = [answer for answer in answers if isinstance(answer, BaseException)]
+        if raised and not errors:
+            raise raised[0]
+        return answers
+
+    def answers(self) -> list[Any]:
+        """The same of every trace that was sent, errors among them. They are forgotten here."""
         raise NotImplementedError
 
     def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class AsyncModel(VLLMModel):
     def send(self, prompt: Any, steps: int = 1, stop: int | None = None) -> Any:
         return self.model.trace(prompt, backend=Sent(self.model), **self.asking(steps, stop))
 
-    def received(self) -> list[Any]:
+    def answers(self) -> list[Any]:
         streams = [SENT.pop(0) for _ in range(len(SENT))]
         return [
             last if isinstance(last, BaseException) else gathered(last.nnsight_sequences)

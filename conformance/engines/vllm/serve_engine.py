@@ -97,10 +97,10 @@ class ServedModel(VLLMModel):
         return {"serve": ServedModel.url, "api_key": ServedModel.secret}
 
     def send(self, prompt: Any, steps: int = 1, stop: int | None = None) -> Any:
-        backend = Sent(self.model, ServedModel.url)
+        backend = Sent(self.model, ServedModel.url, api_key=ServedModel.secret)
         return self.model.trace(prompt, backend=backend, **self.asking(steps, stop))
 
-    def received(self) -> list[Any]:
+    def answers(self) -> list[Any]:
         answers = [SENT.pop(0) for _ in range(len(SENT))]
         return [answer.exception() or answer.result() for answer in answers]
 
