@@ -29,6 +29,8 @@ REFUSALS = (
     "dtype not supported",
     "only support fp16 and bf16",
     "does not support logits soft cap",
+    # torch's answer to vLLM's linear attention in bf16, on a CPU without AVX-512.
+    "BFloat16 Brgemm VNNI format is only supported",
 )
 
 
