@@ -160,19 +160,18 @@ def _judge(model_id: str) -> _Judged:
         judge.run, model, plan.columns, cells, judge.scenarios, plan.thresholds, plan.precisions
     )
     judge.judged |= mine
-    so_far = unfinished(judge)
-    about = conclude([cell for cell in so_far.cells if cell.model == model_id])
+    about = conclude(unfinished(judge, mine).cells)
     page = None
     if time.monotonic() >= judge.page_due:
         began = time.monotonic()
-        page = html.write(so_far, judge.run.path)
+        page = html.write(unfinished(judge, judge.judged), judge.run.path)
         ended = time.monotonic()
         judge.page_due = ended + (ended - began) / _PAGE_SHARE
     return mine, f"{model_id}: {about.headline}", page
 
 
-def unfinished(judge: _Judge) -> Results:
-    """What is judged so far, as a run that says how many cells it planned."""
+def unfinished(judge: _Judge, judged: Mapping[str, CellResult]) -> Results:
+    """What is judged, as a run that says how many cells it planned."""
     plan = judge.plan
     info = RunInfo(
         id=plan.run,
@@ -183,7 +182,7 @@ def unfinished(judge: _Judge) -> Results:
         jobs=plan.jobs,
     )
     results = results_of(
-        judge.run, judge.scenarios, judge.judged, info=info, environment=judge.environment
+        judge.run, judge.scenarios, judged, info=info, environment=judge.environment
     )
     results = replace(results, footer=replace(results.footer, planned=len(plan.cells)))
     if judge.known is None:

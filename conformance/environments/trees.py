@@ -58,7 +58,7 @@ def label(path: Path) -> str:
 
 
 def described(path: Path) -> str:
-    """`/work/nnsight at 0a1b2c3, with changes`."""
+    """`/src/nnsight at 0a1b2c3, with changes`."""
     head, changed = commit(path)
     return f"{path}{f' at {head[:12]}' * bool(head)}{', with changes' * changed}"
 

@@ -128,7 +128,7 @@ def test_a_new_failure_is_added_at_the_end_with_date_and_command(tmp_path):
 def test_one_cause_is_one_entry_without_the_paths_of_this_machine(tmp_path):
     """Cells that form no rectangle, in two environments, with two numbers: the same failure."""
     failed = [
-        ("llama", "hf", "steering", "first", "/root/.cache/conformance/environments/3f/lib/", 3),
+        ("llama", "hf", "steering", "first", "/home/me/.cache/conformance/environments/3f/lib/", 3),
         ("mamba2", "vllm-pp2", "ablation", "all", "/home/me/nnsight/", 14),
     ]
     cells = [
