@@ -1,7 +1,7 @@
 # `make conformance` and `make test` are all that is needed; both build .venv themselves.
 #   make conformance ARGS="-m llama -b hf"      EXTRAS=gpu,dev for CUDA's vLLM
-.PHONY: conformance gate bisect selftest test test-all check lint format types imports doctor docs docs-site release-check environment \
-	lock clean
+.PHONY: conformance gate bisect selftest test test-all check lint format types imports files doctor \
+	docs docs-site from-wheel release-check environment lock clean
 
 BIN := .venv/bin
 ARGS ?=
@@ -29,7 +29,7 @@ test-all: environment
 	$(BIN)/pytest tests $(ARGS)
 
 # Everything that needs no test run; `make -k check` goes on after the first complaint.
-check: lint format types imports
+check: lint format types imports files
 
 lint: environment
 	$(BIN)/ruff check .
@@ -43,6 +43,13 @@ types: environment
 imports: environment
 	$(BIN)/lint-imports
 
+# Images, scripts, workflows and the action, by linters of their kinds.
+files: environment
+	$(BIN)/hadolint docker/Dockerfile.*
+	$(BIN)/shellcheck .ci/run scripts/*.sh tests/sample_repository/*.sh
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions action.yml
+
 doctor: environment
 	$(BIN)/conformance doctor $(ARGS)
 
@@ -53,6 +60,10 @@ docs: environment
 # The pages of docs/ as a site in .site/, with the reference of the API; a warning is an error.
 docs-site: environment
 	scripts/release.sh site
+
+# The wheel in an environment of its own, as another user in an empty folder: minutes; ARGS=--no-engine.
+from-wheel: environment
+	$(BIN)/python scripts/from_wheel.py $(ARGS)
 
 # Everything a release needs: its tag, its entry in CHANGELOG.md, two builds with the same bytes.
 release-check: environment

@@ -34,6 +34,7 @@ recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null
 # The folders with wheels that pip would look into.
 find_links() {
     if [ -n "${PIP_FIND_LINKS:-}" ]; then
+        # shellcheck disable=SC2086 # several folders, with spaces between them
         printf '%s\n' $PIP_FIND_LINKS
     else
         for name in python3 python3.11 python3.12; do

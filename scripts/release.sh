@@ -55,7 +55,7 @@ check() {
     "$uv" tool run --quiet twine check --strict "$folder"/one/*.whl >&2 ||
         complain "the metadata is not right" "see above"
     mkdir -p dist && rm -f dist/*.whl && cp "$folder"/one/*.whl dist/
-    ls -l dist/*.whl | awk '{ print $NF, $5, "bytes" }'
+    wc -c dist/*.whl
     echo "sha256 $one"
     return "$status"
 }
