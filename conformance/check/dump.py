@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conformance.check import compare, source
-from conformance.check.answer import Answer, Checked
+from conformance.check.answer import Answer, Answered, Checked, evidence_of
 from conformance.check.findings import Finding
-from conformance.check.gather import HF, Asked
+from conformance.check.gather import DUMP, TRUTH, Asked
 from conformance.check.identify import catalogue, identify
 from conformance.errors import ConformanceError
 from conformance.records import Precision, Site, Status, Thresholds
@@ -129,32 +129,34 @@ def _order(place: str) -> tuple[int, int]:
     return at, inside
 
 
-def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> Checked:
+def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> Answered:
     """Every value of the file against transformers: in float32 first, and where it is further
     off, in bf16.
     """
     model, key = asked.model.id, f"check.{asked.files[0].name}"
 
-    def say(answer: Answer, sentence: str, found: tuple[Finding, ...] = ()) -> Checked:
+    def say(answer: Answer, sentence: str, found: tuple[Finding, ...] = ()) -> Answered:
         words = {p: f"{c.judgement.verdict}: {c.judgement.reason}" for p, c in results.items()}
-        return Checked(
+        checked = Checked(
             str(dump.path),
             model,
-            "dump",
+            DUMP.id,
             answer,
             sentence,
             findings=found,
             meaning=words.get(Precision.FLOAT32, ""),
             numerics=words.get(Precision.BF16, ""),
         )
+        evidence = tuple(evidence_of(c, precision) for precision, c in results.items())
+        return Answered(checked, asked.files[0].name, evidence, (dump.ids,))
 
     results: dict[Precision, compare.Compared] = {}
-    outcome = run.outcome(model, HF.id, key)
+    outcome = run.outcome(model, TRUTH.id, key)
     if outcome is None or outcome.status is not Status.OK:
         ours = outcome is None or outcome.harness
         reason = outcome.reason if outcome else "transformers did not run"
         return say(Answer.HARNESS if ours else Answer.INVALID, reason)
-    seen = run.observations(model, HF.id, key)
+    seen = run.observations(model, TRUTH.id, key)
     mine = {str(Site(site_name(dump.places[name]))): value for name, value in dump.values.items()}
     for precision in Precision:
         results[precision] = _compared(dump, mine, seen, thresholds, precision)
@@ -166,7 +168,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> 
         return say(Answer.NUMERICS, sentence)
     if rounded.judgement.harness:
         return say(Answer.HARNESS, rounded.judgement.reason)
-    group = run.group(model, HF.id)
+    group = run.group(model, TRUTH.id)
     found = _found(dump, seen, rounded, str(group.identity["layer_list"]) if group else "")
     return say(Answer.DIFFERS, f"not the same: {found[0].words}", found)
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conformance.builtin.probe import PROBING
-from conformance.builtin.user_trace import case_of
+from conformance.builtin.user_trace import USER_TRACE, case_of
 from conformance.check.source import UserFile
 from conformance.checkpoints import cache_folder, locate, patience
 from conformance.errors import ConformanceError
-from conformance.planning.jobs import expected, launch
+from conformance.planning.jobs import BUILD, REFERENCE, expected, launch
 from conformance.records import Backend, Cell, Column, Job, Model, Precision, Thresholds
 from conformance.runner import (
     CellStarted,
@@ -27,57 +27,72 @@ from conformance.runner import (
 )
 from conformance.runner import run as run_jobs
 from conformance.scenario import PAIR
-from conformance.store import RunFolder, RunPlan, create_run
+from conformance.store import RunFolder, RunPlan, create_run, gathered_in, point_latest
 
 _ENGINES = "conformance.engines.user_trace"
 
+#: The column of a check without any engine: whether the files run on transformers.
 HF = Backend("hf", "hf")
-BUILD = Backend("build", "build", default=False)
+
+#: The column of numbers that another tool recorded.
+DUMP = Backend("dump", "dump")
+
+#: transformers in all of its ways: what every engine is compared with.
+TRUTH = Column(Backend(REFERENCE.id, HF.engine, default=False))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a check was asked: which files, on which model and engines, with which prompts."""
+    """What a check was asked: which files, on which model and engines, with which prompts.
+
+    `named` is the model as the user names it, `command` the whole line.
+    """
 
     files: tuple[UserFile, ...]
     model: Model
     backends: tuple[Backend, ...]
     prompts: tuple[str, ...]
+    named: str
     command: str
+    dump: bool = False
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What the files are judged on."""
+        return tuple(map(Column, (DUMP,) if self.dump else self.backends or (HF,)))
 
 
-def column(backend: Backend, precision: Precision) -> Backend:
-    """The column of an engine in one precision: the plain name asks for the meaning."""
-    meaning = precision is Precision.FLOAT32
-    return backend if meaning else replace(backend, id=f"{backend.id}-bf16")
-
-
-def gather(
-    asked: Asked, reports: Path, limits: Limits, on_event: Callable[[Event], None]
-) -> tuple[RunFolder, Summary]:
-    """Run the file's functions where they belong; everything that was seen is in the folder."""
+def begin(asked: Asked, reports: Path) -> RunFolder:
+    """A new folder with the plan of a check."""
     now = datetime.now(UTC)
     run = create_run(reports, now)
     (run.path / "none").mkdir()
-    columns = tuple(
-        column(backend, precision) for backend in asked.backends for precision in Precision
-    )
     run.write_plan(
         RunPlan(
             run=run.id,
             started=now.isoformat(timespec="seconds"),
             command=asked.command,
             models=(asked.model,),
-            columns=tuple(map(Column, columns)),
+            columns=asked.columns,
             cells=tuple(
-                Cell(asked.model.id, one.id, "check", file.name)
-                for one in columns
+                Cell(asked.model.id, one.id, USER_TRACE.name, file.name)
+                for one in asked.columns
                 for file in asked.files
             ),
             thresholds=Thresholds(),
             scenarios=str(run.path / "none"),
+            precisions=tuple(Precision),
         )
     )
+    run.begin()
+    point_latest(run)
+    return run
+
+
+def gather(
+    asked: Asked, run: RunFolder, limits: Limits, on_event: Callable[[Event], None]
+) -> Summary:
+    """Run the files' functions where they belong; everything that was seen is in the folder."""
     summary = run_jobs(
         _Maker(asked, run).jobs(),
         logs=run.path / "zygotes",
@@ -85,7 +100,9 @@ def gather(
         limits=limits,
         on_event=on_event,
     )
-    return run, summary
+    if not summary.interrupted:
+        run.finish()
+    return summary
 
 
 class _Maker:
@@ -96,34 +113,31 @@ class _Maker:
         self.prompts = asked.prompts or PAIR
 
     def jobs(self) -> list[Planned]:
-        model = self.asked.model
-        build, hf = f"{model.id}:{BUILD.id}", f"{model.id}:{HF.id}"
+        build, truth = self._name(BUILD.id), self._name(TRUTH.id)
         found = [
-            self._planned(build, BUILD, self._build, load=patience(model)),
-            self._planned(hf, HF, self._hf, needs=(build,)),
+            self._planned(build, BUILD, self._build, load=patience(self.asked.model)),
+            self._planned(truth, TRUTH, self._truth, needs=(build,)),
         ]
         for backend in self.asked.backends:
             for precision in Precision:
-                one = column(backend, precision)
-                found.append(
-                    self._planned(
-                        f"{model.id}:{one.id}", one, self._column(one, precision), needs=(hf,)
-                    )
-                )
+                name = self._name(gathered_in(backend.id, precision))
+                make = self._column(Column(backend), precision)
+                found.append(self._planned(name, Column(backend), make, needs=(truth,)))
         return found
+
+    def _name(self, folder: str) -> str:
+        return f"{self.asked.model.id}:{folder}"
 
     def _planned(
         self,
         name: str,
-        backend: Backend,
+        column: Column,
         make: Callable[[], Job | None],
         needs: Sequence[str] = (),
         load: float = 0.0,
     ) -> Planned:
-        folder = self.run.group_folder(self.asked.model.id, backend.id).path
-        return Planned(
-            name, make, launch(Column(backend)), needs=tuple(needs), folder=folder, load=load
-        )
+        folder = self.run.group_folder(self.asked.model.id, name.partition(":")[2]).path
+        return Planned(name, make, launch(column), needs=tuple(needs), folder=folder, load=load)
 
     def _local(self) -> Path | None:
         """A local folder is taken as it lies."""
@@ -134,20 +148,25 @@ class _Maker:
         model = self.asked.model
         if self._local() or (model.architecture and locate(model, self.cache)):
             return None
-        job = self._job(BUILD, f"{_ENGINES}.obtain", "hf", self.cache)
+        job = self._job(BUILD, f"{_ENGINES}.obtain", "hf", built=False)
         return replace(job, cases=())
 
-    def _checkpoint(self) -> Path:
+    def _checkpoint(self) -> tuple[Path, str]:
+        """The weights and their digest, "" for a folder that is taken as it lies."""
         built = self.run.group(self.asked.model.id, BUILD.id)
         if built is not None:
-            return Path(built.identity["path"])
+            return Path(built.identity["path"]), str(built.identity.get("digest", ""))
+        if local := self._local():
+            return local, ""
         found = locate(self.asked.model, self.cache)
-        folder = self._local() or (found.path if found else None)
-        if folder is None:
+        if found is None:
             raise ConformanceError("the checkpoint is gone from the cache", remedy="check again")
-        return folder
+        return found.path, found.digest
 
-    def _job(self, backend: Backend, engine: str, side: str, checkpoint: Path) -> Job:
+    def _job(
+        self, column: Column, engine: str, side: str, *, folder: str = "", built: bool = True
+    ) -> Job:
+        checkpoint, digest = self._checkpoint() if built else (self.cache, "")
         cases = tuple(
             case_of(file.name, file.path, file.function_for(side), self.prompts)
             for file in self.asked.files
@@ -155,24 +174,25 @@ class _Maker:
         return Job(
             engine=f"{engine}:open_engine",
             model=self.asked.model,
-            column=Column(backend),
+            column=column,
             checkpoint=checkpoint,
-            folder=self.run.group_folder(self.asked.model.id, backend.id).path,
+            folder=self.run.group_folder(self.asked.model.id, folder or column.id).path,
             scenarios=self.run.path / "none",
             cases=cases,
+            digest=digest,
         )
 
-    def _hf(self) -> Job:
-        job = self._job(HF, f"{_ENGINES}.hf", "hf", self._checkpoint())
+    def _truth(self) -> Job:
+        job = self._job(TRUTH, f"{_ENGINES}.hf", "hf")
         return replace(job, cases=PROBING.expand(0) + job.cases)
 
-    def _column(self, backend: Backend, precision: Precision) -> Callable[[], Job]:
+    def _column(self, column: Column, precision: Precision) -> Callable[[], Job]:
         def make() -> Job:
-            job = self._job(backend, f"{_ENGINES}.vllm", "vllm", self._checkpoint())
-            probe = self.run.group_folder(self.asked.model.id, HF.id).cell("probe.all")
-            return replace(
-                job, precision=precision, probe=probe, expect=expected(backend, precision=precision)
-            )
+            folder = gathered_in(column.id, precision)
+            job = self._job(column, f"{_ENGINES}.vllm", "vllm", folder=folder)
+            probe = self.run.group_folder(self.asked.model.id, TRUTH.id).cell("probe.all")
+            must = expected(column.backend, precision=precision)
+            return replace(job, precision=precision, probe=probe, expect=must)
 
         return make
 
@@ -181,11 +201,19 @@ def words(event: Event) -> str:
     """What there is to say while a check runs, "" for nothing."""
     match event:
         case GroupStarted():
-            return f"{event.id}: loading"
+            return f"{_who(event.id)}: loading"
         case GroupLoaded():
-            return f"{event.id}: loaded in {event.seconds:.1f} s"
-        case CellStarted() if event.case.startswith("check."):
-            return f"{event.id}: running {event.case.removeprefix('check.')}"
+            return f"{_who(event.id)}: loaded in {event.seconds:.1f} s"
+        case CellStarted() if event.case.startswith(f"{USER_TRACE.name}."):
+            return f"{_who(event.id)}: running {event.case.partition('.')[2]}"
         case WorkerDied():
-            return f"{event.id}: {event.status.value}: {event.reason}"
+            return f"{_who(event.id)}: {event.status.value}: {event.reason}"
     return ""
+
+
+def _who(job: str) -> str:
+    """A job as a user calls it."""
+    folder = job.partition(":")[2]
+    column, _, precision = folder.partition("+")
+    known = {BUILD.id: "the model", TRUTH.id: "transformers"}
+    return known.get(folder) or f"{column} in {precision or Precision.BF16}"

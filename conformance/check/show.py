@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -35,6 +36,16 @@ def show(checked: list[Checked], console: Console) -> None:
                 _edit(finding.edit, name, console)
         for note in one.notes:
             console.print(Text(f"    note: {shown(note)}", style="dim"), soft_wrap=True)
+
+
+def more(keys: list[tuple[str, Checked]], run: str, reports: Path | None, console: Console) -> None:
+    """Where there is more to see: the page, and a script that shows a difference alone."""
+    console.print(f"page: {keys[0][1].page}", markup=False, highlight=False, soft_wrap=True)
+    off = [cell for cell, one in keys if one.answer in (Answer.DIFFERS, Answer.FAILS)]
+    if off:
+        where = ["--run", run, *(["--reports", str(reports)] if reports else [])]
+        line = shlex.join(["conformance", "repro", off[0], *where])
+        console.print(f"alone: {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _short(file: Path, files: set[Path]) -> str:

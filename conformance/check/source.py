@@ -7,6 +7,7 @@ A file has one function `trace(lm)`, on the adapter that is alike on every engin
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -73,7 +74,12 @@ def read(path: Path) -> UserFile:
     _require_form(path, text, tree, found)
     for function in found.values():
         _require_parameters(path, function)
-    return UserFile(path.resolve(), text, found, path.stem)
+    return UserFile(path.resolve(), text, found, _name(path))
+
+
+def _name(path: Path) -> str:
+    """Of the file in a check, safe as a folder's name."""
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", path.stem).strip("-.+") or "trace"
 
 
 def read_all(paths: Sequence[Path]) -> tuple[UserFile, ...]:
@@ -84,7 +90,9 @@ def read_all(paths: Sequence[Path]) -> tuple[UserFile, ...]:
     files = tuple(map(read, paths))
     alike = Counter(file.name for file in files)
     named = tuple(
-        replace(file, name=f"{file.path.parent.name}-{file.name}") if alike[file.name] > 1 else file
+        replace(file, name=f"{_name(file.path.parent)}-{file.name}")
+        if alike[file.name] > 1
+        else file
         for file in files
     )
     twice = next((name for name, count in Counter(f.name for f in named).items() if count > 1), "")

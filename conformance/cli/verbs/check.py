@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conformance.cli import engines
+from conformance.cli import engines, selecting
 from conformance.cli.options import Manifest, err, out
 
 if TYPE_CHECKING:
@@ -58,31 +58,35 @@ def check(
     engines.needed()
     import shlex
     import sys
+    from dataclasses import replace
 
-    from conformance.check import answer, gather, models, ports, show, source
+    from conformance.check import answer, gather, kept, models, ports, show, source
     from conformance.check import dump as dumps
-    from conformance.checkpoints import cache_folder
     from conformance.errors import ConformanceError, ExitCode
     from conformance.records import Thresholds
     from conformance.runner import Limits
 
-    kept = reports or cache_folder() / "checks"
+    place = reports or selecting.checks()
     if bool(files) == bool(dump):
         raise ConformanceError(
             "there is nothing to check" if not files else "a file and a dump are two checks",
             remedy="conformance check my_trace.py -m MODEL, or --dump FILE.safetensors -m MODEL",
         )
     recorded = dumps.read(dump, maps) if dump else None
-    texts = (dumps.as_file(recorded, kept / "dump"),) if recorded else source.read_all(files or [])
+    texts = (dumps.as_file(recorded, place / "dump"),) if recorded else source.read_all(files or [])
     asked = gather.Asked(
         texts,
         models.resolve(model, manifest),
         () if recorded else models.columns(backend),
         tuple(prompt),
+        model,
         shlex.join(["conformance", *sys.argv[1:]]),
+        dump=recorded is not None,
     )
     if asked.backends:
         ports.require_both_sides(asked.files)
+    folder = gather.begin(asked, place)
+    kept.keep(folder, asked)
     with err.status("starting") as status:
 
         def progress(event: Event) -> None:
@@ -92,22 +96,24 @@ def check(
             elif words:
                 err.print(words, highlight=False)
 
-        folder, summary = gather.gather(
-            asked,
-            kept,
-            Limits(cell=timeout, load=load_timeout),
-            progress,
-        )
+        limits = Limits(cell=timeout, load=load_timeout)
+        summary = gather.gather(asked, folder, limits, progress)
     if summary.interrupted:
         err.print("interrupted")
         raise typer.Exit(ExitCode.INTERRUPTED)
-    checked = (
+    answered = (
         [dumps.judged(recorded, asked, folder, Thresholds())]
         if recorded
         else answer.answers(asked, folder, Thresholds())
     )
+    page = kept.publish(folder, asked, answered, summary)
+    if reports is None:
+        kept.sweep(place)
+    checked = [replace(one.checked, page=str(page)) for one in answered]
     if json:
         typer.echo(answer.to_text(checked))
     else:
         show.show(checked, out)
+        cells = [kept.cell_id(one) for one in answered]
+        show.more(list(zip(cells, checked, strict=True)), folder.id, reports, err)
     raise typer.Exit(answer.exit_code(checked))

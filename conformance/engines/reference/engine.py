@@ -189,8 +189,8 @@ class ReferenceEngine:
 
 
 def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
-    """The checkpoint in one precision. Buffers stay as their definition computes them,
-    constants that are rounded on purpose (an embedding scale) stay rounded.
+    """The checkpoint in one precision: its bf16 weights, and whatever the definition computes
+    (rotary frequencies, an embedding's scale) as it computes them in that precision.
     """
     module = AutoModelForCausalLM.from_pretrained(
         job.checkpoint,
@@ -198,10 +198,6 @@ def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
         attn_implementation="eager",
     )
     module = module.eval().to("cuda" if torch.cuda.is_available() else "cpu")
-    for child in module.modules():
-        scale = getattr(child, "embed_scale", None)
-        if isinstance(scale, Tensor):
-            child.embed_scale = scale.to(torch.bfloat16).to(scale.dtype)
     settings = module.generation_config
     settings.eos_token_id = None
     settings.do_sample = False

@@ -1,0 +1,305 @@
+"""A check is kept as a run is: its plan, its files, and results that every verb reads.
+
+Beside plan.json lies check.json with what was asked, and below files/ each file as it was, with
+those of its folder that it imports: an answer is given again (`conformance judge`) and a script is
+written (`conformance repro`) from them.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from conformance import execution
+from conformance.builtin.user_trace import USER_TRACE
+from conformance.check import source
+from conformance.check.answer import Answer, Answered, answers, exit_code
+from conformance.check.findings import Finding
+from conformance.check.gather import Asked
+from conformance.check.source import UserFile
+from conformance.errors import ConformanceError
+from conformance.records import Answer as Evidence
+from conformance.records import (
+    Backend,
+    CellResult,
+    Precision,
+    Results,
+    RunInfo,
+    ScenarioInfo,
+    Thresholds,
+    Verdict,
+    record,
+)
+from conformance.report import html, tables
+from conformance.runner import Summary
+from conformance.store import RunFolder
+from conformance.store.files import read_record, write_record
+from conformance.verdicts.run import results_of
+
+#: Beside plan.json: what makes a run a check.
+ASKED = "check.json"
+
+#: So many are kept where no folder was named.
+MOST = 20
+
+#: What a finding says more exactly than the numbers do.
+_VERDICTS: Mapping[str, Verdict] = {
+    "alias": Verdict.ALIASED,
+    "dropped": Verdict.DROPPED,
+    "partial": Verdict.PARTIAL,
+    "scaled": Verdict.MISSCALED,
+    "structure": Verdict.STRUCTURE,
+    "twice": Verdict.MISSCALED,
+}
+
+
+@record()
+class KeptFile:
+    """One file of a check: where it was, and its own name there."""
+
+    name: str
+    path: str
+
+
+@record()
+class Kept:
+    """What a check was asked; `named` is the model as the user named it."""
+
+    named: str
+    prompts: tuple[str, ...]
+    files: tuple[KeptFile, ...]
+    backends: tuple[Backend, ...]
+    dump: bool = False
+
+
+def is_check(run: RunFolder) -> bool:
+    return (run.path / ASKED).is_file()
+
+
+def keep(run: RunFolder, asked: Asked) -> None:
+    """Copy the files, so that a check is complete in itself."""
+    for file in asked.files:
+        folder = folder_of(run, file.name)
+        folder.mkdir(parents=True)
+        for path in (file.path, *beside(file.path)):
+            shutil.copyfile(path, folder / path.name)
+    files = tuple(KeptFile(file.name, str(file.path)) for file in asked.files)
+    kept = Kept(asked.named, asked.prompts, files, asked.backends, asked.dump)
+    write_record(run.path / ASKED, kept)
+
+
+def folder_of(run: RunFolder, name: str) -> Path:
+    """Where a file of a check lies, with those that it imports."""
+    return run.path / "files" / name
+
+
+def asked_of(run: RunFolder) -> Asked:
+    """What the check in this folder was asked. Raises ConformanceError for any other run."""
+    kept = read_record(Kept, run.path / ASKED)
+    if kept is None:
+        raise ConformanceError("is no check: it has no check.json", path=run.path)
+    plan = run.plan()
+    files = tuple(_read(run, one) for one in kept.files)
+    model, prompts = plan.models[0], kept.prompts
+    return Asked(files, model, kept.backends, prompts, kept.named, plan.command, kept.dump)
+
+
+def _read(run: RunFolder, one: KeptFile) -> UserFile:
+    copy = source.read(folder_of(run, one.name) / Path(one.path).name)
+    return replace(copy, name=one.name, path=Path(one.path))
+
+
+def answered_again(run: RunFolder) -> tuple[Results, Path]:
+    """Give the answers of a stored check once more, without any engine, and its page."""
+    asked = asked_of(run)
+    if asked.dump:
+        raise ConformanceError(
+            "is a check of a dump, whose numbers are not kept",
+            path=run.path,
+            remedy=f"check it again: {asked.command}",
+        )
+    page = publish(run, asked, answers(asked, run, run.plan().thresholds))
+    return run.results(), page
+
+
+def sweep(reports: Path, most: int = MOST) -> None:
+    """Remove all but the newest finished checks: each holds what every layer computed."""
+    finished = sorted(
+        path
+        for path in reports.iterdir()
+        if not path.is_symlink() and (path / "results.json").is_file()
+    )
+    for path in finished[:-most]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def beside(path: Path) -> list[Path]:
+    """The files of its own folder that a file imports, and what those import."""
+    known: list[Path] = []
+    waiting = [path]
+    while waiting:
+        for name in _imports(waiting.pop()):
+            file = path.parent / f"{name}.py"
+            if file != path and file not in known and file.is_file():
+                known.append(file)
+                waiting.append(file)
+    return known
+
+
+def _imports(path: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def publish(
+    run: RunFolder, asked: Asked, answered: Sequence[Answered], summary: Summary | None = None
+) -> Path:
+    """Write results.json, the same as a table, and the page, whose path is returned. `summary`
+    is of the gathering; without it the figures of the earlier results stay.
+    """
+    results = results_in(run, asked, answered, _info(run, asked, summary))
+    run.write_results(results)
+    tables.write(results, run.path)
+    return html.publish(results, run.path)
+
+
+def _info(run: RunFolder, asked: Asked, summary: Summary | None) -> RunInfo:
+    if summary is None:
+        return run.results().run
+    return RunInfo(
+        id=run.id,
+        started=run.plan().started,
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=summary.seconds,
+        command=asked.command,
+        jobs=run.plan().jobs,
+        peak_mib=summary.peak_mib,
+    )
+
+
+def results_in(
+    run: RunFolder, asked: Asked, answered: Sequence[Answered], info: RunInfo
+) -> Results:
+    """The answers as cells."""
+    cells = [_cell(asked, one) for one in answered]
+    environment = execution.environment(Thresholds())
+    judged = {cell.id: cell for cell in cells}
+    results = results_of(run, {}, judged, info=info, environment=environment)
+    code = int(exit_code([one.checked for one in answered]))
+    return replace(
+        results,
+        scenarios=(_scenario(asked),),
+        footer=replace(results.footer, exit_code=code),
+    )
+
+
+def _scenario(asked: Asked) -> ScenarioInfo:
+    """The files, as a scenario's two sides: what runs on the engine, and what it must mean."""
+    files = asked.files
+    first = files[0].path
+    return ScenarioInfo(
+        id=USER_TRACE.name,
+        meaning="A user's own trace: on transformers in float32 it is the truth.",
+        cases=tuple(file.name for file in files),
+        path=f"{first.parent.name}/{first.name}" if len(files) == 1 else f"{len(files)} files",
+        trace_source="\n\n".join(_source(file, "vllm", files) for file in files),
+        reference_source="\n\n".join(_source(file, "hf", files) for file in files),
+    )
+
+
+def _source(file: UserFile, side: str, files: Sequence[UserFile]) -> str:
+    head = f"# {file.name}\n" if len(files) > 1 else ""
+    function = file.functions.get(file.function_for(side))
+    return head + (file.segment(function) if function else "")
+
+
+def _cell(asked: Asked, one: Answered) -> CellResult:
+    checked = one.checked
+    leading, aside = _leading(one)
+    return CellResult(
+        id=cell_id(one),
+        model=checked.model,
+        architecture=asked.model.architecture or checked.model,
+        backend=checked.backend,
+        scenario=USER_TRACE.name,
+        case=one.key,
+        verdict=_verdict(checked.answer, checked.findings, leading),
+        reason=checked.sentence,
+        seconds=sum(each.seconds for each in one.evidence),
+        command=command_for(asked, checked.file, checked.backend),
+        observations=leading.observations,
+        relations=leading.relations,
+        worst_site=leading.worst_site,
+        worst_ratio=leading.worst_ratio,
+        detail="\n\n".join(filter(None, (_edits(checked.findings), leading.detail))),
+        harness=checked.answer is Answer.HARNESS,
+        diagnosis="; ".join(
+            finding.words for finding in checked.findings if finding.words not in checked.sentence
+        ),
+        prompt_ids=one.prompt_ids,
+        precision=leading.precision,
+        decided=leading.verdict,
+        beside=aside,
+        frames=leading.frames,
+    )
+
+
+def cell_id(one: Answered) -> str:
+    """What `conformance show` and `repro` call it."""
+    return f"{USER_TRACE.name}[{one.checked.model}-{one.checked.backend}-{one.key}]"
+
+
+def command_for(asked: Asked, file: str, backend: str) -> str:
+    """The line that checks this file again."""
+    what = ["--dump", file] if asked.dump else [file, "-b", backend]
+    prompts = [word for text in asked.prompts for word in ("--prompt", text)]
+    return shlex.join(["conformance", "check", *what, "-m", asked.named, *prompts])
+
+
+def _leading(one: Answered) -> tuple[Evidence, Evidence | None]:
+    """The precision that decided, and the other: bf16 decides where float32 agrees and bf16
+    could be judged.
+    """
+    by = {each.precision: each for each in one.evidence}
+    meaning, numerics = by.get(Precision.FLOAT32), by.get(Precision.BF16)
+    if meaning is None:
+        ran = one.checked.answer is Answer.SAME
+        verdict = Verdict.MATCH if ran else Verdict.ERROR
+        return Evidence(Precision.FLOAT32, verdict, one.checked.sentence), None
+    told = numerics is not None and not numerics.harness
+    if numerics is not None and told and meaning.verdict.passes and not numerics.verdict.passes:
+        return numerics, meaning
+    return meaning, numerics
+
+
+def _verdict(answer: Answer, findings: Sequence[Finding], leading: Evidence) -> Verdict:
+    if answer is Answer.NUMERICS:
+        return leading.verdict if leading.verdict.passes else Verdict.DRIFT
+    if answer is Answer.INVALID and leading.verdict.passes:
+        return Verdict.ERROR
+    if answer is Answer.DIFFERS and findings:
+        return _VERDICTS.get(findings[0].kind, leading.verdict)
+    return leading.verdict
+
+
+def _edits(findings: Sequence[Finding]) -> str:
+    """The lines to change, as they are and as they should be."""
+    lines = []
+    for finding in findings:
+        if finding.edit is not None:
+            lines.append(f"line {finding.edit.line}:")
+            lines.append(f"{'-' if finding.edit.after else ' '} {finding.edit.before.strip()}")
+            lines += [f"+ {line.strip()}" for line in finding.edit.after.splitlines()]
+    return "\n".join(lines)

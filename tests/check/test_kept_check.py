@@ -1,0 +1,133 @@
+"""A check is kept as a run: the verbs that read a run read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from conformance.check import answer, gather, kept, source
+from conformance.cli import app
+from conformance.records import (
+    Backend,
+    Group,
+    Model,
+    Outcome,
+    Precision,
+    Source,
+    Status,
+    Thresholds,
+    Verdict,
+)
+from conformance.runner import Summary
+from conformance.store import RunFolder, gathered_in
+
+FILE = """\
+from helper import LAYER
+
+
+def hf(model):
+    with model.trace("Hello"):
+        hidden = model.model.layers[LAYER].output.save()
+    return {"hidden": hidden}
+
+
+def vllm(model):
+    with model.trace("Hello", temperature=0.0, max_tokens=1):
+        hidden = model.model.layers[LAYER].output[0].clone().save()
+    return {"hidden": hidden}
+"""
+VLLM = Backend("vllm-pp1", "vllm")
+OFF = {Precision.FLOAT32: 1e-6, Precision.BF16: 1e-2}
+
+
+def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
+    """A check of one file whose engine gives `factor` times the truth."""
+    (tmp_path / "helper.py").write_text("LAYER = 1\n")
+    (tmp_path / "my trace.py").write_text(FILE)
+    model = Model("llama", "llama", (Source("path", file="/data/llama"),))
+    files = source.read_all([tmp_path / "my trace.py"])
+    asked = gather.Asked(files, model, (VLLM,), (), "/data/llama", "conformance check")
+    run = gather.begin(asked, tmp_path / "checks")
+    kept.keep(run, asked)
+    torch.manual_seed(0)
+    truth, ids = torch.randn(4, 8), torch.arange(4)
+    seen = {"float32:truth|p0/s0/hidden": truth, "layers|p0/s0/ids": ids}
+    for precision, size in OFF.items():
+        for way in ("eager", "split", "sdpa", "fused"):
+            noisy = truth + size * torch.randn(4, 8)
+            seen[f"{precision}:{way}|p0/s0/hidden"] = noisy.to(getattr(torch, precision.dtype))
+    key = "check.my-trace"
+    run.write_cell("llama", "reference", key, Outcome(Status.OK), seen)
+    identity = {"layer_list": "model.layers", "digest": "d", "layers": 2, "width": 8}
+    run.group_folder("llama", "reference").write_group(
+        Group("llama", "reference", identity=identity)
+    )
+    for precision, size in OFF.items():
+        value = (factor * truth + size / 4 * torch.randn(4, 8)).to(getattr(torch, precision.dtype))
+        mine = {"p0/s0/hidden": value, "layers|p0/s0/ids": ids}
+        folder = gathered_in(VLLM.id, precision)
+        run.write_cell("llama", folder, key, Outcome(Status.OK), mine)
+        run.group_folder("llama", folder).write_group(Group("llama", VLLM.id, precision))
+    run.finish()
+    return asked, run
+
+
+def published(asked: gather.Asked, run: RunFolder) -> Path:
+    answered = answer.answers(asked, run, Thresholds())
+    return kept.publish(run, asked, answered, Summary({}, 1.0, 1.0, False, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict", "code"), [(1.0, Verdict.MATCH, 0), (2.0, Verdict.MISSCALED, 1)]
+)
+def test_an_answer_is_a_cell_with_its_evidence(tmp_path, factor, verdict, code):
+    asked, run = checked(tmp_path, factor=factor)
+    page = published(asked, run)
+    results = run.results()
+    [cell] = results.cells
+    assert cell.id == "check[llama-vllm-pp1-my-trace]"
+    assert (cell.verdict, results.footer.exit_code) == (verdict, code)
+    assert cell.observations[0].site == "p0/s0/hidden"
+    assert (cell.beside is not None) is (code == 0)  # bf16 is judged where float32 agrees
+    assert results.models[0].digest == "d"
+    assert "def hf" in results.scenarios[0].reference_source
+    assert "def vllm" in results.scenarios[0].trace_source
+    assert page.read_text().startswith("<!doctype html>")
+    assert not (run.path / "unfinished").exists()
+
+
+def test_the_verbs_of_a_run_read_a_check(tmp_path):
+    asked, run = checked(tmp_path, factor=2.0)
+    published(asked, run)
+    before = run.results()
+    where = ["--reports", str(run.path.parent)]
+    shown = CliRunner().invoke(app, ["show", "my-trace", *where])
+    assert shown.exit_code == 0 and "2 times what it is on transformers" in shown.output
+    assert CliRunner().invoke(app, ["report", *where]).exit_code == 0
+    assert CliRunner().invoke(app, ["judge", *where]).exit_code == 1
+    assert run.results().cells == before.cells
+    resumed = CliRunner().invoke(app, ["run", "--resume", "latest", *where])
+    assert "is no run but a check" in str(resumed.exception)
+    assert run.results().cells == before.cells
+
+
+def test_a_check_holds_its_files_and_what_they_import(tmp_path):
+    _, run = checked(tmp_path, factor=1.0)
+    (tmp_path / "my trace.py").unlink()
+    names = sorted(path.name for path in kept.folder_of(run, "my-trace").iterdir())
+    assert names == ["helper.py", "my trace.py"]
+    again = kept.asked_of(run)
+    assert again.files[0].name == "my-trace" and again.backends == (VLLM,)
+
+
+def test_only_the_newest_checks_are_kept(tmp_path):
+    for name in ("1", "2", "3"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").touch()
+    (tmp_path / "0").mkdir()  # it runs, or was interrupted
+    (tmp_path / "latest").symlink_to("3")
+    kept.sweep(tmp_path, most=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2", "3", "latest"]
