@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from conformance.builtin.probe import PROBING
 from conformance.builtin.user_trace import USER_TRACE, case_of
@@ -30,6 +32,12 @@ from conformance.scenario import PAIR
 from conformance.store import RunFolder, RunPlan, create_run, gathered_in, point_latest
 
 _ENGINES = "conformance.engines.user_trace"
+
+#: Tokens of a sequence that an engine is opened for, where the model has so many.
+LENGTH = 2048
+
+#: Of an engine's cache, at least.
+CACHE_BYTES = 64 << 20
 
 #: The column of a check without any engine: whether the files run on transformers.
 HF = Backend("hf", "hf")
@@ -103,6 +111,29 @@ def gather(
     if not summary.interrupted:
         run.finish()
     return summary
+
+
+def room(checkpoint: Path) -> dict[str, int]:
+    """What an engine must have room for: tokens of a prompt with its generation, and bytes of
+    its cache for two of those.
+    """
+    try:
+        config = json.loads((checkpoint / "config.json").read_bytes())
+    except (OSError, ValueError):
+        config = {}
+    config = {**config, **(config.get("text_config") or {})}
+    length = min(_number(config, "max_position_embeddings", "n_positions") or LENGTH, LENGTH)
+    layers = _number(config, "num_hidden_layers", "n_layer") or 1
+    heads = _number(config, "num_key_value_heads", "num_attention_heads", "n_head") or 1
+    width = _number(config, "hidden_size", "n_embd") or 0
+    size = _number(config, "head_dim") or width // max(1, _number(config, "num_attention_heads"))
+    keys_and_values = 2 * layers * heads * size * 4
+    return {"length": length, "cache_bytes": max(CACHE_BYTES, 2 * length * keys_and_values)}
+
+
+def _number(config: Mapping[str, Any], *names: str) -> int:
+    found = (config.get(name) for name in names)
+    return next((value for value in found if isinstance(value, int)), 0)
 
 
 class _Maker:
@@ -192,7 +223,8 @@ class _Maker:
             job = self._job(column, f"{_ENGINES}.vllm", "vllm", folder=folder)
             probe = self.run.group_folder(self.asked.model.id, TRUTH.id).cell("probe.all")
             must = expected(column.backend, precision=precision)
-            return replace(job, precision=precision, probe=probe, expect=must)
+            settings = room(job.checkpoint)
+            return replace(job, precision=precision, probe=probe, expect=must, settings=settings)
 
         return make
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,17 +22,15 @@ from conformance.check.answer import Answer, Answered, answers, exit_code
 from conformance.check.findings import Finding
 from conformance.check.gather import Asked
 from conformance.check.source import UserFile
+from conformance.check.verdict import leading, verdict_of
 from conformance.errors import ConformanceError
-from conformance.records import Answer as Evidence
 from conformance.records import (
     Backend,
     CellResult,
-    Precision,
     Results,
     RunInfo,
     ScenarioInfo,
     Thresholds,
-    Verdict,
     record,
 )
 from conformance.report import html, tables
@@ -46,16 +44,6 @@ ASKED = "check.json"
 
 #: So many are kept where no folder was named.
 MOST = 20
-
-#: What a finding says more exactly than the numbers do.
-_VERDICTS: Mapping[str, Verdict] = {
-    "alias": Verdict.ALIASED,
-    "dropped": Verdict.DROPPED,
-    "partial": Verdict.PARTIAL,
-    "scaled": Verdict.MISSCALED,
-    "structure": Verdict.STRUCTURE,
-    "twice": Verdict.MISSCALED,
-}
 
 
 @record()
@@ -227,7 +215,7 @@ def _source(file: UserFile, side: str, files: Sequence[UserFile]) -> str:
 
 def _cell(asked: Asked, one: Answered) -> CellResult:
     checked = one.checked
-    leading, aside = _leading(one)
+    decided, aside = leading(one)
     return CellResult(
         id=cell_id(one),
         model=checked.model,
@@ -235,24 +223,24 @@ def _cell(asked: Asked, one: Answered) -> CellResult:
         backend=checked.backend,
         scenario=USER_TRACE.name,
         case=one.key,
-        verdict=_verdict(checked.answer, checked.findings, leading),
+        verdict=verdict_of(one),
         reason=checked.sentence,
         seconds=sum(each.seconds for each in one.evidence),
         command=command_for(asked, checked.file, checked.backend),
-        observations=leading.observations,
-        relations=leading.relations,
-        worst_site=leading.worst_site,
-        worst_ratio=leading.worst_ratio,
-        detail="\n\n".join(filter(None, (_edits(checked.findings), leading.detail))),
+        observations=decided.observations,
+        relations=decided.relations,
+        worst_site=decided.worst_site,
+        worst_ratio=decided.worst_ratio,
+        detail="\n\n".join(filter(None, (_edits(checked.findings), decided.detail))),
         harness=checked.answer is Answer.HARNESS,
         diagnosis="; ".join(
             finding.words for finding in checked.findings if finding.words not in checked.sentence
         ),
         prompt_ids=one.prompt_ids,
-        precision=leading.precision,
-        decided=leading.verdict,
+        precision=decided.precision,
+        decided=decided.verdict,
         beside=aside,
-        frames=leading.frames,
+        frames=decided.frames,
     )
 
 
@@ -266,32 +254,6 @@ def command_for(asked: Asked, file: str, backend: str) -> str:
     what = ["--dump", file] if asked.dump else [file, "-b", backend]
     prompts = [word for text in asked.prompts for word in ("--prompt", text)]
     return shlex.join(["conformance", "check", *what, "-m", asked.named, *prompts])
-
-
-def _leading(one: Answered) -> tuple[Evidence, Evidence | None]:
-    """The precision that decided, and the other: bf16 decides where float32 agrees and bf16
-    could be judged.
-    """
-    by = {each.precision: each for each in one.evidence}
-    meaning, numerics = by.get(Precision.FLOAT32), by.get(Precision.BF16)
-    if meaning is None:
-        ran = one.checked.answer is Answer.SAME
-        verdict = Verdict.MATCH if ran else Verdict.ERROR
-        return Evidence(Precision.FLOAT32, verdict, one.checked.sentence), None
-    told = numerics is not None and not numerics.harness
-    if numerics is not None and told and meaning.verdict.passes and not numerics.verdict.passes:
-        return numerics, meaning
-    return meaning, numerics
-
-
-def _verdict(answer: Answer, findings: Sequence[Finding], leading: Evidence) -> Verdict:
-    if answer is Answer.NUMERICS:
-        return leading.verdict if leading.verdict.passes else Verdict.DRIFT
-    if answer is Answer.INVALID and leading.verdict.passes:
-        return Verdict.ERROR
-    if answer is Answer.DIFFERS and findings:
-        return _VERDICTS.get(findings[0].kind, leading.verdict)
-    return leading.verdict
 
 
 def _edits(findings: Sequence[Finding]) -> str:

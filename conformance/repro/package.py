@@ -20,7 +20,7 @@ PACKAGE = "PACKAGE"
 _ROOT = Path(conformance.__file__).parent
 _RERUN = "conformance.repro.rerun"
 
-UNPACKING = f"""\
+_UNPACKING = f"""\
 if __name__ == "__main__":
     import ast
     import sys
@@ -35,10 +35,31 @@ if __name__ == "__main__":
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text(text, encoding="utf-8")
         sys.path.insert(0, folder)
-        from conformance.repro.rerun import main
+        from {{module}} import main
 
         sys.exit(main(__file__))
 """
+
+_CALL = """\
+if __name__ == "__main__":
+    import sys
+
+    from {module} import main
+
+    sys.exit(main(__file__))
+"""
+
+
+def unpacking(module: str = _RERUN) -> str:
+    """The statement by which a script unpacks what it holds of this package, and calls `main` of
+    a module of it.
+    """
+    return _UNPACKING.format(module=module)
+
+
+def call(module: str = _RERUN) -> str:
+    """The same with the package that is installed."""
+    return _CALL.format(module=module)
 
 
 @dataclass(frozen=True)
@@ -49,12 +70,12 @@ class Needed:
     imports: tuple[str, ...] = ()
 
 
-def needed(engine: str, sources: Iterable[str] = ()) -> Needed:
-    """All that gathering and judging on this engine imports. `sources` are texts that may
-    import more of the package.
+def needed(engine: str, sources: Iterable[str] = (), roots: Iterable[str] = (_RERUN,)) -> Needed:
+    """All that gathering and judging on this engine imports, from these modules on. `sources`
+    are texts that may import more of the package.
     """
     finder = ModuleFinder(path=[str(_ROOT.parent)])
-    for name in (_RERUN, *_named(engine), *_imported(sources)):
+    for name in (*roots, *_named(engine), *_imported(sources)):
         finder.import_hook(name)
     places = (getattr(module, "__file__", None) for module in finder.modules.values())
     paths = {Path(place) for place in places if place}

@@ -114,7 +114,7 @@ def text(
         whole = package.needed(known.columns[0].engine, [source, *beside.values()])
     parts = [
         *_header(cell, known, file, whole.imports),
-        _guarded(source, package.UNPACKING if standalone else _CALL),
+        _guarded(source, package.unpacking() if standalone else package.call()),
         "",
         "# What was recorded, and what the case is of: read as literals, never executed.",
         *_literal(RECORDED, data),
@@ -122,16 +122,6 @@ def text(
         *package.literal(whole.files),
     ]
     return "\n".join(parts) + "\n"
-
-
-_CALL = """\
-if __name__ == "__main__":
-    import sys
-
-    from conformance.repro.rerun import main
-
-    sys.exit(main(__file__))
-"""
 
 
 def _guarded(source: str, call: str) -> str:

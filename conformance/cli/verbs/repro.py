@@ -54,29 +54,45 @@ def repro(
     Example: `conformance repro 'steering[llama-vllm-pp1-middle-small-one]'`
     """
     engines.needed()
+    from conformance.check import kept
+    from conformance.check import script as of_check
     from conformance.report import cell_text
     from conformance.repro import issue as issues
     from conformance.repro import script
 
     folder = selecting.open_run(reports, name)
     results = folder.results()
+    if kept.is_check(folder):
+        if issue:
+            raise ConformanceError("a text for upstream is written of a run's cell, not of a check")
+        found = cell_text.find(results, cell)
+        checked = of_check.text(
+            folder, found, file=of_check.script_name(found), standalone=standalone
+        )
+        _written(output / of_check.script_name(found), checked)
+        return
     result = script.shareable(cell_text.find(results, cell))
     scenario = _scenario(results, result, scenarios)
     model, column = _of(folder.plan(), result)
     known = script.recorded(results, result, model, column)
     if not trust:
         selecting.check_script(known, folder.path, manifest)
-    output.mkdir(parents=True, exist_ok=True)
     path = output / script.script_name(result)
     text = script.text(result, known, scenario, file=path.name, standalone=standalone)
-    path.write_text(text, encoding="utf-8")
-    typer.echo(path)
+    _written(path, text)
     if issue:
         project = to or issues.addressee(result, column)
         written = path.with_suffix(".md")
         words = issues.text(results, result, model, project, text, path.name)
         written.write_text(words, encoding="utf-8")
         typer.echo(written)
+
+
+def _written(path: Path, text: str) -> None:
+    """Write a script, and say how to run it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    typer.echo(path)
     err.print(
         f"run it with: {sys.executable} {path}", markup=False, highlight=False, soft_wrap=True
     )

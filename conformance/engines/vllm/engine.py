@@ -39,6 +39,9 @@ from conformance.scenario import Scenario
 #: Room for the longest prompt and generation of any scenario, in tokens.
 MAX_LENGTH = 256
 
+#: What an engine has room for where its cases ask for nothing else.
+_ROOM = {"max_model_len": MAX_LENGTH, "kv_cache_memory_bytes": cpu.KV_CACHE_BYTES}
+
 #: Of a GPU's memory, what must be free when an engine starts. The cache's size is given, so vLLM
 #: takes no share; but it asks for 0.92 of a GPU that several engines have between them.
 MEMORY_SHARE = 0.05
@@ -181,12 +184,11 @@ def load(job: Job, mode: str = "sync") -> Any:
             dtype=job.precision.dtype,
             pipeline_parallel_size=backend.pipeline,
             tensor_parallel_size=backend.tensor,
-            kv_cache_memory_bytes=cpu.KV_CACHE_BYTES,
             gpu_memory_utilization=MEMORY_SHARE,
             max_num_seqs=8,
             async_scheduling=False,
             max_logprobs=-1,
-            **({"max_model_len": MAX_LENGTH} | asked_for(job)),
+            **(_ROOM | asked_for(job)),
             **backend.options,
         )
     except Exception as error:
@@ -202,6 +204,7 @@ def asked_for(job: Job) -> dict[str, Any]:
         "blocks": "num_gpu_blocks_override",
         "block_tokens": "block_size",
         "length": "max_model_len",
+        "cache_bytes": "kv_cache_memory_bytes",
     }
     found = {words[name]: value for name, value in settings.items() if name in words}
     if "step_tokens" in settings:

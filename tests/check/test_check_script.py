@@ -1,0 +1,113 @@
+"""The script of a check: the user's own file on both sides, with nothing of this package where
+it needs nothing.
+"""
+
+import ast
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from conformance.check import alone, kept, rerun, script, source
+from conformance.records import Backend, Column, Job, Precision
+from conformance.store import RunFolder, gathered_in
+from conformance.store.files import write_record
+from tests.check.test_kept_check import FILE, VLLM, checked, published
+
+ROOT = Path(__file__).parent.parent.parent
+TWO = Backend("vllm-pp2", "vllm", pipeline=2)
+
+
+def written(tmp_path, *, backend=VLLM, standalone=False):
+    asked, run = checked(tmp_path, factor=2.0)
+    published(asked, run)
+    [cell] = run.results().cells
+    if backend != VLLM:
+        kept.keep(replaced := RunFolder(tmp_path / "other"), replace(asked, backends=(backend,)))
+        replaced.write_plan(run.plan())
+        run, cell = replaced, replace(cell, backend=backend.id)
+    folder = run.group_folder("llama", gathered_in(backend.id, Precision.FLOAT32)).path
+    folder.mkdir(parents=True, exist_ok=True)
+    job = Job("x:y", asked.model, Column(backend), tmp_path, folder, tmp_path, ())
+    write_record(folder / "job.json", job)
+    return script.text(run, cell, file="repro_x.py", standalone=standalone)
+
+
+def imported(text):
+    nodes = list(ast.walk(ast.parse(text)))
+    names = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    names |= {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
+    return {name.partition(".")[0] for name in names}
+
+
+def test_two_functions_on_one_stage_need_nothing_of_this_package(tmp_path):
+    text = written(tmp_path)
+    assert "conformance" not in imported(text)
+    assert {"nnsight", "vllm", "torch"} <= imported(text)
+    functions = source.read_all([tmp_path / "my trace.py"])[0]
+    assert all(functions.segment(node) in text for node in functions.functions.values())
+    [asked] = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ASKED"
+    ]
+    assert asked["beside"] == {"helper.py": "LAYER = 1\n"}
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+def test_what_needs_the_relay_is_checked_again(tmp_path, standalone):
+    text = written(tmp_path, backend=TWO, standalone=standalone)
+    path = tmp_path / "repro_x.py"
+    path.write_text(text)
+    data, beside, own = rerun.read(path)
+    assert own.endswith(FILE + "\n# What was checked: read as literals, never executed.\n")
+    assert beside == {"helper.py": "LAYER = 1\n"}
+    assert (data["backend"]["pipeline"], data["verdict"]) == (2, "misscaled")
+    assert ("conformance/engines/vllm/relay/cpu.py" in text) is standalone
+    assert ("conformance/engines/user_trace/hf.py" in text) is standalone
+
+
+def test_a_difference_is_a_thousandth_and_a_leading_axis_is_none():
+    value = torch.ones(3, 4)
+    assert alone.repro_compared({"a": value[None]}, {"a": value + 1e-5}) == 0
+    assert alone.repro_compared({"a": value}, {"a": value * 1.01}) == 1
+    assert alone.repro_compared({"a": value}, {"a": value[:2]}) == 1
+    assert alone.repro_compared({"a": value}, {"b": value}) == 1
+
+
+def test_values_are_named_by_the_way_to_them():
+    found = alone.repro_called(
+        lambda model, prompt: {"h": [{3: 1.0}], "t": prompt}, None, ["a", "b"]
+    )
+    assert list(found) == ["prompt 0: h[0][3]", "prompt 0: t", "prompt 1: h[0][3]", "prompt 1: t"]
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_the_scripts_show_the_difference_again(tmp_path):
+    """On one stage without this package, on two with all of it in the script."""
+    mistake = ROOT / "examples" / "mistakes" / "head_ablation.py"
+    where = ["--reports", str(tmp_path / "checks")]
+    command = [sys.executable, "-m", "conformance.cli"]
+    columns = ["-b", "vllm-pp1", "-b", "vllm-pp2"]
+    ran = subprocess.run(
+        [*command, "check", str(mistake), "-m", "llama", *columns, *where], cwd=ROOT, check=False
+    )
+    assert ran.returncode == 1
+    for backend in ("vllm-pp1", "vllm-pp2"):
+        name = f"check[llama-{backend}-head_ablation]"
+        arguments = ["repro", name, *where, "--standalone", "-o", str(tmp_path)]
+        subprocess.run([*command, *arguments], cwd=ROOT, check=True)
+        file = tmp_path / f"repro_check_llama_{backend.replace('-', '_')}_head_ablation.py"
+        again = subprocess.run(
+            [sys.executable, "-P", str(file)],
+            cwd=tmp_path,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert again.returncode == 1, again.stdout + again.stderr
+        assert "not the same" in again.stdout.lower()
