@@ -65,7 +65,8 @@ docs-site: environment
 from-wheel: environment
 	$(BIN)/python scripts/from_wheel.py $(ARGS)
 
-# Everything a release needs: its tag, its entry in CHANGELOG.md, two builds with the same bytes.
+# Everything a release needs: its tag, its entry in CHANGELOG.md, two builds with the same bytes, a site,
+# and the wheel tried as another user (minutes; FROM_WHEEL=--no-engine: without engines).
 release-check: environment
 	scripts/release.sh check
 

@@ -245,14 +245,16 @@ def wheel_into(folder: Path) -> None:
     )
 
 
-def prepared(folder: Path, python: str, user: str) -> Place:
+def prepared(folder: Path, python: str, user: str, wheel: Path | None) -> Place:
     """The place, with a wheel, an empty folder and a HOME that are the user's."""
     as_whom = pwd.getpwnam(user) if user and os.geteuid() == 0 else None
     place = Place(folder, python, as_whom)
     folder.chmod(0o755)
     for made in (place.home, place.empty):
         made.mkdir(exist_ok=True)
-    if not list(folder.glob("*.whl")):
+    if wheel:
+        shutil.copy(wheel, folder)
+    elif not list(folder.glob("*.whl")):
         wheel_into(folder)
     if as_whom:
         for each in (folder, *folder.iterdir()):
@@ -268,6 +270,7 @@ def main() -> int:
     parser.add_argument("--user", default="nobody")
     parser.add_argument("--python", default=shutil.which("python3", path="/usr/local/bin:/usr/bin"))
     parser.add_argument("--folder", type=Path, help="default: a temporary one, removed at the end")
+    parser.add_argument("--wheel", type=Path, help="default: one is built from this tree")
     parser.add_argument("--no-engine", action="store_true", help=f"only {', '.join(SMALL)}")
     given = parser.parse_args()
     unknown = set(given.steps) - set(STEPS)
@@ -276,7 +279,7 @@ def main() -> int:
     folder = given.folder or Path(tempfile.mkdtemp(prefix="a stranger's "))
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        place = prepared(folder.absolute(), given.python, given.user)
+        place = prepared(folder.absolute(), given.python, given.user, given.wheel)
         whom = place.user.pw_name if place.user else pwd.getpwuid(os.geteuid()).pw_name
         print(f"as {whom}, in {str(place.empty)!r}, with {given.python}")
         for name in given.steps or (SMALL if given.no_engine else STEPS):

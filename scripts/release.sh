@@ -4,7 +4,9 @@
 #   scripts/release.sh site     docs/ → .site/, with mkdocs; a warning is an error. SITE_MAY_LACK: so
 #                               that it is none where mkdocs cannot be fetched
 #   scripts/release.sh check    the tree is clean, the commit has a tag, CHANGELOG.md tells of it, the
-#                               wheel is built twice and holds the same bytes, and its metadata is right
+#                               wheel is built twice and holds the same bytes, its metadata is right, it
+#                               does in an empty folder what it should (FROM_WHEEL=--no-engine: the
+#                               quick part), and the site builds
 #
 # Without a tag `check` says so, does the rest, and ends with 1.
 set -eu
@@ -22,7 +24,7 @@ site() {
         [ -n "${SITE_MAY_LACK:-}" ] # a CI without an index says nothing of the pages
         return
     fi
-    mkdocs build --strict --quiet
+    mkdocs build --strict --quiet || return
     echo "site: .site/index.html"
 }
 
@@ -56,6 +58,10 @@ check() {
         complain "the metadata is not right" "see above"
     mkdir -p dist && rm -f dist/*.whl && cp "$folder"/one/*.whl dist/
     wc -c dist/*.whl
+    # shellcheck disable=SC2086 # words of its own
+    .venv/bin/python scripts/from_wheel.py --wheel dist/*.whl ${FROM_WHEEL:-} ||
+        complain "the wheel does not do what it should" "see above"
+    site || complain "the site has warnings" "see above"
     echo "sha256 $one"
     return "$status"
 }
