@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 from conformance.engines import Refused, Unreadable
 from conformance.records import Case, Group, Job
 from conformance.scenario import Scenario
+from conformance.worker import own_doing
 
 IDENTITY = {"stages": 1, "eager": True}
 
@@ -394,3 +395,42 @@ class HasDaemon(Healthy):
 class LiesAboutItself(Healthy):
     def group(self) -> Group:
         return Group(self.job.model.id, self.job.backend.id, identity={"stages": 2})
+
+
+class BlockHere(Healthy):
+    """Its bad case runs the scenario, in the worker as those of HF run."""
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
+        self.note(case)
+        with Path(self.options["folder"], "ran").open("a") as file:
+            file.write(f"{case.name} {os.getpid()}\n")
+        if case.name == "bad":
+            self.run_block(scenario, case)
+        return self.good(case)
+
+    def run_block(self, scenario: Scenario, case: Case) -> None:
+        scenario.run(None, case)
+
+
+class BlockInAStage(BlockHere):
+    """The same in a process of its own, as those of several stages run."""
+
+    def run_block(self, scenario: Scenario, case: Case) -> None:
+        stage = os.fork()
+        if stage == 0:
+            self.serve(lambda: scenario.run(None, case))
+        _, status = os.waitpid(stage, 0)
+        if status:
+            raise RuntimeError("a stage has ended")
+
+    @staticmethod
+    def serve(block: Callable[[], object]) -> NoReturn:
+        watch = own_doing.watch()
+        watch.begin()
+        try:
+            with watch.block():
+                block()
+        except RuntimeError:
+            os._exit(1)
+        watch.look()
+        os._exit(0)

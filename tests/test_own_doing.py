@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
 import subprocess
 import sys
 import threading
@@ -13,16 +15,40 @@ import pytest
 
 from conformance.records import Case, Frame, Owner, Status
 from conformance.runner.stacks import in_the_trace
-from conformance.worker import frames, main, own_doing
+from conformance.store import doings
+from conformance.store.doings import Doing, How
+from conformance.worker import frames, main, surroundings
+
+ROOT = Path(__file__).parents[1]
 
 WATCHED = """
 import os, signal, sys
+from pathlib import Path
 from conformance.worker import own_doing
-own_doing.watch_ends(lambda words, calls: print(words, calls, sep="\\n", flush=True))
-def block():
-    {code}
-block()
+own_doing.tell_in(Path("events"), [Path.cwd()])
+watch = own_doing.watch()
+watch.begin()
+from mine import block
+with watch.block():
+    block()
+watch.look()
 """
+
+
+def did(folder: Path, code: str) -> tuple[int, list[Doing]]:
+    """What a process with a block of this code says of it, and its end."""
+    lines = ("import os, signal, sys, threading", "def block():", f"    {code}")
+    (folder / "mine.py").write_text("\n".join(lines))
+    (folder / "events").touch()
+    ran = subprocess.run(
+        [sys.executable, "-c", WATCHED],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ran.returncode, doings.since(folder / "events", 0)
 
 
 @pytest.mark.parametrize(
@@ -31,18 +57,40 @@ block()
         ("os._exit(7)", "it ended its process: os._exit(7)", 7),
         ("os.kill(os.getpid(), signal.SIGKILL)", "it sent SIGKILL to its own process", -9),
         ("os.kill(os.getpid(), signal.SIGTERM)", "it sent SIGTERM to its own process", -15),
+        ("os.killpg(0, signal.SIGKILL)", "it sent SIGKILL to its own process", -9),
+        ("signal.raise_signal(signal.SIGKILL)", "it sent SIGKILL to its own process", -9),
+        ("os.abort()", "it ended its process: os.abort()", -6),
         ("os.kill(os.getpid(), 0); os.kill(os.getppid(), 0)", "", 0),
         ("os.fork() or os._exit(3)", "", 0),
     ],
 )
-def test_an_end_is_told_before_it_comes(code: str, words: str, status: int) -> None:
-    script = WATCHED.format(code=code)
-    ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == status, ran.stderr
-    assert ran.stdout.partition("\n")[0] == words
-    assert not words or ran.stdout.rstrip().endswith("in block"), "the block's call is the last"
+def test_an_end_is_told_before_it_comes(code: str, words: str, status: int, tmp_path: Path) -> None:
+    code = f"os.setpgid(0, 0); {code}"  # whom a group's signal would hit besides
+    ended, told = did(tmp_path, code)
+    assert ended == status
+    assert [one.words for one in told if one.how is How.ENDS] == ([words] if words else [])
+    assert all(one.frames[-1].owner is Owner.SCENARIO for one in told if one.how is How.ENDS)
+
+
+@pytest.mark.parametrize("code", ["sys.exit(3)", "raise KeyboardInterrupt"])
+def test_asking_for_the_end_of_the_program_is_an_error(code: str, tmp_path: Path) -> None:
+    ended, told = did(tmp_path, code)
+    assert ended == 1, "an exception like any other"
+    assert [one.how for one in told] == [How.RAISED]
+    assert told[0].words in {"SystemExit: 3", "KeyboardInterrupt"}
+    assert told[0].frames[-1].owner is Owner.SCENARIO
+
+
+def test_what_a_block_leaves_is_told_with_every_descriptor_closed(tmp_path: Path) -> None:
+    _, told = did(tmp_path, "os.chdir('/'); os.closerange(0, 4096)")
+    assert {one.words for one in told} == {"the working directory", "descriptors of its files"}
+
+
+def test_a_child_that_a_block_forks_ends_where_the_block_does(tmp_path: Path) -> None:
+    ended, told = did(tmp_path, "threading.Event().wait(0.1) if os.fork() else None")
+    assert ended == 0
+    assert "its child processes" in {one.words for one in told}
+    assert len(told) == 1, "the child says nothing"
 
 
 def _nothing() -> None:
@@ -79,9 +127,11 @@ _WAIT = threading.Event()
         (_nothing, ""),
         (lambda: os.chdir("/"), "the working directory"),
         (_variable, "the environment's variables"),
-        (_threads, "the number of threads of Python"),
+        (_threads, "its threads"),
         (_type, "the default type"),
         (_function, "functions of torch.nn.functional"),
+        (lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN), "the handlers of signals"),
+        (lambda: os.umask(0o7), "the mask of new files"),
     ],
 )
 def test_what_a_block_leaves_otherwise_is_named(
@@ -92,17 +142,35 @@ def test_what_a_block_leaves_otherwise_is_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.nn.functional, "silu", torch.nn.functional.silu)
     environ, kind = dict(os.environ), torch.get_default_dtype()
+    handler, mask = signal.getsignal(signal.SIGUSR2), os.umask(0o22)
+    os.umask(mask)
     _WAIT.clear()
-    before = own_doing.surroundings()
+    before = surroundings.surroundings()
     try:
         block()
-        found = own_doing.changes(before, own_doing.surroundings())
+        found = surroundings.changes(before, surroundings.surroundings())
     finally:
+        signal.signal(signal.SIGUSR2, handler)
+        os.umask(mask)
         os.environ.clear()
         os.environ.update(environ)
         torch.set_default_dtype(kind)
         _WAIT.set()
     assert (named in found) if named else found == []
+
+
+def test_every_cell_begins_with_the_same_random_state() -> None:
+    import numpy as np
+    import torch
+
+    def drawn() -> tuple[float, float, float]:
+        return random.random(), float(np.random.random()), float(torch.rand(()))  # noqa: NPY002
+
+    put_back = surroundings.keep_random_state()
+    first = drawn()
+    torch.manual_seed(0)
+    put_back()
+    assert drawn() == first
 
 
 STACKS = """\

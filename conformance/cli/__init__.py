@@ -7,7 +7,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from errno import EACCES, EDQUOT, EFBIG, EISDIR, ELOOP, ENAMETOOLONG, ENOSPC, ENOTDIR, EROFS
+from errno import (
+    EACCES,
+    EDQUOT,
+    EEXIST,
+    EFBIG,
+    EISDIR,
+    ELOOP,
+    ENAMETOOLONG,
+    ENOSPC,
+    ENOTDIR,
+    EROFS,
+)
 from pathlib import Path
 from typing import Annotated
 
@@ -120,7 +131,9 @@ def main() -> None:
 
 
 #: What a path cannot be used for, whoever asks: the user named it, or has to make room or way.
-_NAMED = frozenset({EACCES, EDQUOT, EFBIG, EISDIR, ELOOP, ENAMETOOLONG, ENOSPC, ENOTDIR, EROFS})
+_NAMED = frozenset(
+    {EACCES, EDQUOT, EEXIST, EFBIG, EISDIR, ELOOP, ENAMETOOLONG, ENOSPC, ENOTDIR, EROFS}
+)
 
 
 def of_the_system(error: OSError) -> Exception:

@@ -110,7 +110,7 @@ def _root(folder: Path) -> Path | None:
 def _read(file: Path) -> _Table:
     try:
         tree = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no UTF-8, no TOML, or a number without end
         raise ConformanceError(
             f"is no TOML: {error}", path=file, remedy="correct what stands there"
         ) from error

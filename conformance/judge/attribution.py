@@ -106,6 +106,11 @@ def _no_sides(cell: CellResult) -> Attribution | None:
     """What was the doing of neither the engine nor nnsight."""
     if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
         return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
+    if cell.left:
+        words = f"its block changed {', '.join(cell.left)} of a process that it ran in"
+        return Attribution(Side.HARNESS, words)
+    if raised_by_the_scenario(cell.frames) and cell.verdict is Verdict.CRASH:
+        return by_frames(cell.frames, None)
     if cell.verdict is Verdict.CRASH and _KILLED.search(cell.reason):
         return Attribution(Side.UNDECIDED, f"somebody else ended it: {cell.reason}")
     return None

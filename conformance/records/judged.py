@@ -187,7 +187,7 @@ class CellResult:
     the cell's), and `beside` is the other precision's answer.
 
     `finding` is what known.yaml makes of it (None: it was not asked), `gap` the index in `gaps`
-    of what explains it.
+    of what explains it. `left` names what its block left otherwise in a process that it ran in.
     """
 
     id: CellId
@@ -217,6 +217,7 @@ class CellResult:
     decided: Verdict | None = None
     beside: Answer | None = None
     frames: tuple[Frame, ...] = ()
+    left: tuple[str, ...] = ()
 
     @property
     def meaning(self) -> Verdict | None:

@@ -62,6 +62,9 @@ def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
         *_relations(cell),
         *_elsewhere(cell, context.siblings),
     ]
+    if cell.left:
+        left = ", ".join(cell.left)
+        sentences.append(f"Its block changed {left}: the cells after it ran in fresh processes.")
     if cell.harness:
         sentences.append("The harness itself failed here: this is not scored as the product's.")
     if cell.expected:

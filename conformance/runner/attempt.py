@@ -17,6 +17,7 @@ from conformance.processes import sessions
 from conformance.records import Status
 from conformance.runner.planned import Limits
 from conformance.store import GroupFolder
+from conformance.store.doings import Doing, doing
 
 #: How long those that hang may take to write their stacks to the log, all together.
 _STACKS_WITHIN = 2.0
@@ -32,6 +33,7 @@ _SAYS: Mapping[str, Mapping[str, type | UnionType]] = {
     "started": {"case": str},
     "finished": {"case": str, "status": str, "seconds": int | float},
     "died": {"words": str, "outside": bool},
+    "did": {"how": str, "words": str, "calls": str, "frames": list},
     "closing": {},
     "closed": {},
 }
@@ -54,7 +56,7 @@ class Attempt:
     """`case` is the cell being run, "" otherwise; `since` when the present phase began.
 
     `shared` names what the engine had in shared memory once it was loaded, `killed` is
-    when it was killed for being `overdue`.
+    when it was killed for being `overdue`. `did` is what the cell's block has done to a process.
     """
 
     folder: GroupFolder
@@ -71,6 +73,7 @@ class Attempt:
     overdue: str = ""
     killed: float = math.inf
     log_start: int = 0
+    did: list[Doing] = field(default_factory=list)
     _read: int = 0
     _buffer: bytes = b""
 
@@ -107,16 +110,19 @@ class Attempt:
         return events
 
     def _take(self, event: dict[str, Any]) -> None:
+        if event["event"] == "did":
+            self.did += filter(None, [doing(event)])
+            return
         self.since = event["at"]
         match event["event"]:
             case "loaded":
                 self.loaded, self.phase = True, "between"
                 self.shared = tuple(map(str, event["shared"]))
             case "started":
-                self.case, self.phase = event["case"], "cell"
+                self.case, self.phase, self.did = event["case"], "cell", []
             case "finished":
                 self.finished.append(event["case"])
-                self.case, self.phase = "", "between"
+                self.case, self.phase, self.did = "", "between", []
             case "died":
                 self.words, self.outside = event["words"], event["outside"]
             case "closing" | "closed":

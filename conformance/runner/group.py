@@ -26,6 +26,7 @@ from conformance.runner.reuse import keys_of, take
 from conformance.runner.stacks import in_the_trace
 from conformance.scenario import folders_of
 from conformance.store import GroupFolder, ObservationCache
+from conformance.store.doings import How, last, left_otherwise
 from conformance.store.files import write_text
 
 
@@ -159,12 +160,16 @@ class GroupRun:
             outside=attempt.outside,
         )
         tail = self.folder.log_tail(attempt.log_start)
-        if death.status is Status.TIMEOUT and death.case:
+        self._hung = ()
+        if death.status in {Status.TIMEOUT, Status.CRASH} and death.case:
             self._hung = in_the_trace(
                 self.folder.log_text(attempt.log_start), folders_of(self.job.scenarios)
             )
         self._tell(WorkerDied(self.planned.id, death.case, death.status, death.reason))
         self._tail = tail
+        if death.case and (attempt.did or self._hung):
+            self._own_doing(death, attempt, tail)
+            return bool(self._trials.left)
         given_up = self._trials.died(death, progressed=bool(attempt.finished))
         self._record(given_up, tail, lasted=time.monotonic() - attempt.since)
         if not self._loaded and not self._trials.left:
@@ -172,6 +177,24 @@ class GroupRun:
             self._failure = None if again else death
             return again
         return bool(self._trials.left)
+
+    def _own_doing(self, death: Death, attempt: Attempt, tail: str) -> None:
+        """A block has ended its process, hung, or left it so that nothing more came of it: that is
+        the outcome of its cell, and no other worker's would be another.
+        """
+        end = last(attempt.did, How.ENDS)
+        outcome = Outcome(
+            Status.CRASH if end else death.status,
+            time.monotonic() - attempt.since,
+            end.words if end else death.reason,
+            detail=end.calls if end else tail,
+            frames=end.frames if end else self._hung,
+            left=left_otherwise(attempt.did),
+        )
+        self.folder.write_cell(death.case, outcome, {})
+        self._trials.finished((death.case,))
+        self.finished_here += 1
+        self._tell(CellFinished(self.planned.id, death.case, outcome.status, outcome.seconds))
 
     def refuse(self, reason: str, detail: str = "") -> None:
         """No worker can be started: every cell that is left says why."""

@@ -133,6 +133,7 @@ class Columns:
             decided=leading.verdict,
             beside=decision.beside,
             frames=leading.frames,
+            left=tuple(dict.fromkeys(name for found in outcomes if found for name in found.left)),
         )
 
     def _outcome(self, cell: Cell, precision: Precision) -> Outcome | None:

@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +33,10 @@ from conformance.engines import Engine, Refused, Unreadable
 from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError
 from conformance.processes import sessions
-from conformance.records import Case, Frame, Group, Job, Outcome, Owner, Status
+from conformance.records import Case, Group, Job, Outcome, Status
 from conformance.scenario import Scenario, discover
-from conformance.store import GroupFolder, installed
+from conformance.store import GroupFolder, doings, installed
+from conformance.store.doings import Doing, How, last, left_otherwise
 from conformance.store.files import read_record
 from conformance.worker import frames, own_doing
 from conformance.worker.killed import Ends
@@ -43,6 +44,9 @@ from conformance.worker.root_cause import cause, points_elsewhere
 
 #: Errors that no engine can cause from inside this package.
 _OUR_MISTAKES = (NameError, SyntaxError, ImportError)
+
+#: How a cell ends after which its engine is not as it was.
+_RAISED = frozenset({Status.ERROR, Status.CRASH})
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -54,11 +58,10 @@ class Said:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._path = path
 
     def __call__(self, event: str, **what: Any) -> None:
-        line = {"event": event, "at": time.monotonic(), "pid": os.getpid(), **what}
-        self._file.write(json.dumps(line) + "\n")
+        doings.tell(self._path, event, **what)
 
 
 def main(path: Path) -> int:
@@ -105,7 +108,8 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
     begun, log_start = time.monotonic(), folder.log_size()
     ends = Ends()
     ends.watch()
-    running = _told_of_ends(job, folder, say)
+    folders = job.scenarios if isinstance(job.scenarios, tuple) else (job.scenarios,)
+    own_doing.tell_in(folder.events, folders)
     say("loading")
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
@@ -141,11 +145,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             _record(folder, job, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, say)
             continue
         say("started", case=case.key)
-        case_start = folder.log_size()
-        running[:], before = [case], own_doing.surroundings()
-        outcome, observed = observe(engine, scenarios, case, _roots(job))
-        running.clear()
-        outcome = _with_cause(outcome, folder, case_start)
+        outcome, observed = _watched(engine, scenarios, case, job, folder, processes)
         if outcome.status is Status.ERROR and not all(map(sessions.alive, processes)):
             sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended.\n")
             outside = ends.from_outside()
@@ -153,10 +153,12 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             say("died", case=case.key, words=words, outside=bool(outside))
             return 1
         _record(folder, job, case, outcome, observed, say)
-        if outcome.status is Status.ERROR and group.status is not Status.ERROR:
+        if outcome.status in _RAISED and group.status is not Status.ERROR:
             break  # a fresh worker takes the rest: no cell meets an engine that has raised
-        if job.column.engine == "hf" and _changed(case, before):
-            break  # nor one in a process that is not what it was; vLLM's blocks run elsewhere
+        if outcome.left:
+            with suppress(OSError):  # the log may be what it has closed
+                sys.stderr.write(f"{case.key} changed {', '.join(outcome.left)}\n")
+            break  # nor one in a process that is not what it was
     peak, seconds = peak_mib(), time.monotonic() - begun
     folder.write_group(replace(group, seconds=seconds, peak_mib=peak))
     say("closing")
@@ -165,30 +167,35 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
     return 0
 
 
-def _told_of_ends(job: Job, folder: GroupFolder, say: Said) -> list[Case]:
-    """Where a block ends this process, that is its cell's outcome. Gives the list that is to hold
-    the case which is running.
-    """
-    running: list[Case] = []
+def _watched(
+    engine: Engine,
+    scenarios: Mapping[str, Scenario],
+    case: Case,
+    job: Job,
+    folder: GroupFolder,
+    processes: Collection[int],
+) -> tuple[Outcome, Mapping[str, Any]]:
+    """Run one case, and see what it does to the processes of its engine."""
+    log_start, told_start = folder.log_size(), folder.events.stat().st_size
+    blocks = own_doing.watch()
+    blocks.begin()
+    outcome, observed = observe(engine, scenarios, case, _roots(job))
+    blocks.leave_if_forked()
+    if outcome.status is not Status.ERROR or all(map(sessions.alive, processes)):
+        blocks.look()  # else what is gone went with the engine
+    outcome = _with_cause(outcome, folder, log_start)
+    return _with_doings(outcome, doings.since(folder.events, told_start)), observed
 
-    def ended(words: str, calls: str) -> None:
-        seen = frames.frames(calls, _roots(job))
-        if running and _by_the_trace(seen):
-            outcome = Outcome(Status.CRASH, reason=words, detail=calls, frames=seen)
-            folder.write_cell(running[0].key, outcome, {})
-            say("finished", case=running[0].key, status=outcome.status, seconds=0.0)
 
-    own_doing.watch_ends(ended)
-    return running
-
-
-def _changed(case: Case, before: Mapping[str, Any]) -> bool:
-    """Whether the process is otherwise than before a case, which its log then says."""
-    changed = own_doing.changes(before, own_doing.surroundings())
-    if changed:
-        with suppress(OSError):  # the log may be what it has closed
-            sys.stderr.write(f"{case.key} changed {', '.join(changed)}: a fresh worker goes on\n")
-    return bool(changed)
+def _with_doings(outcome: Outcome, did: Sequence[Doing]) -> Outcome:
+    """The same with what blocks did to the processes that they ran in, by those's own words."""
+    outcome = replace(outcome, left=left_otherwise(did))
+    ended = last(did, How.ENDS) or last(did, How.RAISED)
+    if outcome.status is not Status.ERROR or ended is None:
+        return outcome
+    status = Status.CRASH if ended.how is How.ENDS else Status.ERROR
+    detail = f"{outcome.detail}\n{ended.calls}"
+    return replace(outcome, status=status, reason=ended.words, detail=detail, frames=ended.frames)
 
 
 def _open(job: Job) -> Engine:
@@ -267,7 +274,7 @@ def observe(
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     except (SystemExit, KeyboardInterrupt) as error:
         text = "".join(traceback.format_exception(error))
-        if not _by_the_trace(frames.frames(text, known)):
+        if not own_doing.by_the_trace(frames.frames(text, known)):
             raise  # somebody else's
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     if not observed:
@@ -290,7 +297,7 @@ def _record(
     observed: Mapping[str, Any],
     say: Said,
 ) -> None:
-    if outcome.status is Status.ERROR:
+    if outcome.status is Status.ERROR and not outcome.frames:
         outcome = replace(outcome, frames=frames.frames(outcome.detail, _roots(job)))
     try:
         folder.write_cell(case.key, outcome, observed)
@@ -304,10 +311,6 @@ def _record(
 def _roots(job: Job) -> frames.Roots:
     folders = job.scenarios if isinstance(job.scenarios, tuple) else (job.scenarios,)
     return frames.roots(*folders)
-
-
-def _by_the_trace(seen: Sequence[Frame]) -> bool:
-    return bool(seen) and seen[-1].owner is Owner.SCENARIO
 
 
 def _outcome_of(error: BaseException) -> Outcome:

@@ -164,7 +164,7 @@ def tried(command: Sequence[str], outer: Path) -> str:
     os.environ["CONFORMANCE_CACHE"] = str(folder / "cache")
     tempfile.tempdir = str(folder)
     try:
-        with watched(folder) as watch:
+        with watched(outer) as watch:  # which `..` may name
             ran = CliRunner().invoke(app, list(command), prog_name="conformance")
         words = _end(ran.exception, ran.exit_code, started=watch.started)
     except Started:

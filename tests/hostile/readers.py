@@ -20,6 +20,7 @@ from conformance.bisect.history import locks
 from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.state import Asked, BisectFolder, State
 from conformance.check import source
+from conformance.cli import of_the_system
 from conformance.environments import declared
 from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import load as load_known
@@ -353,6 +354,9 @@ def tried(kind: Kind, data: bytes, outer: Path) -> str:
             words = "accepted"
         except ConformanceError as error:
             words = "refused" if error.code is ExitCode.BAD_INPUT else f"code {error.code}: {error}"
+        except OSError as error:
+            kept = of_the_system(error)  # as the command line does
+            words = "refused" if kept is not error else f"{type(error).__name__}: {error}"
         except Started:
             words = "accepted"
         except BaseException as error:  # noqa: BLE001 - whatever else an input brings about

@@ -16,7 +16,8 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 from conformance.engines.vllm import patches
 from conformance.engines.vllm.hook_canary import WatchedRunner
-from conformance.engines.vllm.worker_rpc import IdentityRPC, WatchRPC
+from conformance.engines.vllm.worker_rpc import BlockRPC, IdentityRPC, WatchRPC
+from conformance.worker import own_doing
 
 
 class CPUTraceRunner(WatchedRunner, NNsightGPUModelRunner, CPUModelRunner):  # type: ignore[misc]
@@ -42,7 +43,7 @@ class CPUTraceRunner(WatchedRunner, NNsightGPUModelRunner, CPUModelRunner):  # t
         )
 
 
-class CPUTraceWorker(IdentityRPC, WatchRPC, CPUWorker):  # type: ignore[misc]
+class CPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, CPUWorker):  # type: ignore[misc]
     """vLLM's CPU worker with nnsight's runner and its RPC methods."""
 
     runner_class: type = CPUTraceRunner
@@ -59,7 +60,11 @@ class CPUTraceWorker(IdentityRPC, WatchRPC, CPUWorker):  # type: ignore[misc]
     # The RPC methods touch nothing but `self.model_runner`, so they are taken over as
     # they are: nnsight's worker cannot be a base class, as it derives from the GPU worker
     # beside which CPUWorker stands.
-    collect_nnsight = NNsightGPUWorker.collect_nnsight
     nnsight_request_count = NNsightGPUWorker.nnsight_request_count
     nnsight_register = NNsightGPUWorker.nnsight_register
     nnsight_clear_registered = NNsightGPUWorker.nnsight_clear_registered
+
+    def collect_nnsight(self, *args: Any, **kwargs: Any) -> Any:
+        """What is left of a block runs when its values are collected."""
+        with own_doing.watch().block():
+            return NNsightGPUWorker.collect_nnsight(self, *args, **kwargs)

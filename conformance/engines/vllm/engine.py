@@ -296,7 +296,7 @@ class VLLMEngine:
 
     def with_hooks(self, run: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """What `run` observes. Raises HooksSkippedError where the engine went around the hooks."""
-        self.lm.rpc("conformance_hooks")
+        self.lm.rpc("conformance_begin")
         found = run()
         self.hooks = proven(self.lm.rpc("conformance_hooks"))
         return found

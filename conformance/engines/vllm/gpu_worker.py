@@ -9,7 +9,7 @@ from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 from conformance.engines.float32_products import whole_products
 from conformance.engines.vllm import patches
 from conformance.engines.vllm.hook_canary import WatchedRunner
-from conformance.engines.vllm.worker_rpc import IdentityRPC, WatchRPC
+from conformance.engines.vllm.worker_rpc import BlockRPC, IdentityRPC, WatchRPC
 from conformance.records import Precision
 
 
@@ -17,7 +17,7 @@ class GPUTraceRunner(WatchedRunner, NNsightGPUModelRunner):  # type: ignore[misc
     """nnsight's runner as released, whose hooks are watched."""
 
 
-class GPUTraceWorker(IdentityRPC, WatchRPC, NNsightGPUWorker):  # type: ignore[misc]
+class GPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, NNsightGPUWorker):  # type: ignore[misc]
     """As released, plus the harness's own RPC methods."""
 
     def init_device(self) -> None:

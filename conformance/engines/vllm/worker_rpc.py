@@ -14,6 +14,7 @@ from conformance.engines.float32_products import products
 from conformance.engines.tree import follow
 from conformance.engines.vllm.hook_canary import Hooks, output_locations
 from conformance.engines.watching import Streams, watched
+from conformance.worker import own_doing
 
 
 def _layers_held(model: Any, runner: Any, rank: int, size: int) -> list[int]:
@@ -97,10 +98,8 @@ class IdentityRPC:
         """See :func:`identity`."""
         return identity(self)
 
-    def conformance_hooks(self) -> dict[str, int]:
-        """The steps with a block since this was asked last, and those without a hook. Watching
-        begins when it is asked first.
-        """
+    def conformance_begin(self) -> None:
+        """A cell begins: from now on its blocks are watched."""
         runner = self.model_runner
         if runner.hooks is None:
             known = identity(self)
@@ -108,8 +107,33 @@ class IdentityRPC:
             runner.hooks = Hooks(
                 output_locations(runner.get_model(), start, end, known["total_layers"])
             )
-        taken: dict[str, int] = runner.hooks.taken()
+        runner.hooks.taken()
+        own_doing.watch().begin()
+
+    def conformance_hooks(self) -> dict[str, int]:
+        """The steps with a block since the cell began, and those without a hook."""
+        own_doing.watch().look()
+        taken: dict[str, int] = self.model_runner.hooks.taken()
         return taken
+
+
+class BlockRPC:
+    """Mixed into a worker: what blocks do to its process is noted, and a block that asks for the
+    end of the program ends in an error.
+    """
+
+    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
+        with own_doing.watch().block():
+            return super().execute_model(*args, **kwargs)  # type: ignore[misc]
+
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+        with own_doing.watch().block():
+            return super().sample_tokens(*args, **kwargs)  # type: ignore[misc]
+
+    def collect_nnsight(self, *args: Any, **kwargs: Any) -> Any:
+        """What is left of a block runs when its values are collected."""
+        with own_doing.watch().block():
+            return super().collect_nnsight(*args, **kwargs)  # type: ignore[misc]
 
 
 def packed(streams: Streams) -> bytes:

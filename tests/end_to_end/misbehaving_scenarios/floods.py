@@ -1,4 +1,4 @@
-"""The block writes 100 MB to the log."""
+"""The block writes a gigabyte to the log."""
 
 import sys
 
@@ -10,7 +10,7 @@ from ._parts import observed, read
 @scenario()
 def floods(lm, case):
     with lm.trace(case.prompts[0]):
-        for _ in range(100):
+        for _ in range(1000):
             sys.stdout.write("x" * 999_999 + "\n")
         kept = observed(lm).save()
     return [kept]

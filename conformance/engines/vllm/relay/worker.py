@@ -10,6 +10,7 @@ import torch
 from nnsight.tracing.tracer import _local, inc
 
 from conformance.engines.vllm.relay.stage import Relay
+from conformance.worker import own_doing
 
 
 class RelayWorker:
@@ -35,8 +36,9 @@ class RelayWorker:
             inc()  # replaying runs blocks, whose `.save()` needs a trace open on this thread
         relay = self._relay
         try:
-            relay.begin(scheduler_output)
-            return super().execute_model(scheduler_output)  # type: ignore[misc]
+            with own_doing.watch().block():
+                relay.begin(scheduler_output)
+                return super().execute_model(scheduler_output)  # type: ignore[misc]
         except BaseException as error:
             relay.fail(f"stage {relay.stage}: {type(error).__name__}: {error}")
             raise

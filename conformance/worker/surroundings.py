@@ -1,0 +1,153 @@
+"""What the cells of one process share, and whether a block has left it as it was.
+
+A block is ordinary Python and may change anything of its process. Cells after one that did run in
+fresh processes; only the random state, which every honest cell moves on too, is put back.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+#: Where torch's functions are that a block could replace.
+_FUNCTIONS = ("torch", "torch.nn.functional", "torch.linalg")
+
+#: So many more threads and descriptors than before are an engine's own, opened now and then.
+_THREADS, _DESCRIPTORS = 8, 64
+
+_OPEN, _STANDARD = "/proc/self/fd", {0, 1, 2}
+
+#: The names of what `changes` compares in ways of their own.
+_STARTED, _CHILDREN = "its threads", "its child processes"
+_OPENED, DESCRIPTORS = "the number of its descriptors", "descriptors of its files"
+_REPLACED = "functions of "
+
+
+def surroundings(*, in_a_step: bool = False) -> Mapping[str, Any]:
+    """What of this process the cells share, by what it is called. What an engine changes for the
+    length of a step, and what takes long to find out, is left out in one.
+    """
+    found: dict[str, Any] = {
+        "the working directory": _folder(),
+        "the environment's variables": dict(os.environ),
+        "the limit of recursion": sys.getrecursionlimit(),
+        "the mask of new files": _mask(),
+        "the handlers of signals": {
+            number: signal.getsignal(number) for number in signal.valid_signals()
+        },
+        _STARTED: threading.active_count(),
+        _OPENED: sum(1 for _ in os.scandir(_OPEN)),
+        DESCRIPTORS: _files(),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found |= _of_torch(torch)
+    if not in_a_step:
+        found[_CHILDREN] = _children()
+    if torch is not None and not in_a_step:
+        found["whether gradients are kept"] = torch.is_grad_enabled()
+        found["whether types are cast by themselves"] = torch.is_autocast_enabled("cpu")
+    return found
+
+
+def _of_torch(torch: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "the default type": torch.get_default_dtype(),
+        "the default device": torch.get_default_device(),
+        "the number of threads of torch": torch.get_num_threads(),
+        "whether algorithms must be deterministic": torch.are_deterministic_algorithms_enabled(),
+        "the precision of float32 products": torch.get_float32_matmul_precision(),
+    }
+    held = {name: sys.modules[name] for name in _FUNCTIONS}
+    held |= {"torch.Tensor": torch.Tensor, "torch.nn.Module": torch.nn.Module}
+    for name, owner in held.items():
+        every = vars(owner).items()
+        found[_REPLACED + name] = {key: value for key, value in every if callable(value)}
+    return found
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The names of what is otherwise and was looked at both times. What was not there, as a module
+    that a cell imports, and a thread or a descriptor that an engine opens now and then, is none:
+    many are.
+    """
+    both = [name for name in before if name in after]
+    return [name for name in both if _differs(name, before[name], after[name])]
+
+
+def _differs(name: str, value: Any, now: Any) -> bool:
+    if name.startswith(_REPLACED):
+        return any(now.get(key) is not one for key, one in value.items())
+    if name == _CHILDREN:
+        return bool(now - value)  # an engine's own may end
+    if name == DESCRIPTORS:
+        gone = {key for key, one in value.items() if now.get(key) != one}
+        return bool(gone & _STANDARD) or len(gone) > len(value) / 2  # an engine closes one or two
+    room = {_STARTED: _THREADS, _OPENED: _DESCRIPTORS}.get(name)
+    return bool(now != value if room is None else now > value + room)
+
+
+def keep_random_state() -> Callable[[], None]:
+    """What puts the random state of this process back to what it is now."""
+    python = random.getstate()
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    of_numpy = numpy.random.get_state() if numpy is not None else None
+    of_torch = torch.get_rng_state() if torch is not None else None
+    cuda = torch is not None and torch.cuda.is_initialized()
+    of_cuda = torch.cuda.get_rng_state_all() if torch is not None and cuda else None
+
+    def put_back() -> None:
+        random.setstate(python)
+        if numpy is not None and of_numpy is not None:
+            numpy.random.set_state(of_numpy)
+        if torch is not None and of_torch is not None:
+            torch.set_rng_state(of_torch)
+        if torch is not None and of_cuda is not None:
+            torch.cuda.set_rng_state_all(of_cuda)
+
+    return put_back
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
+def _mask() -> str:
+    """As the kernel says it: a process can ask for its own only by setting another."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("Umask:"):
+                return line
+    return ""
+
+
+def _children() -> set[str]:
+    found: set[str] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            found |= set((thread / "children").read_text().split())
+    return found
+
+
+def _files() -> dict[int, tuple[int, int]]:
+    """Which file each descriptor is of. Not of connections, which an engine gives up where the
+    other side has ended.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for entry in os.scandir(_OPEN):
+        with suppress(OSError):  # the list's own
+            of = os.fstat(int(entry.name))
+            if stat.S_ISREG(of.st_mode) or stat.S_ISCHR(of.st_mode):
+                found[int(entry.name)] = (of.st_dev, of.st_ino)
+    return found
