@@ -63,12 +63,12 @@ def backlog_bound_by_age_only() -> None:
 
 
 def no_digests() -> None:
+    from conformance.engines.vllm.relay import replay
     from conformance.engines.vllm.relay.record import Reader
-    from conformance.engines.vllm.relay.replay import RelayInterleaver
 
-    RelayInterleaver.readers = lambda self, ready, before, after: tuple(
-        Reader(mediator.row, None) for mediator in ready
-    )
+    replay.readers = lambda visits, _: [
+        tuple(Reader(row, None) for row in visit.groups) for visit in visits
+    ]
 
 
 def caches_not_recorded() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.engines.vllm.relay import transport
-from conformance.engines.vllm.relay.record import decode, encode
+from conformance.engines.vllm.relay.record import decode, encode, parted
 from conformance.engines.vllm.relay.transport import INLINE, Column
 
 
@@ -41,8 +41,8 @@ def test_messages_arrive_whole_and_in_order(sizes: list[int]) -> None:
 def test_tensors_in_a_long_message_are_where_they_were_put() -> None:
     first, last = column_pair()
     values = {"a": torch.randn(300, 100), "b": [torch.arange(5), torch.zeros(3).bfloat16()]}
-    last.send(0, encode(values))
-    found = decode(first.receive(1))
+    last.send(0, encode(values).whole)
+    found = decode(parted(first.receive(1)))
     assert torch.equal(found["a"], values["a"])
     assert torch.equal(found["b"][0], values["b"][0])
     assert found["b"][1].dtype == torch.bfloat16

@@ -106,6 +106,12 @@ def _reporting_rank(_: Any, *, reports: bool) -> Any:
     return lambda: rank
 
 
+def _at_once(_: Any, **__: Any) -> Any:
+    from conformance.engines.vllm.relay.home import dumps
+
+    return dumps
+
+
 class _OneStage:
     """Stands in for vLLM's pipeline group while the whole tree is built."""
 
@@ -191,6 +197,14 @@ PATCHES = (
         "nnsight answers with saved values where the pipeline group's rank is 0: the first stage, "
         "whose copies of the blocks have not seen the other stages' values when a request ends",
         _reporting_rank,
+    ),
+    Patch(
+        "nnsight.modeling.vllm.model_runners.GPUModelRunner:dumps_compact",
+        Place.RELAY,
+        ">=0.8",
+        "nnsight pickles what a trace saved, and torch writes each tensor as a file of its own: as "
+        "long as a layer takes, for every layer and step that was read",
+        _at_once,
     ),
     Patch(
         "vllm.distributed.parallel_state:_PP",

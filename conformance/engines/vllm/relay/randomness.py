@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,6 +44,39 @@ class _States:
             self.device = device
 
 
+class _Place:
+    """Whose random states are in place, if not the engine's."""
+
+    keeping = False
+    holder: _States | None = None
+
+    def take(self, states: _States | None) -> None:
+        """Put these in place, or the engine's own."""
+        if states is self.holder:
+            return
+        for each in (self.holder, states):
+            if each is not None:
+                each.exchange()
+        self.holder = states
+
+
+_PLACE = _Place()
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Leave a block's states in place between its turns: to exchange them costs as much as a small
+    layer, and while this lasts, in a forward or a replay, nobody else draws.
+    """
+    before, _PLACE.keeping = _PLACE.keeping, True
+    try:
+        yield
+    finally:
+        _PLACE.keeping = before
+        if not before:
+            _PLACE.take(None)
+
+
 class SeededMediator(Mediator):  # type: ignore[misc]
     """A worker whose block runs with random states of its own."""
 
@@ -49,11 +84,14 @@ class SeededMediator(Mediator):  # type: ignore[misc]
 
     def switch(self, *args: Any) -> Any:
         """Resume the block with its own random states in place."""
-        self.states.exchange()
+        before = _PLACE.holder
+        _PLACE.take(self.states)
         try:
             return super().switch(*args)
         finally:
-            self.states.exchange()
+            # One block may be served while another runs; that one goes on with its own.
+            if before is not None or not _PLACE.keeping:
+                _PLACE.take(before)
 
 
 def adopt(mediator: Mediator, request_id: str, worker: str, device: torch.device) -> None:

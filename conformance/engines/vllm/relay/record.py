@@ -8,6 +8,8 @@ step, so each list of names is sent once and afterwards by its number.
 from __future__ import annotations
 
 import io
+import itertools
+import math
 import pickle
 import zlib
 from collections.abc import Sequence
@@ -49,13 +51,15 @@ class Visits:
     """The ordered visits of one stage in one step.
 
     The first ``tokens`` of them carry one row per scheduled token (module locations), the
-    rest one row per request (logits and sampled ids).
+    rest one row per request (logits and sampled ids). ``unsettled`` are those of which it is not
+    yet known what the requests left there (see ``left``).
     """
 
     stage: int
     locations: list[str] = field(default_factory=list)
     tokens: int | None = None
     served: dict[int, Served] = field(default_factory=dict)
+    unsettled: dict[int, Any] = field(default_factory=dict)
 
     def end_tokens(self) -> None:
         """Everything noted from here on has one row per request."""
@@ -100,7 +104,7 @@ class _Pickler(pickle.Pickler):
             return ("no-skip",)
         if isinstance(obj, torch.Tensor):
             self.tensors.append(obj)
-            return ("tensor", len(self.tensors) - 1, obj.dtype, tuple(obj.shape))
+            return ("tensor", len(self.tensors) - 1)
         if isinstance(obj, torch.nn.Module):
             return ("module", self.paths.get(id(obj), type(obj).__qualname__))
         return None
@@ -127,47 +131,77 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def encode(obj: Any, paths: dict[int, str] | None = None) -> torch.Tensor:
-    """``obj`` as one tensor of bytes: lengths, pickle stream, then the tensors' raw data.
-
-    ``paths`` gives the persistent id of a module by its ``id``.
+class Packed(NamedTuple):
+    """An object as bytes, uint8 [bytes] twice: what it is made of, on the host, and its tensors,
+    one after the other on the device that they are on.
     """
-    body = io.BytesIO()
-    pickler = _Pickler(body, paths or {})
-    pickler.dump(obj)
-    stream = body.getvalue()
-    raw = [t.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8) for t in pickler.tensors]
-    shapes = pickle.dumps([(t.dtype, tuple(t.shape)) for t in pickler.tensors])
-    sizes = [len(stream), len(shapes)]
-    head = b"".join(size.to_bytes(_LENGTH, "little") for size in sizes) + stream + shapes
-    start = _aligned(len(head))
-    total = start + sum(_aligned(t.numel()) for t in raw)
-    out = torch.empty(total, dtype=torch.uint8)
-    out[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-    at = start
-    for t in raw:
-        out[at : at + t.numel()] = t
-        at += _aligned(t.numel())
-    return out
+
+    head: torch.Tensor
+    body: torch.Tensor
+
+    @property
+    def whole(self) -> torch.Tensor:
+        """Both in one, on the host; :func:`parted` undoes it."""
+        start = _aligned(_LENGTH + self.head.numel())
+        out = torch.zeros(start + self.body.numel(), dtype=torch.uint8)
+        out[:_LENGTH] = _number(self.head.numel())
+        out[_LENGTH : _LENGTH + self.head.numel()] = self.head
+        out[start:] = self.body
+        return out
 
 
-def decode(data: torch.Tensor, modules: dict[str, Any] | None = None) -> Any:
-    """What :func:`encode` was given; the tensors are views into ``data``, on the host."""
-    view = memoryview(cast(Any, data.numpy()))
-    length = int.from_bytes(view[:_LENGTH], "little")
-    shapes_length = int.from_bytes(view[_LENGTH : 2 * _LENGTH], "little")
-    begin = 2 * _LENGTH
-    end = begin + length
-    at = _aligned(end + shapes_length)
-    tensors = []
+def _number(value: int) -> torch.Tensor:
+    return torch.frombuffer(bytearray(value.to_bytes(_LENGTH, "little")), dtype=torch.uint8)
+
+
+def parted(data: torch.Tensor) -> Packed:
+    """What :attr:`Packed.whole` was made of: views into ``data``."""
+    size = int.from_bytes(bytes(data[:_LENGTH].tolist()), "little")
+    return Packed(data[_LENGTH : _LENGTH + size], data[_aligned(_LENGTH + size) :])
+
+
+def pack_tensors(tensors: Sequence[torch.Tensor], stream: bytes = b"") -> Packed:
+    """A pickle stream and the tensors that were kept out of it."""
+    shapes = pickle.dumps([(t.dtype, tuple(t.shape)) for t in tensors])
+    head = len(stream).to_bytes(_LENGTH, "little") + stream + shapes
+    device = next((t.device for t in tensors if t.is_cuda), torch.device("cpu"))
+    raw = [_bytes_of(t.to(device)) for t in tensors]
+    starts = [0, *itertools.accumulate(_aligned(t.numel()) for t in raw)]
+    body = torch.empty(starts[-1], dtype=torch.uint8, device=device)
+    places = [body[at : at + t.numel()] for at, t in zip(starts, raw, strict=False)]
+    if places:
+        torch._foreach_copy_(places, raw)
+    return Packed(torch.frombuffer(bytearray(head), dtype=torch.uint8), body)
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def unpack_tensors(packed: Packed) -> tuple[io.BytesIO, list[torch.Tensor]]:
+    """The stream, and the tensors as views into the body."""
+    view = memoryview(cast(Any, packed.head.numpy()))
+    end = _LENGTH + int.from_bytes(view[:_LENGTH], "little")
+    tensors, at = [], 0
     # From another process of the same engine, which already runs what the client sends.
-    for dtype, shape in pickle.loads(view[end : end + shapes_length]):  # noqa: S301
-        size = dtype.itemsize
-        for extent in shape:
-            size *= extent
-        tensors.append(data[at : at + size].view(dtype).reshape(shape))
+    for dtype, shape in pickle.loads(view[end:]):  # noqa: S301
+        size = dtype.itemsize * math.prod(shape)
+        tensors.append(packed.body[at : at + size].view(dtype).reshape(shape))
         at += _aligned(size)
-    stream = io.BytesIO(view[begin:end])
+    return io.BytesIO(view[_LENGTH:end]), tensors
+
+
+def encode(obj: Any, paths: dict[int, str] | None = None) -> Packed:
+    """``obj`` as bytes. ``paths`` gives the persistent id of a module by its ``id``."""
+    stream = io.BytesIO()
+    pickler = _Pickler(stream, paths or {})
+    pickler.dump(obj)
+    return pack_tensors(pickler.tensors, stream.getvalue())
+
+
+def decode(packed: Packed, modules: dict[str, Any] | None = None) -> Any:
+    """What :func:`encode` was given; the tensors are views into the body, where that is."""
+    stream, tensors = unpack_tensors(packed)
     return _Unpickler(stream, tensors, modules or {}).load()
 
 
@@ -211,7 +245,7 @@ def _sendable(served: dict[int, Served], paths: dict[int, str]) -> dict[int, Ser
     return result
 
 
-def pack(message: Message, names: Names, paths: dict[int, str]) -> torch.Tensor:
+def pack(message: Message, names: Names, paths: dict[int, str]) -> Packed:
     """A message as bytes, its location lists by number where the receiver knows them."""
     visits = [(v.stage, *names.number(v.locations), v.boundary, v.served) for v in message.visits]
     try:
@@ -221,7 +255,7 @@ def pack(message: Message, names: Names, paths: dict[int, str]) -> torch.Tensor:
         return encode((message.step, visits, message.errors, message.poison), paths)
 
 
-def unpack(data: torch.Tensor, names: Names, modules: dict[str, Any]) -> Message:
+def unpack(data: Packed, names: Names, modules: dict[str, Any]) -> Message:
     """The message that was packed with the sender's counterpart of ``names``."""
     step, packed, errors, poison = decode(data, modules)
     visits = tuple(
@@ -233,7 +267,9 @@ def unpack(data: torch.Tensor, names: Names, modules: dict[str, Any]) -> Message
 
 def snapshot(value: Any) -> Any:
     """A copy that later edits and kernels cannot reach."""
-    return map_tensors(value, lambda tensor: tensor.clone())
+    if type(value) is tuple and all(type(item) is torch.Tensor for item in value):
+        return tuple(item.clone() for item in value)  # what most layers give
+    return map_tensors(value, torch.Tensor.clone)
 
 
 def same(before: Any, after: Any) -> bool:

@@ -12,15 +12,8 @@ from nnsight.modeling.vllm.interleaver import VLLMInterleaver
 
 from conformance.engines.structure import map_tensors
 from conformance.engines.vllm.relay.errors import StageDivergenceError
-from conformance.engines.vllm.relay.record import (
-    Reader,
-    Served,
-    Unsendable,
-    Visits,
-    digest,
-    same,
-    snapshot,
-)
+from conformance.engines.vllm.relay.left import Left, later, left, readers
+from conformance.engines.vllm.relay.record import Reader, Served, Unsendable, Visits, snapshot
 
 
 @dataclass(frozen=True)
@@ -96,29 +89,30 @@ class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
             self.fragments = _Whole(fragments, provider)
         before = snapshot(value)
         log.served[index] = Served(before, ())
+        groups, total = groups_of(ready), self.batcher.total
         try:
             after = super().handle(provider, value)
         finally:
             self.fragments = fragments
-        log.served[index] = Served(before, self.readers(ready, before, after))
+        visit = left(groups, total, before, after)
+        if later(before):
+            log.unsettled[index] = visit
+        else:
+            log.served[index] = Served(before, *readers([visit], self.batcher))
         return after if undo is None else undo(after)
 
-    def readers(self, ready: list[Any], before: Any, after: Any) -> tuple[Reader, ...]:
-        """Each request among ``ready`` with what its own rows were left as."""
-        groups = {mediator.row: mediator.batch_group for mediator in ready}
-        if not groups:
-            return ()
-        if same(before, after):
-            return tuple(Reader(row, None) for row in groups)
-        result = []
-        for row, group in groups.items():
-            mine, left = self._rows(before, group), self._rows(after, group)
-            result.append(Reader(row, None if same(mine, left) else digest(left)))
-        return tuple(result)
+    def settle(self, log: Visits) -> None:
+        """Say of each visit that waits for it what the requests left there."""
+        found = readers(list(log.unsettled.values()), self.batcher)
+        for index, known in zip(log.unsettled, found, strict=True):
+            if index in log.served:
+                log.served[index] = log.served[index]._replace(readers=known)
+        log.unsettled.clear()
 
-    def _rows(self, value: Any, group: list[int]) -> Any:
-        narrow = self.batcher._narrow_tensor
-        return map_tensors(value, lambda t: narrow(t, group) if t.ndim else t)
+
+def groups_of(ready: list[Any]) -> dict[int, list[int]]:
+    """The rows of each of these workers' requests, by its place in the batch."""
+    return {mediator.row: list(mediator.batch_group) for mediator in ready}
 
 
 def adopt(interleaver: Any, elsewhere: frozenset[str]) -> RelayInterleaver:
@@ -178,6 +172,7 @@ def replay(
     fragments = interleaver.fragments
     counts, served = interleaver.counts, visits.served
     boundary = visits.boundary
+    replayed: list[tuple[str, tuple[Reader, ...], Left]] = []
     try:
         for index, location in enumerate(visits.locations):
             if index == boundary:
@@ -202,13 +197,16 @@ def replay(
             value = snapshot(before)
             if fragments is not None and fragments.enabled:
                 interleaver.fragments = _Whole(fragments, location)
+            groups, total = groups_of(ready), interleaver.batcher.total
             after = interleaver.handle(location, value)
             interleaver.fragments = fragments
-            here = interleaver.readers(ready, before, after)
-            _compare(errors, location, visits.stage, entry.readers, here)
+            replayed.append((location, entry.readers, left(groups, total, before, after)))
     finally:
         interleaver.log, interleaver.elsewhere = log, elsewhere
         interleaver.fragments = fragments
+    copies = readers([visit for *_, visit in replayed], interleaver.batcher)
+    for (location, owners, _), here in zip(replayed, copies, strict=True):
+        _compare(errors, location, visits.stage, owners, here)
     return errors
 
 

@@ -9,11 +9,11 @@ from nnsight.intervention.source import STATE
 from nnsight.modeling.vllm.collect import dumps_compact
 
 from conformance.engines.vllm import patches
-from conformance.engines.vllm.relay import placeholders, weights
+from conformance.engines.vllm.relay import placeholders, randomness, weights
 from conformance.engines.vllm.relay.calls import Calls
 from conformance.engines.vllm.relay.replay import adopt
 from conformance.engines.vllm.relay.requests import RelayRequests
-from conformance.engines.vllm.relay.stage import RECORD, Relay
+from conformance.engines.vllm.relay.stage import Relay
 from conformance.engines.vllm.relay.transport import Column
 
 
@@ -84,11 +84,12 @@ class RelayRunner:
         """Run the step's forward and tell the next stage what was seen."""
         if intermediate_tensors is not None:
             self.relay.accept(intermediate_tensors.tensors)
-        output = super().execute_model(scheduler_output, intermediate_tensors)  # type: ignore[misc]
+        with randomness.kept():
+            output = super().execute_model(scheduler_output, intermediate_tensors)  # type: ignore[misc]
         if scheduler_output.total_num_scheduled_tokens:
-            record = self.relay.forwarded()
-            if record is not None:
-                output.tensors[RECORD] = record
+            beside = self.relay.forwarded()
+            if beside:
+                output.tensors.update(beside)
             self.relay.handing_on()
         return output
 

@@ -16,14 +16,25 @@ from nnsight.intervention.errors import capture_exception
 from nnsight.intervention.interleaver import EarlyStopException
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import Request, Requests
 
+from conformance.engines.vllm.relay import randomness
 from conformance.engines.vllm.relay.calls import Calls
 from conformance.engines.vllm.relay.errors import StageFailedError
-from conformance.engines.vllm.relay.record import Message, Names, Visits, pack, unpack
+from conformance.engines.vllm.relay.record import (
+    Message,
+    Names,
+    Packed,
+    Visits,
+    pack,
+    parted,
+    unpack,
+)
 from conformance.engines.vllm.relay.replay import Batch, Member, RelayInterleaver, placed, replay
 from conformance.engines.vllm.relay.transport import Column
 
-#: The name under which visits travel beside the activations.
+#: The names under which visits travel beside the activations: all of them on the host, or their
+#: values apart, which stay on the device.
 RECORD = "conformance.relay"
+VALUES = "conformance.relay.values"
 
 #: Seconds for which a request that ended without a collect is kept: an asynchronous client
 #: collects after the scheduler has forgotten the request, a synchronous one before.
@@ -123,11 +134,15 @@ class Relay:
         A stage that could not run the step sends its error in the place of activations, so
         that this one raises instead of waiting for them.
         """
-        data = tensors.pop(RECORD, None)
+        data, body = tensors.pop(RECORD, None), tensors.pop(VALUES, None)
         if data is None or self.step is None:
             return
-        # What vLLM's shared memory hands out may begin anywhere.
-        message = self._unpack(data if data.storage_offset() == 0 else data.clone(), self.stage - 1)
+        if body is None:
+            # What vLLM's shared memory hands out may begin anywhere.
+            packed = parted(data if data.storage_offset() == 0 else data.clone())
+        else:
+            packed = Packed(data, body)
+        message = self._unpack(packed, self.stage - 1)
         self._expect(message, self.step.number, self.stage - 1)
         self.errors.update(message.errors)
         if message.poison is not None:
@@ -171,21 +186,22 @@ class Relay:
 
     # -- after it ----------------------------------------------------------------------
 
-    def forwarded(self) -> torch.Tensor | None:
+    def forwarded(self) -> dict[str, torch.Tensor]:
         """The forward ran. What every stage but the last has to send with its activations."""
         step, log = self.step, self.interleaver.log
         if log is not None:
             log.end_tokens()
         if self.last or log is None:
-            return None
+            return {}
         self.interleaver.log = None
         self._credit(log, step)
         if step is None or step.batch is None:
-            return None
+            return {}
+        self.interleaver.settle(log)
         self.batches[step.number] = step.batch
         message = Message(step.number, (*step.received, log), self._errors(step.batch))
         step.told = True
-        return self._packed(self.stage + 1, message)
+        return self._beside(message)
 
     def handing_on(self) -> None:
         """The activations, or the error in their place, are about to go to the next stage.
@@ -204,6 +220,7 @@ class Relay:
         self._credit(log, step)
         if step is None:
             return
+        self.interleaver.settle(log)
         errors = {} if step.batch is None else self._errors(step.batch)
         for stage in range(self.stage):
             missed = tuple(v for v in (*step.received, log) if v.stage > stage)
@@ -226,7 +243,7 @@ class Relay:
             from vllm.distributed.parallel_state import get_pp_group
 
             # Gloo sends from the tensor that its handle holds: nothing may be dropped yet.
-            data = {RECORD: self._packed(self.stage + 1, poison)}
+            data = self._beside(poison)
             self.handing_on()
             self.sending = get_pp_group().isend_tensor_dict(data)
 
@@ -235,14 +252,15 @@ class Relay:
     def catch_up(self, bound: int) -> None:
         """Replay the later stages' visits of the steps up to ``bound``."""
         while not self.last and self.replayed < bound:
-            message = self._unpack(self.column.receive(self.stages - 1), self.stages - 1)
+            data = parted(self.column.receive(self.stages - 1))
+            message = self._unpack(data, self.stages - 1)
             self.replayed += 1
             self._expect(message, self.replayed, self.stages - 1)
             self.errors.update(message.errors)
             batch = self.batches.pop(message.step, None)
             if batch is None or message.poison is not None:
                 continue
-            with placed(self.interleaver, batch):
+            with placed(self.interleaver, batch), randomness.kept():
                 for visits in message.visits:
                     self._replay(visits, batch)
             for visits in message.visits:
@@ -301,7 +319,9 @@ class Relay:
 
     # -- parts -------------------------------------------------------------------------
 
-    def _unpack(self, data: torch.Tensor, stage: int) -> Message:
+    def _unpack(self, data: Packed, stage: int) -> Message:
+        # All values at once: a copy to the device for each would cost more than what they hold.
+        data = data._replace(body=data.body.to(self.device))
         return unpack(data, self.incoming.setdefault(stage, Names()), self.modules)
 
     def _expect(self, message: Message, step: int, stage: int) -> None:
@@ -310,17 +330,28 @@ class Relay:
                 f"stage {self.stage} expected step {step} from stage {stage}, got {message.step}"
             )
 
-    def _packed(self, stage: int, message: Message) -> torch.Tensor:
+    def _packed(self, stage: int, message: Message) -> Packed:
         data = pack(message, self.outgoing.setdefault(stage, Names()), self.paths)
+        self.bytes_sent += data.head.numel() + data.body.numel()
+        return data
+
+    def _beside(self, message: Message) -> dict[str, torch.Tensor]:
+        """A message to the next stage, as it travels beside the activations."""
+        data = self._packed(self.stage + 1, message)
+        if data.body.is_cuda:
+            return {RECORD: self._undivided(data.head), VALUES: self._undivided(data.body)}
+        return {RECORD: self._undivided(data.whole)}
+
+    def _undivided(self, data: torch.Tensor) -> torch.Tensor:
+        """vLLM cuts what divides evenly among the tensor-parallel ranks, and each of them sends a
+        part; but each has a message of its own.
+        """
         if self.tensor_size > 1 and data.numel() % self.tensor_size == 0:
-            # vLLM cuts what divides evenly among the tensor-parallel ranks, and each of them
-            # sends a part; this one has a message of its own.
-            data = torch.cat([data, data.new_zeros(1)])
-        self.bytes_sent += data.numel()
+            return torch.cat([data, data.new_zeros(1)])
         return data
 
     def _send(self, stage: int, message: Message) -> None:
-        self.column.send(stage, self._packed(stage, message))
+        self.column.send(stage, self._packed(stage, message).whole)
 
     def _replay(self, visits: Visits, batch: Batch) -> None:
         # A block may call modules of this stage while it is replayed, between two forwards.

@@ -15,7 +15,7 @@ import torch
 
 from conformance.engines.vllm.relay.errors import RemoteWeightError
 from conformance.engines.vllm.relay.placeholders import Tree
-from conformance.engines.vllm.relay.record import decode, encode
+from conformance.engines.vllm.relay.record import decode, encode, parted
 from conformance.engines.vllm.relay.transport import Column
 
 
@@ -33,7 +33,7 @@ def _serve(listener: Listener, modules: dict[str, torch.nn.Module]) -> None:
             with listener.accept() as connection:
                 path, name = connection.recv()
                 found = _find(modules, path, name)
-                data = b"" if found is None else encode(found.data).numpy().tobytes()
+                data = b"" if found is None else encode(found.data.cpu()).whole.numpy().tobytes()
                 connection.send_bytes(data)
         except (OSError, EOFError):
             continue
@@ -79,5 +79,5 @@ class Owners:
             data = connection.recv_bytes()
         if not data:
             raise RemoteWeightError(f"{path}.{name} lives on stage {stage}, which lacks it")
-        value: torch.Tensor = decode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        value: torch.Tensor = decode(parted(torch.frombuffer(bytearray(data), dtype=torch.uint8)))
         return value
