@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -62,6 +63,9 @@ class RelayRunner:
                 module = tree.here[canonical]
             else:
                 module = placeholders.remote(tree.whole[canonical], canonical, owners.fetch, calls)
+                if interleaver.fragments is not None:
+                    # A block that calls it holds, and wants, more than a rank's share.
+                    interleaver.fragments.instrument(SimpleNamespace(path=path, _module=module))
             objects[f"Module:{path}"] = module
         requests = self.nnsight_requests  # type: ignore[attr-defined]
         requests.__class__ = RelayRequests
