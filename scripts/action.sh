@@ -8,6 +8,7 @@
 # Of GitHub it uses GITHUB_OUTPUT, GITHUB_STEP_SUMMARY and GITHUB_ACTIONS where they are set.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+split='import shlex, sys; print(*shlex.split(sys.argv[1]), sep="\n")'
 venv=${CONFORMANCE_VENV:-${RUNNER_TEMP:-/tmp}/conformance-tool}
 
 case ${1:?install, validate or gate} in
@@ -22,8 +23,10 @@ validate)
 gate)
     [ -z "${ENGINE:-}" ] || export CONFORMANCE_ENGINE=$ENGINE
     code=0
-    # As words of a command line, without globs: nothing of it is executed.
-    read -ra arguments <<<"${ARGUMENTS:-}"
+    # As words of a command line, with its quotes: nothing of it is executed.
+    words=$("$venv/bin/python" -c "$split" "${ARGUMENTS:-}")
+    arguments=()
+    [ -z "$words" ] || mapfile -t arguments <<<"$words"
     "$venv/bin/conformance" gate "${arguments[@]}" --to conformance-gate || code=$?
     "$venv/bin/python" "$here/scripts/annotate.py" conformance-gate/junit.xml || true
     if [ -n "${GITHUB_OUTPUT:-}" ]; then

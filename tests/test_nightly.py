@@ -37,7 +37,7 @@ def test_its_steps_are_green_in_another_repository(tmp_path):
         **os.environ,
         "PATH": f"{tmp_path / 'tool' / 'bin'}:{os.environ['PATH']}",
         "TOOL": str(ROOT),
-        "ARGUMENTS": "-m sample-tiny -b vllm-pp1 -k halve --precision float32",
+        "ARGUMENTS": "-m sample-tiny -b vllm-pp1 -k 'halve and first' --precision float32",
         "VERSIONS": f"vllm-newest: {VERSIONS['vllm-newest']}",
     }
     for name, step in STEPS.items():

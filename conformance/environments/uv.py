@@ -41,9 +41,15 @@ def program(folder: Path) -> Path:
             capture_output=True,
             text=True,
         )
-    except (OSError, subprocess.CalledProcessError) as error:
+    except OSError as error:
         raise ConformanceError(
-            f"uv is not installed, and cannot be: {getattr(error, 'stderr', '') or error}",
+            f"uv cannot be put there: {error.strerror or error}",
+            path=folder,
+            remedy="let CONFORMANCE_CACHE name a folder that you may write to",
+        ) from error
+    except subprocess.CalledProcessError as error:
+        raise ConformanceError(
+            f"uv is not installed, and cannot be: {error.stderr or error}",
             remedy="install uv, for example with pip, and put it on the path",
         ) from error
     return ours

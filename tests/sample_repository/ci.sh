@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 "$TOOL/scripts/action.sh" install
 "$TOOL/scripts/action.sh" validate
-ARGUMENTS=${ARGUMENTS:--m sample-tiny -b hf -k halve --precision float32} \
+ARGUMENTS="-m sample-tiny -b hf -b vllm-pp2 -k 'halve or middle_pair' --precision float32" \
     "$TOOL/scripts/action.sh" gate
-"$PYTEST" -q checks.py --conformance-backend hf --conformance-model sample-tiny \
-    --conformance-cells 'halve and first' --conformance-precision float32
+"$PYTEST" -q checks.py --conformance-backend vllm-pp2 --conformance-model sample-tiny \
+    --conformance-cells 'halve and first or middle_pair' --conformance-precision float32
