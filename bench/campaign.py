@@ -10,7 +10,7 @@ undisturbed. *Missed*: a kill whose moment did not come. Prints tried, held, mis
 kind, and every loss; exits 1 when there is one.
 
 With --folder what was tried is kept in it, and a later call goes on after it. `--lock FILE` holds
-that file's lock during each trial.
+that file's lock during trials, and gives it up every two minutes.
 """
 
 from __future__ import annotations
@@ -54,10 +54,14 @@ REFUSED = (
     "reports cannot be written",
     "two runs on one cache",
     "umask 077",
+    "the clock jumps",
 )
 
 #: Seconds a run may take, and that processes and files may take to go once it has ended.
 PATIENCE, GONE = 400.0, 15.0
+
+#: After so many seconds others have their turn.
+TURN = 120.0
 
 Figures = dict[str, Any]
 
@@ -302,6 +306,10 @@ def _refused(trial: Trial, place: Place) -> str:
         case "umask 077":
             code = _end(place.start(command, umask=0o077))
             return "" if code == 0 else f"it ended with {code}: {place.output()[-600:]}"
+        case "the clock jumps":
+            place.environment["LD_PRELOAD"] = str(_jumping_clock(place.folder))
+            code = _end(place.start(command))
+            return "" if code == 0 else f"it ended with {code}: {place.output()[-600:]}"
         case _:
             place.environment.update(_VARIABLES[trial.kind])
             code = _end(place.start(command))
@@ -320,6 +328,44 @@ _VARIABLES: Mapping[str, Mapping[str, str]] = {
 }
 
 
+#: The time of day goes back and forth by a day, every two seconds of the time that only grows.
+_CLOCK = """
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    struct timespec grows;
+    long ended = syscall(SYS_clock_gettime, clock, now);
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &grows);
+    if (!ended && clock == CLOCK_REALTIME) now->tv_sec += 86400 * (grows.tv_sec / 2 % 3 - 1);
+    return ended;
+}
+time_t time(time_t *kept) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (kept) *kept = now.tv_sec;
+    return now.tv_sec;
+}
+int gettimeofday(struct timeval *kept, void *zone) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    kept->tv_sec = now.tv_sec;
+    kept->tv_usec = now.tv_nsec / 1000;
+    return 0;
+}
+"""
+
+
+def _jumping_clock(folder: Path) -> Path:
+    """A library that stands in for the system's clock."""
+    source, library = folder / "clock.c", folder / "clock.so"
+    source.write_text(_CLOCK)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
 def _limited(what: int, most: int) -> Callable[[], None]:
     def limit() -> None:
         resource.setrlimit(what, (most, most))
@@ -336,14 +382,21 @@ def _in_little(folder: str, command: Sequence[str]) -> list[str]:
 # --- the whole ---------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _alone(lock: Path | None) -> Iterator[None]:
-    if lock is None:
-        yield
-        return
-    with lock.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+class Turn:
+    """This program's turn on a machine that it shares, by a file's lock."""
+
+    def __init__(self, lock: Path | None) -> None:
+        self.file = lock.open("a") if lock is not None else None
+        self.until = 0.0
+
+    def take(self) -> None:
+        """Wait for it, and let others have theirs where it has been long."""
+        if self.file is None or time.monotonic() < self.until:
+            return
+        fcntl.flock(self.file, fcntl.LOCK_UN)
+        time.sleep(0.5)
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+        self.until = time.monotonic() + TURN
 
 
 def _place(folder: Path, mark: str, checkpoints: Path | None) -> Place:
@@ -369,17 +422,18 @@ def run(trials: Sequence[Trial], folder: Path, lock: Path | None = None) -> dict
     """What came of each trial, by its number and words."""
     kept = folder / "tried.json"
     tried: dict[str, str] = json.loads(kept.read_text()) if kept.exists() else {}
+    turn = Turn(lock)
     for trial in trials:
         name = f"{trial.number}: {trial.words}"
         if name in tried:
             continue
-        with _alone(lock):
-            begun = time.monotonic()
-            whole, checkpoints = _whole(folder, trial.backend)
-            place = _place(folder / "trial", f"{os.getpid()}-{trial.number}", checkpoints)
-            lost = disturbed(trial, place, whole)
-            for process in place.processes():
-                process.kill()
+        turn.take()
+        begun = time.monotonic()
+        whole, checkpoints = _whole(folder, trial.backend)
+        place = _place(folder / "trial", f"{os.getpid()}-{trial.number}", checkpoints)
+        lost = disturbed(trial, place, whole)
+        for process in place.processes():
+            process.kill()
         tried[name] = lost
         kept.write_text(json.dumps(tried, indent=1))
         end = "held" if not lost else lost if lost == "missed" else f"LOST: {lost}"
