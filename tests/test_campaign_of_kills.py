@@ -34,6 +34,8 @@ def test_the_table_counts_by_kind() -> None:
 
 def test_a_process_that_is_left_is_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "GONE", 0.2)
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setattr(campaign, "SHARED", tmp_path / "shm")  # others' comes and goes
     place = campaign.Place(tmp_path, f"of-a-test-{os.getpid()}")
     (tmp_path / "tmp" / "cfm-run-x").mkdir(parents=True)
     assert "cfm-run-x" in campaign._left(place, set(campaign.SHARED.iterdir()))
@@ -42,6 +44,8 @@ def test_a_process_that_is_left_is_a_loss(tmp_path: Path, monkeypatch: pytest.Mo
     assert "sleep" in campaign._left(place, set(campaign.SHARED.iterdir()))
     process.kill()
     process.wait()
+    (tmp_path / "shm" / "psm_1").touch()
+    assert "psm_1" in campaign._left(place, set())
     assert campaign._left(place, set(campaign.SHARED.iterdir())) == ""
 
 

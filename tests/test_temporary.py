@@ -39,6 +39,25 @@ def test_a_folder_is_private_and_goes(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
+def test_shared_memory_that_a_run_has_noted_goes_with_its_folder(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, others = (Path("/dev/shm", f"cfm-test-{os.getpid()}-{name}") for name in "ab")
+    theirs.touch()
+    others.touch()
+    try:
+        with temporary.folder() as folder:
+            monkeypatch.setenv("TMPDIR", str(folder))
+            temporary.note_shared([str(theirs), str(place / "kept")])
+            (place / "kept").touch()
+        assert not theirs.exists()
+        assert others.exists()
+        assert (place / "kept").exists(), "shared memory alone"
+    finally:
+        theirs.unlink(missing_ok=True)
+        others.unlink()
+
+
 def test_what_a_killed_run_left_is_swept_and_what_is_in_use_or_anothers_is_not(
     place: Path, tmp_path: Path
 ) -> None:

@@ -2,7 +2,8 @@
 
 vLLM's message queues are sockets, and its meeting points files, in the temporary folder; they
 stay there when a process is killed. In a folder of the run's own nobody else can reach them
-while they are there, and all are removed together.
+while they are there, and all are removed together. Shared memory has one place for all: what of
+it is the run's is noted in the folder, and goes with it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from conformance.processes import sessions
+
 #: Short, because a local socket's whole path has at most 107 characters.
 PREFIX = "cfm-run-"
+
+#: Files of a run's folder that note what is in shared memory, one for each worker.
+_SHARED = "shared"
 
 #: A folder that nobody holds is swept after so many seconds: a new one is not yet held.
 _NEW = 60.0
@@ -37,9 +43,20 @@ def folder() -> Iterator[Path]:
             os.close(held)
 
 
-def remove(path: Path) -> None:
-    """Remove a run's folder; anything else stays."""
+def note_shared(names: Iterable[str]) -> None:
+    """From a process of a run: these are the run's files in shared memory."""
+    path = Path(os.environ.get("TMPDIR", ""))
     if path.name.startswith(PREFIX):
+        with suppress(OSError):
+            (path / f"{_SHARED}-{os.getpid()}").write_text("\n".join(names), encoding="utf-8")
+
+
+def remove(path: Path) -> None:
+    """Remove a run's folder and its shared memory; anything else stays."""
+    if path.name.startswith(PREFIX):
+        for noted in path.glob(f"{_SHARED}-*"):
+            with suppress(OSError, ValueError):
+                sessions.unlink_shared(noted.read_text(encoding="utf-8").splitlines())
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -32,7 +32,7 @@ from conformance.builtin.user_trace import USER_TRACE
 from conformance.engines import Engine, Refused, Unreadable
 from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError
-from conformance.processes import sessions
+from conformance.processes import sessions, temporary
 from conformance.records import Case, Group, Job, Outcome, Status
 from conformance.scenario import Scenario, discover
 from conformance.store import GroupFolder, doings, installed
@@ -134,6 +134,7 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
         return _refuse_all(job, folder, todo, say, outcome, begun=begun, log_start=log_start)
     processes = sessions.members(os.getpid())
     shared = sorted(sessions.shared_files(processes))
+    temporary.note_shared(shared)
     say("loaded", seconds=group.load_seconds, shared=shared)
     different = differences(job.expect, group.identity)
     if different:

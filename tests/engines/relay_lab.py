@@ -6,7 +6,6 @@ It runs in the engine's own process; what it returns, or what it died of, comes 
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import pickle
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from conformance.engines import ENVIRONMENT
+from conformance.processes import sessions
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -52,6 +52,8 @@ class Engine:
     def __init__(self, connection: Connection, pid: int) -> None:
         self.connection = connection
         self.pid = pid
+        # vLLM's CPU kernels never give theirs back.
+        self.shared = sessions.shared_files(sessions.members(pid))
 
     def run(self, program: str, *args: Any, timeout: float = 60.0, **kwargs: Any) -> Any:
         """Run a program; raise ProgramError if it raised and TimeoutError if it hangs."""
@@ -66,9 +68,9 @@ class Engine:
         return value
 
     def kill(self) -> None:
-        """End the engine's whole process group."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        """End the engine's whole session, and what it had in shared memory."""
+        sessions.kill(self.pid)
+        sessions.unlink_shared(self.shared)
 
     def close(self) -> None:
         """Ask the engine to shut down and wait until its process is gone."""
@@ -82,7 +84,7 @@ class Engine:
             try:
                 os.killpg(self.pid, 0)
             except ProcessLookupError:
-                return
+                break
             time.sleep(0.05)
         self.kill()
 
@@ -97,6 +99,7 @@ class Lab:
             # Some of it is read as soon as torch is imported.
             **ENVIRONMENT,
             **os.environ,
+            "TMPDIR": self.folder.name,  # for vLLM's sockets
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]),
         }
         self.log = (Path(self.folder.name) / "log").open("wb")
