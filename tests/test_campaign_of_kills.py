@@ -41,6 +41,8 @@ def test_a_process_that_is_left_is_a_loss(tmp_path: Path, monkeypatch: pytest.Mo
     assert "cfm-run-x" in campaign._left(place, set(campaign.SHARED.iterdir()))
     (tmp_path / "tmp" / "cfm-run-x").rmdir()
     process = place.start(["sleep", "30"])
+    while not place.processes():  # a process that has just begun shows no variables yet
+        assert process.poll() is None
     assert "sleep" in campaign._left(place, set(campaign.SHARED.iterdir()))
     process.kill()
     process.wait()
