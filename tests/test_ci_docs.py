@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,22 @@ def test_every_exit_code_is_told():
     from conformance.errors import ExitCode
 
     assert told == {int(code) for code in ExitCode}
+
+
+#: How a block begins, and the schema of what it is.
+SCHEMAS = {
+    "name: conformance": "vendor.github-workflows",
+    "# .github/workflows/": "vendor.github-workflows",
+    "# .gitlab-ci.yml": "vendor.gitlab-ci",
+}
+
+
+@pytest.mark.parametrize("start", SCHEMAS)
+def test_what_is_to_be_copied_fits_its_schema(start, tmp_path):
+    (text,) = [text for text in blocks("yaml") if text.startswith(start)]
+    (tmp_path / "block.yml").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", SCHEMAS[start], "block.yml"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
