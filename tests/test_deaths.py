@@ -120,3 +120,10 @@ def test_every_group_comes_to_its_end_with_every_cell_accounted_for(
     else:
         raise AssertionError("it never ended")
     assert ended.keys() == every
+
+
+def test_a_cell_is_given_up_after_as_many_tries_as_it_has() -> None:
+    death = Death(Status.TIMEOUT, "too long", "plain.0")
+    once, twice = Trials(cases(2), tries=1), Trials(cases(2))
+    assert once.died(death, progressed=False) == {"plain.0": death}
+    assert twice.died(death, progressed=False) == {}

@@ -57,8 +57,11 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
         "on vLLM this module returns a tuple: take its parts by index",
     ),
     (
-        r"can't allocate memory|MemoryError|bad_alloc|Cannot allocate memory",
-        "it asked for more memory than is free",
+        r"can't allocate memory|MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory",
+        (
+            "it takes more memory than a trace may, which is half of what is free and at most "
+            "16 GiB. If it needs more, allow it: --memory GIB"
+        ),
     ),
 )
 
@@ -66,7 +69,10 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 def explain(outcome: Outcome, file: UserFile, function: str, *, dual: bool = False) -> Told:
     """What to tell of a function that did not return values; `dual` as `Places` has it."""
     line = _line(f"{outcome.reason}\n{outcome.detail}", file)
-    reason = outcome.reason.strip().partition("\n")[0]
+    if outcome.status is Status.TIMEOUT:
+        line = _hung(outcome.detail, file)
+    # nnsight names an error of a block once more.
+    reason = re.sub(r"^(\w+): \1: ", r"\1: ", outcome.reason.strip().partition("\n")[0])
     if outcome.status is Status.TIMEOUT:
         if "did not load" in reason:
             return Told(f"{reason}. If it only takes long, allow it more: --load-timeout SECONDS")
@@ -152,6 +158,13 @@ def _line(detail: str, file: UserFile) -> int | None:
         if near:
             return min(near, key=lambda n: abs(n - int(number)))
     return None
+
+
+def _hung(detail: str, file: UserFile) -> int | None:
+    """The line at which a worker's stacks say that the file was, when it was ended."""
+    name = rf'(?:[^"]*{re.escape(file.path.name)}|<(?:edit|nnsight)[^">]*>)'
+    numbers = map(int, re.findall(rf'File "{name}", line (\d+) in ', detail))
+    return next((n for n in numbers if n <= len(file.text.splitlines())), None)
 
 
 def _bare(text: str) -> str:

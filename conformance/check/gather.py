@@ -16,7 +16,17 @@ from conformance.check.source import UserFile
 from conformance.checkpoints import cache_folder, locate, patience
 from conformance.errors import ConformanceError
 from conformance.planning.jobs import BUILD, REFERENCE, expected, launch
-from conformance.records import Backend, Cell, Column, Job, Model, Precision, Thresholds
+from conformance.records import (
+    Backend,
+    Case,
+    Cell,
+    Column,
+    Job,
+    Model,
+    Precision,
+    Status,
+    Thresholds,
+)
 from conformance.runner import (
     CellStarted,
     Event,
@@ -36,6 +46,8 @@ _ENGINES = "conformance.engines.user_trace"
 #: Tokens of a sequence that an engine is opened for, where the model has so many.
 LENGTH = 2048
 
+GIB = 1 << 30
+
 #: Of an engine's cache, at least.
 CACHE_BYTES = 64 << 20
 
@@ -53,7 +65,8 @@ TRUTH = Column(Backend(REFERENCE.id, HF.engine, default=False))
 class Asked:
     """What a check was asked: which files, on which model and engines, with which prompts.
 
-    `named` is the model as the user names it, `command` the whole line.
+    `named` is the model as the user names it, `command` the whole line, `memory` what the files
+    may take in GiB, 0 for what is made of what is free.
     """
 
     files: tuple[UserFile, ...]
@@ -63,6 +76,7 @@ class Asked:
     named: str
     command: str
     dump: bool = False
+    memory: float = 0.0
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -168,7 +182,9 @@ class _Maker:
         load: float = 0.0,
     ) -> Planned:
         folder = self.run.group_folder(self.asked.model.id, name.partition(":")[2]).path
-        return Planned(name, make, launch(column), needs=tuple(needs), folder=folder, load=load)
+        return Planned(
+            name, make, launch(column), needs=tuple(needs), folder=folder, load=load, tries=1
+        )
 
     def _local(self) -> Path | None:
         """A local folder is taken as it lies."""
@@ -215,18 +231,42 @@ class _Maker:
 
     def _truth(self) -> Job:
         job = self._job(TRUTH, f"{_ENGINES}.hf", "hf")
-        return replace(job, cases=PROBING.expand(0) + job.cases)
+        cases = PROBING.expand(0) + job.cases
+        return replace(job, cases=cases, settings=self._memory(TRUTH))
 
-    def _column(self, column: Column, precision: Precision) -> Callable[[], Job]:
-        def make() -> Job:
+    def _column(self, column: Column, precision: Precision) -> Callable[[], Job | None]:
+        def make() -> Job | None:
             folder = gathered_in(column.id, precision)
             job = self._job(column, f"{_ENGINES}.vllm", "vllm", folder=folder)
+            cases = tuple(case for case in job.cases if self._has_truth(case))
+            if not cases:
+                return None
             probe = self.run.group_folder(self.asked.model.id, TRUTH.id).cell("probe.all")
             must = expected(column.backend, precision=precision)
-            settings = room(job.checkpoint)
-            return replace(job, precision=precision, probe=probe, expect=must, settings=settings)
+            settings = {**room(job.checkpoint), **self._memory(column)}
+            return replace(
+                job,
+                cases=cases,
+                precision=precision,
+                probe=probe,
+                expect=must,
+                settings=settings,
+            )
 
         return make
+
+    def _has_truth(self, case: Case) -> bool:
+        """Is there anything to compare with?"""
+        outcome = self.run.outcome(self.asked.model.id, TRUTH.id, case.key)
+        return outcome is not None and outcome.status is Status.OK
+
+    def _memory(self, column: Column) -> dict[str, float]:
+        """What a process may take: so many engines run at a time, of so many processes each."""
+        engines = 1
+        if column != TRUTH:
+            engines = min(os.cpu_count() or 1, len(Precision) * len(self.asked.backends))
+        share = 1 / (engines * column.pipeline * column.tensor)
+        return {"memory_share": share, "memory": self.asked.memory * GIB * share}
 
 
 def words(event: Event) -> str:

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from conformance.check import module_values
 from conformance.check.edits import Edit
 from conformance.check.source import UserFile
 from conformance.errors import ConformanceError
@@ -33,47 +34,30 @@ def _generate(line: str) -> str:
     line = re.sub(r"\.generate\(", ".trace(", line)
     line = re.sub(r"\bmax_new_tokens\b", "max_tokens", line)
     line = re.sub(r",\s*do_sample\s*=\s*False", "", line)
-    return (
-        line
-        if "temperature" in line
-        else re.sub(r"\)(\s*(?:as \w+)?:)", r", temperature=0.0)\1", line)
-    )
+    return line if "temperature" in line else _asking(line, "temperature=0.0")
 
 
 def _one_step(line: str) -> str:
     """A trace of one forward is a generation of one token there."""
     if "temperature" in line or "max_tokens" in line:
         return line
-    return re.sub(r"\)(\s*(?:as \w+)?:)", r", temperature=0.0, max_tokens=1)\1", line)
+    return _asking(line, "temperature=0.0, max_tokens=1")
+
+
+def _asking(line: str, keywords: str) -> str:
+    """The call that opens a block, with these keywords as well."""
+    line = re.sub(r"(?<!\()\)(\s*(?:as \w+)?:)", rf", {keywords})\1", line)
+    return re.sub(r"\(\)(\s*(?:as \w+)?:)", rf"({keywords})\1", line)
+
+
+#: The last token's logits, by the indices that take it of [1, tokens, vocabulary].
+_LAST = r"(?:\[:, -1(?:, :)?\]|\[0, -1(?:, :)?\]|\[0\]\[-1\])"
+_LOGITS = r"\.(?:(?:lm_head|embed_out)\.output|output\.logits)"
 
 
 def _head(line: str) -> str:
-    line = re.sub(r"\.(?:lm_head|embed_out)\.output(\[:, -1(?:, :)?\])?", ".logits", line)
-    return re.sub(r"\.output\.logits(\[:, -1(?:, :)?\])?", ".logits", line)
-
-
-_LAYER_OUTPUT = re.compile(
-    r"([\w.]*(?:layers|\.h)\[[^\]]+\]|\blayer)\.output(?:\[0\])?"
-    r"(?P<rows>\[0\]|\[(?::|0), (?P<rest>[^\],]+)\])?(?!\[)"
-)
-
-
-def _stream(line: str) -> str:
-    """A read of a layer's output: the sum of its two parts, without the batch axis."""
-
-    def summed(match: re.Match[str]) -> str:
-        rest = match["rest"]
-        return f"({match[1]}.output[0] + {match[1]}.output[1])" + (f"[{rest}]" if rest else "")
-
-    return _LAYER_OUTPUT.sub(summed, line)
-
-
-def _merged(line: str) -> str:
-    return re.sub(
-        r"\.(?:gate_proj|up_proj)\.",
-        ".gate_up_proj.",
-        re.sub(r"\.[qkv]_proj\.", ".qkv_proj.", line),
-    )
+    line = re.sub(rf"{_LOGITS}\[:, -1(?:, :)?\]", ".logits", line)
+    return re.sub(rf"{_LOGITS}(?:\[0, -1(?:, :)?\]|\[0\]\[-1\])", ".logits[-1]", line)
 
 
 RULES = (
@@ -86,9 +70,27 @@ RULES = (
         "vLLM's kernels do not keep attention probabilities",
     ),
     Rule(
-        r"\.[qkv]_proj\.|\.(?:gate|up)_proj\.",
-        "vLLM merges these projections: the output is (all of them side by side, bias)",
-        _merged,
+        r"\.[qkv]_proj\.",
+        "vLLM merges query, key and value into `qkv_proj`, which returns (all of them side by "
+        "side, bias): take columns of `qkv_proj.output[0]`",
+    ),
+    Rule(
+        r"\.(?:gate|up)_proj\.",
+        "vLLM merges gate and up into `gate_up_proj`, which returns (both side by side, bias): "
+        "take columns of `gate_up_proj.output[0]`",
+    ),
+    Rule(
+        r"\.act_fn\.",
+        "vLLM's activation takes gate and up and returns their product",
+    ),
+    Rule(
+        r"\.source\b",
+        "vLLM's modules run other code: what `.source` names is not there",
+    ),
+    Rule(
+        r"\.generator\.output|\btracer\.result|\.streamer\.",
+        "vLLM gives the token of each step as `model.samples`, and its own output as "
+        "`tracer.result.outputs[0].token_ids`",
     ),
     Rule(
         r"\.generate\(|max_new_tokens",
@@ -101,15 +103,13 @@ RULES = (
         _one_step,
     ),
     Rule(
-        r"lm_head\.output|embed_out\.output|\.output\.logits",
-        "the head is no module that runs there: `model.logits` has the last token's logits",
-        _head,
+        rf"{_LOGITS}(?!{_LAST})",
+        "the head is no module that runs there, and of all tokens but the last there are no logits",
     ),
     Rule(
-        r"(?:layers|\.h)\[[^\]]+\]\.output|\blayer\.output",
-        "Llama's layers there return (MLP output, residual), [tokens, width] each: the stream is "
-        "their sum. Other families return one tensor",
-        _stream,
+        _LOGITS,
+        "the head is no module that runs there: `model.logits` has the last token's logits",
+        _head,
     ),
 )
 
@@ -167,16 +167,33 @@ def port(file: UserFile) -> Port:
                 after = line
                 break
             mended = rule.mend(after)
-            if _writes(line) and rule.mend is _stream:
-                reasons.append(f"{rule.why}. A write must reach both of them")
-                possible = False
-            elif mended != after:
+            if mended != after:
                 after = mended
                 reasons.append(rule.why)
+        else:
+            after, told, known = _values(line, after)
+            possible = possible and known
+            reasons += told
         if reasons:
             found.append(Edit(number, line, after if after != line else "", "; ".join(reasons)))
         suggested.append(after.replace("def hf(", "def vllm(", 1))
     return Port(tuple(found), "\n".join(suggested) if possible else "")
+
+
+def _values(line: str, after: str) -> tuple[str, list[str], bool]:
+    """The line with each module's value as it is there, why, and whether all of it is known."""
+    reasons: list[str] = []
+    known = True
+    for value in module_values.values(after):
+        reasons.append(value.why)
+        if value.kind == "positions":
+            known = False
+        elif _writes(line) and value.kind in {"layer", "pair"}:
+            reasons[-1] += ". A write must reach both of them"
+            known = False
+        else:
+            after = after.replace(value.before, value.after, 1)
+    return after, list(dict.fromkeys(reasons)), known
 
 
 def _writes(line: str) -> bool:

@@ -86,10 +86,11 @@ class Trials:
     """The cells of a group that have no outcome, in the order of the next worker.
 
     A cell under which a worker died comes last in the next one, so that the others are
-    done first.
+    done first. After so many `tries` it is given up.
     """
 
     left: list[Case]
+    tries: int = DEATHS_OF_A_CELL
     _deaths: Counter[str] = field(default_factory=Counter)
     _last: dict[str, Death] = field(default_factory=dict)
     _idle: int = 0
@@ -110,7 +111,7 @@ class Trials:
         if death.case:
             self._deaths[death.case] += 1
             self._last[death.case] = death
-            if self._deaths[death.case] >= DEATHS_OF_A_CELL:
+            if self._deaths[death.case] >= self.tries:
                 given_up[death.case] = death
             self.left.sort(key=lambda case: case.key == death.case)
         elif death.final or self._idle >= DEATHS_OF_A_CELL:

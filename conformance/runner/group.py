@@ -47,7 +47,7 @@ class GroupRun:
         self.reused = 0
         self._tell = tell
         self._begun = time.monotonic()
-        self._trials = Trials(list(job.cases))
+        self._trials = Trials(list(job.cases), planned.tries)
         self._keys: Mapping[str, str] = {}
         self._made_by: Group | None = None
         self._failure: Death | None = None

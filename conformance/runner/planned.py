@@ -9,6 +9,7 @@ from pathlib import Path
 
 from conformance.errors import ConformanceError
 from conformance.records import Group, Job
+from conformance.runner.deaths import DEATHS_OF_A_CELL
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Planned:
     `needs` has ended; when one of `needs` failed, the job's cells become errors with that
     one's words. With `cached`, finished observations come from the cache and go there.
     `folder` is the group's: there it is said when no job could be made. `load` is how many
-    seconds loading may take where that is more than the limit for all: a download, for one.
+    seconds loading may take where that is more than the limit for all: a download, for one. A
+    cell is given up when `tries` workers have died under it.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Planned:
     cached: bool = False
     folder: Path | None = None
     load: float = 0.0
+    tries: int = DEATHS_OF_A_CELL
 
 
 @dataclass(frozen=True)

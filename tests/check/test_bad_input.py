@@ -1,15 +1,19 @@
-"""A file that cannot be checked ends in a clear sentence, with the right exit code."""
+"""What cannot be checked ends in a clear sentence, with the right exit code and no process left."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from conformance.check import source
 from conformance.errors import ConformanceError, ExitCode
 
 ROOT = Path(__file__).parent.parent.parent
+CHECK = [sys.executable, "-m", "conformance.cli", "check"]
 
 #: Files that cannot be read as a check's, and a part of what is said. None of them starts anything.
 UNREADABLE = {
@@ -18,6 +22,73 @@ UNREADABLE = {
     "binary.py": (bytes(range(256)), "cannot be read"),
     "nul.py": (b"def trace(lm):\n    return {}\0\n", "is no Python"),
     "empty.py": (b"", "has neither `trace(lm)`"),
+}
+
+TRACE = """\
+def trace(lm):
+    kept = []
+    with lm.trace("The capital of France is"):
+        {block}
+    return {result}
+"""
+
+PORTED = """\
+def hf(model):
+    with model.trace("The capital of France is"):
+        logits = model.lm_head.output[:, -1].save()
+    return {{"logits": logits}}
+
+
+def vllm(model):
+    kept = []
+    with model.trace("The capital of France is", temperature=0.0, max_tokens=1):
+        {block}
+        logits = model.logits.clone().save()
+    return {{{result}}}
+"""
+
+NOWHERE, THERE = "cannot be checked", "fails there"
+
+#: Files that are run: the file, what is answered, the line that is shown (0: none), and a part of
+#: the sentence.
+RUN = {
+    "hangs": (
+        TRACE.format(block="for _ in iter(int, 1): pass", result="{}"),
+        (NOWHERE, 4, "`trace` does not come to an end: no outcome within 30 s"),
+    ),
+    "hangs_there": (
+        PORTED.format(block="for _ in iter(int, 1): pass", result='"logits": logits'),
+        (THERE, 10, "`vllm` does not come to an end: no outcome within 30 s"),
+    ),
+    "allocates": (
+        TRACE.format(
+            block="while True:\n            kept.append(lm.logits.new_ones(1 << 26))", result="{}"
+        ),
+        (NOWHERE, 5, "it takes more memory than a trace may"),
+    ),
+    "allocates_there": (
+        PORTED.format(
+            block="while True:\n            kept.append(model.logits.new_ones(1 << 26))",
+            result='"logits": logits',
+        ),
+        (THERE, 11, "it takes more memory than a trace may"),
+    ),
+    "nothing": (
+        TRACE.format(block="lm.logits.save()", result="None"),
+        (NOWHERE, 0, "the function returned nothing, not a mapping of names to values"),
+    ),
+    "raises": (
+        TRACE.format(block="x = lm.logits.save()", result='{"x": 1 / 0}'),
+        (NOWHERE, 5, "division by zero"),
+    ),
+    "other_names": (
+        PORTED.format(block="pass", result='"last": logits'),
+        (NOWHERE, 0, "`vllm` alone returns last; `hf` alone returns logits"),
+    ),
+    "gradients": (
+        PORTED.format(block="model.logits.sum().backward()", result='"logits": logits'),
+        (THERE, 10, "vLLM computes under inference mode: there are no gradients"),
+    ),
 }
 
 
@@ -32,7 +103,45 @@ def test_a_file_that_is_none_is_refused_before_anything_is_started(name, tmp_pat
 
 
 def test_a_folder_is_refused_with_exit_code_two(tmp_path):
-    command = [sys.executable, "-m", "conformance.cli", "check", str(tmp_path), "-m", "llama"]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    ran = subprocess.run(
+        [*CHECK, str(tmp_path), "-m", "llama"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "Is a directory" in ran.stderr and "Traceback" not in ran.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_what_a_file_does_wrong_is_said_of_it_and_of_no_other(tmp_path):
+    for name, (text, _) in RUN.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    marked = {"CONFORMANCE_TEST": str(tmp_path)}
+    files = [str(tmp_path / f"{name}.py") for name in RUN]
+    options = ["-m", "llama", "--json", "--timeout", "30", "--reports", str(tmp_path / "checks")]
+    ran = subprocess.run(
+        [*CHECK, *files, *options],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        env=os.environ | marked,
+    )
+    assert ran.returncode == 2, ran.stderr
+    answers = {Path(one["file"]).stem: one for one in json.loads(ran.stdout)}
+    for name, (_, (answer, line, words)) in RUN.items():
+        told = answers[name]
+        assert (told["answer"], words in told["sentence"]) == (answer, True), told
+        shown = [one["edit"]["line"] for one in told["findings"] if one["edit"]]
+        assert shown == ([line] if line else []), told
+    assert [one for one in psutil.process_iter() if _carries(one, marked)] == []
+
+
+def _carries(process, marked):
+    try:
+        return process.environ().items() >= marked.items()
+    except psutil.Error:
+        return False

@@ -36,6 +36,33 @@ def only(tmp_path, line):
             "h = model.model.layers[5].output[:, -1].save()",
             "h = (model.model.layers[5].output[0] + model.model.layers[5].output[1])[-1].save()",
         ),
+        ("logits = model.lm_head.output[0, -1].save()", "logits = model.logits[-1].save()"),
+        (
+            "with model.trace() as tracer:",
+            "with model.trace(temperature=0.0, max_tokens=1) as tracer:",
+        ),
+        (
+            "h = model.model.layers[5].output[:, -1, :].save()",
+            "h = (model.model.layers[5].output[0] + model.model.layers[5].output[1])[-1].save()",
+        ),
+        (
+            "a = model.model.layers[5].self_attn.output[0][:, 2].save()",
+            "a = model.model.layers[5].self_attn.output[2].save()",
+        ),
+        ("n = model.model.norm.output.save()", "n = model.model.norm.output[0].save()"),
+        (
+            "m = model.model.layers[i].mlp.output[0].save()",
+            "m = model.model.layers[i].mlp.output.save()",
+        ),
+        (
+            "d = model.model.layers[5].mlp.down_proj.output[0, -1].save()",
+            "d = model.model.layers[5].mlp.down_proj.output[0][-1].save()",
+        ),
+        (
+            "x = model.model.layers[5].self_attn.o_proj.input[0, 2:].save()",
+            "x = model.model.layers[5].self_attn.o_proj.input[2:].save()",
+        ),
+        ("model.model.layers[5].mlp.output[:, -1] = 0", "model.model.layers[5].mlp.output[-1] = 0"),
     ],
 )
 def test_a_line_becomes_its_other_side(tmp_path, line, there):
@@ -46,7 +73,16 @@ def test_a_line_becomes_its_other_side(tmp_path, line, there):
 
 @pytest.mark.parametrize(
     "line",
-    ["gradient = hidden.grad.save()", "p = model.model.layers[1].self_attn.output[1].save()"],
+    [
+        "gradient = hidden.grad.save()",
+        "p = model.model.layers[1].self_attn.output[1].save()",
+        "q = model.model.layers[1].self_attn.q_proj.output.save()",
+        "a = model.model.layers[1].mlp.act_fn.output.save()",
+        "logits = model.lm_head.output.save()",
+        "tokens = tracer.result.save()",
+        "x = model.model.layers[1].input.save()",
+        "s = model.model.layers[1].self_attn.source.x.output.save()",
+    ],
 )
 def test_what_has_no_other_side_gets_no_suggestion(tmp_path, line):
     found = ports.port(file(tmp_path, f"    {line}"))

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from conformance.builtin.user_trace import case_of
 from conformance.engines.user_trace import user_file
 
 
@@ -54,11 +55,19 @@ def test_an_allocation_without_end_fails_in_its_process():
     script = (
         "import torch\n"
         "from conformance.engines.user_trace import user_file\n"
-        "user_file.MEMORY_SHARE = 0.02\n"
-        "user_file.bound_memory()\n"
+        "user_file.bound_memory(1 << 30)\n"
         "kept = []\n"
         "while len(kept) < 64:\n"
         "    kept.append(torch.ones(1 << 26))\n"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert ran.returncode == 1 and b"memory" in ran.stderr
+
+
+def test_a_file_that_hangs_while_it_is_imported_is_the_files_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(user_file, "IMPORT_SECONDS", 1)
+    (tmp_path / "hangs_on_import.py").write_text("while True:\n    pass\n")
+    case = case_of("x", tmp_path / "hangs_on_import.py", "trace", ())
+    functions = user_file.Functions([case])
+    with pytest.raises(TimeoutError, match="more than 1 s to be imported"):
+        functions.of(case)

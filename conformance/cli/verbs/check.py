@@ -41,6 +41,9 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="The answers as JSON.")] = False,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds the file may take.")] = 60.0,
     load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
+    memory: Annotated[
+        float, typer.Option(min=0, help="GiB the file may take; default: half of what is free.")
+    ] = 0.0,
     manifest: Manifest,
     reports: Annotated[
         Path | None, typer.Option(help="Where what was seen is kept; default: the cache.")
@@ -82,6 +85,7 @@ def check(
         model,
         shlex.join(["conformance", *sys.argv[1:]]),
         dump=recorded is not None,
+        memory=memory,
     )
     if asked.backends:
         ports.require_both_sides(asked.files)

@@ -85,6 +85,10 @@ class CheckedHF:
         """
         if scenario.name == PROBING.name:
             return self._probe()
+        with user_file.bounded_memory(self.job):
+            return self._run(case)
+
+    def _run(self, case: Case) -> Mapping[str, Tensor]:
         with (
             computing(self.truth.model._module, TRUTH),
             sequences.on_transformers(self.truth.model._module, self.layers) as seen,
@@ -147,7 +151,6 @@ def own_end(job: Job) -> Any:
 
 
 def open_engine(job: Job) -> CheckedHF:
-    user_file.bound_memory()
     functions = user_file.Functions(job.cases)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False

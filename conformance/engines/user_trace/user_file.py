@@ -6,8 +6,10 @@ import importlib.util
 import inspect
 import re
 import resource
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -18,10 +20,18 @@ import torch
 from torch import Tensor
 
 from conformance.builtin.user_trace import USER_TRACE
-from conformance.records import Case, Site
+from conformance.records import Case, Job, Site
 
-#: What a user's code may take of the memory that is free when its worker begins.
-MEMORY_SHARE = 0.8
+#: What the traces that run at a time may take of the memory that is free when they begin. Others
+#: on the machine take some meanwhile.
+MEMORY_SHARE = 0.5
+
+#: And at most so much: what allocates without end fills it within half a minute, and so is told
+#: from what only takes long.
+MEMORY_BYTES = 16 << 30
+
+#: Seconds that a file may take to be imported.
+IMPORT_SECONDS = 60
 
 Function = Callable[..., Any]
 
@@ -30,12 +40,30 @@ class BadValue(Exception):
     """The function returned something that cannot be compared: what, in words."""
 
 
-def bound_memory() -> None:
-    """Let an allocation without end fail in this process, before the machine is out of memory."""
-    taken = psutil.Process().memory_info().vms
-    room = int(psutil.virtual_memory().available * MEMORY_SHARE)
+@contextmanager
+def bounded_memory(job: Job) -> Iterator[None]:
+    """Let an allocation without end fail in the block, before the machine is out of memory."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    bound_memory(room_for(job))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def room_for(job: Job) -> int:
+    """Bytes that a process of this engine may take for the user's own."""
+    given = int(job.settings.get("memory", 0))
+    share = float(job.settings.get("memory_share", 1.0))
+    free = MEMORY_SHARE * psutil.virtual_memory().available
+    return given or int(share * min(free, MEMORY_BYTES))
+
+
+def bound_memory(room: int) -> None:
+    """Let this process take so many bytes more than it has."""
+    limit = psutil.Process().memory_info().vms + room
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    limit = taken + room if hard == resource.RLIM_INFINITY else min(taken + room, hard)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
@@ -60,10 +88,28 @@ class Functions:
 
 def _imported(case: Case) -> Function | Exception:
     try:
-        function: Function = getattr(_module(Path(case.options["file"])), case.options["function"])
+        with _within(IMPORT_SECONDS):
+            module = _module(Path(case.options["file"]))
+        function: Function = getattr(module, case.options["function"])
     except Exception as error:  # noqa: BLE001 - the user's own code, and one case's concern
         return error
     return function
+
+
+@contextmanager
+def _within(seconds: int) -> Iterator[None]:
+    """Raises TimeoutError in a block of Python that takes longer."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"the file takes more than {seconds} s to be imported")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _module(path: Path) -> ModuleType:

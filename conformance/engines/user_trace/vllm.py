@@ -30,8 +30,10 @@ class CheckedVLLM(VLLMEngine):
         function = self.functions.of(case)
         model = self.lm if case.options["function"] == "trace" else self.model
         self._everywhere(sequences.begin_on_vllm, self.path, self.settled.layout)
+        self._everywhere(bound_process, user_file.room_for(self.job))
         try:
-            found = self.with_hooks(lambda: user_file.call(function, model, case.prompts))
+            with user_file.bounded_memory(self.job):
+                found = self.with_hooks(lambda: user_file.call(function, model, case.prompts))
         except Exception as error:
             raise refused(error) or error from error
         finally:
@@ -52,8 +54,12 @@ class CheckedVLLM(VLLMEngine):
         return list(engine.collective_rpc(function, args=args))
 
 
+def bound_process(worker: Any, room: int) -> None:
+    """In a process of the engine: what a block allocates without end fails there."""
+    user_file.bound_memory(room)
+
+
 def open_engine(job: Job) -> CheckedVLLM:
-    user_file.bound_memory()
     functions = user_file.Functions(job.cases)
     if not torch.cuda.is_available():
         cpu.prepare(fork=True)

@@ -1,0 +1,133 @@
+"""What a module's value is on vLLM where transformers gives [1, tokens, width]: as text, read.
+
+There is no batch axis there, and some modules return a pair. Known of the families that vLLM
+writes itself (Llama and its like); what a name does not say is left as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: A module's value in a line, with the index that is taken of it.
+_VALUE = re.compile(
+    r"(?P<module>\b[A-Za-z_]\w*(?:\.\w+|\[[^\[\]]*\])*)\.(?P<value>output|input)\b"
+    r"(?P<index>(?:\[[^\[\]]*\])*)"
+)
+
+_NO_BATCH = "there is no batch axis there: [tokens, width], and an index takes a token"
+
+
+@dataclass(frozen=True)
+class _Module:
+    """What modules with such names give there: `there` is a template of the module's value and
+    the index without a batch axis, "" where no line can say it. `tuples` says that transformers
+    gives a tuple.
+    """
+
+    pattern: str
+    value: str
+    kind: str
+    there: str
+    why: str
+    tuples: bool = False
+
+
+_LAYER = r"(?:\b|\.)(?:layers|h|blocks)\[[^\[\]]*\]$|^layer$|\.layer$"
+_PROJECTION = (
+    r"(?:^|\.)(?:o_proj|down_proj|out_proj|qkv_proj|gate_up_proj|dense|c_proj|c_attn|c_fc|fc1|fc2"
+    r"|dense_h_to_4h|dense_4h_to_h|query_key_value)$"
+)
+
+#: The first that fits a module and its value.
+_MODULES = (
+    _Module(
+        _LAYER,
+        "output",
+        "layer",
+        "({0}[0] + {0}[1]){1}",
+        "Llama's layers there return (MLP output, residual), [tokens, width] each: the stream is "
+        "their sum. Other families return one tensor",
+        tuples=True,
+    ),
+    _Module(
+        _LAYER,
+        "input",
+        "positions",
+        "",
+        "a layer's first argument there is the positions: read the stream after the layer before",
+    ),
+    _Module(
+        r"(?:^|\.)(?:self_attn|attn|attention|self_attention)$",
+        "output",
+        "attention",
+        "{0}{1}",
+        "attention there returns one tensor, [tokens, width], and not a tuple",
+        tuples=True,
+    ),
+    _Module(
+        r"(?:^|\.)(?:norm|\w*layernorm)$",
+        "output",
+        "pair",
+        "{0}[0]{1}",
+        "vLLM's RMS norms return (normed, residual), [tokens, width] each; the very first one "
+        "returns one tensor",
+    ),
+    _Module(
+        _PROJECTION,
+        "output",
+        "pair",
+        "{0}[0]{1}",
+        "vLLM's projections return (output, bias); the output is [tokens, width]",
+    ),
+    _Module(
+        rf"(?:^|\.)(?:mlp|embed_tokens|wte|embed_in|word_embeddings|norm)$|{_PROJECTION}",
+        "(?:in|out)put",
+        "plain",
+        "{0}{1}",
+        _NO_BATCH,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A module's value on vLLM: `after` is its text there, `why` what is another thing."""
+
+    before: str
+    after: str
+    why: str
+    kind: str
+
+
+def values(line: str) -> list[Value]:
+    """The values in a line that are another thing on vLLM, in the order of the text."""
+    found = []
+    for match in _VALUE.finditer(line):
+        value = _value(match["module"], match["value"], match["index"], match[0])
+        if value is not None and value.after != value.before:
+            found.append(value)
+    return found
+
+
+def _value(module: str, name: str, index: str, whole: str) -> Value | None:
+    for one in _MODULES:
+        if re.search(one.pattern, module) and re.fullmatch(one.value, name):
+            rest = _without_batch(_without_first(index) if one.tuples else index)
+            return Value(whole, one.there.format(f"{module}.{name}", rest), one.why, one.kind)
+    return None
+
+
+def _without_first(index: str) -> str:
+    """Without the `[0]` that takes the first of a tuple."""
+    return re.sub(r"^\[0\]", "", index)
+
+
+def _without_batch(index: str) -> str:
+    """An index of [1, tokens, width] as one of [tokens, width]."""
+    index = re.sub(r"^\[(?:0|:)\](?=\[|$)", "", index)
+    match = re.match(r"^\[(?:0|:), *([^\[\]]+)\](.*)$", index)
+    if match is None:
+        return index
+    rest = re.sub(r", *:$", "", match[1])
+    return ("" if rest == ":" else f"[{rest}]") + match[2]
