@@ -6,6 +6,7 @@ writes itself (Llama and its like); what a name does not say is left as it is.
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 
@@ -92,12 +93,16 @@ _MODULES = (
 
 @dataclass(frozen=True)
 class Value:
-    """A module's value on vLLM: `after` is its text there, `why` what is another thing."""
+    """A module's value on vLLM: `after` is its text there, "" where no line can say it, `why` what
+    is another thing. `place` is the value without its index, `index` the one there.
+    """
 
     before: str
     after: str
     why: str
     kind: str
+    place: str
+    index: str
 
 
 def values(line: str) -> list[Value]:
@@ -114,8 +119,59 @@ def _value(module: str, name: str, index: str, whole: str) -> Value | None:
     for one in _MODULES:
         if re.search(one.pattern, module) and re.fullmatch(one.value, name):
             rest = _without_batch(_without_first(index) if one.tuples else index)
-            return Value(whole, one.there.format(f"{module}.{name}", rest), one.why, one.kind)
+            place = f"{module}.{name}"
+            return Value(whole, one.there.format(place, rest), one.why, one.kind, place, rest)
     return None
+
+
+def write(line: str) -> tuple[str, str, str] | None:
+    """The parts of a line that changes a module's value: what is written to, the operator, and
+    what is written.
+    """
+    text = line.strip()
+    try:
+        [node] = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return None
+    target: ast.expr | None = None
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        target = node.targets[0]
+    elif isinstance(node, ast.AugAssign):
+        target = node.target
+    if target is None or not isinstance(target, (ast.Attribute, ast.Subscript)):
+        return None
+    left = ast.get_source_segment(text, target) or ""
+    operator, _, right = text[len(left) :].strip().partition("=")
+    return (left, f"{operator.strip()}=", right.strip()) if _VALUE.search(left) else None
+
+
+def written(line: str) -> tuple[str, str] | None:
+    """A line that writes to a value of which there are two there, as it is there, and why; None
+    for any other.
+    """
+    parts = write(line)
+    found = values(parts[0]) if parts else []
+    if not parts or not found or found[0].kind not in {"layer", "pair"}:
+        return None
+    target, (left, operator, right) = found[0], parts
+    for value in values(right):
+        right = right.replace(value.before, value.after, 1)
+    first, second = f"{target.place}[0]", f"{target.place}[1]"
+    index = target.index or "[:]"
+    whole = operator == "=" and left == target.place
+    layer = target.kind == "layer"
+    if whole and layer:
+        lines = [f"{target.place} = ({right}, {second} * 0)"]
+    elif whole:
+        lines = [f"{target.place} = ({right}, *{target.place}[1:])"]
+    elif not layer or operator in {"+=", "-="}:
+        lines = [f"{first}{index} {operator} {right}"]
+    else:
+        other = "0" if operator == "=" else right
+        lines = [f"{first}{index} {operator} {right}", f"{second}{index} {operator} {other}"]
+    why = f"{target.why}. A write must reach both of them: what is added is added to one"
+    indent = line[: len(line) - len(line.lstrip())]
+    return "\n".join(indent + one for one in lines), why if layer else target.why
 
 
 def _without_first(index: str) -> str:

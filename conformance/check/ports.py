@@ -171,7 +171,7 @@ def port(file: UserFile) -> Port:
                 after = mended
                 reasons.append(rule.why)
         else:
-            after, told, known = _values(line, after)
+            after, told, known = _values(after)
             possible = possible and known
             reasons += told
         if reasons:
@@ -180,24 +180,14 @@ def port(file: UserFile) -> Port:
     return Port(tuple(found), "\n".join(suggested) if possible else "")
 
 
-def _values(line: str, after: str) -> tuple[str, list[str], bool]:
+def _values(line: str) -> tuple[str, list[str], bool]:
     """The line with each module's value as it is there, why, and whether all of it is known."""
-    reasons: list[str] = []
-    known = True
-    for value in module_values.values(after):
-        reasons.append(value.why)
-        if value.kind == "positions":
-            known = False
-        elif _writes(line) and value.kind in {"layer", "pair"}:
-            reasons[-1] += ". A write must reach both of them"
-            known = False
-        else:
-            after = after.replace(value.before, value.after, 1)
-    return after, list(dict.fromkeys(reasons)), known
-
-
-def _writes(line: str) -> bool:
-    """Is a module's value changed in this line?"""
-    return bool(re.search(r"\.output[^=!<>]*(?<![=!<>])[-+*/]?=(?!=)", line)) and not re.match(
-        r"\s*\w+\s*=", line
-    )
+    found = module_values.values(line)
+    known = all(value.after for value in found)
+    changed = module_values.written(line)
+    if changed is not None:
+        return changed[0], [changed[1]], known
+    for value in found:
+        if value.after:
+            line = line.replace(value.before, value.after, 1)
+    return line, list(dict.fromkeys(value.why for value in found)), known

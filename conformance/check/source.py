@@ -120,13 +120,14 @@ def _require_form(
             path=path,
             remedy="add `hf(model)`, which returns the same names on transformers",
         )
-    block = _traced_block(tree)
-    if block is not None:
+    blocks = _traced_blocks(tree)
+    if blocks:
         raise ConformanceError(
             "traces while it is imported: a check calls a function, once for each way to compute",
             path=path,
-            line=block.lineno,
-            remedy=f"make it one:\n{textwrap.indent(as_function(text, block), '      ')}",
+            line=blocks[0].lineno,
+            remedy="make it one, and leave out what loads the model, which a check hands to it:\n"
+            + textwrap.indent(as_function(text, tree, blocks), "      "),
         )
     raise ConformanceError(
         "has neither `trace(lm)` nor `hf(model)` and `vllm(model)`",
@@ -148,36 +149,56 @@ def _require_parameters(path: Path, function: ast.FunctionDef) -> None:
     )
 
 
-def _traced_block(tree: ast.Module) -> ast.With | None:
-    """The first block at the top of the file that opens a trace."""
-    for node in tree.body:
-        if isinstance(node, ast.With):
-            called = [item.context_expr for item in node.items]
-            if any(
-                isinstance(one, ast.Call)
-                and isinstance(one.func, ast.Attribute)
-                and one.func.attr in {"trace", "generate", "invoke", "edit"}
-                for one in called
-            ):
-                return node
-    return None
+def _traced_blocks(tree: ast.Module) -> list[ast.With]:
+    """The blocks at the top of the file that open a trace."""
+    return [
+        node
+        for node in tree.body
+        if isinstance(node, ast.With)
+        and any(
+            isinstance(one, ast.Call)
+            and isinstance(one.func, ast.Attribute)
+            and one.func.attr in {"trace", "generate", "invoke", "edit"}
+            for one in (item.context_expr for item in node.items)
+        )
+    ]
 
 
-def as_function(text: str, block: ast.With) -> str:
-    """The block as the body of `hf(model)`, returning what it saves."""
-    lines = textwrap.dedent(ast.get_source_segment(text, block, padded=True) or "")
-    saved = ", ".join(f'"{name}": {name}' for name in saved_names(block))
-    root = ast.unparse(block.items[0].context_expr).split(".")[0]
-    body = textwrap.indent(lines.rstrip(), "    ")
-    return f"def hf({root}):\n{body}\n    return {{{saved}}}"
+def as_function(text: str, tree: ast.Module, blocks: Sequence[ast.With]) -> str:
+    """The blocks as the body of `hf(model)`, with what they use of the model and what they fill,
+    returning what they save.
+    """
+    root = ast.unparse(blocks[0].items[0].context_expr).split(".")[0]
+    saved = list(dict.fromkeys(name for block in blocks for name in saved_names(block)))
+    begin, end = tree.body.index(blocks[0]), tree.body.index(blocks[-1])
+    before = [node for node in tree.body[:begin] if _belongs(node, root, saved)]
+    between = [node for node in tree.body[begin : end + 1] if not isinstance(node, ast.Expr)]
+    pieces = (ast.get_source_segment(text, node, padded=True) for node in [*before, *between])
+    body = "\n".join(textwrap.dedent(piece or "").rstrip() for piece in pieces)
+    returned = ", ".join(f'"{name}": {name}' for name in saved)
+    return f"def hf({root}):\n{textwrap.indent(body, '    ')}\n    return {{{returned}}}"
+
+
+def _belongs(node: ast.stmt, root: str, saved: Sequence[str]) -> bool:
+    """Does a statement name a part of the model, or make what the blocks fill?"""
+    if not isinstance(node, ast.Assign):
+        return False
+    bound = {one.id for one in node.targets if isinstance(one, ast.Name)}
+    used = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
+    return root not in bound and (root in used or bool(bound & set(saved)))
 
 
 def saved_names(node: ast.AST) -> list[str]:
-    """The variables to which something saved is assigned, in the order of the text."""
+    """The variables to which something saved is assigned or added, in the order of the text."""
     found = []
     for child in ast.walk(node):
         if isinstance(child, ast.Assign) and _saves(child.value):
-            found += [one.id for one in child.targets if isinstance(one, ast.Name)]
+            parts = (one.value if isinstance(one, ast.Subscript) else one for one in child.targets)
+            found += [one.id for one in parts if isinstance(one, ast.Name)]
+        elif isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
+            filled = child.func.value
+            adds = child.func.attr == "append" and any(map(_saves, child.args))
+            found += [filled.id] if adds and isinstance(filled, ast.Name) else []
     return list(dict.fromkeys(found))
 
 

@@ -90,9 +90,34 @@ def test_what_has_no_other_side_gets_no_suggestion(tmp_path, line):
     assert found.suggestion == ""
 
 
-def test_a_write_is_not_guessed(tmp_path):
-    found = ports.port(file(tmp_path, "    model.model.layers[1].output[:] = 0"))
-    assert found.suggestion == "" and "both" in found.lines[0].why
+LAYER = "model.model.layers[1].output"
+
+
+@pytest.mark.parametrize(
+    ("line", "there"),
+    [
+        ("output[:] = 0", [f"{LAYER}[0][:] = 0", f"{LAYER}[1][:] = 0"]),
+        ("output[0, -1] = donor", [f"{LAYER}[0][-1] = donor", f"{LAYER}[1][-1] = 0"]),
+        ("output[:, 3] *= 2", [f"{LAYER}[0][3] *= 2", f"{LAYER}[1][3] *= 2"]),
+        ("output = new", [f"{LAYER} = (new, {LAYER}[1] * 0)"]),
+        (
+            "output = model.model.layers[1].output + v",
+            [f"{LAYER} = (({LAYER}[0] + {LAYER}[1]) + v, {LAYER}[1] * 0)"],
+        ),
+        (
+            "mlp.down_proj.output[:, -1] = 0",
+            ["model.model.layers[1].mlp.down_proj.output[0][-1] = 0"],
+        ),
+    ],
+)
+def test_a_write_reaches_both_halves(tmp_path, line, there):
+    [edit] = only(tmp_path, f"model.model.layers[1].{line}")
+    assert [one.strip() for one in edit.after.splitlines()] == there
+
+
+def test_a_keyword_in_a_read_is_no_write(tmp_path):
+    [edit] = only(tmp_path, "x = model.model.layers[1].mlp.output[0].sum(dim=-1).save()")
+    assert edit.after.strip() == "x = model.model.layers[1].mlp.output.sum(dim=-1).save()"
 
 
 def test_plain_lines_are_left_alone(tmp_path):
