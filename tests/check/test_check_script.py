@@ -3,6 +3,8 @@ it needs nothing.
 """
 
 import ast
+import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -111,3 +113,17 @@ def test_the_scripts_show_the_difference_again(tmp_path):
         )
         assert again.returncode == 1, again.stdout + again.stderr
         assert "not the same" in again.stdout.lower()
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_what_the_readme_shows_is_what_is_answered(tmp_path):
+    """In a folder with nothing else."""
+    readme = (ROOT / "README.md").read_text()
+    section = readme.partition("## First: ")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    by = {language: text for language, text in blocks}
+    (tmp_path / "my_trace.py").write_text(by["python"])
+    command = [sys.executable, "-m", "conformance.cli", *shlex.split(by["sh"])[1:]]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, by[""])
