@@ -213,7 +213,7 @@ class _Case:
         compared = compare.compare(
             compare.returned(mine), reference, (ours, theirs), self.thresholds, precision
         )
-        self.evidence.append(evidence_of(compared, precision))
+        self.evidence.append(compare.evidence_of(compared, precision))
         return compared
 
     def _judged(self, seen: Values, mine: Values) -> Checked:
@@ -287,21 +287,6 @@ class _Case:
             return self._say(Answer.NUMERICS, sentence, **words)
         sentence = f"the same in float32, and far off in bf16: {numbers.judgement.reason}"
         return self._say(Answer.DIFFERS, sentence, **words)
-
-
-def evidence_of(compared: Compared, precision: Precision) -> Evidence:
-    """A judgement as any cell has it."""
-    judgement = compared.judgement
-    return Evidence(
-        precision,
-        judgement.verdict,
-        judgement.reason,
-        observations=judgement.observations,
-        relations=judgement.relations,
-        worst_site=judgement.worst_site,
-        worst_ratio=judgement.worst_ratio,
-        harness=judgement.harness,
-    )
 
 
 def to_text(checked: list[Checked]) -> str:

@@ -17,6 +17,7 @@ from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.judgement import unknown
 from conformance.judge.reference import TRUTH, read_reference
 from conformance.records import CHOSEN, Judged, Precision, Site, Thresholds, Verdict
+from conformance.records import Answer as Evidence
 
 Values = Mapping[str, Tensor]
 
@@ -185,4 +186,19 @@ def numerics_only(judgement: Judgement, thresholds: Thresholds) -> bool:
         or (one.q_med is not None and one.q_med <= thresholds.bf16.far_med)
         or one.dtype.startswith(("int", "uint"))
         for one in judgement.observations
+    )
+
+
+def evidence_of(compared: Compared, precision: Precision) -> Evidence:
+    """A judgement as any cell has it."""
+    judgement = compared.judgement
+    return Evidence(
+        precision,
+        judgement.verdict,
+        judgement.reason,
+        observations=judgement.observations,
+        relations=judgement.relations,
+        worst_site=judgement.worst_site,
+        worst_ratio=judgement.worst_ratio,
+        harness=judgement.harness,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conformance.check import compare, source
-from conformance.check.answer import Answer, Answered, Checked, evidence_of
+from conformance.check.answer import Answer, Answered, Checked
 from conformance.check.findings import Finding
 from conformance.check.gather import DUMP, TRUTH, Asked
 from conformance.check.identify import catalogue, identify
@@ -77,7 +77,11 @@ def read(path: Path, maps: Sequence[str]) -> Dump:
             path=path,
             remedy=f"write them beside the activations: {{'{IDS}': torch.tensor(ids), …}}",
         )
-    given = dict(one.partition("=")[::2] for one in maps)
+    if ids.ndim > 1 and len(ids) > 1:
+        raise ConformanceError(
+            f"has {len(ids)} prompts in `{IDS}`", path=path, remedy="one prompt a file"
+        )
+    given = _given(maps, values, path)
     places = {name: given.get(name) or place_of(name) for name in values}
     for name, place in places.items():
         if not re.fullmatch(r"(stream|mlp|attention)\.\d+|embedding|norm|logits", place):
@@ -92,11 +96,23 @@ def read(path: Path, maps: Sequence[str]) -> Dump:
     return Dump(path, tuple(ids.flatten().tolist()), values, places)
 
 
+def _given(maps: Sequence[str], values: Mapping[str, Tensor], path: Path) -> dict[str, str]:
+    """The places that `--map` names. Raises ConformanceError for a name that is not there."""
+    found = dict(one.partition("=")[::2] for one in maps)
+    for name in found:
+        if name not in values:
+            raise ConformanceError(
+                f"has no {name!r}, which --map names",
+                path=path,
+                remedy=f"it has: {', '.join(sorted(values)) or 'nothing'}",
+            )
+    return found
+
+
 def place_of(name: str) -> str:
     """The place of a name that is in the table, "" for any other."""
-    states = re.fullmatch(r"hidden_states\.([1-9]\d*)", name)
-    if states:  # transformers counts the embeddings as the first
-        return f"stream.{int(states[1]) - 1}"
+    if number := _state(name):  # transformers counts the embeddings as the first
+        return f"stream.{number - 1}"
     for pattern, place in PLACES.items():
         match = re.fullmatch(pattern, name)
         if match:
@@ -105,11 +121,27 @@ def place_of(name: str) -> str:
     return ""
 
 
+def _state(name: str) -> int:
+    """The number of one of transformers' hidden states, 0 for the embeddings and other names."""
+    match = re.fullmatch(r"hidden_states\.(\d+)", name)
+    return int(match[1]) if match else 0
+
+
+def settled(dump: Dump, layers: int) -> Dump:
+    """With the place of transformers' last hidden state, which has gone through the final norm."""
+    last = {
+        name: "norm" if place == f"stream.{layers - 1}" and _state(name) == layers else place
+        for name, place in dump.places.items()
+    }
+    return replace(dump, places=last)
+
+
 def as_file(dump: Dump, folder: Path) -> source.UserFile:
     """A function that reads the same places of the same prompt."""
     lines = ["def trace(lm):", f"    with lm.trace({list(dump.ids)}):"]
     names = []
-    for place in sorted(set(dump.places.values()), key=_order):
+    places = {*dump.places.values(), *(["norm"] if any(map(_state, dump.places)) else [])}
+    for place in sorted(places, key=_order):
         kind, _, layer = place.partition(".")
         variable = site_name(place)
         lines.append(f"        {variable} = {_READS[kind].format(layer=layer)}.save()")
@@ -147,7 +179,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> 
             meaning=words.get(Precision.FLOAT32, ""),
             numerics=words.get(Precision.BF16, ""),
         )
-        evidence = tuple(evidence_of(c, precision) for precision, c in results.items())
+        evidence = tuple(compare.evidence_of(c, precision) for precision, c in results.items())
         return Answered(checked, asked.files[0].name, evidence, (dump.ids,))
 
     results: dict[Precision, compare.Compared] = {}
@@ -155,8 +187,10 @@ def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> 
     if outcome is None or outcome.status is not Status.OK:
         ours = outcome is None or outcome.harness
         reason = outcome.reason if outcome else "transformers did not run"
+        reason = _beyond(dump, run, model) or reason
         return say(Answer.HARNESS if ours else Answer.INVALID, reason)
     seen = run.observations(model, TRUTH.id, key)
+    dump = settled(dump, _layers(run, model))
     mine = {str(Site(site_name(dump.places[name]))): value for name, value in dump.values.items()}
     for precision in Precision:
         results[precision] = _compared(dump, mine, seen, thresholds, precision)
@@ -171,6 +205,21 @@ def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> 
     group = run.group(model, TRUTH.id)
     found = _found(dump, seen, rounded, str(group.identity["layer_list"]) if group else "")
     return say(Answer.DIFFERS, f"not the same: {found[0].words}", found)
+
+
+def _layers(run: RunFolder, model: str) -> int:
+    group = run.group(model, TRUTH.id)
+    return int(group.identity.get("layers", 0)) if group else 0
+
+
+def _beyond(dump: Dump, run: RunFolder, model: str) -> str:
+    """A name of the file whose layer the model has not, in words."""
+    layers = _layers(run, model)
+    for name, place in dump.places.items():
+        number = place.partition(".")[2]
+        if layers and number and int(number) >= layers:
+            return f"`{name}` is {place}, and the model has {layers} layers, from 0"
+    return ""
 
 
 def site_name(place: str) -> str:

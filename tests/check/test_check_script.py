@@ -122,7 +122,7 @@ def test_what_the_readme_shows_is_what_is_answered(tmp_path):
     readme = (ROOT / "README.md").read_text()
     section = readme.partition("## First: ")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    by = {language: text for language, text in blocks}
+    by = dict(blocks)
     (tmp_path / "my_trace.py").write_text(by["python"])
     command = [sys.executable, "-m", "conformance.cli", *shlex.split(by["sh"])[1:]]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

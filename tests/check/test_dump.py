@@ -53,3 +53,23 @@ def test_what_is_missing_is_asked_for(tmp_path):
         dump.read(path, ["acts=somewhere"])
     with pytest.raises(ConformanceError, match="no safetensors"):
         dump.read(tmp_path / "absent", [])
+
+
+def test_a_map_of_a_name_that_is_not_there_is_refused(tmp_path):
+    path = written(tmp_path, prompt_ids=torch.tensor([1]), logits=torch.zeros(3))
+    with pytest.raises(ConformanceError, match="has no 'acts'"):
+        dump.read(path, ["acts=stream.1"])
+    path = written(tmp_path, prompt_ids=torch.tensor([[1], [2]]), logits=torch.zeros(3))
+    with pytest.raises(ConformanceError, match="2 prompts"):
+        dump.read(path, [])
+
+
+def test_transformers_last_hidden_state_is_the_norms(tmp_path):
+    names = {"hidden_states.1": torch.zeros(1, 3), "hidden_states.2": torch.zeros(1, 3)}
+    found = dump.read(written(tmp_path, prompt_ids=torch.tensor([1]), **names), [])
+    assert "norm = lm.norm.output.save()" in dump.as_file(found, tmp_path / "made").text
+    assert dump.settled(found, 2).places == {
+        "hidden_states.1": "stream.0",
+        "hidden_states.2": "norm",
+    }
+    assert dump.settled(found, 3).places == found.places

@@ -58,29 +58,36 @@ def check(
 
     Example: `conformance check my_trace.py -m HuggingFaceTB/SmolLM2-135M-Instruct -b vllm-pp2`
     """
-    engines.needed()
     import shlex
     import sys
     from dataclasses import replace
 
-    from conformance.check import answer, gather, kept, models, ports, show, source
-    from conformance.check import dump as dumps
+    from conformance.check import models, source
     from conformance.errors import ConformanceError, ExitCode
-    from conformance.records import Thresholds
-    from conformance.runner import Limits
 
-    place = reports or selecting.checks()
     if bool(files) == bool(dump):
         raise ConformanceError(
             "there is nothing to check" if not files else "a file and a dump are two checks",
             remedy="conformance check my_trace.py -m MODEL, or --dump FILE.safetensors -m MODEL",
         )
+    # Before an environment is built for it.
+    texts = source.read_all(files or [])
+    columns = models.columns(backend)
+    named = models.resolve(model, manifest)
+    engines.needed()
+    from conformance.check import answer, gather, kept, ports, show
+    from conformance.check import dump as dumps
+    from conformance.records import Thresholds
+    from conformance.runner import Limits
+
+    place = reports or selecting.checks()
     recorded = dumps.read(dump, maps) if dump else None
-    texts = (dumps.as_file(recorded, place / "dump"),) if recorded else source.read_all(files or [])
+    if recorded:
+        texts = (dumps.as_file(recorded, place / "dump"),)
     asked = gather.Asked(
         texts,
-        models.resolve(model, manifest),
-        () if recorded else models.columns(backend),
+        named,
+        () if recorded else columns,
         tuple(prompt),
         model,
         shlex.join(["conformance", *sys.argv[1:]]),
