@@ -10,6 +10,7 @@ from rich.text import Text
 
 from conformance.check.answer import Answer, Checked
 from conformance.check.edits import Edit
+from conformance.check.gather import DUMP
 from conformance.report.render.terminal import shown
 
 _STYLES = {
@@ -41,7 +42,8 @@ def show(checked: list[Checked], console: Console) -> None:
 def more(keys: list[tuple[str, Checked]], run: str, reports: Path | None, console: Console) -> None:
     """Where there is more to see: the page, and a script that shows a difference alone."""
     console.print(f"page: {keys[0][1].page}", markup=False, highlight=False, soft_wrap=True)
-    off = [cell for cell, one in keys if one.answer in (Answer.DIFFERS, Answer.FAILS)]
+    ran = [(cell, one) for cell, one in keys if one.backend != DUMP.id]
+    off = [cell for cell, one in ran if one.answer in (Answer.DIFFERS, Answer.FAILS)]
     if off:
         where = ["--run", run, *(["--reports", str(reports)] if reports else [])]
         line = shlex.join(["conformance", "repro", off[0], *where])
