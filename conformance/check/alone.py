@@ -50,7 +50,9 @@ def repro_main(asked: Mapping[str, Any]) -> int:
             file = Path(folder, f"{side}.pt")
             command = [sys.executable, str(Path(sys.argv[0]).resolve()), "--side", side]
             command += ["--into", str(file), "--checkpoint", str(checkpoint)]
-            ran = subprocess.run(command, env={**SETTINGS, **os.environ}, check=False)
+            # What an engine leaves when it ends at once goes with the folder.
+            variables = {**SETTINGS, **os.environ, "TMPDIR": folder}
+            ran = subprocess.run(command, env=variables, check=False)
             if ran.returncode or not file.is_file():
                 say(f"\n{side}(model) fails: see above")
                 return 2 if side == "hf" else 1
