@@ -49,7 +49,7 @@ def tried(
 ) -> tuple[Batch, dict[tuple[str, str], Failure]]:
     """How each program fails on each column, where it does."""
     batch = batches.begin(
-        place, 0, model, trials, precisions=(Precision.FLOAT32,), cache=cache_folder(),
+        place, model, trials, precisions=(Precision.FLOAT32,), cache=cache_folder(),
         thresholds=Thresholds(),
     )  # fmt: skip
     jobs = [replace(job, launch=launch(Column(HF))) for job in batch.planned.values()]

@@ -471,7 +471,7 @@ def test_what_a_job_needs_and_did_not_get_is_the_reason_of_its_cells(tmp_path: P
     assert summary.done["healthy"].reason == words
     outcome = group(tmp_path, "healthy").outcome("plain.first")
     assert outcome is not None
-    assert (outcome.status, outcome.reason) == (Status.ERROR, words)
+    assert (outcome.status, outcome.reason, outcome.harness) == (Status.ERROR, words, True)
     assert noted(tmp_path, "refuses") == list(CASES)
 
 

@@ -46,7 +46,6 @@ class Trial:
 class Batch:
     """Programs of one model that share a load of each engine."""
 
-    number: int
     model: Model
     trials: tuple[Trial, ...]
     precisions: tuple[Precision, ...]
@@ -111,7 +110,6 @@ class Batch:
 
 def begin(
     place: Path,
-    number: int,
     model: Model,
     trials: Sequence[Trial],
     *,
@@ -129,7 +127,6 @@ def begin(
     for name, program in {one.program.name: one.program for one in trials}.items():
         (folder / f"{name}.py").write_text(text(program), encoding="utf-8")
     batch = Batch(
-        number,
         model,
         tuple(trials),
         tuple(precisions),

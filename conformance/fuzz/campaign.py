@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conformance.checkpoints import locate
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import Known
 from conformance.expectations.assess import Where
 from conformance.fuzz import batch as batches
@@ -30,7 +30,7 @@ from conformance.fuzz.causes import (
     shown_by,
 )
 from conformance.fuzz.shrinking import Shrinking, Stage, few_columns
-from conformance.planning.jobs import BUILD, FORCED, REFERENCE, launch
+from conformance.planning.jobs import BUILD, FORCED, REFERENCE, build_job, launch
 from conformance.planning.machine import conditions
 from conformance.programs import Program
 from conformance.records import (
@@ -130,6 +130,10 @@ class Campaign:
             on_event(event)
             if isinstance(event, GroupFinished):
                 number, _, kind = event.id.partition(":")
+                if kind == BUILD.id and not event.ok:
+                    self._failed = self._failed or ConformanceError(
+                        event.reason, code=ExitCode.UNEXPECTED
+                    )
                 if kind == FORCED.id:
                     self._judge(int(number))
 
@@ -165,7 +169,9 @@ class Campaign:
             for one in self.backends
             for precision in Precision
         ]
-        ended: list[tuple[str, ...]] = [(), ()]
+        built = [self._built(one) for one in self.models.values()]
+        yield from built
+        ended: list[tuple[str, ...]] = [tuple(one.id for one in built)] * 2
         for number in range(MOST_BATCHES):
             build, reference = f"{number}:{BUILD.id}", f"{number}:{REFERENCE.id}"
             # Not of the batch before: the reference computes while that one's columns run.
@@ -177,6 +183,11 @@ class Campaign:
             forced = f"{number}:{FORCED.id}"
             yield self._job(forced, FORCED, after=(reference, *names))
             ended.append((*names, forced))
+
+    def _built(self, model: Model) -> Planned:
+        """What makes its checkpoint where there is none: a program is drawn for its layers."""
+        run = create_run(self.folder / "checkpoints", datetime.now(UTC))
+        return build_job(run, model, self.cache)
 
     def _job(
         self, name: str, column: Column, *, needs: tuple[str, ...] = (), after: tuple[str, ...] = ()
@@ -195,7 +206,9 @@ class Campaign:
         return Planned(name, make, launch(column), needs=needs, after=after, load=600.0)
 
     def _batch(self, number: int) -> Batch | None:
-        """What this batch holds, decided once."""
+        """What this batch holds, decided once; nothing after what ends the campaign."""
+        if self._failed is not None:
+            return None
         if number not in self._batches:
             trials: list[Trial] = []
             model = self._due_for()
@@ -214,7 +227,6 @@ class Campaign:
             if model is not None and trials:
                 batch = batches.begin(
                     self.folder / "batches",
-                    number,
                     self.models[model],
                     trials,
                     precisions=precisions,

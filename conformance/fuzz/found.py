@@ -56,7 +56,6 @@ def _of_model(
     thresholds = Thresholds()
     batch = batches.begin(
         folder,
-        0,
         model,
         [batches.Trial(one.program, tuple(backends)) for one in differences],
         precisions=tuple(Precision),

@@ -98,6 +98,12 @@ def reference_jobs(
     return _Maker(run, model, scenarios, folder, cache).groundwork(names)
 
 
+def build_job(run: RunFolder, model: Model, cache: Path) -> Planned:
+    """The job that makes a model's checkpoint, where there is none."""
+    build, _ = _Maker(run, model, {}, run.path, cache).groundwork(set())
+    return build
+
+
 class _Maker:
     """The jobs of one model. Each is made when it is due: only then is the checkpoint there."""
 

@@ -196,10 +196,12 @@ class GroupRun:
         self.finished_here += 1
         self._tell(CellFinished(self.planned.id, death.case, outcome.status, outcome.seconds))
 
-    def refuse(self, reason: str, detail: str = "") -> None:
-        """No worker can be started: every cell that is left says why."""
-        self._failure = Death(Status.ERROR, reason)
-        self._record({case.key: self._failure for case in self._trials.left}, detail)
+    def refuse(self, reason: str, *, harness: bool = False) -> None:
+        """No worker can be started: every cell that is left says why, and whether the harness is
+        to blame for it.
+        """
+        self._failure = Death(Status.ERROR, reason, harness=harness)
+        self._record({case.key: self._failure for case in self._trials.left}, "")
         self._trials.left = []
 
     def _record(self, given_up: Mapping[str, Death], detail: str, *, lasted: float = 0.0) -> None:

@@ -128,7 +128,8 @@ class Runner:
         if job.cases and group.nothing_left:
             self._close(group)
         elif why:
-            group.refuse(why)
+            # What it needs is a checkpoint or the reference: no engine has anything to do with it.
+            group.refuse(why, harness=True)
             self._close(group)
         else:
             self._running[one.id] = group

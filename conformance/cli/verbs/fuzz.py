@@ -62,7 +62,7 @@ def fuzz(
     from conformance.fuzz import corpus as corpora
     from conformance.inputs import manifest as manifests
     from conformance.planning import plan
-    from conformance.planning.selection import expected
+    from conformance.planning.selection import check_sources, expected
 
     whole = manifests.load(manifest)
     if resume:
@@ -85,6 +85,7 @@ def fuzz(
         )
         folder, state = campaign.new(reports), tally.State(asked)
     models = plan.choose(whole.models, state.asked.models, "model")
+    check_sources(models, manifest)
     backends = plan.choose(whole.backends, state.asked.backends, "backend")
     gaps = expected(known)
     running = campaign.Campaign(
