@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are all that is needed; both build .venv themselves.
 #   make conformance ARGS="-m llama -b hf"      EXTRAS=gpu,dev for CUDA's vLLM
-.PHONY: conformance gate bisect selftest test test-all check lint format types imports files doctor \
+.PHONY: conformance gate bisect selftest fuzz test test-all check lint format types imports files doctor \
 	docs docs-site from-wheel release-check environment lock clean
 
 BIN := .venv/bin
@@ -20,6 +20,10 @@ bisect: environment
 # Known faults injected inside real workers must be found and named; ARGS=--quick for some.
 selftest: environment
 	$(BIN)/conformance selftest $(ARGS)
+
+# Interventions that nobody wrote, on every column, after those of fuzz/corpus (docs/programs.md).
+fuzz: environment
+	$(BIN)/conformance fuzz $(ARGS)
 
 test: environment
 	$(BIN)/pytest tests -m "not slow" $(ARGS)

@@ -16,6 +16,7 @@ from conformance.fuzz.draw import Shape, draw
 from conformance.fuzz.shrinking import ROUNDS, Shrinking, Stage, few_columns
 from conformance.programs import Do, Operation, Part, Program, Tokens
 from conformance.records import Backend, Cell, CellResult, Judged, Model, Source, Verdict
+from conformance.runner import GroupFinished
 
 HF, PP1, PP2 = Backend("hf", "hf"), Backend("vllm-pp1", "vllm"), Backend("vllm-pp2", "vllm", 2)
 SHAPE = Shape(4, ("embedding", "attention", "mlp", "norm", "head"))
@@ -266,3 +267,31 @@ def test_what_was_drawn_and_not_judged_is_drawn_again_by_a_resumed_campaign(tmp_
     one._save()
     resumed = running(tmp_path, campaign.read(tmp_path))
     assert [trial.program for trial in resumed._draw("llama")] == first
+
+
+def test_checkpoints_are_made_before_a_program_is_drawn(tmp_path, monkeypatch):
+    seen = []
+
+    def run_jobs(planned, **_):
+        seen.extend(planned)
+
+    monkeypatch.setattr(campaign, "run_jobs", run_jobs)
+    with pytest.raises(AttributeError):  # no summary
+        running(tmp_path, tally.State(ASKED)).run()
+    first, second, *_ = seen
+    assert (first.id, second.id) == ("llama:build", "0:build")
+    assert second.after == ("llama:build",)
+    assert first.make().checkpoint == tmp_path
+
+
+def test_a_checkpoint_that_cannot_be_made_ends_the_campaign(tmp_path, monkeypatch):
+    asked_of = []
+
+    def run_jobs(planned, *, on_event, **_):
+        on_event(GroupFinished("llama:build", ok=False, reason="no source works", reused=False))
+        asked_of.extend(job.make() for job in planned[1:20])
+
+    monkeypatch.setattr(campaign, "run_jobs", run_jobs)
+    with pytest.raises(ConformanceError, match="no source works"):
+        running(tmp_path, tally.State(ASKED)).run()
+    assert asked_of == [None] * 19
