@@ -172,10 +172,7 @@ class _Case:
             self._ended(meaning, Precision.FLOAT32)
             return self._not_there(meaning)
         mine = self._seen(self._there(Precision.FLOAT32))
-        unlike = self._other_names(seen, mine)
-        if unlike:
-            return self._say(Answer.INVALID, unlike)
-        return self._judged(seen, mine)
+        return self._other_names(seen, mine) or self._judged(seen, mine)
 
     def _not_on_transformers(self, outcome: Outcome) -> Checked:
         if outcome.harness:
@@ -194,16 +191,24 @@ class _Case:
         sentence = f"runs on transformers and not on {self.backend.id}: {told.words}"
         return self._say(answer, sentence, findings=told.findings, detail=outcome.detail)
 
-    def _other_names(self, seen: Values, mine: Values) -> str:
+    def _other_names(self, seen: Values, mine: Values) -> Checked | None:
         truth = compare.honest(seen, Precision.FLOAT32)["truth"]
         ours = {Site.parse(one).name for one in compare.returned(mine)}
         theirs = {Site.parse(one).name for one in truth}
-        if ours == theirs or not self.file.ported:
-            return ""
+        if ours == theirs:
+            return None
+        function = self.file.function_for("vllm")
+        told = failures.emptied(self.file, function, sorted(theirs - ours))
+        if told is not None:
+            words = f"not the same: {told.words}"
+            return self._say(Answer.DIFFERS, words, findings=told.findings)
+        if not self.file.ported:
+            return None
         only = [f"`vllm` alone returns {', '.join(sorted(ours - theirs))}"] if ours - theirs else []
         if theirs - ours:
             only.append(f"`hf` alone returns {', '.join(sorted(theirs - ours))}")
-        return f"the two functions return other names: {'; '.join(only)}. Let both return the same"
+        words = f"the two functions return other names: {'; '.join(only)}. Let both return the same"
+        return self._say(Answer.INVALID, words)
 
     def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
         theirs = compare.prompt_ids(compare.layers(seen))

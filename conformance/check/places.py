@@ -57,6 +57,11 @@ class Places:
             return self._filled()
         return self._maker(value, hops=6)
 
+    def returned_as(self, name: str) -> str:
+        """The variable that is returned under this name, "" for another expression."""
+        value = next((v for key, v in self._returned() if statements.matches(key, name)), None)
+        return value.id if isinstance(value, ast.Name) else ""
+
     def cut(self, name: str) -> ast.stmt | None:
         """The last statement on the way to this name that takes rows, columns or a part of it."""
         for statement in self._way(name):

@@ -1,8 +1,8 @@
 """`conformance repro` of a check: the user's own file, run on both sides and compared.
 
 Two functions on one stage become a script that needs nnsight, transformers and vLLM alone: the
-file, and `alone.py`. What needs this package (the adapter of `trace(lm)`, the stages' relay) is
-checked again by it: installed, or with `--standalone` in the script.
+file, and the text of `_ALONE`. What needs this package (the adapter of `trace(lm)`, the stages'
+relay) is checked again by it: installed, or with `--standalone` in the script.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import conformance
-from conformance.check import alone, kept, rerun
+from conformance.check import kept, rerun
 from conformance.check.gather import Asked, room
 from conformance.check.source import UserFile
 from conformance.errors import ConformanceError
@@ -29,6 +29,9 @@ from conformance.store.files import read_record
 
 #: Of a GPU's memory, what vLLM asks to be free; the cache's size is given.
 _GPU_SHARE = 0.05
+
+#: What such a script runs its two sides by. It is read here and never imported.
+_ALONE = Path(conformance.__file__).parent / "engines" / "user_trace" / "alone.py"
 
 _WIDTH = 98
 _ENGINE = "vllm"
@@ -54,7 +57,7 @@ def text(run: RunFolder, cell: CellResult, *, file: str, standalone: bool) -> st
 
 
 def _alone(run: RunFolder, asked: Asked, traced: UserFile, cell: CellResult, file: str) -> str:
-    """Nothing of this package is in it but the text of `alone.py`."""
+    """Nothing of this package is in it but the text of `_ALONE`."""
     checkpoint = _checkpoint(run, cell)
     data = {
         "checkpoint": str(checkpoint),
@@ -66,7 +69,7 @@ def _alone(run: RunFolder, asked: Asked, traced: UserFile, cell: CellResult, fil
     parts = [
         *_header(cell, f"python {file} [--checkpoint FOLDER]", "0 the same", "1 not the same"),
         _opening(traced),
-        _without_opening(Path(alone.__file__).read_text(encoding="utf-8")),
+        _without_opening(_ALONE.read_text(encoding="utf-8")),
         "",
         *_literal("ASKED", data),
         'if __name__ == "__main__":',

@@ -16,6 +16,7 @@ _VERDICTS: Mapping[str, Verdict] = {
     "scaled": Verdict.MISSCALED,
     "structure": Verdict.STRUCTURE,
     "twice": Verdict.MISSCALED,
+    "unsaved": Verdict.MISSING,
 }
 
 

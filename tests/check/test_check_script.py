@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.check import alone, kept, rerun, script, source
+from conformance.check import kept, rerun, script, source
+from conformance.engines.user_trace import alone
 from conformance.records import Backend, Column, Job, Precision
 from conformance.store import RunFolder, gathered_in
 from conformance.store.files import write_record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance.check import source
+from conformance.check import failures, source
 from conformance.check.edits import layer_edit, read_edit, suspect, write_edit
 from conformance.check.identify import Held
 from conformance.check.places import Places
@@ -111,3 +111,19 @@ def test_what_is_computed_from_half_of_a_stream_is_suspected_and_a_sum_is_not(mo
     assert suspect(more, "last") is None
     edit = suspect(more, "lens")
     assert edit.line == 9 and "(model.model.layers[2].output[0] + model" in edit.after
+
+
+def test_what_is_filled_in_a_block_and_made_outside_is_empty_there(tmp_path):
+    path = tmp_path / "filled.py"
+    path.write_text(
+        "def trace(lm):\n"
+        "    seen = {}\n"
+        '    with lm.trace("a"):\n'
+        "        seen[1] = lm.layers[1].stream.save()\n"
+        '    return {"stream": seen}\n'
+    )
+    file = source.read(path)
+    [finding] = failures.emptied(file, "trace", ["stream"]).findings
+    assert (finding.kind, finding.edit.line) == ("unsaved", 2)
+    assert finding.edit.after.startswith("        seen = {}.save()")
+    assert failures.emptied(file, "trace", ["other"]) is None
