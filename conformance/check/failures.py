@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from conformance.check.containers import containers
 from conformance.check.edits import Edit, is_layer
 from conformance.check.findings import Finding
 from conformance.check.places import Places
@@ -187,34 +188,13 @@ def _unsaved(file: UserFile, function: str, name: str) -> Told:
 
 
 def emptied(file: UserFile, function: str, names: Sequence[str]) -> Told | None:
-    """Why vLLM gives nothing under names that its function returns: what a block fills there is
-    filled in the engine, and comes back where it was made in the block and saved.
-    """
+    """Why vLLM gives nothing under names that its function returns: what a block fills there."""
     places = Places(file, function)
+    known = {one.name: one for one in containers(file.functions[function])}
     for name in names:
-        variable = places.returned_as(name)
-        made = places.assigned.get(variable, [])
-        statement = next((one for one in made if _is_container(one)), None)
-        if statement is None:
-            continue
-        before = file.line(statement.lineno)
-        value = file.segment(statement.value) if isinstance(statement, ast.Assign) else "{}"
-        indent = before[: len(before) - len(before.lstrip())]
-        after = f"{indent}    {variable} = {value}.save()  # as the first line of the block"
-        words = (
-            f"`{name}` is empty on vLLM: a block fills `{variable}` in the engine, and it comes "
-            "back only where it is made inside of the block, and saved"
-        )
-        edit = Edit(statement.lineno, before, after)
-        return Told(words, (Finding("unsaved", words, name, edit=edit),))
+        filled = known.get(places.returned_as(name))
+        if filled is not None:
+            words = f"`{name}` is empty on vLLM: {filled.why}"
+            edit = Edit(filled.made, file.line(filled.made), filled.there)
+            return Told(words, (Finding("unsaved", words, name, edit=edit),))
     return None
-
-
-def _is_container(statement: ast.stmt) -> bool:
-    """`seen = {}` or `seen = []`, which nothing saves."""
-    value = statement.value if isinstance(statement, ast.Assign) else None
-    return isinstance(value, (ast.Dict, ast.List)) or (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Name)
-        and value.func.id in {"dict", "list"}
-    )

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conformance.check import module_values
+from conformance.check import containers, module_values
 from conformance.check.edits import Edit
 from conformance.check.source import UserFile
 from conformance.errors import ConformanceError
@@ -153,31 +153,41 @@ def require_both_sides(files: Sequence[UserFile]) -> None:
 def port(file: UserFile) -> Port:
     """What `hf(model)` becomes, line by line."""
     function = file.functions["hf"]
-    found, suggested, possible = [], [], True
+    filled = {one.made: one for one in containers.containers(function)}
+    moved = {one.first: one for one in filled.values() if one.first}
+    found, suggested = [], []
+    possible = all(one.first for one in filled.values())
     for number in range(function.lineno, (function.end_lineno or function.lineno) + 1):
         line = file.line(number)
-        after = line
-        reasons = []
-        for rule in RULES:
-            if not re.search(rule.pattern, after):
-                continue
-            if rule.mend is None:
-                possible = False
-                reasons = [rule.why]
-                after = line
-                break
-            mended = rule.mend(after)
-            if mended != after:
-                after = mended
-                reasons.append(rule.why)
-        else:
-            after, told, known = _values(after)
-            possible = possible and known
-            reasons += told
+        if number in filled:
+            found.append(Edit(number, line, filled[number].there, filled[number].why))
+            continue
+        after, reasons, known = _ported(line)
+        possible = possible and known
         if reasons:
             found.append(Edit(number, line, after if after != line else "", "; ".join(reasons)))
+        if number in moved:
+            indent = line[: len(line) - len(line.lstrip())]
+            suggested.append(f"{indent}{moved[number].there}")
         suggested.append(after.replace("def hf(", "def vllm(", 1))
     return Port(tuple(found), "\n".join(suggested) if possible else "")
+
+
+def _ported(line: str) -> tuple[str, list[str], bool]:
+    """A line as it is there, why, and whether it has another side at all."""
+    after = line
+    reasons: list[str] = []
+    for rule in RULES:
+        if not re.search(rule.pattern, after):
+            continue
+        if rule.mend is None:
+            return line, [rule.why], False
+        mended = rule.mend(after)
+        if mended != after:
+            after = mended
+            reasons.append(rule.why)
+    after, told, known = _values(after)
+    return after, [*reasons, *told], known
 
 
 def _values(line: str) -> tuple[str, list[str], bool]:

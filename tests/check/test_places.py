@@ -125,5 +125,5 @@ def test_what_is_filled_in_a_block_and_made_outside_is_empty_there(tmp_path):
     file = source.read(path)
     [finding] = failures.emptied(file, "trace", ["stream"]).findings
     assert (finding.kind, finding.edit.line) == ("unsaved", 2)
-    assert finding.edit.after.startswith("        seen = {}.save()")
+    assert finding.edit.after.startswith("seen = {}.save()")
     assert failures.emptied(file, "trace", ["other"]) is None

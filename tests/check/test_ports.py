@@ -133,3 +133,31 @@ def test_one_side_is_bad_input_with_the_other_side_shown(tmp_path):
     assert caught.value.code is ExitCode.BAD_INPUT
     assert "def vllm(model):" in caught.value.remedy
     assert "line 3" in caught.value.message
+
+
+FILLING = """\
+        with model.trace("x"):
+            seen.append(model.model.layers[1].mlp.output.save())"""
+
+
+def test_what_a_block_fills_is_made_in_it_and_saved(tmp_path):
+    body = """\
+    seen = {}
+    with model.trace("x"):
+        for i in range(2):
+            seen[i] = model.model.layers[i].mlp.output.save()
+    return {"seen": seen}"""
+    found = ports.port(file(tmp_path, body))
+    assert found.suggestion.splitlines()[1:3] == [
+        '    with model.trace("x", temperature=0.0, max_tokens=1):',
+        "        seen = {}.save()",
+    ]
+    assert [edit.line for edit in found.lines] == [2, 3]
+
+
+@pytest.mark.parametrize("blocks", ["for text in 'ab':", "if model:"])
+def test_what_several_blocks_fill_is_not_guessed(tmp_path, blocks):
+    more = "" if "for" in blocks else f"\n{FILLING}".replace("\n        ", "\n    ")
+    body = f"    seen = []\n    {blocks}\n{FILLING}{more}\n    return {{'seen': seen}}"
+    found = ports.port(file(tmp_path, body))
+    assert found.suggestion == "" and "after the block" in found.lines[0].why

@@ -1,0 +1,97 @@
+"""Dicts and lists that a block fills: on vLLM it does so in the engine, where they must be made.
+
+Found in a function's text: nothing of it is run.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Container:
+    """`name = {}` in line `made`; `first` is the first line of the block that fills it, None where
+    several do, or one in a loop.
+    """
+
+    name: str
+    made: int
+    value: str
+    first: int | None
+
+    @property
+    def why(self) -> str:
+        """What is another thing there, and what mends it."""
+        fills = f"a block fills `{self.name}` in the engine, and it comes back only where it is"
+        if self.first:
+            return f"{fills} made inside of the block, and saved"
+        return (
+            f"{fills} saved there: save each value under a name of its own in the block, and add "
+            f"it to `{self.name}` after the block"
+        )
+
+    @property
+    def there(self) -> str:
+        """The block's first line, which makes it there, "" where no one line does."""
+        return f"{self.name} = {self.value}.save()" if self.first else ""
+
+
+def is_container(statement: ast.stmt) -> bool:
+    """`seen = {}` or `seen = []`, which nothing saves."""
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    return isinstance(value, (ast.Dict, ast.List)) or (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Name)
+        and value.func.id in {"dict", "list"}
+    )
+
+
+def containers(function: ast.FunctionDef) -> list[Container]:
+    """Those that are made outside of all blocks and filled in one or more."""
+    blocks = [node for node in ast.walk(function) if isinstance(node, ast.With)]
+    inside = {id(node) for block in blocks for one in block.body for node in ast.walk(one)}
+    found = []
+    for statement in ast.walk(function):
+        if not isinstance(statement, ast.Assign) or id(statement) in inside:
+            continue
+        target = statement.targets[0]
+        if not isinstance(target, ast.Name) or not is_container(statement):
+            continue
+        filling = [block for block in blocks if _fills(block, target.id)]
+        # Of blocks in each other the inner ones.
+        inner = [b for b in filling if not any(o is not b and o in ast.walk(b) for o in filling)]
+        if inner:
+            once = len(inner) == 1 and not _repeated(function, inner[0], statement)
+            first = inner[0].body[0].lineno if once else None
+            value = ast.unparse(statement.value)
+            found.append(Container(target.id, statement.lineno, value, first))
+    return found
+
+
+def _repeated(function: ast.FunctionDef, block: ast.With, statement: ast.stmt) -> bool:
+    """Is a block run again and again for one container?"""
+    return any(
+        isinstance(loop, (ast.For, ast.While))
+        and any(node is block for node in ast.walk(loop))
+        and not any(node is statement for node in ast.walk(loop))
+        for loop in ast.walk(function)
+    )
+
+
+def _fills(block: ast.With, name: str) -> bool:
+    for node in ast.walk(block):
+        target: ast.expr | None = None
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            target = node.value
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in {"append", "extend", "update"}
+        ):
+            target = node.func.value
+        while isinstance(target, ast.Subscript):
+            target = target.value
+        if isinstance(target, ast.Name) and target.id == name:
+            return True
+    return False
