@@ -344,6 +344,17 @@ class Campaign:
         expected = {column: kind for column, kind in kept.fails.items() if column in here}
         found = {column: one.kind for column, one in failures.items()}
         mended, changed = list(self.state.mended), list(self.state.changed)
+        if found and expected == found:
+            # What shows it again needs not be made small again.
+            difference = Difference(
+                model,
+                program,
+                tuple(failures.values()),
+                program,
+                kept.cause,
+                kept.why or f"in the corpus as {name}",
+            )
+            self.state = replace(self.state, differences=(*self.state.differences, difference))
         if expected and not found:
             mended.append(name)
         elif expected != found:

@@ -213,6 +213,10 @@ def test_the_corpus_says_what_must_be_seen_again(tmp_path):
     one = running(tmp_path, tally.State(ASKED))
     one._replayed("llama", LEAST, shows(LEAST))
     assert not one.state.mended and not one.state.changed and one.state.replayed == 1
+    again = replace(LEAST, prompts=("x", "y", "z"))
+    one._take_up("llama", again, shows(again))
+    [known] = one.state.differences
+    assert (known.explained, known.again) == ("known to be so", 1) and not one._in_work
     one._replayed("llama", LEAST, {})
     assert one.state.mended == (path.stem,)
     one._replayed("llama", LEAST, {"hf": failing("hf")})
