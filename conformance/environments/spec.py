@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conformance.errors import ConformanceError
@@ -79,7 +79,8 @@ def _requirement(token: str, text: str) -> Requirement:
         token = f"{place[1]}@{Path(place[2]).expanduser().resolve().as_uri()}"
     try:
         one = Requirement(token)
-    except InvalidRequirement as error:
+        scheme = urlsplit(one.url or "").scheme
+    except ValueError as error:  # of the requirement, or of its address
         words = str(error).partition("\n")[0]
         raise ConformanceError(
             f"{token!r} in {text!r} is no requirement: {words}", remedy=_EXAMPLE
@@ -88,7 +89,7 @@ def _requirement(token: str, text: str) -> Requirement:
         raise ConformanceError(
             f"{token!r} has a marker, and there is only this machine", remedy="leave it out"
         )
-    if one.url and not urlsplit(one.url).scheme:
+    if one.url and not scheme:
         raise ConformanceError(f"{one.url!r} is no address", remedy=_EXAMPLE)
     folder = folder_of(one)
     if folder is not None and not folder.exists():

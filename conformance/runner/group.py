@@ -167,7 +167,8 @@ class GroupRun:
             )
         self._tell(WorkerDied(self.planned.id, death.case, death.status, death.reason))
         self._tail = tail
-        if death.case and (attempt.did or self._hung):
+        hung = death.status is Status.TIMEOUT and self._hung
+        if death.case and (attempt.did or hung):
             self._own_doing(death, attempt, tail)
             return bool(self._trials.left)
         given_up = self._trials.died(death, progressed=bool(attempt.finished))
@@ -214,7 +215,7 @@ class GroupRun:
                 detail=detail,
                 harness=death.harness,
                 outside=death.outside,
-                frames=self._hung if death.status is Status.TIMEOUT else (),
+                frames=self._hung if death.case == key else (),
             )
             self.folder.write_cell(key, outcome, {})
             self.finished_here += 1
