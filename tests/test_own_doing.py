@@ -159,6 +159,18 @@ def test_what_a_block_leaves_otherwise_is_named(
     assert (named in found) if named else found == []
 
 
+def test_allocating_without_end_is_an_error_where_it_is_done() -> None:
+    script = (
+        "import mmap\nfrom conformance.worker import main\nmain.limit_memory()\nkept = []\n"
+        # As malloc does; untouched, it takes no room.
+        "while len(kept) < 4096: kept.append(mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert "Cannot allocate memory" in ran.stderr
+
+
 def test_every_cell_begins_with_the_same_random_state() -> None:
     import numpy as np
     import torch

@@ -25,6 +25,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import psutil
+
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.builtin.one_layer import ONE_LAYER
 from conformance.builtin.probe import PROBING
@@ -47,6 +49,9 @@ _OUR_MISTAKES = (NameError, SyntaxError, ImportError)
 
 #: How a cell ends after which its engine is not as it was.
 _RAISED = frozenset({Status.ERROR, Status.CRASH})
+
+#: Bytes that every engine may have: it asks for more than it touches.
+_ROOM = 8 << 30
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -88,6 +93,21 @@ def lead_session() -> None:
     sessions.adopt_orphans()
     # A crash is expected now and then; the memory of an engine is not wanted on the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    limit_memory()
+
+
+def limit_memory() -> None:
+    """Let what allocates without end raise an error where it does, before the system, for want of
+    memory, kills whom it likes. Each process may have most of what is there; a GPU's driver has
+    its own ways with memory.
+    """
+    if Path("/dev/nvidiactl").exists():
+        return
+    memory = psutil.virtual_memory()
+    most = max(memory.available * 3 // 4, memory.total // 2, _ROOM)
+    allowed, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if allowed == resource.RLIM_INFINITY or allowed > most:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def redirect(log: Path) -> None:

@@ -1,4 +1,4 @@
-"""The block asks for more memory than there is."""
+"""The block asks for memory without end."""
 
 import torch
 
@@ -10,7 +10,9 @@ from ._parts import observed, read
 @scenario()
 def allocates(lm, case):
     with lm.trace(case.prompts[0]):
-        torch.empty(1 << 50)
+        held = []
+        while len(held) < 4096:
+            held.append(torch.empty(1 << 30, dtype=torch.uint8))
         kept = observed(lm).save()
     return [kept]
 
