@@ -140,6 +140,7 @@ def served() -> Iterator[tuple[int, Trace]]:
                 Path(build("llama-4", folder)),
                 Path(folder, "group"),
                 Path(folder, "scenarios"),
+                (),
             )
         )
         lm = engine.lm
