@@ -39,7 +39,10 @@ class Container:
 
 def is_container(statement: ast.stmt) -> bool:
     """`seen = {}` or `seen = []`, which nothing saves."""
-    value = statement.value if isinstance(statement, ast.Assign) else None
+    return isinstance(statement, ast.Assign) and _empty(statement.value)
+
+
+def _empty(value: ast.expr) -> bool:
     return isinstance(value, (ast.Dict, ast.List)) or (
         isinstance(value, ast.Call)
         and isinstance(value.func, ast.Name)
@@ -55,18 +58,26 @@ def containers(function: ast.FunctionDef) -> list[Container]:
     for statement in ast.walk(function):
         if not isinstance(statement, ast.Assign) or id(statement) in inside:
             continue
-        target = statement.targets[0]
-        if not isinstance(target, ast.Name) or not is_container(statement):
-            continue
-        filling = [block for block in blocks if _fills(block, target.id)]
-        # Of blocks in each other the inner ones.
-        inner = [b for b in filling if not any(o is not b and o in ast.walk(b) for o in filling)]
-        if inner:
-            once = len(inner) == 1 and not _repeated(function, inner[0], statement)
-            first = inner[0].body[0].lineno if once else None
-            value = ast.unparse(statement.value)
-            found.append(Container(target.id, statement.lineno, value, first))
+        for name, value in _made(statement):
+            filling = [block for block in blocks if _fills(block, name)]
+            # Of blocks in each other the inner ones.
+            inner = [
+                b for b in filling if not any(o is not b and o in ast.walk(b) for o in filling)
+            ]
+            if inner:
+                once = len(inner) == 1 and not _repeated(function, inner[0], statement)
+                first = inner[0].body[0].lineno if once else None
+                found.append(Container(name, statement.lineno, ast.unparse(value), first))
     return found
+
+
+def _made(statement: ast.Assign) -> list[tuple[str, ast.expr]]:
+    """What a statement makes empty, by name: `seen = {}`, or `a, b = [], []`."""
+    target, value = statement.targets[0], statement.value
+    pairs = [(target, value)]
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        pairs = list(zip(target.elts, value.elts, strict=False))
+    return [(t.id, v) for t, v in pairs if isinstance(t, ast.Name) and _empty(v)]
 
 
 def _repeated(function: ast.FunctionDef, block: ast.With, statement: ast.stmt) -> bool:

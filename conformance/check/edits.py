@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
+from conformance.check import statements
 from conformance.check.identify import Held
 from conformance.check.places import Access, Places
 from conformance.check.writes import Parting
@@ -177,7 +179,7 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
     here = here or [one for one in writes if one.layer is None] or writes
     rebound = places.rebound(layer) if part.kind == "dropped" else None
     if rebound is not None and not any(one.layer == layer for one in writes):
-        return Edit(rebound.lineno, places.file.line(rebound.lineno), "", _COPY)
+        return _put_back(places, *rebound)
     if not here:
         return None
     write = _second(here) if part.kind == "twice" and len(here) > 1 else here[0]
@@ -192,6 +194,25 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
         return Edit(write.line, before, after, _NO_BATCH)
     after, why = _writing(write, before, part.kind)
     return Edit(write.line, before, after, why)
+
+
+def _put_back(places: Places, statement: ast.stmt, taken: list[Access]) -> Edit:
+    """The line that changes a copy, and the one that puts it where the forward goes on with it."""
+    before = places.file.line(statement.lineno)
+    [name, *_] = statements.bound(statement)
+    module, after = taken[0].module, ""
+    if is_layer(taken[0]) and places.dual:
+        indent = before[: len(before) - len(before.lstrip())]
+        first, rest = f"{module}.output[0]", f"{module}.output[1]"
+        indices = {one.index for one in taken}
+        if indices == {0}:
+            pair = f"{name}, {rest}"
+        elif indices == {1}:
+            pair = f"{first}, {name}"
+        else:
+            pair = f"{name} - {rest}, {rest}"
+        after = f"{before}\n{indent}{module}.output = ({pair})"
+    return Edit(statement.lineno, before, after, _COPY)
 
 
 def _second(writes: list[Access]) -> Access:

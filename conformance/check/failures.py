@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conformance.check.containers import containers
 from conformance.check.edits import Edit, is_layer
 from conformance.check.findings import Finding
 from conformance.check.places import Places
@@ -190,9 +189,8 @@ def _unsaved(file: UserFile, function: str, name: str) -> Told:
 def emptied(file: UserFile, function: str, names: Sequence[str]) -> Told | None:
     """Why vLLM gives nothing under names that its function returns: what a block fills there."""
     places = Places(file, function)
-    known = {one.name: one for one in containers(file.functions[function])}
     for name in names:
-        filled = known.get(places.returned_as(name))
+        filled = places.filled(name)
         if filled is not None:
             words = f"`{name}` is empty on vLLM: {filled.why}"
             edit = Edit(filled.made, file.line(filled.made), filled.there)

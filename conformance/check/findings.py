@@ -124,6 +124,13 @@ class _Explaining:
         """What the value of this site holds instead of what it should."""
         blank = Finding("unknown", "", compare.shown(site), site.layer, site.step, site.prompt)
         mine, truth = self.values.get(site), self.truth.get(site)
+        lacks = mine is None or (not mine.numel() and truth is not None and truth.numel())
+        if lacks and (filled := self.places.filled(site.name)) is not None:
+            line = self.places.file.line(filled.made)
+            words = f"`{blank.name}` is not whole on vLLM: {filled.why}"
+            return replace(
+                blank, kind="unsaved", words=words, edit=Edit(filled.made, line, filled.there)
+            )
         if mine is None or truth is None:
             return self._absent(blank, mine, site)
         later = self._overwritten(site, mine)

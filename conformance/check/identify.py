@@ -25,7 +25,9 @@ _FEW = 4
 
 @dataclass(frozen=True)
 class Known:
-    """One value of transformers: `kind` for programs, words for people, rows [tokens, width]."""
+    """One value of transformers: `kind` for programs, words for people, rows [tokens, width].
+    `written`: of the trace's own forward, where it wrote in it.
+    """
 
     kind: str
     words: str
@@ -33,6 +35,7 @@ class Known:
     layer: int | None = None
     sequence: int = 0
     step: int = 0
+    written: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,21 @@ class Held:
 def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
     """Everything that transformers is known to have computed, the likelier first."""
     streams = [*_streams(seen, "layers"), *_streams(seen, "clean")]
-    modules = sorted(_modules(seen, layer_list), key=_likelihood)
+    modules = sorted(_modules(seen, layer_list, "value"), key=_likelihood)
     halves = list(_halves(streams, modules))
-    return sorted(streams + halves + modules, key=lambda one: one.step)
+    own = sorted(_modules(seen, layer_list, "written"), key=_likelihood)
+    own = [*_written_halves(seen, streams, own), *own]
+    if own:
+        wrote = {one.sequence for one in own}
+        modules, halves = (
+            [_unwritten(one) if one.sequence in wrote else one for one in each]
+            for each in (modules, halves)
+        )
+    return sorted(streams + own + halves + modules, key=lambda one: one.step)
+
+
+def _unwritten(known: Known) -> Known:
+    return replace(known, words=f"{known.words}, without what the trace writes")
 
 
 def _likelihood(known: Known) -> int:
@@ -89,10 +104,10 @@ def _streams(seen: Mapping[str, Tensor], kind: str) -> Iterator[Known]:
         yield Known(name, words, value, site.layer, site.prompt, site.step)
 
 
-def _modules(seen: Mapping[str, Tensor], layer_list: str) -> Iterator[Known]:
+def _modules(seen: Mapping[str, Tensor], layer_list: str, begin: str) -> Iterator[Known]:
     inside = re.compile(re.escape(layer_list) + r"\.(\d+)(?:\.(.+))?")
     for key, value in seen.items():
-        if not key.startswith("value|"):
+        if not key.startswith(f"{begin}|"):
             continue
         _, place, path, role = key.split("|")
         number, step = (int(one) for one in place.split("/"))
@@ -108,7 +123,7 @@ def _modules(seen: Mapping[str, Tensor], layer_list: str) -> Iterator[Known]:
             layer = int(match[1])
             kind, words = _part(match[2], role, layer)
         words += f" in step {step}" if step else ""
-        yield Known(kind, words, value, layer, number, step)
+        yield Known(kind, words, value, layer, number, step, written=begin == "written")
 
 
 def _part(name: str, role: str, layer: int) -> tuple[str, str]:
@@ -160,6 +175,29 @@ def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
         if normed:
             words = f"the MLP output of layer {branch.layer}, normed, without the residual"
             yield replace(branch, kind="mlp", words=words)
+
+
+def _written_halves(
+    seen: Mapping[str, Tensor], streams: list[Known], modules: list[Known]
+) -> Iterator[Known]:
+    """The halves of the streams that the trace's forward had. Where a layer's stream was written,
+    either half may be the one that has it.
+    """
+    natural = [replace(one, kind="unedited") for one in _streams(seen, "natural")]
+    left = {(k.sequence, k.step, k.layer): k.rows for k in streams if k.kind == "stream"}
+    gave = {(k.sequence, k.step, k.layer): k.rows for k in natural}
+    for one in _halves(natural, modules):
+        yield one
+        at = one.sequence, one.step, one.layer
+        if at in left and not near(left[at], gave[at]):
+            yield replace(
+                one, rows=left[at] - gave[at] + one.rows, words=f"{one.words}, as it was written"
+            )
+    for one in modules:
+        at = one.sequence, one.step, one.layer
+        if one.kind == "mlp" and at in left and not near(left[at], gave[at]):
+            rows = left[at] - gave[at] + one.rows
+            yield replace(one, rows=rows, words=f"{one.words}, as it was written")
 
 
 def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held | None:

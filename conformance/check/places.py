@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conformance.check import statements
+from conformance.check.containers import Container, containers
 from conformance.check.source import UserFile
 
 #: What nnsight calls a module's values, and the adapter a layer's.
 VALUES = frozenset({"output", "input", "inputs", "stream"})
+
+
+#: Statements that make a value under a name.
+_MAKING = (ast.Assign, ast.AugAssign)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,11 @@ class Places:
         value = next((v for key, v in self._returned() if statements.matches(key, name)), None)
         return value.id if isinstance(value, ast.Name) else ""
 
+    def filled(self, name: str) -> Container | None:
+        """What is returned under this name, where a block fills it that was made outside of it."""
+        made = {one.name: one for one in containers(self.function)}
+        return made.get(self.returned_as(name))
+
     def cut(self, name: str) -> ast.stmt | None:
         """The last statement on the way to this name that takes rows, columns or a part of it."""
         for statement in self._way(name):
@@ -79,35 +89,40 @@ class Places:
     def _way(self, name: str) -> list[ast.stmt]:
         """The statements that a name is computed by, from what is returned back."""
         value = next((v for key, v in self._returned() if statements.matches(key, name)), None)
-        waiting: list[ast.AST] = [] if value is None else [value]
-        found: list[ast.stmt] = [] if value is None else [self._statement_of(value)]
+        return [] if value is None else [self._statement_of(value), *self._behind(value)]
+
+    def _behind(self, node: ast.AST) -> list[ast.stmt]:
+        """The statements that make the variables in it, and theirs, back to the first."""
+        waiting = [node]
+        found: list[ast.stmt] = []
         while waiting:
-            for node in ast.walk(waiting.pop(0)):
-                for statement in self.assigned.get(getattr(node, "id", ""), []):
-                    if statement not in found:
+            for each in ast.walk(waiting.pop(0)):
+                for statement in self.assigned.get(getattr(each, "id", ""), []):
+                    if statement not in found and statement is not node:
                         found.append(statement)
                         waiting.append(statements.value_of(statement) or statement)
         return found
 
-    def rebound(self, layer: int) -> ast.stmt | None:
-        """The last statement that makes a new value of this layer's, of which nothing becomes."""
+    def rebound(self, layer: int) -> tuple[ast.stmt, list[Access]] | None:
+        """The last statement that makes a new value of this layer's, of which nothing becomes; with
+        what of the layer it is made of.
+        """
         used = {
             node.id
             for statement in self._statements
             if not hasattr(statement, "body")
             for node in ast.walk(statements.value_of(statement) or statement)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-            if not (isinstance(statement, ast.Assign) and node.id in statements.bound(statement))
+            if not (isinstance(statement, _MAKING) and node.id in statements.bound(statement))
         }
         for statement in reversed(self._statements):
-            names = statements.bound(statement) if isinstance(statement, ast.Assign) else []
+            names = statements.bound(statement) if isinstance(statement, _MAKING) else []
             if not names or used & set(names):
                 continue
-            value = statements.value_of(statement)
-            roots = [n.id for n in ast.walk(value or statement) if isinstance(n, ast.Name)]
-            near = [statement, *(one for root in roots for one in self.assigned.get(root, []))]
-            if any(one.layer == layer for each in near for one in self.accesses(each)):
-                return statement
+            behind = [statement, *self._behind(statement)]
+            taken = [one for each in behind for one in self.accesses(each) if one.layer == layer]
+            if taken:
+                return statement, taken
         return None
 
     def merged(self, module: str) -> bool:

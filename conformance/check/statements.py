@@ -25,8 +25,12 @@ def matches(key: str, name: str) -> bool:
 def bound(statement: ast.stmt) -> list[str]:
     """The variables that a statement fills: by assignment, or by appending to them."""
     if isinstance(statement, ast.Assign):
-        names = [t.id for t in statement.targets if isinstance(t, ast.Name)]
-        return names + [
+        every = [
+            each
+            for t in statement.targets
+            for each in (t.elts if isinstance(t, (ast.Tuple, ast.List)) else [t])
+        ]
+        return [t.id for t in every if isinstance(t, ast.Name)] + [
             t.value.id
             for t in statement.targets
             if isinstance(t, ast.Subscript) and isinstance(t.value, ast.Name)

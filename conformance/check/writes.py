@@ -114,7 +114,8 @@ def _clean(site: Site, known: list[Known]) -> dict[str, Tensor]:
     alike = _first_alike(site.prompt, known)
     found: dict[str, Tensor] = {}
     for one in known:
-        if (one.sequence, one.layer, one.step) == (alike, site.layer, site.step):
+        here = (one.sequence, one.layer, one.step) == (alike, site.layer, site.step)
+        if here and not one.written:
             found.setdefault(one.kind, one.rows.double())
     return found
 

@@ -94,3 +94,33 @@ def test_a_norm_after_the_mlp_makes_the_half():
     known = catalogue(seen, "model.layers")
     assert identify(normed, known).kind == "mlp"
     assert identify(given, known).kind == "residual"
+
+
+def edited():
+    """The same of a trace that adds to the stream after layer 1."""
+    seen = dict(SEEN)
+    change = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(1))
+    for layer in range(LAYERS):
+        stream, branch = (
+            seen[f"clean|p0/s0/stream.{layer}"],
+            seen[f"value|0/0|model.layers.{layer}.mlp|output"],
+        )
+        further = change * layer if layer > 1 else 0 * change
+        seen[f"natural|p0/s0/stream.{layer}"] = stream + further
+        seen[f"written|0/0|model.layers.{layer}.mlp|output"] = branch + further / 2
+        seen[f"layers|p0/s0/stream.{layer}"] = stream + (change if layer == 1 else further)
+    return seen, change
+
+
+def test_half_of_a_stream_is_known_where_it_was_written_and_after():
+    seen, change = edited()
+    known = catalogue(seen, "model.layers")
+    branch = seen["written|0/0|model.layers.1.mlp|output"]
+    residual = seen["natural|p0/s0/stream.1"] - branch
+    for value, kind in ((branch + change, "mlp"), (residual + change, "residual")):
+        found = identify(value, known)
+        assert (found.kind, found.layer) == (kind, 1) and "as it was written" in found.words
+    later = identify(seen["written|0/0|model.layers.2.mlp|output"], known)
+    assert (later.kind, later.layer) == ("mlp", 2) and "without what" not in later.words
+    clean = identify(seen["value|0/0|model.layers.2.mlp|output"], known)
+    assert clean.words.endswith("without what the trace writes")

@@ -95,6 +95,34 @@ def test_a_value_that_goes_nowhere_is_the_line_of_a_write_without_effect(more):
     assert write_edit(more, Parting(1, 0, 0, (0,), 1, "dropped")).line == 4
 
 
+@pytest.mark.parametrize(
+    ("made", "put_back"),
+    [
+        (
+            "mlp, residual = model.model.layers[1].output; stream = mlp + residual",
+            "stream - model.model.layers[1].output[1], model.model.layers[1].output[1]",
+        ),
+        ("stream = model.model.layers[1].output[0] * 1", "stream, model.model.layers[1].output[1]"),
+        ("stream = model.model.layers[1].output[1] * 1", "model.model.layers[1].output[0], stream"),
+    ],
+)
+def test_what_is_added_to_a_copy_is_put_back_where_it_was_taken(tmp_path, made, put_back):
+    path = tmp_path / "lost.py"
+    path.write_text(
+        "def vllm(model):\n"
+        '    with model.trace("a"):\n'
+        f"        {made}\n"
+        "        stream += 1\n"
+        "        last = model.model.layers[3].output[0].save()\n"
+        '    return {"last": last}\n'
+        "def hf(model):\n"
+        "    return {}\n"
+    )
+    edit = write_edit(Places(source.read(path), "vllm"), Parting(1, 0, 0, (0,), 1, "dropped"))
+    assert edit.line == 4
+    assert edit.after.endswith(f"\n        model.model.layers[1].output = ({put_back})")
+
+
 def test_columns_of_a_merged_projection_are_taken_where_they_are_cut(more):
     assert read_edit(more, "key", Held("self_attn.v_proj", "the output of v_proj", 2)).line == 6
 
@@ -127,3 +155,19 @@ def test_what_is_filled_in_a_block_and_made_outside_is_empty_there(tmp_path):
     assert (finding.kind, finding.edit.line) == ("unsaved", 2)
     assert finding.edit.after.startswith("seen = {}.save()")
     assert failures.emptied(file, "trace", ["other"]) is None
+
+
+def test_what_two_names_are_given_at_once_is_filled_too(tmp_path):
+    path = tmp_path / "filled.py"
+    path.write_text(
+        "def trace(lm):\n"
+        "    streams, logits = [], []\n"
+        '    with lm.trace("a"):\n'
+        "        streams.append(lm.layers[1].stream.save())\n"
+        "        logits.append(lm.logits.save())\n"
+        '    return {"streams": streams, "logits": logits}\n'
+    )
+    places = Places(source.read(path), "trace")
+    for name in ("streams", "logits"):
+        filled = places.filled(name)
+        assert (filled.made, filled.there) == (2, f"{name} = [].save()")

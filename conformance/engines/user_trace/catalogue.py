@@ -23,6 +23,9 @@ BYTES = 192 << 20
 #: Where a key has the sequence's number.
 _SEQUENCE = "#"
 
+#: How far a row of a stream is from what it is without a write, of its length, where one wrote.
+_WRITTEN = 1e-3
+
 
 def clean(module: Any, path: str, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """By `clean|site` the stream after each layer, and by `value|sequence/step|module|role` what
@@ -33,16 +36,59 @@ def clean(module: Any, path: str, seen: Mapping[str, Tensor]) -> dict[str, Tenso
     """
     found: dict[str, Tensor] = {}
     known: set[tuple[tuple[int, ...], ...]] = set()
-    size = 0
     for sequence, steps in _tokens(seen).items():
         if tuple(map(tuple, steps)) in known:
             continue
         known.add(tuple(map(tuple, steps)))
-        for key, value in _forward(module, path, steps).items():
-            size += value.numel() * value.element_size()
-            if size < BYTES:
-                found[key.replace(_SEQUENCE, str(sequence))] = value
+        _add(found, _forward(module, path, steps), sequence)
     return found
+
+
+def written(module: Any, path: str, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same of the trace's own run, for sequences in which it wrote: by `natural|site` the
+    streams as each layer gave them, by `written|…` the modules. After each layer its stream goes
+    on as the trace left it, so that all that follows is what the trace's forward computed.
+    """
+    found: dict[str, Tensor] = {}
+    for sequence, steps in _tokens(seen).items():
+        streams = _streams(seen, sequence, steps)
+        made = _forward(module, path, steps, streams) if streams else {}
+        if any(_written(value, key, seen, sequence) for key, value in made.items()):
+            _add(found, made, sequence)
+    return found
+
+
+def _add(found: dict[str, Tensor], values: Mapping[str, Tensor], sequence: int) -> None:
+    size = sum(value.numel() * value.element_size() for value in found.values())
+    for key, value in values.items():
+        size += value.numel() * value.element_size()
+        if size < BYTES:
+            found[key.replace(_SEQUENCE, str(sequence))] = value
+
+
+def _streams(
+    seen: Mapping[str, Tensor], sequence: int, steps: list[list[int]]
+) -> dict[int, Tensor]:
+    """What the trace left after each layer, [tokens of all steps, width]."""
+    rows: dict[int, dict[int, Tensor]] = {}
+    for name, value in seen.items():
+        site = Site.parse(name)
+        if (site.name, site.prompt) == ("stream", sequence) and site.layer is not None:
+            rows.setdefault(site.layer, {})[site.step] = value
+    return {
+        layer: torch.cat([by_step[step] for step in range(len(steps))])
+        for layer, by_step in rows.items()
+        if all(step in by_step and len(by_step[step]) == len(ids) for step, ids in enumerate(steps))
+    }
+
+
+def _written(value: Tensor, key: str, seen: Mapping[str, Tensor], sequence: int) -> bool:
+    """Is this the stream that a layer gave, and did the trace leave another?"""
+    kind, _, name = key.partition("|")
+    left = seen.get(name.replace(_SEQUENCE, str(sequence)))
+    if kind != "natural" or left is None:
+        return False
+    return bool(((left - value).norm(dim=-1) > _WRITTEN * value.norm(dim=-1)).any())
 
 
 def _tokens(seen: Mapping[str, Tensor]) -> dict[int, list[list[int]]]:
@@ -59,9 +105,17 @@ def _tokens(seen: Mapping[str, Tensor]) -> dict[int, list[list[int]]]:
     }
 
 
-def _forward(module: Any, path: str, steps: list[list[int]]) -> dict[str, Tensor]:
-    """Keys have a place for the sequence's number."""
+def _forward(
+    module: Any,
+    path: str,
+    steps: list[list[int]],
+    left: Mapping[int, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """One forward over all tokens. Keys have a place for the sequence's number. With `left` the
+    stream goes on so after each of these layers, [tokens, width].
+    """
     found: dict[str, Tensor] = {}
+    modules, streams = ("value", "clean") if left is None else ("written", "natural")
     ids = torch.tensor([id_ for step in steps for id_ in step])
     count = len(ids)
     ends = list(accumulate(map(len, steps)))
@@ -78,17 +132,18 @@ def _forward(module: Any, path: str, steps: list[list[int]]) -> dict[str, Tensor
         whole = rows(value)
         for step, part in enumerate(parts if whole is not None else ()):
             if whole is not None and (not step or inside == 1):
-                found[f"value|{_SEQUENCE}/{step}|{name}|{role}"] = whole[part].clone()
+                found[f"{modules}|{_SEQUENCE}/{step}|{name}|{role}"] = whole[part].clone()
 
     def hook(name: str, child: Module) -> Callable[..., None]:
-        def after(_: Module, args: Any, kwargs: Any, output: Any) -> None:
+        def after(_: Module, args: Any, kwargs: Any, output: Any) -> Any:
             note(name, "input", args or tuple(kwargs.values()))
             note(name, "output", output)
             stream = rows(output) if child in layers else None
             for step, part in enumerate(parts if stream is not None else ()):
                 if stream is not None:
                     site = f"p{_SEQUENCE}/s{step}/stream.{layers[child]}"
-                    found[f"clean|{site}"] = stream[part].clone()
+                    found[f"{streams}|{site}"] = stream[part].clone()
+            return _going_on(output, (left or {}).get(layers.get(child, -1)))
 
         return after
 
@@ -105,3 +160,12 @@ def _forward(module: Any, path: str, steps: list[list[int]]) -> dict[str, Tensor
         for handle in handles:
             handle.remove()
     return found
+
+
+def _going_on(output: Any, stream: Tensor | None) -> Any:
+    """A layer's output with this stream [tokens, width] in it; None to leave it."""
+    if stream is None:
+        return None
+    if isinstance(output, tuple):
+        return (stream[None].to(output[0]), *output[1:])
+    return stream[None].to(output)

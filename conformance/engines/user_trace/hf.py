@@ -81,7 +81,8 @@ class CheckedHF:
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
         """Of the probe its streams. Of a user's file, by `precision:way|site`, what the function
         returned; as `layers|site` what the layers computed in the truth, and as `clean|site` the
-        same without what the trace wrote, with all else that could be mistaken for a value.
+        same without what the trace wrote, with all else that could be mistaken for a value, in its
+        own forward and in one without what it wrote.
         """
         if scenario.name == PROBING.name:
             return self._probe()
@@ -97,6 +98,7 @@ class CheckedHF:
         found = {f"float32:truth|{site}": value for site, value in truth.items()}
         found |= {f"layers|{site}": value for site, value in seen.values.items()}
         found |= catalogue.clean(self.truth.model._module, self.truth.path, seen.values)
+        found |= catalogue.written(self.truth.model._module, self.truth.path, seen.values)
         for precision, engine in self.engines.items():
             for way in self.ways():
                 if precision is Precision.FLOAT32 and way.name == "eager":
