@@ -57,6 +57,14 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
         "on vLLM this module returns a tuple: take its parts by index",
     ),
     (
+        r"too many indices for tensor of dimension 2",
+        (
+            "an index too many. What a layer of this transformers returns is the stream itself, "
+            "[batch, tokens, width], and `output[0]` is its first prompt's; on vLLM there is no "
+            "batch axis"
+        ),
+    ),
+    (
         r"can't allocate memory|MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory",
         (
             "it takes more memory than a trace may, which is half of what is free and at most "
@@ -176,8 +184,21 @@ def _is_bound(file: UserFile, function: str, name: str) -> bool:
 
 
 def _unsaved(file: UserFile, function: str, name: str) -> Told:
-    """A value of a block that was not saved is gone after it."""
-    statement = Places(file, function).assigned[name][0]
+    """A value of a block that was not saved is gone after it, and one that another block of the
+    same trace makes is not there yet.
+    """
+    places = Places(file, function)
+    statement = places.assigned[name][0]
+    used = places.used_in_another_invoke(name)
+    if used is not None:
+        words = (
+            f"`{name}` is made in one invoke (line {statement.lineno}) and used in another, and "
+            "nothing says that the one comes first. Run two traces, one after the other: the first "
+            "saves it, the second uses it. That works on vLLM too, where no value goes from one "
+            "invoke to another"
+        )
+        edit = Edit(used, file.line(used))
+        return Told(words, (Finding("crossing", words, name, edit=edit),))
     before = file.line(statement.lineno)
     words = f"`{name}` was not saved: nothing of a block is left after it but what `.save()` kept"
     code = before.partition("#")[0].rstrip()

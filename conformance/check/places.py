@@ -67,6 +67,24 @@ class Places:
         value = next((v for key, v in self._returned() if statements.matches(key, name)), None)
         return value.id if isinstance(value, ast.Name) else ""
 
+    def used_in_another_invoke(self, name: str) -> int | None:
+        """The line on which an invoke uses a variable that another one makes, if any does."""
+        invokes = [
+            node
+            for node in ast.walk(self.function)
+            if isinstance(node, ast.With)
+            and any(".invoke(" in ast.unparse(one.context_expr) for one in node.items)
+        ]
+        made = self.assigned.get(name, [])
+        for block in invokes:
+            inside = list(ast.walk(block))
+            if any(statement in inside for statement in made):
+                continue
+            lines = [n.lineno for n in inside if isinstance(n, ast.Name) and n.id == name]
+            if lines:
+                return min(lines)
+        return None
+
     def filled(self, name: str) -> Container | None:
         """What is returned under this name, where a block fills it that was made outside of it."""
         made = {one.name: one for one in containers(self.function)}

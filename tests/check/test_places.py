@@ -7,6 +7,7 @@ from conformance.check.edits import layer_edit, read_edit, suspect, write_edit
 from conformance.check.identify import Held
 from conformance.check.places import Places
 from conformance.check.writes import Parting
+from conformance.records import Outcome, Status
 
 FILE = """\
 LAYER = 3
@@ -171,3 +172,23 @@ def test_what_two_names_are_given_at_once_is_filled_too(tmp_path):
     for name in ("streams", "logits"):
         filled = places.filled(name)
         assert (filled.made, filled.there) == (2, f"{name} = [].save()")
+
+
+def test_a_value_of_another_invoke_is_said_to_be_that(tmp_path):
+    path = tmp_path / "crossing.py"
+    path.write_text(
+        "def trace(lm):\n"
+        "    with lm.trace() as tracer:\n"
+        '        with tracer.invoke("a"):\n'
+        "            h = lm.layers[1].stream.save()\n"
+        '        with tracer.invoke("b"):\n'
+        "            lm.layers[1].stream = h\n"
+        "            logits = lm.logits.save()\n"
+        '    return {"logits": logits}\n'
+    )
+    file = source.read(path)
+    outcome = Outcome(Status.ERROR, 0.1, "NameError: name 'h' is not defined")
+    told = failures.explain(outcome, file, "trace")
+    assert "made in one invoke (line 4) and used in another" in told.words
+    assert told.findings[0].edit.line == 6
+    assert Places(file, "trace").used_in_another_invoke("logits") is None
