@@ -22,7 +22,7 @@ SELFTEST = PACKAGE / "selftest"
 #: `os._exit`.
 NOTING = {PACKAGE / "worker" / "killed.py", PACKAGE / "worker" / "own_doing.py"}
 #: Its text is that of scripts, which run where this package is not.
-SCRIPT = PACKAGE / "check" / "alone.py"
+SCRIPT = PACKAGE / "engines" / "user_trace" / "alone.py"
 #: Switches that torch has for this.
 SETTINGS = "torch.backends."
 
