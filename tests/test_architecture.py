@@ -40,10 +40,6 @@ def libraries(source):
     return found
 
 
-#: Its text is that of scripts, which run where this package is not.
-SCRIPT = PACKAGE / "check" / "alone.py"
-
-
 def backend_words():
     """Every word by which a scenario could tell one backend from another."""
     known = manifest.load(ROOT / "models.yaml").backends
@@ -66,7 +62,7 @@ def backends_named(source, words):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_engines_touch_the_engines_libraries(path):
-    if path.is_relative_to(PACKAGE / "engines") or path == SCRIPT:
+    if path.is_relative_to(PACKAGE / "engines"):
         return
     assert not libraries(path.read_text()) & ENGINE_LIBRARIES
 
