@@ -102,11 +102,13 @@ class Operation:
 
     @property
     def depth(self) -> tuple[int, int]:
-        """Where a forward meets it: layers count from 1, the embeddings are before them."""
+        """Where a forward meets it: layers count from 1, the embeddings are before them. A layer is
+        left out once its input has come, which can be read and not asked for afterwards.
+        """
         parts = tuple(Part)
-        order = parts.index(self.part)
+        order = 2 * parts.index(self.part)
         if self.do is Do.SKIP:
-            order = parts.index(Part.INPUT)
+            order = 2 * parts.index(Part.INPUT) + 1
         layer = len(parts) if self.layer is None else self.layer + 1
         if self.part is Part.EMBEDDING:
             return 0, order

@@ -22,6 +22,11 @@ def complaints(program: Program) -> Iterator[str]:
         return
     if program.steps < 1:
         yield "there is no step"
+    stopped = {one.prompt for one in program.operations if one.do is Do.STOP}
+    if stopped >= set(range(len(program.prompts))) and not any(
+        (one.do.reads and one.saved) or one.do.writes for one in program.operations
+    ):
+        yield "every trace is stopped before anything is observed"
     for index, operation in enumerate(program.operations):
         for words in _operation(program, operation):
             yield f"operation {index} ({operation.do} at {operation.part}): {words}"

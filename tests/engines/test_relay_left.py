@@ -1,6 +1,7 @@
 """What blocks left of values, compared when a step is over; what they saved, sent home."""
 
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +9,10 @@ import torch
 from nnsight.modeling.vllm.batching import VLLMBatcher
 
 from conformance.engines.vllm.relay import left as module
+from conformance.engines.vllm.relay import replay
 from conformance.engines.vllm.relay.home import dumps
 from conformance.engines.vllm.relay.left import left, readers
-from conformance.engines.vllm.relay.record import digest, snapshot
+from conformance.engines.vllm.relay.record import Reader, digest, snapshot
 
 #: Two requests: two rows and three.
 GROUPS = {0: [0, 2], 1: [2, 3]}
@@ -19,7 +21,8 @@ GROUPS = {0: [0, 2], 1: [2, 3]}
 @pytest.fixture(params=[False, True], ids=["at once", "later"])
 def moment(request, monkeypatch):
     """As on a CPU, and as on a GPU, where copies are compared together."""
-    monkeypatch.setattr(module, "later", lambda _: request.param)
+    for each in (module, replay):
+        monkeypatch.setattr(each, "later", lambda _: request.param)
     return request.param
 
 
@@ -89,3 +92,25 @@ def test_what_was_saved_comes_home_as_it_was():
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert torch.equal(one, other)
     assert back["rows"][0].untyped_storage().nbytes() == 3 * 8
+
+
+def test_what_a_block_writes_later_to_what_it_was_given_is_no_edit_of_that_visit(moment):
+    errors = {}
+    compared = replay._Compared(errors, owner=0, batcher=batcher())
+    ((_, value, visit),) = visited(nothing)
+    owners = tuple(Reader(row, None) for row in GROUPS)
+    if moment:  # a copy, on a GPU
+        visit = replace(visit, after=snapshot(value))
+    compared.add("layers.0.output", owners, visit)
+    value[0].zero_()
+    compared.end()
+    assert errors == {}
+
+
+def test_another_edit_than_the_owners_is_an_error(moment):
+    errors = {}
+    compared = replay._Compared(errors, owner=0, batcher=batcher())
+    ((_, _, visit),) = visited(second_request)
+    compared.add("layers.0.output", tuple(Reader(row, None) for row in GROUPS), visit)
+    compared.end()
+    assert list(errors) == [1]

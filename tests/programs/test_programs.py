@@ -88,6 +88,7 @@ def test_a_few_hundred_cover_every_operation_and_values_flow_between_prompts_and
         ),
         (Program(TWO, (READ, Operation(Do.PROJECT, layer=2, value=0))), "one row"),
         (Program(TWO, (Operation(Do.STOP, layer=1, prompt=0),)), "one prompt and one step"),
+        (Program(TWO[:1], (Operation(Do.STOP, layer=1, prompt=0),)), "before anything is observed"),
         (
             Program(TWO[:1], (Operation(Do.STOP, layer=1, prompt=0), Operation(Do.READ, layer=2))),
             "after the end",
@@ -103,6 +104,12 @@ def test_a_few_hundred_cover_every_operation_and_values_flow_between_prompts_and
 def test_what_means_nothing_is_refused_in_words(program: Program, words: str):
     with pytest.raises(ConformanceError, match=words):
         programs.check(program)
+
+
+def test_a_layer_is_left_out_once_its_input_was_read():
+    left_out = Operation(Do.SKIP, layer=1)
+    text = programs.text(Program(TWO, (left_out, Operation(Do.READ, Part.INPUT, layer=1))))
+    assert 0 < text.index(".input") < text.index(".skip()")
 
 
 def test_a_row_flows_to_a_later_trace_and_a_later_step():

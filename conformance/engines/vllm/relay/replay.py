@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -172,7 +172,7 @@ def replay(
     fragments = interleaver.fragments
     counts, served = interleaver.counts, visits.served
     boundary = visits.boundary
-    replayed: list[tuple[str, tuple[Reader, ...], Left]] = []
+    compared = _Compared(errors, visits.stage, interleaver.batcher)
     try:
         for index, location in enumerate(visits.locations):
             if index == boundary:
@@ -200,14 +200,35 @@ def replay(
             groups, total = groups_of(ready), interleaver.batcher.total
             after = interleaver.handle(location, value)
             interleaver.fragments = fragments
-            replayed.append((location, entry.readers, left(groups, total, before, after)))
+            compared.add(location, entry.readers, left(groups, total, before, after))
     finally:
         interleaver.log, interleaver.elsewhere = log, elsewhere
         interleaver.fragments = fragments
-    copies = readers([visit for *_, visit in replayed], interleaver.batcher)
-    for (location, owners, _), here in zip(replayed, copies, strict=True):
-        _compare(errors, location, visits.stage, owners, here)
+    compared.end()
     return errors
+
+
+@dataclass
+class _Compared:
+    """Visits that are compared with what their owner's copies left: at once as the owner did, since
+    a block may go on to write to what it was given, or, of copies on a GPU, when all are over.
+    """
+
+    errors: dict[int, StageDivergenceError]
+    owner: int
+    batcher: Any
+    waiting: list[tuple[str, tuple[Reader, ...], Left]] = field(default_factory=list)
+
+    def add(self, location: str, owners: tuple[Reader, ...], visit: Left) -> None:
+        self.waiting.append((location, owners, visit))
+        if not later(visit.before):
+            self.end()
+
+    def end(self) -> None:
+        copies = readers([visit for *_, visit in self.waiting], self.batcher)
+        for (location, owners, _), here in zip(self.waiting, copies, strict=True):
+            _compare(self.errors, location, self.owner, owners, here)
+        self.waiting.clear()
 
 
 def _compare(
