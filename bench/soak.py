@@ -147,10 +147,11 @@ def served() -> Iterator[tuple[int, Trace]]:
 
         def trace(number: int) -> None:
             with lm.trace(PROMPTS[number % len(PROMPTS)]):
-                at = number % 4
-                lm.layers[at].stream = lm.layers[at].stream * 0.5
+                # Raw: without a probe nobody has settled how a layer holds the stream.
+                kept = lm.layers[number % 4].envoy.output[0].clone().save()
                 logits = lm.logits.save()
             assert logits.isfinite().all()
+            assert kept.isfinite().all()
 
         shared = sessions.shared_files(sessions.members(os.getpid()))
         try:
