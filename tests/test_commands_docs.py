@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def test_every_mark_is_of_a_line(block: Block) -> None:
 
 
 @pytest.fixture
-def stored(tmp_path, monkeypatch) -> Path:
+def stored(tmp_path, monkeypatch) -> Iterator[Path]:
     """A folder with the runs that the pages name."""
     cells = [Cell("llama", each, "steering", "middle-small-one") for each in ("hf", "vllm-pp2")]
     results = known_runs.results(
@@ -143,11 +144,18 @@ def stored(tmp_path, monkeypatch) -> Path:
         )
         whole = replace(results, run=run, environment=where, footer=Footer(2, 2, {}, 0))
         folder.write_results(whole)
-    for name in [name for name in sys.modules if name.partition(".")[0] == FOLDER]:
+    for name in own_modules():
         monkeypatch.delitem(sys.modules, name)  # of another test's folder
     monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    for name in own_modules():
+        del sys.modules[name]  # of this test's folder
+
+
+def own_modules() -> list[str]:
+    """The modules of a project's scenarios that this process has imported."""
+    return [name for name in sys.modules if name.partition(".")[0] == FOLDER]
 
 
 @pytest.mark.parametrize(
