@@ -37,12 +37,8 @@ class Container:
         return f"{self.name} = {self.value}.save()" if self.first else ""
 
 
-def is_container(statement: ast.stmt) -> bool:
-    """`seen = {}` or `seen = []`, which nothing saves."""
-    return isinstance(statement, ast.Assign) and _empty(statement.value)
-
-
 def _empty(value: ast.expr) -> bool:
+    """`{}`, `[]`, `dict()` or `list()`, which nothing saves."""
     return isinstance(value, (ast.Dict, ast.List)) or (
         isinstance(value, ast.Call)
         and isinstance(value.func, ast.Name)
