@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from conformance.check.edits import Edit, is_layer
-from conformance.check.findings import Finding
+from conformance.check.findings import Finding, unfilled
 from conformance.check.places import Places
 from conformance.check.source import UserFile
 from conformance.records import Outcome, Status
@@ -210,10 +210,5 @@ def _unsaved(file: UserFile, function: str, name: str) -> Told:
 def emptied(file: UserFile, function: str, names: Sequence[str]) -> Told | None:
     """Why vLLM gives nothing under names that its function returns: what a block fills there."""
     places = Places(file, function)
-    for name in names:
-        filled = places.filled(name)
-        if filled is not None:
-            words = f"`{name}` is empty on vLLM: {filled.why}"
-            edit = Edit(filled.made, file.line(filled.made), filled.there)
-            return Told(words, (Finding("unsaved", words, name, edit=edit),))
-    return None
+    lost = next((told for name in names if (told := unfilled(places, name))), None)
+    return Told(lost.words, (lost,)) if lost else None

@@ -88,6 +88,19 @@ def findings(
     return (_written(part, places), *causes)
 
 
+def unfilled(places: Places, name: str) -> Finding | None:
+    """That vLLM gives nothing, or not all, under a name whose value is filled by a block and made
+    outside of it; None for any other name.
+    """
+    filled = places.filled(name)
+    if filled is None:
+        return None
+    edit = Edit(filled.made, places.file.line(filled.made), filled.there)
+    shown = compare.shown(Site(name))
+    words = f"`{shown}` does not come back whole from vLLM: {filled.why}"
+    return Finding("unsaved", words, shown, edit=edit)
+
+
 def _prompts(judgement: Judgement, places: Places) -> tuple[Finding, ...]:
     """Other prompts make all that follows another thing, so nothing else is said."""
     for relation in judgement.relations:
@@ -125,12 +138,9 @@ class _Explaining:
         blank = Finding("unknown", "", compare.shown(site), site.layer, site.step, site.prompt)
         mine, truth = self.values.get(site), self.truth.get(site)
         lacks = mine is None or (not mine.numel() and truth is not None and truth.numel())
-        if lacks and (filled := self.places.filled(site.name)) is not None:
-            line = self.places.file.line(filled.made)
-            words = f"`{blank.name}` is not whole on vLLM: {filled.why}"
-            return replace(
-                blank, kind="unsaved", words=words, edit=Edit(filled.made, line, filled.there)
-            )
+        lost = unfilled(self.places, site.name) if lacks else None
+        if lost is not None:
+            return replace(lost, layer=site.layer, step=site.step, prompt=site.prompt)
         if mine is None or truth is None:
             return self._absent(blank, mine, site)
         later = self._overwritten(site, mine)

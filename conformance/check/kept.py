@@ -56,13 +56,14 @@ class KeptFile:
 
 @record()
 class Kept:
-    """What a check was asked; `named` is the model as the user named it."""
+    """What a check was asked, and in which folder; `named` is the model as the user named it."""
 
     named: str
     prompts: tuple[str, ...]
     files: tuple[KeptFile, ...]
     backends: tuple[Backend, ...]
     dump: bool = False
+    folder: str = ""
 
 
 def is_check(run: RunFolder) -> bool:
@@ -77,7 +78,8 @@ def keep(run: RunFolder, asked: Asked) -> None:
         for path in (file.path, *beside(file.path)):
             shutil.copyfile(path, folder / path.name)
     files = tuple(KeptFile(file.name, str(file.path)) for file in asked.files)
-    kept = Kept(asked.named, asked.prompts, files, asked.backends, asked.dump)
+    here = str(Path.cwd())
+    kept = Kept(asked.named, asked.prompts, files, asked.backends, asked.dump, here)
     write_record(run.path / ASKED, kept)
 
 

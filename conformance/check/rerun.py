@@ -7,7 +7,6 @@ codes: 0 the same, 1 the answer that was recorded, 2 it cannot be checked, 3 ano
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from conformance.check import answer, gather, show, source
 from conformance.check.verdict import verdict_of
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Backend, Model, Source, Thresholds, from_json
+from conformance.repro.literals import assigned
 from conformance.runner import Event, Limits
 
 #: The names of a script's literals: what was checked, and the files beside the user's.
@@ -84,19 +84,11 @@ def read(file: Path) -> tuple[dict[str, Any], dict[str, str], str]:
     """What was checked, the files beside the user's, and the user's own. Raises ConformanceError
     for a script that holds none.
     """
-    text = file.read_text(encoding="utf-8")
-    assigned = {
-        node.targets[0].id: node
-        for node in ast.parse(text).body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
     try:
-        data = ast.literal_eval(assigned[CHECKED].value)
-        beside = ast.literal_eval(assigned[BESIDE].value)
-    except (KeyError, ValueError) as error:
+        found, own = assigned(file.read_text(encoding="utf-8"), CHECKED, BESIDE)
+        return found[CHECKED], found[BESIDE], own
+    except (KeyError, ValueError, SyntaxError) as error:
         raise ConformanceError(f"holds no check: {error}", path=file) from error
-    lines = text.splitlines(keepends=True)
-    return data, beside, "".join(lines[: assigned[CHECKED].lineno - 1])
 
 
 def _tell(event: Event) -> None:

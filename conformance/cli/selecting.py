@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,7 +131,39 @@ def open_run(reports: Path, name: str) -> RunFolder:
     from conformance import store
 
     if name == "check":
-        return store.open_run(checks(), "latest")
+        return newest_check()
     if name and not (reports / name).is_dir() and (checks() / name).is_dir():
         reports = checks()
     return store.open_run(reports, name)
+
+
+def newest_check() -> RunFolder:
+    """The newest check that was made in the current folder, or else in any, which is said.
+
+    Raises ConformanceError where there is none.
+    """
+    from conformance.store import RunFolder
+
+    ended = [
+        path
+        for path in checks().glob("*")
+        if not path.is_symlink() and (path / "results.json").is_file()
+    ]
+    if not ended:
+        raise ConformanceError(
+            "there is no check", path=checks(), remedy="make one: conformance check FILE -m MODEL"
+        )
+    here = [path for path in ended if _made_in(path) == str(Path.cwd())]
+    run = RunFolder(max(here or ended, key=lambda path: path.name))
+    where = "this folder" if here else "any folder; none was made in this one"
+    words = f"the newest check of {where}: {run.id}, {run.plan().command}"
+    err.print(words, markup=False, highlight=False, soft_wrap=True)
+    return run
+
+
+def _made_in(check: Path) -> str:
+    """The folder in which a check was asked for, "" where it does not say."""
+    try:
+        return str(json.loads((check / "check.json").read_bytes())["folder"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,19 +65,13 @@ def rows(results: Results) -> list[dict[str, Any]]:
 
 
 def write(results: Results, folder: Path) -> tuple[Path, ...]:
-    """`results.csv`, and `results.parquet` where pyarrow is installed; else it is said once."""
+    """`results.csv`, and `results.parquet` where pyarrow is installed."""
     written = write_csv(results, folder)
     if importlib.util.find_spec("pyarrow") is not None:
         return written, write_parquet(results, folder)
     # One of an earlier judgement would contradict the rest.
     (folder / PARQUET).unlink(missing_ok=True)
-    _say(f"{PARQUET} is not written: it needs pyarrow (pip install pyarrow)")
     return (written,)
-
-
-@cache
-def _say(words: str) -> None:
-    sys.stderr.write(f"{words}\n")
 
 
 def write_csv(results: Results, folder: Path) -> Path:

@@ -10,7 +10,6 @@ codes: 0 the cell passes, 1 it fails in the way that was recorded, 2 it could no
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import re
 import shlex
@@ -41,6 +40,7 @@ from conformance.records import (
     from_json,
     record,
 )
+from conformance.repro.literals import assigned
 from conformance.runner import Event, GroupStarted, WorkerDied
 from conformance.scenario import discover
 from conformance.store import RunFolder, RunPlan, create_run, installed, installed_in
@@ -118,22 +118,14 @@ def _main(file: Path, arguments: Sequence[str] | None) -> int:
 
 def read(file: Path) -> Script:
     """A script's parts. Raises ConformanceError for a file that holds none."""
-    text = file.read_text(encoding="utf-8")
-    assigned = {
-        node.targets[0].id: node
-        for node in ast.parse(text).body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
     try:
-        data = ast.literal_eval(assigned[RECORDED].value)
-        beside = ast.literal_eval(assigned[BESIDE].value) if BESIDE in assigned else {}
+        found, scenario = assigned(file.read_text(encoding="utf-8"), RECORDED, BESIDE)
+        data = found[RECORDED]
         folder = str(data.pop("scenarios"))
         recorded = from_json(Recorded, json.dumps(data))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, SyntaxError) as error:
         raise ConformanceError(f"holds no recorded cell: {error}", path=file) from error
-    end = assigned[RECORDED].lineno - 1
-    scenario = "".join(text.splitlines(keepends=True)[:end])
-    return Script(recorded, scenario, folder, beside)
+    return Script(recorded, scenario, folder, found.get(BESIDE, {}))
 
 
 def placed(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> Recorded:

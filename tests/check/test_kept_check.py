@@ -131,3 +131,24 @@ def test_only_the_newest_checks_are_kept(tmp_path):
     (tmp_path / "latest").symlink_to("3")
     kept.sweep(tmp_path, most=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2", "3", "latest"]
+
+
+def test_the_newest_check_of_this_folder_is_taken_and_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
+    ids = []
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        asked, run = checked(tmp_path, factor=2.0)
+        published(asked, run)
+        ids.append(run.id)
+    mine, theirs = ids
+    (tmp_path / "checks" / "99999999-begun-only").mkdir()
+
+    def shown(folder):
+        monkeypatch.chdir(folder)
+        return CliRunner().invoke(app, ["show", "my-trace", "--run", "check"]).output
+
+    assert f"the newest check of this folder: {mine}, conformance check" in shown("../mine")
+    said = shown(tmp_path)
+    assert "any folder; none was made in this one" in said and max(mine, theirs) in said

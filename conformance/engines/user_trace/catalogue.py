@@ -7,6 +7,7 @@ is recognised by its numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -27,35 +28,33 @@ _SEQUENCE = "#"
 _WRITTEN = 1e-3
 
 
-def clean(module: Any, path: str, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def everything(module: Any, path: str, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """By `clean|site` the stream after each layer, and by `value|sequence/step|module|role` what
-    each module is given and gives, of every sequence, with nothing written.
+    each module is given and gives, of every sequence, with nothing written. Equal sequences are
+    computed once, under the first one's number.
+
+    Of sequences in which the trace wrote, the same of its own run: by `natural|site` the streams
+    as each layer gave them, by `written|…` the modules. After each layer the stream goes on as
+    the trace left it, so that all that follows is what the trace's forward computed.
 
     What was generated is computed along its own tokens, and of its modules only a layer's own
     branches are kept.
     """
     found: dict[str, Tensor] = {}
-    known: set[tuple[tuple[int, ...], ...]] = set()
-    for sequence, steps in _tokens(seen).items():
-        if tuple(map(tuple, steps)) in known:
-            continue
-        known.add(tuple(map(tuple, steps)))
-        _add(found, _forward(module, path, steps), sequence)
-    return found
-
-
-def written(module: Any, path: str, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same of the trace's own run, for sequences in which it wrote: by `natural|site` the
-    streams as each layer gave them, by `written|…` the modules. After each layer its stream goes
-    on as the trace left it, so that all that follows is what the trace's forward computed.
-    """
-    found: dict[str, Tensor] = {}
-    for sequence, steps in _tokens(seen).items():
+    sequences = _tokens(seen)
+    first: dict[tuple[tuple[int, ...], ...], int] = {}
+    for sequence, steps in sequences.items():
+        if first.setdefault(_known_by(steps), sequence) == sequence:
+            _add(found, _forward(module, path, steps), sequence)
+    for sequence, steps in sequences.items():
         streams = _streams(seen, sequence, steps)
-        made = _forward(module, path, steps, streams) if streams else {}
-        if any(_written(value, key, seen, sequence) for key, value in made.items()):
-            _add(found, made, sequence)
+        if streams and _wrote(seen, found, sequence, first[_known_by(steps)]):
+            _add(found, _forward(module, path, steps, streams), sequence)
     return found
+
+
+def _known_by(steps: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, steps))
 
 
 def _add(found: dict[str, Tensor], values: Mapping[str, Tensor], sequence: int) -> None:
@@ -82,13 +81,22 @@ def _streams(
     }
 
 
-def _written(value: Tensor, key: str, seen: Mapping[str, Tensor], sequence: int) -> bool:
-    """Is this the stream that a layer gave, and did the trace leave another?"""
-    kind, _, name = key.partition("|")
-    left = seen.get(name.replace(_SEQUENCE, str(sequence)))
-    if kind != "natural" or left is None:
-        return False
-    return bool(((left - value).norm(dim=-1) > _WRITTEN * value.norm(dim=-1)).any())
+def _wrote(
+    seen: Mapping[str, Tensor], clean: Mapping[str, Tensor], sequence: int, alike: int
+) -> bool:
+    """Did the trace leave another stream after a layer of this sequence than there is without
+    its writes? `alike` is the number under which the latter was computed.
+    """
+    for name, left in seen.items():
+        site = Site.parse(name)
+        if (site.name, site.prompt) != ("stream", sequence):
+            continue
+        rows = clean.get(f"clean|{replace(site, prompt=alike)}")
+        if rows is None or rows.shape != left.shape:
+            continue
+        if bool(((left - rows).norm(dim=-1) > _WRITTEN * rows.norm(dim=-1)).any()):
+            return True
+    return False
 
 
 def _tokens(seen: Mapping[str, Tensor]) -> dict[int, list[list[int]]]:

@@ -97,8 +97,7 @@ class CheckedHF:
             truth = self._call(self.truth, case)
         found = {f"float32:truth|{site}": value for site, value in truth.items()}
         found |= {f"layers|{site}": value for site, value in seen.values.items()}
-        found |= catalogue.clean(self.truth.model._module, self.truth.path, seen.values)
-        found |= catalogue.written(self.truth.model._module, self.truth.path, seen.values)
+        found |= catalogue.everything(self.truth.model._module, self.truth.path, seen.values)
         for precision, engine in self.engines.items():
             for way in self.ways():
                 if precision is Precision.FLOAT32 and way.name == "eager":
