@@ -71,8 +71,8 @@ def compare(
                 raise ConformanceError(f"{name!r} cannot name a value", remedy="letters and digits")
         return {str(Site(name)): tensor.detach().cpu() for name, tensor in several.items()}
 
-    mine, true = named(candidate), named(truth)
-    kind = precision or _precision(mine)
+    observed, true = named(candidate), named(truth)
+    kind = precision or _precision(observed)
     way = FLOAT32_WAY if kind is Precision.FLOAT32 else "bf16_"
     members = {f"{way}{number}": named(values) for number, values in enumerate(floor)}
     reference = read_reference({TRUTH: true, **members}, twin=False, precision=kind)
@@ -83,7 +83,7 @@ def compare(
         )
     ids = ((0,),)  # of a prompt: there is none
     return judge_cell(
-        mine,
+        observed,
         reference,
         twin=False,
         equal=(),
@@ -109,22 +109,22 @@ def assert_same(
     """
     from conformance.records import Verdict
 
-    found = compare(candidate, truth, floor=floor, precision=precision, thresholds=thresholds)
-    if found.verdict.passes or (drift and found.verdict is Verdict.DRIFT):
-        return found
-    lines = [f"{found.verdict}: {found.diagnosis or found.reason}"]
-    for one in found.observations:
-        if not one.verdict.passes:
-            name = one.site.rpartition("/")[2]
-            lines.append(f"  {name}: {one.verdict}: {one.message}")
-    raise NotSame("\n".join(lines), found)
+    judgement = compare(candidate, truth, floor=floor, precision=precision, thresholds=thresholds)
+    if judgement.verdict.passes or (drift and judgement.verdict is Verdict.DRIFT):
+        return judgement
+    lines = [f"{judgement.verdict}: {judgement.diagnosis or judgement.reason}"]
+    for judged in judgement.observations:
+        if not judged.verdict.passes:
+            name = judged.site.rpartition("/")[2]
+            lines.append(f"  {name}: {judged.verdict}: {judged.message}")
+    raise NotSame("\n".join(lines), judgement)
 
 
 def _precision(values: Mapping[str, Tensor]) -> Precision:
     kinds = {str(value.dtype) for value in values.values() if value.is_floating_point()}
-    found = {_PRECISIONS.get(kind) for kind in kinds} or {Precision.FLOAT32}
-    only = found.pop()
-    if found or only is None:
+    precisions = {_PRECISIONS.get(kind) for kind in kinds} or {Precision.FLOAT32}
+    only = precisions.pop()
+    if precisions or only is None:
         raise ConformanceError(
             f"no one precision is that of {', '.join(sorted(kinds))}",
             remedy="compare bfloat16 or float32, or name the precision",
@@ -183,9 +183,9 @@ def run(
     try:
         where = Path(json.loads(done.stdout.splitlines()[-1])["folder"])
     except (IndexError, KeyError, TypeError, ValueError):
-        said = done.stderr.strip() or done.stdout.strip() or "it said nothing"
+        output = done.stderr.strip() or done.stdout.strip() or "it said nothing"
         code = done.returncode if done.returncode in set(ExitCode) else ExitCode.HARNESS
         raise ConformanceError(
-            f"the run did not come to its end: {said[-4000:]}", code=ExitCode(code)
+            f"the run did not come to its end: {output[-4000:]}", code=ExitCode(code)
         ) from None
     return results((folder or Path()) / where)

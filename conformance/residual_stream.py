@@ -165,7 +165,9 @@ def settle(
         return Settled("", tried, f"no reading of a layer output {shapes} is the stream: {tried}")
     readings = [[LAYOUTS[name].read(output) for output in outputs] for name in holds]
     if all(
-        torch.equal(a, b) for other in readings[1:] for a, b in zip(readings[0], other, strict=True)
+        torch.equal(a, b)
+        for reading in readings[1:]
+        for a, b in zip(readings[0], reading, strict=True)
     ):
         return Settled(holds[0], tried)
     return Settled(

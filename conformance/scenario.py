@@ -226,8 +226,8 @@ def folders_of(places: Places) -> tuple[Path, ...]:
 
 def as_planned(places: Places) -> str | tuple[str, ...]:
     """The same as texts, for a file: one is written bare."""
-    first, *others = map(str, folders_of(places))
-    return (first, *others) if others else first
+    first, *rest = map(str, folders_of(places))
+    return (first, *rest) if rest else first
 
 
 def discover(places: Places) -> dict[str, Scenario]:
@@ -238,18 +238,18 @@ def discover(places: Places) -> dict[str, Scenario]:
     that cannot be imported or declares no scenario of its own name, for a name that two folders
     have and for two folders of one name.
     """
-    found: dict[str, Scenario] = {}
+    scenarios: dict[str, Scenario] = {}
     with stand_in.for_missing():
         for folder in folders_of(places):
             for name, declared in _in_folder(folder):
-                if name in found:
+                if name in scenarios:
                     raise ConformanceError(
-                        f"there is a scenario {name!r} already, in {found[name].path}",
+                        f"there is a scenario {name!r} already, in {scenarios[name].path}",
                         path=declared.path,
                         remedy="give this file and its function another name",
                     )
-                found[name] = declared
-    return found
+                scenarios[name] = declared
+    return scenarios
 
 
 def _in_folder(folder: Path) -> Iterator[tuple[str, Scenario]]:

@@ -26,9 +26,11 @@ class _Anything:
             raise AttributeError(name)
         return self
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         # As a decorator it leaves the function as it is.
-        return given[0] if len(given) == 1 and callable(given[0]) and not named else self
+        return (
+            arguments[0] if len(arguments) == 1 and callable(arguments[0]) and not named else self
+        )
 
     def __getitem__(self, _: Any) -> Any:
         return self

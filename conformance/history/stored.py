@@ -64,17 +64,17 @@ def past(results: Results) -> Past:
 
 
 def _versions(results: Results) -> dict[str, tuple[str, ...]]:
-    found: dict[str, dict[str, None]] = {}
+    versions_of: dict[str, dict[str, None]] = {}
     for versions in (group.versions for group in results.groups):
         for package, version in versions.items():
-            found.setdefault(package, {})[version] = None
-    return {package: tuple(versions) for package, versions in found.items()}
+            versions_of.setdefault(package, {})[version] = None
+    return {package: tuple(versions) for package, versions in versions_of.items()}
 
 
 def _margins(results: Results) -> dict[tuple[str, str], float]:
     """Of each model and column. A cell has the answer of the other precision `beside` it."""
     limits = results.environment.thresholds.of(Precision.FLOAT32)
-    found: dict[tuple[str, str], float] = {}
+    margins: dict[tuple[str, str], float] = {}
     for cell in results.cells:
         meaning = cell if cell.precision is Precision.FLOAT32 else cell.beside
         if meaning is None or meaning.precision is not Precision.FLOAT32:
@@ -86,5 +86,5 @@ def _margins(results: Results) -> dict[tuple[str, str], float]:
         ]
         if shares:
             key = (cell.model, cell.backend)
-            found[key] = max(found.get(key, 0.0), *shares)
-    return found
+            margins[key] = max(margins.get(key, 0.0), *shares)
+    return margins

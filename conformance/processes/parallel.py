@@ -60,10 +60,10 @@ def side_by_side(
     left, and nothing is waited for.
     """
     with pool_of(processes, begin, begin_with) as pool:
-        waiting = [pool.submit(function, *one) for one in arguments]
+        waiting = [pool.submit(function, *call) for call in arguments]
         try:
-            for one in waiting:
-                yield one.result()
+            for future in waiting:
+                yield future.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

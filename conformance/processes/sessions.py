@@ -67,10 +67,10 @@ def alive(pid: int) -> bool:
 def descendants(pid: int) -> set[int]:
     """Children, their children and so on, zombies left out."""
     try:
-        found = psutil.Process(pid).children(recursive=True)
+        children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return set()
-    return {process.pid for process in found if alive(process.pid)}
+    return {process.pid for process in children if alive(process.pid)}
 
 
 def members(leader: int) -> set[int]:
@@ -89,24 +89,24 @@ def _session(pid: int) -> int:
 
 def marked(mark: str) -> set[int]:
     """Every living process that carries this mark, but for the one that asks."""
-    found = set()
+    pids = set()
     for process in psutil.process_iter():
         try:
             if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                found.add(process.pid)
+                pids.add(process.pid)
         except (psutil.Error, OSError):
             continue
-    return {pid for pid in found if alive(pid)}
+    return {pid for pid in pids if alive(pid)}
 
 
 def of_runs() -> set[int]:
     """Every living process of any run of this user's."""
-    found = set()
+    pids = set()
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if MARK in process.environ():
-                found.add(process.pid)
-    return {pid for pid in found if alive(pid)}
+                pids.add(process.pid)
+    return {pid for pid in pids if alive(pid)}
 
 
 def kill(leader: int) -> set[int]:
@@ -123,19 +123,19 @@ def kill(leader: int) -> set[int]:
         return members(leader) | ({leader} if alive(leader) else set())
 
     shared = shared_files(who())
-    left = _kill_until_none(who)
+    remaining = _kill_until_none(who)
     unlink_shared(shared)
-    return left
+    return remaining
 
 
 def that_handle(number: signal.Signals, leader: int) -> list[int]:
     """The members of a session whom this signal does not simply end, the leader first."""
-    found = []
+    pids = []
     for pid in sorted(members(leader), key=lambda pid: (pid != leader, pid)):
         with suppress(OSError):
             if _handles(pid, number):
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def _handles(pid: int, number: signal.Signals) -> bool:
@@ -184,14 +184,14 @@ def shared_files(pids: Iterable[int]) -> set[str]:
 
     vLLM's CPU kernels never unlink theirs, and no resource tracker knows of them.
     """
-    found: set[str] = set()
+    paths: set[str] = set()
     for pid in pids:
         with suppress(OSError):
             # Not through psutil, which measures every mapping as well: too slow for an engine.
             for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
                 _, slash, name = line.partition(_SHARED)
-                found.add(slash + name)
-    return {path for path in found if path and Path(path).is_file()}
+                paths.add(slash + name)
+    return {path for path in paths if path and Path(path).is_file()}
 
 
 def unlink_shared(paths: Iterable[str]) -> None:
@@ -204,14 +204,14 @@ def unlink_shared(paths: Iterable[str]) -> None:
 
 def listening(pids: Iterable[int]) -> set[str]:
     """Where these processes take connections: "ADDRESS:PORT", or the name of a local socket."""
-    found: set[str] = set()
+    addresses: set[str] = set()
     for pid in pids:
         with suppress(psutil.Error, OSError):
-            for one in psutil.Process(pid).net_connections("inet"):
-                if one.status == psutil.CONN_LISTEN:
-                    found.add(f"{one.laddr[0]}:{one.laddr[1]}")
-            found |= _local_sockets(pid)
-    return found
+            for connection in psutil.Process(pid).net_connections("inet"):
+                if connection.status == psutil.CONN_LISTEN:
+                    addresses.add(f"{connection.laddr[0]}:{connection.laddr[1]}")
+            addresses |= _local_sockets(pid)
+    return addresses
 
 
 #: In /proc/net/unix: the socket takes connections.
@@ -224,12 +224,12 @@ def _local_sockets(pid: int) -> set[str]:
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):
             own.add(descriptor.readlink().name)
-    found = set()
+    names = set()
     for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
         _, _, _, flags, _, _, inode, *name = line.split(maxsplit=7)
         if int(flags, 16) & _ACCEPTS and f"socket:[{inode}]" in own:
-            found.add(name[0] if name else "")
-    return found
+            names.add(name[0] if name else "")
+    return names
 
 
 def reached_from_outside(place: str) -> bool:

@@ -64,15 +64,15 @@ def environment(path: Path, cache: Path) -> dict[str, str]:
     """What sends a process's temporary files there, but for compiled code, which is worth keeping
     and would else lie where any user of the machine can put it first.
     """
-    kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
-    return {"TMPDIR": str(path), "TORCHINDUCTOR_CACHE_DIR": kept}
+    inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
+    return {"TMPDIR": str(path), "TORCHINDUCTOR_CACHE_DIR": inductor}
 
 
 def _sweep(parent: Path) -> None:
     for path in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
-            found = path.lstat()
-            if found.st_uid != os.getuid() or time.time() - found.st_mtime < _NEW:
+            status = path.lstat()
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < _NEW:
                 continue
             held = _hold(path)
             if held is not None:

@@ -1,22 +1,5 @@
 """The frozen records that travel between the modules, and to and from JSON."""
 
-from conformance.records.asked import (
-    CHOSEN,
-    GREEDY,
-    PARTS,
-    SAMPLED,
-    Backend,
-    Case,
-    Cell,
-    Column,
-    Job,
-    Model,
-    Part,
-    Piece,
-    Precision,
-    Site,
-    Source,
-)
 from conformance.records.base import (
     adapter,
     digest,
@@ -47,6 +30,23 @@ from conformance.records.judged import (
     Thresholds,
     Witness,
     widened,
+)
+from conformance.records.matrix import (
+    CHOSEN,
+    GREEDY,
+    PARTS,
+    SAMPLED,
+    Backend,
+    Case,
+    Cell,
+    Column,
+    Job,
+    Model,
+    Part,
+    Piece,
+    Precision,
+    Site,
+    Source,
 )
 from conformance.records.observed import (
     Frame,

@@ -7,8 +7,8 @@ from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any
 
-from conformance.records.asked import Column, Precision
 from conformance.records.base import CellId, Id, record
+from conformance.records.matrix import Column, Precision
 from conformance.records.observed import Frame, Group
 from conformance.records.verdict import Finding, Verdict
 
@@ -89,7 +89,7 @@ def widened(thresholds: Thresholds, factor: float) -> Thresholds:
     """Every limit of both precisions so many times as wide."""
 
     def wider(limits: Limits) -> Limits:
-        return Limits(*(factor * getattr(limits, each.name) for each in fields(Limits)))
+        return Limits(*(factor * getattr(limits, limit.name) for limit in fields(Limits)))
 
     source = thresholds.source if factor == 1 else f"{thresholds.source}, {factor:g} times as wide"
     return Thresholds(wider(thresholds.float32), wider(thresholds.bf16), source)

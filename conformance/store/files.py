@@ -99,13 +99,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
     with torch.no_grad():
-        kept = {
+        contiguous = {
             name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, tensor in tensors.items()
         }
     path.parent.mkdir(parents=True, exist_ok=True)
     part = _part(path)
-    save_file(kept, part)
+    save_file(contiguous, part)
     part.replace(path)
 
 

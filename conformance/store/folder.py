@@ -132,10 +132,10 @@ class GroupFolder:
     def keys(self) -> dict[str, str]:
         """What each cell's observations depend on, by case key."""
         try:
-            found = json.loads((self.path / "keys.json").read_bytes())
+            stored = json.loads((self.path / "keys.json").read_bytes())
         except (OSError, ValueError, RecursionError):
             return {}
-        items = found.items() if isinstance(found, dict) else ()
+        items = stored.items() if isinstance(stored, dict) else ()
         return {key: value for key, value in items if isinstance(value, str)}
 
     def write_keys(self, keys: Mapping[str, str]) -> None:
@@ -173,14 +173,14 @@ class RunFolder:
 
     def plan(self) -> RunPlan:
         """Raises ConformanceError when this is not the folder of a run."""
-        found = read_plan(self.path / "plan.json")
-        if found is None:
+        plan = read_plan(self.path / "plan.json")
+        if plan is None:
             raise ConformanceError(
                 "is not the folder of a run: it has no plan.json",
                 path=self.path,
                 remedy="name a folder under reports/, for example reports/latest",
             )
-        return found
+        return plan
 
     def write_plan(self, plan: RunPlan) -> None:
         write_record(self.path / "plan.json", plan)
@@ -267,10 +267,10 @@ def read_results(path: Path) -> Results:
             path=path,
             remedy="judge the run again: conformance judge RUN",
         )
-    found = read_record(Results, path, upgrade=upgraded)
-    if found is None:
+    results = read_record(Results, path, upgrade=upgraded)
+    if results is None:
         raise ConformanceError("there are no results", path=path, remedy=remedy)
-    return found
+    return results
 
 
 def create_run(reports: Path, now: datetime) -> RunFolder:

@@ -25,7 +25,7 @@ OBSERVING = (
     "engines",
     "generated_tokens.py",
     "programs",
-    "records/asked.py",
+    "records/matrix.py",
     "residual_stream.py",
     "scenario.py",
     "worker/main.py",
@@ -46,13 +46,13 @@ print(json.dumps(found))
 
 def installed(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """The versions in this interpreter's environment; what is absent is left out."""
-    found = {"python": ".".join(str(part) for part in sys.version_info[:3])}
+    versions = {"python": ".".join(str(part) for part in sys.version_info[:3])}
     for name in packages:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 @cache
@@ -95,12 +95,12 @@ def scenario_digest(places: Path | tuple[Path, ...], name: str) -> str:
 
 
 def _files_digest(files: list[Path], root: Path) -> str:
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for path in files:
         content = path.read_bytes() if path.is_file() else b""
-        found.update(f"{path.relative_to(root)}\0{len(content)}\0".encode())
-        found.update(content)
-    return found.hexdigest()
+        hashed.update(f"{path.relative_to(root)}\0{len(content)}\0".encode())
+        hashed.update(content)
+    return hashed.hexdigest()
 
 
 def observation_key(

@@ -1,4 +1,4 @@
-"""What is asked for: models, backends, cases, cells, and the jobs of workers."""
+"""What a run consists of: models, backends, columns, cases, cells, and the jobs of workers."""
 
 from __future__ import annotations
 
