@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from conformance.bisect.presentation.parts import USUAL, Part
 from conformance.bisect.search import Class
-from conformance.diff.compare import said
+from conformance.diff.compare import cause_words
 from conformance.records import CellResult, Group, Precision, Results, Verdict, record
 from conformance.runner.pool import CANNOT_IMPORT
 
@@ -82,7 +82,7 @@ def signatures(results: Results) -> Signatures | Unusable:
 
 
 def _diagnosis(cell: CellResult) -> str:
-    return "" if cell.verdict.passes else said(cell)
+    return "" if cell.verdict.passes else cause_words(cell)
 
 
 def _layout(group: Group | None) -> str:

@@ -14,21 +14,23 @@ def by_backend(a: Results, b: Results) -> tuple[Results, Results]:
     That one is called after its backend, or where another column is, as in the second run. What
     remains keeps its name: which of several is meant is not for us to say.
     """
-    mine, theirs = dict[str, Column](), dict[str, Column]()
+    before_columns, after_columns = dict[str, Column](), dict[str, Column]()
     for backend in dict.fromkeys(column.backend.id for column in a.columns):
-        ours, others = _left(a, b, backend), _left(b, a, backend)
-        if len(ours) == len(others) == 1:
-            [before], [after] = ours, others
-            taken = any(c.backend.id == backend and c.id != before.id for c in a.columns)
-            named = after if taken else Column(after.backend)
-            mine[before.id] = theirs[after.id] = named
-    return _named(a, mine), _named(b, theirs)
+        first, second = _without_partner(a, b, backend), _without_partner(b, a, backend)
+        if len(first) == len(second) == 1:
+            [before], [after] = first, second
+            named_so = any(c.backend.id == backend and c.id != before.id for c in a.columns)
+            named = after if named_so else Column(after.backend)
+            before_columns[before.id] = after_columns[after.id] = named
+    return _named(a, before_columns), _named(b, after_columns)
 
 
-def _left(run: Results, other: Results, backend: str) -> list[Column]:
+def _without_partner(run: Results, other: Results, backend: str) -> list[Column]:
     """The run's columns of a backend that the other run does not have under the same name."""
     known = {column.id for column in other.columns}
-    return [each for each in run.columns if each.backend.id == backend and each.id not in known]
+    return [
+        column for column in run.columns if column.backend.id == backend and column.id not in known
+    ]
 
 
 def _named(results: Results, columns: dict[str, Column]) -> Results:

@@ -90,9 +90,9 @@ def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -
     ConformanceError when the runs have no cell in common.
     """
     a, b = by_backend(a, b)
-    mine = {cell.id: cell for cell in a.cells}
-    theirs = {cell.id: cell for cell in b.cells}
-    common = [name for name in mine if name in theirs]
+    before = {cell.id: cell for cell in a.cells}
+    after = {cell.id: cell for cell in b.cells}
+    common = [name for name in before if name in after]
     if not common:
         raise ConformanceError(
             f"runs {a.run.id} and {b.run.id} have no cell in common",
@@ -103,7 +103,7 @@ def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -
     changes = [
         change
         for name in common
-        if (change := _change(mine[name], theirs[name], thresholds, margin)) is not None
+        if (change := _change(before[name], after[name], thresholds, margin)) is not None
     ]
     order = list(Kind)
     return Diff(
@@ -114,8 +114,8 @@ def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -
         layouts=layouts(a, b),
         costs=costs(a, b, factor=cost),
         versions=_versions(a, b),
-        only_a=tuple(name for name in mine if name not in theirs),
-        only_b=tuple(name for name in theirs if name not in mine),
+        only_a=tuple(name for name in before if name not in after),
+        only_b=tuple(name for name in after if name not in before),
         seconds=(a.run.seconds, b.run.seconds),
         peak_mib=(a.run.peak_mib, b.run.peak_mib),
         notes=_notes(a, b),
@@ -183,10 +183,10 @@ def _verdict(cell: CellResult) -> str:
 
 def _signature(cell: CellResult) -> tuple[str, str]:
     """The verdict and what was said, without what differs from run to run."""
-    return _verdict(cell), said(cell)
+    return _verdict(cell), cause_words(cell)
 
 
-def said(cell: CellResult) -> str:
+def cause_words(cell: CellResult) -> str:
     """What a verdict was given for, without what is measured: equal wherever it is the same."""
     return _MEASURED.sub("#", cell.diagnosis) or _NUMBER.sub("#", cell.reason)
 
@@ -209,31 +209,31 @@ def _shrunk(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float)
 
 def _versions(a: Results, b: Results) -> dict[str, tuple[str, str]]:
     """Of the parents, and of columns that ran elsewhere."""
-    found: dict[str, tuple[str, str]] = {}
+    changed: dict[str, tuple[str, str]] = {}
     for name in sorted({*a.environment.versions, *b.environment.versions}):
         pair = a.environment.versions.get(name, "–"), b.environment.versions.get(name, "–")
         if pair[0] != pair[1]:
-            found[name] = pair
-    theirs = {(group.model, group.backend): group.versions for group in b.groups}
+            changed[name] = pair
+    after = {(group.model, group.backend): group.versions for group in b.groups}
     for group in a.groups:
-        other = theirs.get((group.model, group.backend))
-        if other is None:
+        installed = after.get((group.model, group.backend))
+        if installed is None:
             continue
-        for name in sorted({*group.versions, *other}):
-            pair = group.versions.get(name, "–"), other.get(name, "–")
+        for name in sorted({*group.versions, *installed}):
+            pair = group.versions.get(name, "–"), installed.get(name, "–")
             if pair[0] != pair[1]:
-                found.setdefault(name, pair)
-    return found
+                changed.setdefault(name, pair)
+    return changed
 
 
 def _notes(a: Results, b: Results) -> tuple[str, ...]:
     notes: list[str] = []
     if a.environment.devices != b.environment.devices:
-        theirs = _listed(a.environment.devices), _listed(b.environment.devices)
-        notes.append("the runs are of different hardware: {} and {}".format(*theirs))
+        devices = _listed(a.environment.devices), _listed(b.environment.devices)
+        notes.append("the runs are of different hardware: {} and {}".format(*devices))
     if a.environment.settings != b.environment.settings:
-        mine, other = (", ".join(run.environment.settings) or "none" for run in (a, b))
-        notes.append(f"other threads or kernels were chosen: {mine}, and {other}")
+        before, after = (", ".join(run.environment.settings) or "none" for run in (a, b))
+        notes.append(f"other threads or kernels were chosen: {before}, and {after}")
     if a.environment.thresholds != b.environment.thresholds:
         notes.append("the runs were judged by different thresholds; margins are by the second's")
     return tuple(notes)

@@ -27,7 +27,7 @@ _REST = "--json"
 
 def document(diff: Diff) -> Document:
     """Everything that differs, the cells first."""
-    (a, b), (mine, theirs) = diff.seconds, diff.peak_mib
+    (a, b), (before, after) = diff.seconds, diff.peak_mib
     cells = tuple(row for _, row in change_rows(diff))
     tables = [replace(cells_table(cells, "Cells", _REST), peek=0)] if cells else []
     only = (
@@ -39,7 +39,7 @@ def document(diff: Diff) -> Document:
         headline=Text(headline(diff)),
         about=(
             f"{diff.a} → {diff.b}: wall time {a:.0f} s → {b:.0f} s, "
-            f"peak memory {mine:.0f} MiB → {theirs:.0f} MiB"
+            f"peak memory {before:.0f} MiB → {after:.0f} MiB"
         ),
         notes=diff.notes,
         blocks=(*tables, *fact_tables(diff), *only),
@@ -50,9 +50,9 @@ def headline(diff: Diff) -> str:
     """`3 × new failure, 1 × fixed, in 84 common cells; 2 only in the first run`."""
     changed = len({(change.model, change.backend) for change in diff.layouts})
     moved = f", {changed} columns with another layout or engine" if changed else ""
-    gone = f"; {len(diff.only_a)} only in the first run" if diff.only_a else ""
+    missing = f"; {len(diff.only_a)} only in the first run" if diff.only_a else ""
     new = f"; {len(diff.only_b)} only in the second" if diff.only_b else ""
-    return f"{counted(diff)}{moved}, in {diff.common} common cells{gone}{new}"
+    return f"{counted(diff)}{moved}, in {diff.common} common cells{missing}{new}"
 
 
 def counted(diff: Diff) -> str:

@@ -47,38 +47,38 @@ def layouts(before: Results, after: Results) -> tuple[GroupChange, ...]:
     """Columns that read the stream another way, or whose engine is another one: once, where it is
     so in either precision.
     """
-    found = (
-        GroupChange(a.model, a.backend, what, mine, theirs)
+    changes = (
+        GroupChange(a.model, a.backend, fact, old, new)
         for a, b in _pairs(before, after)
-        for what, mine, theirs in _facts(a, b)
+        for fact, old, new in _facts(a, b)
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(changes))
 
 
 def costs(before: Results, after: Results, *, factor: float) -> tuple[Cost, ...]:
     """Columns that became so many times slower or larger, or faster or smaller."""
-    found: list[Cost] = []
+    costs: list[Cost] = []
     for a, b in _pairs(before, after):
         if a.reused or b.reused:
             continue
-        for what, unit, least, mine, theirs in (
+        for figure, unit, least, old, new in (
             ("loading", "s", _SECONDS, a.load_seconds, b.load_seconds),
             ("running", "s", _SECONDS, a.seconds, b.seconds),
             ("memory", "MiB", _MIB, a.peak_mib, b.peak_mib),
         ):
-            small, large = sorted((mine, theirs))
+            small, large = sorted((old, new))
             if large - small >= least and small > 0 and large / small >= factor:
-                told = f"{what} in {a.precision}" if a.precision is Precision.FLOAT32 else what
-                found.append(Cost(a.model, a.backend, told, unit, mine, theirs))
-    return tuple(found)
+                name = f"{figure} in {a.precision}" if a.precision is Precision.FLOAT32 else figure
+                costs.append(Cost(a.model, a.backend, name, unit, old, new))
+    return tuple(costs)
 
 
 def _pairs(before: Results, after: Results) -> Iterator[tuple[Group, Group]]:
-    theirs = {(group.model, group.backend, group.precision): group for group in after.groups}
+    partners = {(group.model, group.backend, group.precision): group for group in after.groups}
     for group in before.groups:
-        other = theirs.get((group.model, group.backend, group.precision))
-        if other is not None and group.backend not in _NO_COLUMN:
-            yield group, other
+        partner = partners.get((group.model, group.backend, group.precision))
+        if partner is not None and group.backend not in _NO_COLUMN:
+            yield group, partner
 
 
 def _facts(a: Group, b: Group) -> Iterator[tuple[str, str, str]]:
@@ -87,10 +87,10 @@ def _facts(a: Group, b: Group) -> Iterator[tuple[str, str, str]]:
         yield "layout", a.layout, b.layout
     if a.identity and b.identity:
         for key in sorted({*a.identity, *b.identity} - _NOT_COMPARED):
-            mine, theirs = _said(a.identity, key), _said(b.identity, key)
-            if mine != theirs:
-                yield key, mine, theirs
+            old, new = _fact(a.identity, key), _fact(b.identity, key)
+            if old != new:
+                yield key, old, new
 
 
-def _said(identity: Mapping[str, object], key: str) -> str:
+def _fact(identity: Mapping[str, object], key: str) -> str:
     return str(identity[key]) if key in identity else "not said"

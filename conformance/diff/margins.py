@@ -22,13 +22,13 @@ class Headroom:
 
 def headroom(cell: CellResult, thresholds: Thresholds, *, exact: bool) -> Headroom | None:
     """None where no number was judged. With `exact`, bitwise equal observations count too."""
-    found = [
-        Headroom(max(0.0, left), judged.site, name)
+    rooms = [
+        Headroom(max(0.0, room), judged.site, name)
         for judged in cell.observations
         if exact or judged.verdict is not Verdict.EXACT
-        for name, left in _rooms(judged, thresholds.of(cell.precision))
+        for name, room in _rooms(judged, thresholds.of(cell.precision))
     ]
-    return min(found, key=lambda one: one.left, default=None)
+    return min(rooms, key=lambda headroom: headroom.left, default=None)
 
 
 def _rooms(judged: Judged, limits: Limits) -> Iterator[tuple[str, float]]:

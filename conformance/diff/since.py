@@ -21,7 +21,7 @@ def last(folder: Path, results: Results) -> Changes | None:
 
     None when there is none; runs that are not finished or not readable do not count.
     """
-    mine = {cell.id for cell in results.cells}
+    ids = {cell.id for cell in results.cells}
     earlier = [
         path
         for path in folder.parent.glob("*/results.json")
@@ -34,7 +34,7 @@ def last(folder: Path, results: Results) -> Changes | None:
             before = read_results(path)
         except ConformanceError:
             continue
-        if any(cell.id in mine for cell in before.cells):
+        if any(cell.id in ids for cell in before.cells):
             return between(before, results)
     return None
 

@@ -25,8 +25,8 @@ def badge(decision: Decision) -> str:
     color = "brightgreen" if not counts.get(Finding.FLAKY) else "yellow"
     if decision.exit_code is ExitCode.UNEXPECTED:
         color = "red"
-    said: dict[str, object] = {"schemaVersion": 1, "label": "conformance", "message": message}
+    shield: dict[str, object] = {"schemaVersion": 1, "label": "conformance", "message": message}
     if decision.exit_code is ExitCode.HARNESS:
-        said |= {"message": "the harness failed", "isError": True}
+        shield |= {"message": "the harness failed", "isError": True}
         color = "lightgrey"
-    return json.dumps({**said, "color": color}, indent=1) + "\n"
+    return json.dumps({**shield, "color": color}, indent=1) + "\n"

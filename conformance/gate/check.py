@@ -45,7 +45,7 @@ def check(
     if repeat is not None and len(doubtful) > MOST_REPEATED:
         notes.append(f"{len(doubtful)} unexpected results are no accident: none was repeated")
     elif repeat is not None and doubtful:
-        repeats = repeat([_planned(one.cell) for one in doubtful])
+        repeats = repeat([_planned(assessed.cell) for assessed in doubtful])
         assessed = settle(results, assessed, repeats, known, today)
     return decide(results, known, today, assessed=assessed, strict=strict, notes=notes)
 

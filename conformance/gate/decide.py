@@ -74,13 +74,13 @@ def decide(
         standings=standing(assessed, known, today),
         strict=strict,
         notes=tuple(notes),
-        counts=Counter(one.finding for one in assessed),
+        counts=Counter(result.finding for result in assessed),
     )
 
 
 def to_repeat(assessed: Sequence[Assessed]) -> tuple[Assessed, ...]:
     """What was not expected and might have been an accident."""
-    return tuple(one for one in assessed if one.finding in _DOUBTFUL)
+    return tuple(result for result in assessed if result.finding in _DOUBTFUL)
 
 
 def settle(
@@ -98,19 +98,22 @@ def settle(
     places = where_of(results)
     rounds: list[dict[str, Assessed]] = []
     for run in repeats:
-        theirs = where_of(run)
+        repeated_at = where_of(run)
         rounds.append(
             {
-                one.cell.id: one
-                for one in assess(run, known, today)
-                if theirs[column := (one.cell.model, one.cell.backend)] == places.get(column)
+                result.cell.id: result
+                for result in assess(run, known, today)
+                if repeated_at[column := (result.cell.model, result.cell.backend)]
+                == places.get(column)
             }
         )
     return tuple(
-        _settled(one, [found[one.cell.id] for found in rounds if one.cell.id in found])
-        if one.finding in _DOUBTFUL
-        else one
-        for one in assessed
+        _settled(
+            result, [repeated[result.cell.id] for repeated in rounds if result.cell.id in repeated]
+        )
+        if result.finding in _DOUBTFUL
+        else result
+        for result in assessed
     )
 
 
@@ -134,16 +137,18 @@ def refuse_incomplete(results: Results, plan: RunPlan) -> None:
         )
 
 
-def _settled(one: Assessed, again: Sequence[Assessed]) -> Assessed:
+def _settled(doubtful: Assessed, again: Sequence[Assessed]) -> Assessed:
     if not again:
-        return one
-    showing = [other for other in again if not other.finding.fine]
-    verdicts = ", ".join(other.cell.verdict.value for other in again)
+        return doubtful
+    showing = [repeated for repeated in again if not repeated.finding.fine]
+    verdicts = ", ".join(repeated.cell.verdict.value for repeated in again)
     if showing:
-        words = f"{one.words} (again in {len(showing)} of {len(again)} repetitions: {verdicts})"
-        return replace(one, words=words)
+        words = (
+            f"{doubtful.words} (again in {len(showing)} of {len(again)} repetitions: {verdicts})"
+        )
+        return replace(doubtful, words=words)
     words = (
-        f"{one.cell.verdict.value} once, but as expected in {len(again)} repetitions "
-        f"({verdicts}): {one.words}"
+        f"{doubtful.cell.verdict.value} once, but as expected in {len(again)} repetitions "
+        f"({verdicts}): {doubtful.words}"
     )
-    return replace(one, finding=Finding.FLAKY, words=words)
+    return replace(doubtful, finding=Finding.FLAKY, words=words)

@@ -31,25 +31,25 @@ def junit(decision: Decision) -> str:
     """The document's text."""
     root = ET.Element("testsuites", name="conformance")
     suites: dict[tuple[str, str], list[Assessed]] = defaultdict(list)
-    for one in decision.assessed:
-        suites[one.cell.model, one.cell.backend].append(one)
+    for assessed in decision.assessed:
+        suites[assessed.cell.model, assessed.cell.backend].append(assessed)
     for (model, backend), members in suites.items():
         suite = ET.SubElement(root, "testsuite", name=f"{model}.{backend}")
-        for one in members:
-            _case(suite, one, strict=decision.strict)
+        for assessed in members:
+            _case(suite, assessed, strict=decision.strict)
         _count(suite)
     if decision.known.entries:
         suite = ET.SubElement(root, "testsuite", name="known.yaml")
-        for index, said in enumerate(decision.standings):
-            _entry(suite, decision, index, said)
+        for index, standing in enumerate(decision.standings):
+            _entry(suite, decision, index, standing)
         _count(suite)
     _totals(root)
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _case(suite: ET.Element, one: Assessed, *, strict: bool) -> None:
-    cell = one.cell
+def _case(suite: ET.Element, assessed: Assessed, *, strict: bool) -> None:
+    cell = assessed.cell
     case = ET.SubElement(
         suite,
         "testcase",
@@ -57,35 +57,35 @@ def _case(suite: ET.Element, one: Assessed, *, strict: bool) -> None:
         name=f"{cell.scenario}[{cell.case}]",
         time=f"{cell.seconds:.3f}",
     )
-    if one.finding is Finding.FLAKY and not strict:
-        ET.SubElement(case, "system-out").text = _clean(f"flaky: {one.words}")
+    if assessed.finding is Finding.FLAKY and not strict:
+        ET.SubElement(case, "system-out").text = _clean(f"flaky: {assessed.words}")
         return
-    kind = "failure" if one.finding is Finding.FLAKY else _KINDS.get(one.finding)
+    kind = "failure" if assessed.finding is Finding.FLAKY else _KINDS.get(assessed.finding)
     if kind is None:
         return
-    message = _clean(f"{one.finding.value}: {cell.verdict.value}: {one.words}")
-    found = ET.SubElement(case, kind, message=message)
+    message = _clean(f"{assessed.finding.value}: {cell.verdict.value}: {assessed.words}")
+    element = ET.SubElement(case, kind, message=message)
     if kind != "skipped":
-        found.set("type", cell.verdict.value)
-        found.text = _clean(_evidence(one))
+        element.set("type", cell.verdict.value)
+        element.text = _clean(_evidence(assessed))
 
 
-def _entry(suite: ET.Element, decision: Decision, index: int, said: Standing) -> None:
+def _entry(suite: ET.Element, decision: Decision, index: int, standing: Standing) -> None:
     name = f"{decision.known.where(index)}: {describe(decision.known.entries[index])}"
     case = ET.SubElement(suite, "testcase", classname="known.yaml", name=_clean(name), time="0")
     if index in decision.wrong_entries:
-        message = f"the entry is {said.value}"
-        ET.SubElement(case, "failure", message=message, type=said.value).text = _clean(
+        message = f"the entry is {standing.value}"
+        ET.SubElement(case, "failure", message=message, type=standing.value).text = _clean(
             decision.known.entries[index].reason
         )
-    elif said is not Standing.USED:
-        ET.SubElement(case, "skipped", message=said.value)
+    elif standing is not Standing.USED:
+        ET.SubElement(case, "skipped", message=standing.value)
 
 
-def _evidence(one: Assessed) -> str:
-    cell = one.cell
+def _evidence(assessed: Assessed) -> str:
+    cell = assessed.cell
     blame = str(cell.attribution) if cell.attribution else ""
-    parts = (one.words, cell.diagnosis, blame, cell.detail, f"again: {cell.command}")
+    parts = (assessed.words, cell.diagnosis, blame, cell.detail, f"again: {cell.command}")
     return "\n".join(part for part in dict.fromkeys(parts) if part)
 
 

@@ -35,7 +35,7 @@ def repeat(
 ) -> tuple[Results, ...]:
     """The results of every round. Raises ConformanceError when one is interrupted."""
     plan = run.plan()
-    found: list[Results] = []
+    repeats: list[Results] = []
     for number in range(rounds):
         wanted = alone(plan, cells) if number == 0 else in_company(plan, cells)
         finished = execution.once_more(
@@ -53,8 +53,8 @@ def repeat(
                 remedy=f"the run is kept: conformance gate {run.id}",
                 code=ExitCode.INTERRUPTED,
             )
-        found.append(finished.results)
-    return tuple(found)
+        repeats.append(finished.results)
+    return tuple(repeats)
 
 
 def alone(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
@@ -75,6 +75,6 @@ def in_company(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
 
 
 def _twin(columns: Sequence[Column], name: str) -> str:
-    column = next(each for each in columns if each.id == name)
+    column = next(column for column in columns if column.id == name)
     twin = one_stage(column, columns)
     return twin.id if twin else ""

@@ -38,7 +38,12 @@ def headline(decision: Decision) -> str:
 def document(decision: Decision) -> Document:
     """The whole summary, short enough for a CI's step summary."""
     symbol, family = _SYMBOLS.get(decision.exit_code, ("❌", Family.WRONG))
-    findings = [one for finding in _TOLD for one in decision.assessed if one.finding is finding]
+    findings = [
+        assessed
+        for finding in _TOLD
+        for assessed in decision.assessed
+        if assessed.finding is finding
+    ]
     titles = columns("finding", "model", "backend", "cells", "verdict", "why")
     rows = tuple(_rows(findings))
     cells = [Table(titles, rows, first=_ROWS, rest="junit.xml")] if rows else []
@@ -95,10 +100,10 @@ def _rows(findings: Sequence[Assessed]) -> Iterator[tuple[Entry, ...]]:
         for cell in cells:
             scenarios.setdefault(cell.scenario, []).append(cell.case)
         if members[0].finding in _BY_ENTRY and len(cells) > _FEW:
-            what = f"{len(cells)} cells of {_some(scenarios)}"
+            summed_up = f"{len(cells)} cells of {_some(scenarios)}"
         else:
-            cases = {name: ", ".join(dict.fromkeys(each)) for name, each in scenarios.items()}
-            what = "; ".join(f"{name}: {each}" for name, each in cases.items())
+            cases = {name: ", ".join(dict.fromkeys(names)) for name, names in scenarios.items()}
+            summed_up = "; ".join(f"{name}: {names}" for name, names in cases.items())
         models, names, verdicts = (
             _some(dict.fromkeys(values))
             for values in (
@@ -107,7 +112,7 @@ def _rows(findings: Sequence[Assessed]) -> Iterator[tuple[Entry, ...]]:
                 (cell.verdict.value for cell in cells),
             )
         )
-        yield finding, models, names, what, Text(verdicts), words
+        yield finding, models, names, summed_up, Text(verdicts), words
 
 
 def _some(names: Iterable[str]) -> str:
@@ -125,15 +130,16 @@ def _entries(decision: Decision) -> Iterator[Table]:
         if standing in _QUIET:
             continue
         cells = sum(
-            index in one.entries and one.finding is Finding.KNOWN for one in decision.assessed
+            index in assessed.entries and assessed.finding is Finding.KNOWN
+            for assessed in decision.assessed
         )
         words = standing.value
         if standing is Standing.USED:
             words = f"used ({cells})" if cells else "its cells fail otherwise"
-        told = Text(words, tag="mend" * (index in decision.wrong_entries))
+        standing_words = Text(words, tag="mend" * (index in decision.wrong_entries))
         verdicts = " or ".join(verdict.value for verdict in entry.verdicts)
         line = decision.known.where(index)
-        rows.append((line, describe(entry), verdicts, told, entry.reason))
+        rows.append((line, describe(entry), verdicts, standing_words, entry.reason))
     if rows:
         titles = columns("known.yaml", "cells", "expected", "standing", "why")
         yield Table(titles, tuple(rows), first=len(rows))

@@ -153,12 +153,12 @@ def _check_new(document: _Document, base: Manifest) -> None:
     """What a file adds has ids of its own, and one that stands alone says all."""
     if not (document.backends or document.extends):
         raise Refusal((), "the file has no 'backends'", "add `backends:`, or `extends: built-in`")
-    taken: Mapping[str, Collection[str]] = {
+    known: Mapping[str, Collection[str]] = {
         "models": [model.id for model in base.models],
         "backends": [backend.id for backend in base.backends],
         "tiers": base.tiers,
     }
-    for kind, names in taken.items():
+    for kind, names in known.items():
         for name in getattr(document, kind):
             if name in names:
                 raise Refusal(
@@ -181,7 +181,7 @@ def _keys(location: Location) -> list[str]:
         kind = kinds[str(location[0])]
     if "sources" in location:
         kind = _SourceEntry
-    return [each.name for each in fields(kind)]
+    return [key.name for key in fields(kind)]
 
 
 def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> Model:
@@ -200,8 +200,8 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
         if entry.seed is not None:
             raise Refusal((*place, "seed"), "only a tiny model has a seed", "remove it")
         sources = tuple(
-            _source(each, (*place, "sources", index), folder)
-            for index, each in enumerate(entry.sources)
+            _source(source, (*place, "sources", index), folder)
+            for index, source in enumerate(entry.sources)
         )
     else:
         merged = {**defaults.tiny, **entry.tiny}
@@ -221,26 +221,26 @@ def _tiers(named: Sequence[str]) -> tuple[str, ...]:
 
 
 def _source(entry: _SourceEntry, place: Location, folder: Path) -> Source:
-    given = {each.name for each in fields(entry) if getattr(entry, each.name)}
-    kinds = sorted(given & _NEEDED.keys())
+    keys = {key.name for key in fields(entry) if getattr(entry, key.name)}
+    kinds = sorted(keys & _NEEDED.keys())
     if len(kinds) != 1:
-        said = f"names {' and '.join(kinds)}" if kinds else "names no place"
-        raise Refusal(place, f"the source {said}", f"one of: {', '.join(_NEEDED)}")
+        naming = f"names {' and '.join(kinds)}" if kinds else "names no place"
+        raise Refusal(place, f"the source {naming}", f"one of: {', '.join(_NEEDED)}")
     kind = kinds[0]
     needed = _NEEDED[kind]
     for key in needed:
-        if key not in given:
+        if key not in keys:
             raise Refusal(
                 place, f"the {kind} source has no {key!r}", f"add `{key}:`, so that it is pinned"
             )
-    for key in sorted(given - {kind, *needed}):
+    for key in sorted(keys - {kind, *needed}):
         raise Refusal((*place, key), f"a {kind} source takes no {key!r}", "remove it")
     if kind == "wheel":
         whole = _piece(_PieceEntry(entry.wheel, entry.file, entry.sha256), place)
         return Source("wheel", pieces=(whole,))
     if kind == "wheels":
         pieces = [
-            _piece(each, (*place, "wheels", index)) for index, each in enumerate(entry.wheels)
+            _piece(wheel, (*place, "wheels", index)) for index, wheel in enumerate(entry.wheels)
         ]
         return Source("wheel", pieces=tuple(pieces), sha256=entry.sha256)
     if kind == "hub":
@@ -269,7 +269,7 @@ def _backend(name: str, entry: _BackendEntry) -> Backend:
             f"unknown engine {entry.engine!r}",
             f"one of {', '.join(ENGINES)}, or module:function of your own",
         )
-    return Backend(name, **{each.name: getattr(entry, each.name) for each in fields(entry)})
+    return Backend(name, **{key.name: getattr(entry, key.name) for key in fields(entry)})
 
 
 def _check_tiers(
@@ -278,16 +278,16 @@ def _check_tiers(
     known = dict.fromkeys(tier for model in models for tier in model.tiers)
     columns = [backend.id for backend in backends]
     for name, tier in tiers.items():
-        for each in (name, *tier.backends.values()):
-            if each not in known:
+        for named in (name, *tier.backends.values()):
+            if named not in known:
                 raise Refusal(
-                    ("tiers", name), f"no model is in tier {each!r}", f"one of: {', '.join(known)}"
+                    ("tiers", name), f"no model is in tier {named!r}", f"one of: {', '.join(known)}"
                 )
-        for each in tier.backends:
-            if each not in columns:
+        for backend in tier.backends:
+            if backend not in columns:
                 raise Refusal(
                     ("tiers", name),
-                    f"there is no backend {each!r}",
+                    f"there is no backend {backend!r}",
                     f"one of: {', '.join(columns)}",
                 )
 

@@ -100,10 +100,10 @@ def named(text: str | Path, name: str) -> Path:
 
 
 def _root(folder: Path) -> Path | None:
-    for each in (folder, *folder.parents):
-        file = each / "pyproject.toml"
+    for parent in (folder, *folder.parents):
+        file = parent / "pyproject.toml"
         if file.is_file() and f"[{TABLE}]" in file.read_text(encoding="utf-8", errors="replace"):
-            return each
+            return parent
     return None
 
 
@@ -115,7 +115,7 @@ def _read(file: Path) -> _Table:
             f"is no TOML: {error}", path=file, remedy="correct what stands there"
         ) from error
     table = dict(tree.get("tool", {}).get("conformance", {}))
-    known = [each.name for each in fields(_Table)]
+    known = [key.name for key in fields(_Table)]
     for key in table:
         if key not in known:
             raise ConformanceError(

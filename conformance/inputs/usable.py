@@ -54,8 +54,8 @@ def architectures() -> frozenset[str]:
     """The model types that the installed transformers knows, read from its files and not imported;
     empty where it is not installed, or keeps them elsewhere.
     """
-    found = importlib.util.find_spec("transformers")
-    folder = Path(found.origin).parent / "models" / "auto" if found and found.origin else Path()
+    spec = importlib.util.find_spec("transformers")
+    folder = Path(spec.origin).parent / "models" / "auto" if spec and spec.origin else Path()
     names: set[str] = set()
     for name in ("auto_mappings.py", "configuration_auto.py"):
         file = folder / name
@@ -108,10 +108,10 @@ def _config(file: Path, architecture: str) -> str:
         return f"{file.parent} holds no {file.name}"
     except (OSError, ValueError, RecursionError) as error:
         return f"{file} cannot be read: {error}"
-    said = config.get("model_type") if isinstance(config, dict) else None
-    if not isinstance(said, str):
+    family = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(family, str):
         return f"{file} has no model_type"
-    return "" if said == architecture else f"{file} is of a {said!r}, not of a {architecture!r}"
+    return "" if family == architecture else f"{file} is of a {family!r}, not of a {architecture!r}"
 
 
 def safetensors(file: Path) -> str:

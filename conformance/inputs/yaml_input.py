@@ -195,7 +195,7 @@ def check(kind: type[T], tree: CommentedMap, keys: Callable[[Location], Sequence
     except ValidationError as error:
         # The deepest one: a misspelt key is more telling than the missing one it causes.
         first = max(
-            error.errors(), key=lambda found: (found["type"] != "missing", len(found["loc"]))
+            error.errors(), key=lambda error: (error["type"] != "missing", len(error["loc"]))
         )
         location: Location = first["loc"] or ("",)
         where, key = ".".join(map(str, location[:-1])), location[-1]

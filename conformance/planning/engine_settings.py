@@ -60,24 +60,24 @@ def split(
     """
     if column.engine in WITHOUT:
         return (Group(cells=tuple(cells)),)
-    asked = {
+    settings_of = {
         (case.scenario, case.name): case.settings
         for name in dict.fromkeys(cell.scenario for cell in cells)
         for case in scenarios[name].expand(1)
     }
-    found: dict[tuple[tuple[str, Any], ...], list[Cell]] = {}
+    by_settings: dict[tuple[tuple[str, Any], ...], list[Cell]] = {}
     for cell in cells:
-        settings = asked.get((cell.scenario, cell.case), {})
+        settings = settings_of.get((cell.scenario, cell.case), {})
         if unknown := set(settings) - set(WORDS):
             raise ConformanceError(
                 f"scenario {cell.scenario!r} asks for {', '.join(sorted(unknown))} of the engine",
                 path=scenarios[cell.scenario].path,
                 remedy=f"use {', '.join(WORDS)}",
             )
-        found.setdefault(tuple(sorted(settings.items())), []).append(cell)
+        by_settings.setdefault(tuple(sorted(settings.items())), []).append(cell)
     return tuple(
         Group(dict(key), tuple(members))
-        for key, members in sorted(found.items(), key=lambda item: bool(item[0]))
+        for key, members in sorted(by_settings.items(), key=lambda item: bool(item[0]))
     )
 
 
@@ -89,9 +89,9 @@ def apart(run: RunFolder, job: Job, group: Group, own_folder: str) -> Job:
     own = run.group_folder(job.model.id, own_folder)
     target = run.group_folder(job.model.id, group.apart_from(own_folder))
     (own.path / "cells").mkdir(parents=True, exist_ok=True)
-    theirs = {cell.key for cell in group.cells}
+    keys = {cell.key for cell in group.cells}
     for case in job.cases:
         link = own.cell(case.key)
-        if case.key in theirs and not link.is_symlink():
+        if case.key in keys and not link.is_symlink():
             link.symlink_to(os.path.relpath(target.cell(case.key), link.parent))
     return replace(job, folder=target.path)

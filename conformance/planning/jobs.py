@@ -69,13 +69,13 @@ def planned_jobs(
     wanted = plan.groups(cell for cell in cells if not by_id[cell.backend].untestable)
     jobs: list[Planned] = []
     for model_id in dict.fromkeys(model for model, _ in wanted):
-        mine = [
+        planned = [
             (by_id[column], members)
             for (model, column), members in wanted.items()
             if model == model_id
         ]
         maker = _Maker(run, by_model[model_id], scenarios, folder, cache, precisions, lean=lean)
-        jobs += maker.jobs(mine)
+        jobs += maker.jobs(planned)
     places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
     return sorted(jobs, key=lambda job: places.index(job.launch.python))
 
@@ -132,8 +132,8 @@ class _Maker:
         jobs = self.groundwork(names)
         begun = len(jobs)
         for column, cells in columns:
-            main, *others = engine_settings.split(column, cells, self.scenarios)
-            for precision, group in product(self.precisions, (main, *others)):
+            main, *rest = engine_settings.split(column, cells, self.scenarios)
+            for precision, group in product(self.precisions, (main, *rest)):
                 own = gathered_in(column.id, precision)
                 jobs.append(
                     self._planned(
@@ -185,14 +185,14 @@ class _Maker:
         )
 
     def _checkpoint(self) -> Checkpoint:
-        found = locate(self.model, self.cache)
-        if found is None:
+        checkpoint = locate(self.model, self.cache)
+        if checkpoint is None:
             raise ConformanceError(
                 f"the checkpoint of {self.model.id!r} is gone from the cache",
                 path=self.cache,
                 remedy="run again",
             )
-        return found
+        return checkpoint
 
     def _job(self, column: Column, cases: tuple[Case, ...], folder: str = "", **more: Any) -> Job:
         checkpoint = self._checkpoint()
@@ -236,9 +236,9 @@ class _Maker:
         cases = self._cases(names)
         # The longest first: what changes nothing is computed once, for its first steps too.
         longest = sorted(cases + self._beside(cases), key=lambda case: -case.steps)
-        return self._job(REFERENCE, (*probe, *longest), **self._asked())
+        return self._job(REFERENCE, (*probe, *longest), **self._settings())
 
-    def _asked(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         """What a lean run asks of the reference."""
         return {"expect": {"precisions": sorted(self.precisions)}} if self.lean else {}
 
@@ -274,22 +274,22 @@ class _Maker:
         """The cases in which some column generated other tokens than the truth, and one-layer
         tests of those in which it seems to have computed something else.
         """
-        found: dict[str, Case] = {}
+        forced: dict[str, Case] = {}
         for (place, cells), precision in product(columns, self.precisions):
             column = gathered_in(place.id, precision)
             cases = self._cases((cell.scenario, cell.case) for cell in cells)
             for case in cases + self._beside(cases):
-                mine = self.run.observations(self.model.id, column, case.key)
+                observed = self.run.observations(self.model.id, column, case.key)
                 values = self.run.observations(self.model.id, REFERENCE.id, case.key)
                 members = by_member(values)
-                along = replace(case, forced=_differing(case, mine, members.get("truth", {})))
+                along = replace(case, forced=_differing(case, observed, members.get("truth", {})))
                 if along.forced:
-                    found[along.key] = along
-                if not self.lean and one_layer.suspicious(mine, members, precision):
+                    forced[along.key] = along
+                if not self.lean and one_layer.suspicious(observed, members, precision):
                     folder = self.run.group_folder(self.model.id, column).cell(case.key)
                     alone = one_layer.case_of(case, column, folder / "observations.safetensors")
-                    found[alone.key] = alone
-        return self._job(FORCED, tuple(found.values()), **self._asked()) if found else None
+                    forced[alone.key] = alone
+        return self._job(FORCED, tuple(forced.values()), **self._settings()) if forced else None
 
 
 def beside(cases: Iterable[Case]) -> tuple[Case, ...]:
@@ -297,9 +297,11 @@ def beside(cases: Iterable[Case]) -> tuple[Case, ...]:
     return cases_beside(case for case in cases if not case.settings)
 
 
-def _differing(case: Case, mine: Mapping[str, Tensor], truth: Mapping[str, Tensor]) -> Continuation:
+def _differing(
+    case: Case, observed: Mapping[str, Tensor], truth: Mapping[str, Tensor]
+) -> Continuation:
     prompts = len(case.prompts)
-    return differing(continuation(mine, prompts), continuation(truth, prompts))
+    return differing(continuation(observed, prompts), continuation(truth, prompts))
 
 
 def launch(column: Column) -> Launch:
@@ -313,7 +315,7 @@ def launch(column: Column) -> Launch:
 
 def expected(
     backend: Backend,
-    asked: Mapping[str, Any] = MappingProxyType({}),
+    settings: Mapping[str, Any] = MappingProxyType({}),
     precision: Precision = Precision.BF16,
 ) -> dict[str, Any]:
     """What the engine must say of itself for its cells to count; `asked` are its settings."""
@@ -331,7 +333,7 @@ def expected(
         "tensor_size": backend.tensor,
         "ranks": backend.pipeline * backend.tensor,
         "eager": True,
-        "prefix_caching": bool(asked.get("prefix_cache")),
-        "chunked_prefill": "step_tokens" in asked,
-        "extraction": bool(asked.get("extraction")),
+        "prefix_caching": bool(settings.get("prefix_cache")),
+        "chunked_prefill": "step_tokens" in settings,
+        "extraction": bool(settings.get("extraction")),
     }

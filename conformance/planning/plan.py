@@ -20,7 +20,7 @@ _TOKEN = re.compile(r"[()]|[^\s()]+")
 _BINDS = {"or": 0, "and": 1, "not": 2}
 
 
-def choose(items: Sequence[Item], wanted: Iterable[str], what: str) -> tuple[Item, ...]:
+def choose(items: Sequence[Item], wanted: Iterable[str], kind: str) -> tuple[Item, ...]:
     """The items with these ids, in the manifest's order; all of them when none is named, or "all".
 
     Raises ConformanceError naming the nearest ids for one that does not exist.
@@ -32,7 +32,7 @@ def choose(items: Sequence[Item], wanted: Iterable[str], what: str) -> tuple[Ite
     for name in names:
         if name not in known:
             raise ConformanceError(
-                f"there is no {what} {name!r}", remedy=f"one of: {', '.join(known)}"
+                f"there is no {kind} {name!r}", remedy=f"one of: {', '.join(known)}"
             )
     return tuple(item for item in items if not names or item.id in names)
 
@@ -131,21 +131,21 @@ def cells(
 
 def groups(planned: Iterable[Cell]) -> dict[tuple[str, str], tuple[Cell, ...]]:
     """The cells of each model and column: what one worker runs on one engine load."""
-    found: dict[tuple[str, str], list[Cell]] = {}
+    grouped: dict[tuple[str, str], list[Cell]] = {}
     for cell in planned:
-        found.setdefault((cell.model, cell.backend), []).append(cell)
-    return {key: tuple(members) for key, members in found.items()}
+        grouped.setdefault((cell.model, cell.backend), []).append(cell)
+    return {key: tuple(members) for key, members in grouped.items()}
 
 
 def in_tier(models: Sequence[Model], tier: str) -> tuple[Model, ...]:
     """The models of a named selection. Raises ConformanceError when it has none."""
-    found = tuple(model for model in models if tier in model.tiers)
-    if not found:
+    chosen = tuple(model for model in models if tier in model.tiers)
+    if not chosen:
         tiers = sorted({name for model in models for name in model.tiers})
         raise ConformanceError(
             f"no model is in tier {tier!r}", remedy=f"one of: {', '.join(tiers)}"
         )
-    return found
+    return chosen
 
 
 def narrowed(
@@ -174,4 +174,4 @@ def only(scenarios: Mapping[str, Scenario], names: Sequence[str]) -> dict[str, S
                 f"there is no scenario {name!r}, which a tier of models.yaml names",
                 remedy=f"one of: {', '.join(scenarios)}",
             )
-    return {name: one for name, one in scenarios.items() if not names or name in names}
+    return {name: scenario for name, scenario in scenarios.items() if not names or name in names}

@@ -139,8 +139,8 @@ def within(selected: Selected, columns: tuple[Column, ...], choice: Choice) -> S
 def every_cell(manifest: Path, scenarios: Places | Mapping[str, Scenario]) -> tuple[Cell, ...]:
     """Every cell there could be: what an expectation may speak of."""
     whole = manifests.load(manifest)
-    found = scenarios if isinstance(scenarios, Mapping) else discover(scenarios)
-    return plan.cells(whole.models, whole.backends, found)
+    known = scenarios if isinstance(scenarios, Mapping) else discover(scenarios)
+    return plan.cells(whole.models, whole.backends, known)
 
 
 def expected(path: Path | None = None) -> Known:
@@ -171,4 +171,6 @@ def _columns(known: manifests.Manifest, choice: Choice, build: Builder) -> tuple
     specs = declared(choice.environments)
     orders = [read_order(text, specs) for text in choice.env]
     backends = plan.choose(known.backends, [*names, *named_columns(orders)], "backend")
-    return place(backends, orders, {one.spec: build(one.spec) for one in orders if one.spec})
+    return place(
+        backends, orders, {order.spec: build(order.spec) for order in orders if order.spec}
+    )

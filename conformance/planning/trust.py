@@ -32,8 +32,8 @@ def check(plan: RunPlan, path: Path, *, scenarios: Places, manifest: Path, cache
     """
     known = _manifest(manifest)
     strange = [*_scenarios(plan, scenarios), *_columns(plan.columns, known, cache)]
-    what = "the plan of this run has code executed that"
-    _refuse(strange, what, path, named="--scenarios and --models")
+    described = "the plan of this run has code executed that"
+    _refuse(strange, described, path, named="--scenarios and --models")
 
 
 def check_script(
@@ -47,11 +47,11 @@ def check_script(
     _refuse(strange, "a script of this cell would start or load what", path, named="--models")
 
 
-def _refuse(strange: Iterable[str], what: str, path: Path, *, named: str) -> None:
+def _refuse(strange: Iterable[str], described: str, path: Path, *, named: str) -> None:
     lines = "".join(f"\n  {line}" for line in dict.fromkeys(strange))
     if lines:
         raise ConformanceError(
-            f"{what} is not this installation's:{lines}",
+            f"{described} is not this installation's:{lines}",
             path=path,
             remedy=_REMEDY.format(named),
         )

@@ -35,30 +35,32 @@ def validate(project: Project) -> Validated:
 
     def read(read: Callable[[], T], words: Callable[[T], str]) -> T | None:
         try:
-            found = read()
+            result = read()
         except ConformanceError as error:
             errors.append(error)
             return None
-        lines.append(words(found))
-        return found
+        lines.append(words(result))
+        return result
 
     models = read(
         lambda: manifest.load(project.models),
-        lambda one: f"{project.models}: {len(one.models)} models, {len(one.backends)} backends",
+        lambda manifest: (
+            f"{project.models}: {len(manifest.models)} models, {len(manifest.backends)} backends"
+        ),
     )
     scenarios = read(
         lambda: discover(project.scenarios),
-        lambda found: f"{_folders(project.scenarios)}: {len(found)} scenarios",
+        lambda scenarios: f"{_folders(project.scenarios)}: {len(scenarios)} scenarios",
     )
-    for each in (scenarios or {}).values():
+    for scenario in (scenarios or {}).values():
         try:
-            _ = each.specification
+            _ = scenario.specification
         except ConformanceError as error:
             errors.append(error)
     if project.known.exists():
         known = read(
             lambda: expectations.load(project.known),
-            lambda one: f"{project.known}: {len(one.entries)} entries",
+            lambda known: f"{project.known}: {len(known.entries)} entries",
         )
         if known and models and scenarios:
             cells = plan.cells(models.models, models.backends, scenarios)
@@ -69,7 +71,7 @@ def validate(project: Project) -> Validated:
     if project.environments.exists():
         read(
             lambda: environments.load(project.environments),
-            lambda found: f"{project.environments}: {len(found)} environments",
+            lambda specs: f"{project.environments}: {len(specs)} environments",
         )
     return Validated(tuple(lines), tuple(errors))
 

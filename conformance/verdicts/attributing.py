@@ -33,7 +33,7 @@ def attributed(
     by_id = {column.id: column for column in columns}
     engines = {column.id: column.engine for column in columns}
     known: dict[tuple[str, tuple[tuple[int, ...], ...]], Mapping[str, CellResult]] = {}
-    found = dict(cells)
+    results = dict(cells)
     for cell in cells.values():
         if not cell.verdict.fails or cell.attribution is not None:
             continue
@@ -41,20 +41,20 @@ def attributed(
         if own not in known:
             known[own] = alone(cell)
         column = by_id[cell.backend]
-        one = single(column)
+        twin = single(column)
         plain = plain_of(cell, known[own])
         if plain is not None and not plain.agrees:
             plain = replace(plain, confirmed=confirmed(column))
-        said = attribute(
+        attribution = attribute(
             cell,
             cells.values(),
-            one_stage=one.id if one else "",
+            one_stage=twin.id if twin else "",
             stages=column.pipeline,
             plain=plain,
             engines=engines,
         )
-        found[cell.id] = replace(cell, attribution=said)
-    return found
+        results[cell.id] = replace(cell, attribution=attribution)
+    return results
 
 
 def one_stage(column: Column, columns: Sequence[Column]) -> Column | None:
@@ -62,9 +62,7 @@ def one_stage(column: Column, columns: Sequence[Column]) -> Column | None:
     if column.pipeline == 1:
         return None
     own = _but_stages(column)
-    return next(
-        (other for other in columns if other.pipeline == 1 and _but_stages(other) == own), None
-    )
+    return next((twin for twin in columns if twin.pipeline == 1 and _but_stages(twin) == own), None)
 
 
 def _but_stages(column: Column) -> tuple[object, ...]:
@@ -77,8 +75,8 @@ def plain_of(cell: CellResult, alone: Mapping[str, CellResult]) -> Plain | None:
 
     It agrees with the truth when all does that could be judged, its generation among it.
     """
-    said = {name: _said(cell, result) for name, result in alone.items()}
-    known = {name: plain for name, plain in said.items() if plain is not None}
+    by_scenario = {name: _witness(cell, result) for name, result in alone.items()}
+    known = {name: plain for name, plain in by_scenario.items() if plain is not None}
     wrong = [plain for plain in known.values() if not plain.agrees]
     if wrong:
         return wrong[0]
@@ -88,7 +86,7 @@ def plain_of(cell: CellResult, alone: Mapping[str, CellResult]) -> Plain | None:
     return Plain(True, f"{words} within the noise of the truth", streams=COMPUTED.name in known)
 
 
-def _said(cell: CellResult, alone: CellResult) -> Plain | None:
+def _witness(cell: CellResult, alone: CellResult) -> Plain | None:
     """One that merely drifts explains no failure but drift. One that could not be made says
     nothing, unless the engine itself was seen to fail in it.
     """
@@ -113,12 +111,12 @@ def _ended(generated: CellResult) -> Plain | None:
     silent = generated.verdict is not Verdict.ERROR
     if not (raised or silent):
         return None
-    said = f"its own generation ends in {generated.verdict}: {generated.reason}"
-    return Plain(agrees=False, evidence=said)
+    evidence = f"its own generation ends in {generated.verdict}: {generated.reason}"
+    return Plain(agrees=False, evidence=evidence)
 
 
 def _counted(observations: Sequence[Judged]) -> str:
-    sites = [Site.parse(one.site) for one in observations]
+    sites = [Site.parse(judged.site) for judged in observations]
     tokens = sum(site.name == "tokens" for site in sites)
     if tokens:
         return f"{tokens} token{'s' * (tokens > 1)} and their log-probabilities"

@@ -54,7 +54,7 @@ UNJUDGED: Mapping[Status, Verdict] = {
 }
 
 
-class _Seen(NamedTuple):
+class _Observation(NamedTuple):
     """What one column observed: by site, and its ids of the prompts."""
 
     observed: Mapping[str, Tensor]
@@ -96,8 +96,8 @@ class Columns:
                 before=before.truths.get(precision) if before else None,
             )
         self._observed: dict[str, dict[str, Tensor]] = {}
-        self._judgements: list[tuple[_Seen, Truth, Judgement]] = []
-        self._environments = {each: Environments(columns) for each in self.precisions}
+        self._judgements: list[tuple[_Observation, Truth, Judgement]] = []
+        self._environments = {precision: Environments(columns) for precision in self.precisions}
 
     def cell(self, cell: Cell) -> CellResult:
         """The cell's verdict: decided once, from what both precisions say."""
@@ -128,12 +128,14 @@ class Columns:
             harness=leading.harness,
             diagnosis=leading.diagnosis,
             layers=self.case.layers if self.case else {},
-            prompt_ids=next((found.prompt_ids for found in outcomes if found), ()),
+            prompt_ids=next((outcome.prompt_ids for outcome in outcomes if outcome), ()),
             precision=leading.precision,
             decided=leading.verdict,
             beside=decision.beside,
             frames=leading.frames,
-            left=tuple(dict.fromkeys(name for found in outcomes if found for name in found.left)),
+            left=tuple(
+                dict.fromkeys(name for outcome in outcomes if outcome for name in outcome.left)
+            ),
         )
 
     def _outcome(self, cell: Cell, precision: Precision) -> Outcome | None:
@@ -161,13 +163,13 @@ class Columns:
             words = "no reference, or the scenario file has no such case any more: run again"
             return Answer(precision, Verdict.UNKNOWN, words, harness=True)
         column = gathered_in(cell.backend, precision)
-        seen = _Seen(self.observed(column), outcome.prompt_ids)
-        truth = truths.along(seen.observed)
+        observation = _Observation(self.observed(column), outcome.prompt_ids)
+        truth = truths.along(observation.observed)
         if isinstance(truth, str):
             return Answer(precision, Verdict.UNKNOWN, truth, harness=True)
         draws = draws_of(self.case) if truths.drawn() else None
-        judgement = self._judgement(cell.backend, precision, truth, seen, draws, alone=alone)
-        diagnosis = [judgement.diagnosis, self._placed(column, precision, judgement, seen)]
+        judgement = self._judgement(cell.backend, precision, truth, observation, draws, alone=alone)
+        diagnosis = [judgement.diagnosis, self._placed(column, precision, judgement, observation)]
         if judgement.verdict is Verdict.DROPPED:
             effect = extent.no_effect(judgement.observations, self.case.layers, cell.backend)
             diagnosis.insert(0, effect)
@@ -189,7 +191,7 @@ class Columns:
         backend: str,
         precision: Precision,
         truth: Truth,
-        seen: _Seen,
+        observation: _Observation,
         draws: Draws | None,
         *,
         alone: bool,
@@ -199,18 +201,18 @@ class Columns:
         """
         relations = self._across(backend, precision)
         for known, by, judgement in self._judgements:
-            same = by is truth and known.prompt_ids == seen.prompt_ids
-            if same and same_bits(known.observed, seen.observed):
+            same = by is truth and known.prompt_ids == observation.prompt_ids
+            if same and same_bits(known.observed, observation.observed):
                 return replace(judgement, relations=(*judgement.relations, *relations))
         assert self.scenario is not None  # noqa: S101 - the caller has looked
         assert self.case is not None  # noqa: S101
         judge = partial(
             judge_cell,
-            seen.observed,
+            observation.observed,
             truth.reference,
             twin=self.scenario.twin(self.case),
             equal=self.scenario.equal(self.case),
-            prompt_ids=seen.prompt_ids,
+            prompt_ids=observation.prompt_ids,
             truth_ids=truth.prompt_ids,
             limits=self.thresholds.of(precision),
             draws=draws,
@@ -219,7 +221,7 @@ class Columns:
         )
         if all(relation.holds for relation in relations if relation.gates):
             judgement = judge()
-            self._judgements.append((seen, truth, judgement))
+            self._judgements.append((observation, truth, judgement))
             return replace(judgement, relations=(*judgement.relations, *relations))
         return judge(relations=relations)
 
@@ -237,18 +239,20 @@ class Columns:
         twin = one_stage(self.columns[backend], tuple(self.columns.values()))
         if twin is None or not self._on_cpu(backend, precision):
             return ()
-        theirs = self.observed(gathered_in(twin.id, precision))
-        if not theirs:
+        on_one_stage = self.observed(gathered_in(twin.id, precision))
+        if not on_one_stage:
             return ()
-        mismatches = compare_exact(self.observed(gathered_in(backend, precision)), theirs)
-        detail = "; ".join(f"{each.site}: {each.message}" for each in mismatches[:5])
+        mismatches = compare_exact(self.observed(gathered_in(backend, precision)), on_one_stage)
+        detail = "; ".join(f"{mismatch.site}: {mismatch.message}" for mismatch in mismatches[:5])
         return (Relation(f"{BITWISE} {twin.id}", not mismatches, detail),)
 
     def _on_cpu(self, backend: str, precision: Precision) -> bool:
         group = self.run.group(self.model.id, gathered_in(backend, precision))
         return group is not None and group.identity.get("device") == "cpu"
 
-    def _placed(self, column: str, precision: Precision, judgement: Judgement, seen: _Seen) -> str:
+    def _placed(
+        self, column: str, precision: Precision, judgement: Judgement, observation: _Observation
+    ) -> str:
         """Which layers introduce the error, where the reference was given their inputs.
 
         What is missing was not computed wrongly, so no layer is to blame for it.
@@ -260,7 +264,7 @@ class Columns:
         if outcome is None or outcome.status is not Status.OK:
             return ""
         return place(
-            seen.observed,
+            observation.observed,
             by_member(self.run.observations(self.model.id, FORCED.id, case.key)),
             outcome.prompt_ids,
             judgement.observations,

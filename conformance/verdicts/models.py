@@ -36,17 +36,17 @@ def judge_models(
     ]
     # The largest first: one that is begun last would be waited for alone.
     models = sorted(wanted, key=lambda model: -_size(run, model))
-    asked = [
+    calls = [
         (run.path, model, planned.columns, cells[model.id], thresholds, planned.precisions)
         for model in models
     ]
-    folders = {one.path.parent for one in scenarios.values()}
+    folders = {scenario.path.parent for scenario in scenarios.values()}
     processes = worth(sum(len(cells[model.id]) for model in models)) if folders else 0
-    judged: Iterable[dict[str, CellResult]] = (_judged(*one, scenarios) for one in asked)
+    judged: Iterable[dict[str, CellResult]] = (_judged(*call, scenarios) for call in calls)
     if processes:
         judged = side_by_side(
             _judged_elsewhere,
-            asked,
+            calls,
             processes=processes,
             begin=_begin,
             begin_with=(tuple(sorted(folders)),),

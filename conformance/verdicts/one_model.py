@@ -77,16 +77,16 @@ class OneModel:
         for cell in cells:
             by_case.setdefault((cell.scenario, cell.case), []).append(cell)
         layers = model_info(self.run, self.model).layers
-        found: dict[str, CellResult] = {}
+        results: dict[str, CellResult] = {}
         judge: Columns | None = None
         for (name, case_name), members in by_case.items():
             scenario = self.scenarios.get(name)
             cases = scenario.expand(layers) if scenario and layers else ()
             case = next((case for case in cases if case.name == case_name), None)
-            given = (self.run, self.model, self.columns, scenario, case, self.thresholds)
-            judge = Columns(*given, self.precisions, before=judge)
-            found |= {cell.id: judge.cell(cell) for cell in members}
-        return found
+            context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
+            judge = Columns(*context, self.precisions, before=judge)
+            results |= {cell.id: judge.cell(cell) for cell in members}
+        return results
 
     def blamed(
         self, cells: Mapping[str, CellResult], columns: Sequence[Column]
@@ -122,5 +122,5 @@ class OneModel:
         self, name: str, prompts: tuple[str, ...], precision: Precision
     ) -> Columns:
         case, scenario = case_of(name, prompts), WITHOUT_NNSIGHT[name]
-        given = (self.run, self.model, self.columns, scenario, case, self.thresholds)
-        return Columns(*given, (precision,))
+        context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
+        return Columns(*context, (precision,))

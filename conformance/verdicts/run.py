@@ -69,7 +69,9 @@ def results_of(
             if model.id in models
         ),
         columns=planned.columns,
-        scenarios=tuple(one.info() for one in scenarios.values() if one.name in names),
+        scenarios=tuple(
+            scenario.info() for scenario in scenarios.values() if scenario.name in names
+        ),
         groups=tuple(group for group in _groups(run) if group.model in models),
         cells=cells_in_order,
         footer=Footer(
@@ -83,9 +85,9 @@ def results_of(
 
 def _groups(run: RunFolder) -> tuple[Group, ...]:
     """Every worker's own account. One that never got so far as to write it has none."""
-    found = (
+    groups = (
         run.group(model, backend)
         for model, backend in run.groups()
         if backend != BUILD.id and engine_settings.MARK not in backend
     )
-    return tuple(group for group in found if group is not None)
+    return tuple(group for group in groups if group is not None)

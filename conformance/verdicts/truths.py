@@ -65,18 +65,18 @@ class Truths:
         if isinstance(plain, str):
             return plain
         prompts = len(self.case.prompts)
-        other = differing(
+        forced_ids = differing(
             continuation(observed, prompts), continuation(plain.members["truth"], prompts)
         )
-        if not other:
+        if not forced_ids:
             return plain
-        along = replace(self.case, forced=other)
+        along = replace(self.case, forced=forced_ids)
         if along.key not in self._known:
             forced = self._observed(FORCED.id, along)
             self._known[along.key] = (
                 plain
                 if isinstance(forced, str)
-                else self._made(merged(plain.members, forced[0], set(other)), plain.prompt_ids)
+                else self._made(merged(plain.members, forced[0], set(forced_ids)), plain.prompt_ids)
             )
         return self._known[along.key]
 
@@ -87,8 +87,8 @@ class Truths:
 
     def _plain(self) -> Truth | str:
         if REFERENCE.id not in self._known:
-            found = self._observed(REFERENCE.id, self.case)
-            self._known[REFERENCE.id] = found if isinstance(found, str) else self._made(*found)
+            plain = self._observed(REFERENCE.id, self.case)
+            self._known[REFERENCE.id] = plain if isinstance(plain, str) else self._made(*plain)
         return self._known[REFERENCE.id]
 
     def _made(

@@ -36,10 +36,10 @@ _CASE = f"{GENERATED.name}.all"
 
 def truth_of(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirmation:
     """What a column with another implementation says of a model's truth."""
-    found = [_testimony(run, model, column) for column in columns if column.engine != "hf"]
+    testimonies = [_testimony(run, model, column) for column in columns if column.engine != "hf"]
     ranks = (Witness.DISAGREES, Witness.CONFIRMED, Witness.SHARED, Witness.UNKNOWN)
     nobody = Confirmation(Witness.UNKNOWN, "no column with another implementation ran in float32")
-    return min(found, key=lambda truth: ranks.index(truth.witness), default=nobody)
+    return min(testimonies, key=lambda truth: ranks.index(truth.witness), default=nobody)
 
 
 def confirmed(run: RunFolder, model: Model, columns: Sequence[Column], accused: Column) -> str:
@@ -55,9 +55,9 @@ def confirmed(run: RunFolder, model: Model, columns: Sequence[Column], accused: 
     if group is not None and str(group.identity.get("model", "")).startswith(_BACKEND):
         return f"{accused.id} runs transformers' own code, as the truth is"
     for column in columns:
-        said = _testimony(run, model, column) if column.engine != "hf" else None
-        if said is not None and said.witness is Witness.CONFIRMED:
-            return f"{column.id} stands behind the truth: {said.words}"
+        testimony = _testimony(run, model, column) if column.engine != "hf" else None
+        if testimony is not None and testimony.witness is Witness.CONFIRMED:
+            return f"{column.id} stands behind the truth: {testimony.words}"
     return remembered(model, first_logits_of_truth(run, model))
 
 
