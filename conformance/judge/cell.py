@@ -19,7 +19,7 @@ from conformance.judge import judgement as verdict
 from conformance.judge.diagnosis import diagnose, extent
 from conformance.judge.evidence import Evidence
 from conformance.judge.judgement import Judgement
-from conformance.judge.measures import floor, gain, metrics, structure, texts, tokens
+from conformance.judge.measures import floor, gain, metrics, reach, structure, texts, tokens
 from conformance.judge.measures import relations as rules
 from conformance.judge.measures.draws import Draws, likelihood
 from conformance.judge.measures.relations import Mismatch, compare_exact
@@ -53,8 +53,8 @@ def judge_cell(
     of each prompt, `truth_ids` the truth's. `relations` are what other columns show of the
     cell, `draws` how ids were drawn where they were. Where this precision is `alone`, what
     a known fault explains is wrong however small it is. Without `explain` there is no diagnosis.
-    On an engine that is `bitwise` the same from run to run, what no honest run of float32 changes
-    by a bit must not change by one.
+    On an engine that is `bitwise` the same from run to run, what no write can reach must not
+    change by one bit in float32.
     """
     read = reference if isinstance(reference, Reference) else read_reference(reference, twin=twin)
     if isinstance(read, str):
@@ -316,22 +316,27 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
     In bf16 a write rounds what the engine held in two summands, and experts compute the tokens of
     all requests together: neither is `bitwise`.
     """
-    twins: dict[Site, gain.Twin] = {}
+    floors: dict[Site, reach.Floors] = {}
     for after in sorted(evidence.floors, key=verdict.order):
         clean = replace(after, run="clean")
         if after.run == "edited" and clean in evidence.floors:
             pair = (evidence.floors[clean], evidence.floors[after])
             if pair[0].truth.shape == pair[1].truth.shape:
-                twins[after] = gain.Twin(evidence.rows[clean], evidence.rows[after], *pair)
+                floors[after] = pair
+    still = reach.unreached(floors) if bitwise else {}
+    twins = {
+        site: gain.Twin(
+            evidence.rows[replace(site, run="clean")],
+            evidence.rows[site],
+            *pair,
+            still=still.get(site),
+        )
+        for site, pair in floors.items()
+    }
     found: dict[Site, gain.Change] = {}
     for batch in batches(twins, lambda site: metrics.shape_of_rows(evidence.observed[site])):
-        found.update(
-            zip(
-                batch,
-                gain.changes([twins[site] for site in batch], limits, bitwise=bitwise),
-                strict=True,
-            )
-        )
+        changes = gain.changes([twins[site] for site in batch], limits)
+        found.update(zip(batch, changes, strict=True))
     for site, change in ((site, found[site]) for site in twins):
         effect = gain.effect(change, limits)
         evidence.effects[site] = effect

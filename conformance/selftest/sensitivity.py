@@ -3,27 +3,23 @@
 Faults of known size are put into the stored observations of honest cells, and the ordinary judge
 judges them: the write's effect a little too large or too small (`gain`), a part of it in another
 direction (`off-axis`), a part of it at a token to which nothing is written (`leak`). A dose is a
-share of the write's effect where it is observed. A trial begins at a layer and in a sign or
-direction of its own, and goes on through all that is observed later; the smallest dose that is
+share of the write's effect where it is observed. A fault of the write begins where the write is
+first seen, a `later` one at some layer after it; both go on through all that is observed further
+on. A trial has a prompt, a sign or direction and a layer of its own, and the smallest dose that is
 found is looked for by halving. What no dose up to the whole effect shows stays in the table.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import TypeVar
 
-import torch
 from torch import Tensor
 
 from conformance.judge import judgement as verdict
 from conformance.judge.cell import judge_cell
 from conformance.judge.measures import metrics
-from conformance.judge.measures.gain import UNTOUCHED
 from conformance.judge.measures.relations import same_bits
 from conformance.records import (
     Backend,
@@ -36,28 +32,30 @@ from conformance.records import (
     record,
 )
 from conformance.scenario import Scenario
+from conformance.selftest import doses
+from conformance.selftest.doses import Chance, Fault, Kind, clean_twin, pairs, touched
 from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.one_model import model_info
 from conformance.verdicts.truths import Truth, Truths
 
 #: Doses are powers of two, from a millionth of the effect to all of it.
 _FINEST = 20
-#: In float32 every write must be held to this share of its effect, or to this share of the stream
-#: where that is more: small doses have effects that are not far above what float32 rounds.
-BAR, OF_STREAM = 1e-3, 1e-4
+#: In float32 every write must be held to this share of its effect.
+BAR = 1e-3
+#: What befalls the effect later, to this share of the stream where that is more: each layer rounds
+#: the clean and the edited run by itself, and small doses have effects not far above that.
+OF_STREAM = 1e-4
+#: Of a deep or wide model the roundings themselves come to more, and this many times that counts:
+#: the factor that any value in float32 is allowed.
+ROUNDINGS = 100.0
 TRIALS = 10
-
-
-class Kind(StrEnum):
-    GAIN = "gain"
-    OFF_AXIS = "off-axis"
-    LEAK = "leak"
 
 
 @record()
 class Limit:
     """The doses found in half and in 95 % of the trials of one cell; None where none was. `size`
-    is the write's effect where it is first seen, as a share of the stream there.
+    is the write's effect where it is first seen, and `later` what must be seen of what befalls it
+    at later layers, both as shares of the stream.
     """
 
     model: str
@@ -70,10 +68,15 @@ class Limit:
     half: float | None
     most: float | None
     size: float
+    later: float = OF_STREAM
+
+    @property
+    def bar(self) -> float:
+        return max(BAR, self.later / self.size) if self.kind.later else BAR
 
     @property
     def holds(self) -> bool:
-        return self.most is not None and self.most <= max(BAR, OF_STREAM / self.size)
+        return self.most is not None and self.most <= self.bar
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,10 @@ class _Cell:
     truth: Truth
     equal: Sequence[tuple[str, str]]
     bitwise: bool
+
+    @property
+    def known(self) -> Mapping[Site, Tensor]:
+        return self.truth.reference.truth
 
     def passes(self, observed: Mapping[str, Tensor], thresholds: Thresholds) -> bool:
         judgement = judge_cell(
@@ -114,13 +121,22 @@ def limits(
 ) -> list[Limit]:
     """The limits of every honest cell of a stored run that has a write and passes."""
     layers = model_info(run, model).layers
+    later = of_stream(precision, layers * model_info(run, model).width)
     found: list[Limit] = []
     for scenario in scenarios.values():
         for case in scenario.expand(layers) if layers else ():
             if scenario.twin(case) and wanted(case):
                 given = (run, model, backends, scenario, case, thresholds)
-                found += _of_case(*given, precision=precision, trials=trials)
+                own = _of_case(*given, precision=precision, trials=trials)
+                found += (replace(limit, later=later) for limit in own)
     return found
+
+
+def of_stream(precision: Precision, terms: int) -> float:
+    """What must be seen of a fault on the way of a model whose width times layers this is: each
+    layer adds sums of as many products as the stream is wide, and their roundings add up.
+    """
+    return max(OF_STREAM, ROUNDINGS * metrics.least(precision, terms))
 
 
 def broken(found: Sequence[Limit]) -> list[str]:
@@ -128,7 +144,7 @@ def broken(found: Sequence[Limit]) -> list[str]:
     beyond = [limit for limit in found if limit.precision is Precision.FLOAT32 and not limit.holds]
     beyond.sort(key=lambda limit: -(limit.most or math.inf))
     return [
-        f"{limit.kind} of {max(BAR, OF_STREAM / limit.size):.1e} found in 95 % of the trials of "
+        f"{limit.kind} of {limit.bar:.1e} found in 95 % of the trials of "
         f"{limit.scenario}.{limit.case} on {limit.model} × {limit.backend}: {shown(limit.most)}"
         for limit in beyond
     ]
@@ -179,39 +195,34 @@ def _of_cell(cell: _Cell, case: Case, thresholds: Thresholds, trials: int) -> li
     found = []
     size = _size(cell)
     for kind in Kind:
-        chances = [_Chance(f"{case.key} {kind} {number}") for number in range(trials)]
-        faults = [_fault(cell, kind, chance) for chance in chances]
+        chances = [Chance(f"{case.key} {kind} {number}") for number in range(trials)]
+        faults = [doses.fault(cell, kind, chance) for chance in chances]
         possible = [fault for fault in faults if fault is not None]
-        doses = sorted(_smallest(cell, fault, thresholds) for fault in possible)
-        if doses:
+        enough = sorted(_smallest(cell, fault, thresholds) for fault in possible)
+        if enough:
             precision = cell.truth.reference.precision
-            half, most = (_found_in(doses, share) for share in (0.5, 0.95))
-            given = ("m", "b", case.scenario, case.name, precision, kind, len(doses))
+            half, most = (_found_in(enough, share) for share in (0.5, 0.95))
+            given = ("m", "b", case.scenario, case.name, precision, kind, len(enough))
             found.append(Limit(*given, half, most, size))
     return found
 
 
 def _size(cell: _Cell) -> float:
     """How large the effect is at the median row that is first changed, as a share of the row."""
-    truth = cell.truth.reference.truth
-    changed = [site for site in _pairs(cell) if bool(_touched(cell, site).any())]
+    truth = cell.known
+    changed = [site for site in pairs(cell) if bool(touched(cell, site).any())]
     if not changed:
         return 1.0
     first = min(changed, key=verdict.depth)
-    before, after = metrics.rows(truth[_clean(first)]), metrics.rows(truth[first])
+    before, after = metrics.rows(truth[clean_twin(first)]), metrics.rows(truth[first])
     shares = metrics.ratio((after - before).norm(dim=-1), before.norm(dim=-1))
-    return float(shares[_touched(cell, first)].median())
+    return float(shares[touched(cell, first)].median())
 
 
-def _found_in(doses: Sequence[float], share: float) -> float | None:
+def _found_in(enough: Sequence[float], share: float) -> float | None:
     """The dose that was enough in this share of the trials."""
-    dose = doses[math.ceil(share * len(doses)) - 1]
+    dose = enough[math.ceil(share * len(enough)) - 1]
     return None if math.isinf(dose) else dose
-
-
-T = TypeVar("T")
-#: Observations with a fault of a dose.
-Fault = Callable[[float], Mapping[str, Tensor]]
 
 
 def _smallest(cell: _Cell, fault: Fault, thresholds: Thresholds) -> float:
@@ -227,87 +238,3 @@ def _smallest(cell: _Cell, fault: Fault, thresholds: Thresholds) -> float:
         middle = (low + high) // 2
         low, high = (middle, high) if found(middle) else (low, middle)
     return float(2.0**-low)
-
-
-class _Chance:
-    """Draws that are the same in every process."""
-
-    def __init__(self, words: str) -> None:
-        self._source = torch.Generator().manual_seed(zlib.crc32(words.encode()))
-
-    def choice(self, among: Sequence[T]) -> T:
-        return among[int(torch.randint(len(among), (1,), generator=self._source))]
-
-
-def _fault(cell: _Cell, kind: Kind, chance: _Chance) -> Fault | None:
-    """A fault that begins somewhere on one prompt; None where the cell has no place for it."""
-    changed = [site for site in _pairs(cell) if bool(_touched(cell, site).any())]
-    streams = [site for site in changed if site.name != "logits"] or changed
-    if not streams:
-        return None
-    start = chance.choice(streams)
-    after = [
-        site
-        for site in _pairs(cell)
-        if site.prompt == start.prompt and verdict.depth(site) >= verdict.depth(start)
-    ]
-    sign, seed = chance.choice((-1, 1)), chance.choice(range(1 << 30))
-    spared = torch.nonzero(~_touched(cell, start)).flatten().tolist()
-    if kind is Kind.LEAK and not spared:
-        return None
-    row = chance.choice(spared) if kind is Kind.LEAK else 0
-
-    def faulty(dose: float) -> Mapping[str, Tensor]:
-        changed = dict(cell.observed)
-        noise = torch.Generator().manual_seed(seed)
-        for site in after:
-            edited, clean = cell.observed[str(site)], cell.observed[str(_clean(site))]
-            effect = metrics.rows(edited) - metrics.rows(clean)
-            hit = _touched(cell, site)
-            if kind is Kind.GAIN:
-                added = sign * dose * effect
-            elif kind is Kind.OFF_AXIS:
-                added = dose * _elsewhere(effect, noise) * hit.unsqueeze(-1)
-            else:
-                added = torch.zeros_like(effect)
-                if row < len(hit) and hit.any() and not hit[row]:
-                    added[row] = dose * effect[hit].mean(dim=0)
-            moved = metrics.rows(edited) + added
-            changed[str(site)] = moved.reshape(edited.shape).to(edited.dtype)
-        return changed
-
-    return faulty
-
-
-def _elsewhere(effect: Tensor, noise: torch.Generator) -> Tensor:
-    """As long as the effect, at right angles to it."""
-    other = torch.randn(effect.shape, generator=noise, dtype=effect.dtype)
-    size = torch.linalg.vecdot(effect, effect).clamp_min(1e-300).unsqueeze(-1)
-    other = other - torch.linalg.vecdot(other, effect).unsqueeze(-1) / size * effect
-    turned: Tensor = other / other.norm(dim=-1, keepdim=True) * effect.norm(dim=-1, keepdim=True)
-    return turned
-
-
-def _pairs(cell: _Cell) -> list[Site]:
-    """Observations of numbers that both runs have, in one shape."""
-    truth = cell.truth.reference.truth
-    return [
-        site
-        for site in sorted(truth, key=verdict.order)
-        if site.run == "edited"
-        and truth[site].is_floating_point()
-        and (clean := _clean(site)) in truth
-        and truth[clean].shape == truth[site].shape
-    ]
-
-
-def _clean(site: Site) -> Site:
-    return replace(site, run="clean")
-
-
-def _touched(cell: _Cell, site: Site) -> Tensor:
-    """The rows that the truth's write changes."""
-    truth = cell.truth.reference.truth
-    before, after = metrics.rows(truth[_clean(site)]), metrics.rows(truth[site])
-    touched: Tensor = (after - before).norm(dim=-1) > UNTOUCHED * before.norm(dim=-1)
-    return touched

@@ -119,15 +119,16 @@ def test_a_change_where_the_truth_has_none_leaks() -> None:
     assert Case(change).effect(change).leaking == ()
 
 
-def test_a_bit_where_no_honest_run_changes_one_leaks_on_an_engine_that_repeats_itself() -> None:
+def test_a_bit_of_a_row_that_may_not_change_leaks() -> None:
     change = steering(rows=slice(3, None))
     case, wide = Case(change), change.clone()
     wide[1, 0] = 1e-12
-    twin = gain.Twin(case.clean, case.clean + wide, *case.floors)
-    assert gain.change(twin, LIMITS, bitwise=True).leaking == (1,)
-    assert gain.change(twin, LIMITS, bitwise=False).leaking == ()
-    honest = gain.Twin(case.clean, case.clean + change, *case.floors)
-    assert gain.change(honest, LIMITS, bitwise=True).leaking == ()
+    still = torch.tensor([True, True, True, False, False])
+    twin = gain.Twin(case.clean, case.clean + wide, *case.floors, still=still)
+    assert gain.change(twin, LIMITS).leaking == (1,)
+    assert gain.change(replace(twin, still=None), LIMITS).leaking == ()
+    honest = gain.Twin(case.clean, case.clean + change, *case.floors, still=still)
+    assert gain.change(honest, LIMITS).leaking == ()
 
 
 def test_what_float32_itself_changes_is_not_written_to() -> None:

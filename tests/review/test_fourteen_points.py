@@ -51,9 +51,9 @@ from conformance.records import (
 )
 from conformance.scenario import scenario
 from conformance.selftest import sensitivity
+from conformance.selftest.doses import Kind
 from conformance.selftest.fault import INSIDE
 from conformance.selftest.faults import FAULTS
-from conformance.selftest.sensitivity import Kind
 from conformance.selftest.table import Ending, Row, totals
 from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.witness import truth_of

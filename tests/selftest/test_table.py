@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conformance.records import Precision, Side, Verdict, from_json, to_json
-from conformance.selftest.sensitivity import Kind, Limit
+from conformance.selftest.doses import Kind
+from conformance.selftest.sensitivity import Limit
 from conformance.selftest.show import complaint
 from conformance.selftest.table import SCHEMA, Ending, Row, SelfTest, bars, totals
 
@@ -88,8 +89,10 @@ def limit(most, size=1.0, kind=Kind.GAIN):
 def test_a_detection_limit_beyond_the_bar_is_a_bar_of_its_own():
     rows = [ROW] * 60
     counted = totals(rows, 300, 0)
-    assert bars(rows, counted, [limit(1e-3), limit(8e-3, size=0.005)]) == ()
-    for beyond in (limit(2e-3), limit(None), limit(0.05, size=0.005)):
+    later = Kind.LATER_OFF_AXIS
+    assert bars(rows, counted, [limit(1e-3), limit(8e-3, size=0.005, kind=later)]) == ()
+    small = limit(8e-3, size=0.005)
+    for beyond in (limit(2e-3), limit(None), small, limit(0.05, size=0.005, kind=later)):
         [said] = bars(rows, counted, [limit(1e-4), beyond])
         assert "95 % of the trials" in said
 

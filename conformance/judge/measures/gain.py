@@ -92,12 +92,16 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Twin:
-    """The candidate's rows [T, D] of a clean and an edited run, and the floors of both."""
+    """The candidate's rows [T, D] of a clean and an edited run, and the floors of both.
+
+    `still` bool [T] are the rows that may not change by one bit; None: none must not.
+    """
 
     clean: Tensor
     edited: Tensor
     before: Floor
     after: Floor
+    still: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,16 +124,13 @@ class _Sums:
         return _Sums(*(field[..., rows] for field in fields))
 
 
-def change(twin: Twin, limits: Limits, *, bitwise: bool = False) -> Change:
+def change(twin: Twin, limits: Limits) -> Change:
     """The change at one site."""
-    return changes([twin], limits, bitwise=bitwise)[0]
+    return changes([twin], limits)[0]
 
 
-def changes(twins: Sequence[Twin], limits: Limits, *, bitwise: bool = False) -> list[Change]:
-    """The changes at many sites of one width, computed on all their rows at once.
-
-    `bitwise`: where truth and honest runs change not one bit, the candidate may not either.
-    """
+def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
+    """The changes at many sites of one width, computed on all their rows at once."""
     mask = torch.cat([twin.before.bulk for twin in twins])
     truth = torch.cat([twin.after.truth - twin.before.truth for twin in twins]) * mask
     runs = torch.cat([twin.after.members - twin.before.members for twin in twins], dim=1) * mask
@@ -147,17 +148,15 @@ def changes(twins: Sequence[Twin], limits: Limits, *, bitwise: bool = False) -> 
     found, end = [], 0
     for twin in twins:
         rows = slice(end, end := end + len(twin.clean))
-        found.append(_change(sums.at(rows), limits, bitwise=bitwise))
+        exact = np.zeros(len(twin.clean), bool) if twin.still is None else twin.still.numpy()
+        found.append(_change(sums.at(rows), exact, limits))
     return found
 
 
-def _change(sums: _Sums, limits: Limits, *, bitwise: bool) -> Change:
+def _change(sums: _Sums, exact: npt.NDArray[np.bool_], limits: Limits) -> Change:
     touched = np.sqrt(sums.tt) > UNTOUCHED * sums.scale
     leak = np.where(touched, 0.0, _leak(sums))
-    still = (sums.tt == 0) & (sums.rr == 0).all(axis=0)
-    leaking = tuple(
-        np.nonzero((leak > limits.leak) | (still & (sums.cc > 0) & bitwise))[0].tolist()
-    )
+    leaking = tuple(np.nonzero((leak > limits.leak) | (exact & (sums.cc > 0)))[0].tolist())
     rows, worst = len(touched), float(leak.max())
     if not touched.any():
         return Change(rows, worst, leaking)

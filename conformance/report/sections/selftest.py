@@ -103,7 +103,8 @@ def _limits(limits: Sequence[Mapping[str, Any]]) -> Table:
             for key, own in groups.items()
         ),
         title="the smallest fault of a write that is found, as a share of the write's effect: in "
-        "half and in 95 % of the trials, in the scenario's least sensitive case",
+        "half and in 95 % of the trials, in the scenario's least sensitive case; “later” is what "
+        "befalls the effect at layers after the write",
         first=len(groups),
     )
 
