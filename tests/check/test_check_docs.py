@@ -1,0 +1,49 @@
+"""The traces that docs/check.md shows: each is a file that can be checked, and is the same."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.check import ports, source
+from conformance.check.containers import containers
+
+ROOT = Path(__file__).parent.parent.parent
+BLOCKS = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "docs" / "check.md").read_text(), re.DOTALL | re.MULTILINE
+)
+
+
+def files(folder):
+    for index, block in enumerate(BLOCKS):
+        path = folder / f"shown_{index}.py"
+        path.write_text(block)
+        yield path
+
+
+def test_every_trace_that_is_shown_is_one_that_can_be_checked(tmp_path):
+    read = source.read_all(list(files(tmp_path)))
+    assert len(read) == 5
+    ports.require_both_sides(read)
+    for file in read:
+        assert containers(file.functions[file.function_for("vllm")]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_every_trace_that_is_shown_is_the_same(tmp_path):
+    command = [sys.executable, "-m", "conformance.cli", "check", *map(str, files(tmp_path))]
+    columns = ["-b", "vllm-pp1", "-b", "vllm-pp2", "--reports", str(tmp_path / "checks")]
+    ran = subprocess.run(
+        [*command, "-m", "llama", *columns, "--json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    said = {(one["file"], one["backend"]): one["answer"] for one in json.loads(ran.stdout)}
+    assert len(said) == 2 * len(BLOCKS)
+    assert {key: words for key, words in said.items() if not words.startswith("same")} == {}
