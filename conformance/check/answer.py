@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from torch import Tensor
 
 from conformance.check import compare, failures
+from conformance.check.checked import Answer, Checked
 from conformance.check.compare import Compared, Values
-from conformance.check.findings import Finding, findings, written
+from conformance.check.failures import Failed
+from conformance.check.findings import findings, written
 from conformance.check.gather import HF, TRUTH, Asked
 from conformance.check.places import Places
 from conformance.check.source import UserFile
-from conformance.errors import ExitCode
 from conformance.planning.jobs import BUILD
 from conformance.records import Answer as Evidence
 from conformance.records import (
@@ -24,55 +24,9 @@ from conformance.records import (
     Site,
     Status,
     Thresholds,
-    record,
-    to_json,
 )
 from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.columns import UNJUDGED
-
-
-class Answer(StrEnum):
-    """What a check says of one file on one engine."""
-
-    SAME = "same"
-    NUMERICS = "same but for numerics"
-    DIFFERS = "differs"
-    FAILS = "fails there"
-    UNSUPPORTED = "unsupported there"
-    INVALID = "cannot be checked"
-    HARNESS = "harness failure"
-
-    @property
-    def code(self) -> ExitCode:
-        return {
-            Answer.SAME: ExitCode.OK,
-            Answer.NUMERICS: ExitCode.OK,
-            Answer.INVALID: ExitCode.BAD_INPUT,
-            Answer.HARNESS: ExitCode.HARNESS,
-        }.get(self, ExitCode.UNEXPECTED)
-
-
-@record()
-class Checked:
-    """One file on one engine. `sentence` is the answer in words, `findings` say more.
-
-    `meaning` and `numerics` are the judge's own words in float32 and in bf16; `error` is the
-    largest relative distance from transformers in float32, over tokens the median. `page` is
-    where all of it is shown.
-    """
-
-    file: str
-    model: str
-    backend: str
-    answer: Answer
-    sentence: str
-    findings: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()
-    meaning: str = ""
-    numerics: str = ""
-    error: float | None = None
-    detail: str = ""
-    page: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,13 +46,6 @@ def answers(asked: Asked, run: RunFolder, thresholds: Thresholds) -> list[Answer
         for file in asked.files
         for backend in (asked.backends or (HF,))
     ]
-
-
-def exit_code(checked: list[Checked]) -> ExitCode:
-    """Of several answers the gravest: ours, the user's input, a difference."""
-    codes = {one.answer.code for one in checked}
-    order = (ExitCode.HARNESS, ExitCode.BAD_INPUT, ExitCode.UNEXPECTED)
-    return next((code for code in order if code in codes), ExitCode.OK)
 
 
 class _Case:
@@ -177,7 +124,8 @@ class _Case:
     def _not_on_transformers(self, outcome: Outcome) -> Checked:
         if outcome.harness:
             return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
-        told = failures.explain(outcome, self.file, self.file.function_for("hf"))
+        function = self.file.function_for("hf")
+        told = failures.explain(Failed(outcome, self.file, function, layer_list=self._layer_list()))
         sentence = f"does not run on transformers itself: {told.words}"
         return self._say(Answer.INVALID, sentence, findings=told.findings, detail=outcome.detail)
 
@@ -185,7 +133,10 @@ class _Case:
         if outcome.harness:
             return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
         dual = self._dual() and self.file.ported
-        told = failures.explain(outcome, self.file, self.file.function_for("vllm"), dual=dual)
+        function = self.file.function_for("vllm")
+        told = failures.explain(
+            Failed(outcome, self.file, function, True, dual, self._layer_list())
+        )
         refused = outcome.status is Status.UNSUPPORTED
         answer = Answer.UNSUPPORTED if refused else Answer.FAILS
         sentence = f"runs on transformers and not on {self.backend.id}: {told.words}"
@@ -232,13 +183,12 @@ class _Case:
             return self._say(Answer.HARNESS, meaning.judgement.reason, **words)
         words["notes"] = meaning.notes + self._without_effect(seen)
         if not meaning.passes:
-            truths = self.run.group(self.asked.model.id, TRUTH.id)
             told = findings(
                 self.file,
                 seen,
                 mine,
                 meaning.judgement,
-                str(truths.identity["layer_list"]) if truths else "",
+                self._layer_list(),
                 dual=self._dual(),
             )
             first = told[0].words if told else meaning.judgement.reason
@@ -256,6 +206,11 @@ class _Case:
             "nothing of it arrives (a copy is changed, and never put back)"
         )
         return (words,)
+
+    def _layer_list(self) -> str:
+        """Where transformers' model has its layers."""
+        group = self.run.group(self.asked.model.id, TRUTH.id)
+        return str(group.identity.get("layer_list", "")) if group else ""
 
     def _dual(self) -> bool:
         """Do the engine's layers return a stream in two halves?"""
@@ -292,8 +247,3 @@ class _Case:
             return self._say(Answer.NUMERICS, sentence, **words)
         sentence = f"the same in float32, and far off in bf16: {numbers.judgement.reason}"
         return self._say(Answer.DIFFERS, sentence, **words)
-
-
-def to_text(checked: list[Checked]) -> str:
-    """The answers as a JSON list."""
-    return f"[{', '.join(to_json(one) for one in checked)}]"

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Container:
-    """`name = {}` in line `made`; `first` is the first line of the block that fills it, None where
-    several do, or one in a loop.
+    """`name = {}` in line `made`; `first` is the first line of the block that fills it, which is
+    `opened` above it, None where several do, or one in a loop.
     """
 
     name: str
     made: int
     value: str
     first: int | None
+    opened: int = 0
 
     @property
     def why(self) -> str:
@@ -63,7 +64,8 @@ def containers(function: ast.FunctionDef) -> list[Container]:
             if inner:
                 once = len(inner) == 1 and not _repeated(function, inner[0], statement)
                 first = inner[0].body[0].lineno if once else None
-                found.append(Container(name, statement.lineno, ast.unparse(value), first))
+                made = Container(name, statement.lineno, ast.unparse(value), first, inner[0].lineno)
+                found.append(made)
     return found
 
 

@@ -17,10 +17,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conformance.check import compare, source
-from conformance.check.answer import Answer, Answered, Checked
-from conformance.check.findings import Finding
+from conformance.check.answer import Answered
+from conformance.check.checked import Answer, Checked
+from conformance.check.finding import Finding
 from conformance.check.gather import DUMP, TRUTH, Asked
-from conformance.check.identify import catalogue, identify
+from conformance.check.identify import identify
+from conformance.check.known import catalogue
 from conformance.errors import ConformanceError
 from conformance.records import Precision, Site, Status, Thresholds
 from conformance.store import RunFolder

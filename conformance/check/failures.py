@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conformance.check.edits import Edit, is_layer
-from conformance.check.findings import Finding, unfilled
+from conformance.check.finding import Finding
+from conformance.check.findings import unfilled
+from conformance.check.meanings import EMPTY, LAYER_LISTS, MEANINGS, mended
 from conformance.check.places import Places
 from conformance.check.source import UserFile
 from conformance.records import Outcome, Status
@@ -23,87 +25,82 @@ class Told:
     findings: tuple[Finding, ...] = ()
 
 
-#: What an error's words mean to somebody who ports a trace: a pattern, and a sentence.
-_MEANINGS: tuple[tuple[str, str], ...] = (
-    (
-        r"attribute '(?:q_proj|k_proj|v_proj)'",
-        "vLLM merges query, key and value into one projection, `qkv_proj`; it returns a tuple",
-    ),
-    (
-        r"attribute '(?:gate_proj|up_proj)'",
-        "vLLM merges gate and up into one projection, `gate_up_proj`, which returns a tuple",
-    ),
-    (
-        r"does not require grad|no grad|backward|requires_grad|inference tensor|\.grad\b",
-        (
-            "vLLM computes under inference mode: there are no gradients. Attribute by differences "
-            "of forwards instead, or keep this on transformers"
-        ),
-    ),
-    (
-        r"lm_head",
-        "vLLM does not call `lm_head` as a module: read `model.logits`, the last token's",
-    ),
-    (
-        r"max_new_tokens",
-        "vLLM calls it `max_tokens`",
-    ),
-    (
-        r"attn_weights|attentions|output_attentions",
-        "vLLM does not keep attention probabilities",
-    ),
-    (
-        r"tuple.*(?:indices|no attribute|unsupported operand)|unsupported operand.*tuple",
-        "on vLLM this module returns a tuple: take its parts by index",
-    ),
-    (
-        r"too many indices for tensor of dimension 2",
-        (
-            "an index too many. What a layer of this transformers returns is the stream itself, "
-            "[batch, tokens, width], and `output[0]` is its first prompt's; on vLLM there is no "
-            "batch axis"
-        ),
-    ),
-    (
-        r"can't allocate memory|MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory",
-        (
-            "it takes more memory than a trace may, which is half of what is free and at most "
-            "16 GiB. If it needs more, allow it: --memory GIB"
-        ),
-    ),
-)
+@dataclass(frozen=True)
+class Failed:
+    """A run of a function that returned no values: on vLLM where it was `there`, where layers
+    return a stream in two halves if they are `dual`; the model's layers are at `layer_list`.
+    """
+
+    outcome: Outcome
+    file: UserFile
+    function: str
+    there: bool = False
+    dual: bool = False
+    layer_list: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The first line of what was raised. nnsight names an error of a block once more."""
+        first = self.outcome.reason.strip().partition("\n")[0]
+        return re.sub(r"^(\w+): \1: ", r"\1: ", first)
+
+    @property
+    def line(self) -> int | None:
+        """Of the user's file, where it is known."""
+        if self.outcome.status is Status.TIMEOUT:
+            return _hung(self.outcome.detail, self.file)
+        return _line(f"{self.outcome.reason}\n{self.outcome.detail}", self.file)
 
 
-def explain(outcome: Outcome, file: UserFile, function: str, *, dual: bool = False) -> Told:
-    """What to tell of a function that did not return values; `dual` as `Places` has it."""
-    line = _line(f"{outcome.reason}\n{outcome.detail}", file)
-    if outcome.status is Status.TIMEOUT:
-        line = _hung(outcome.detail, file)
-    # nnsight names an error of a block once more.
-    reason = re.sub(r"^(\w+): \1: ", r"\1: ", outcome.reason.strip().partition("\n")[0])
-    if outcome.status is Status.TIMEOUT:
-        if "did not load" in reason:
-            return Told(f"{reason}. If it only takes long, allow it more: --load-timeout SECONDS")
-        words = (
-            f"`{function}` does not come to an end: {reason}. If it only takes long, allow it "
-            "more: --timeout SECONDS"
+def explain(failed: Failed) -> Told:
+    """What to tell of a function that did not return values."""
+    for tell in (_late, _unsaved, _other_path, _not_come_back, _one_for_two, _known):
+        told = tell(failed)
+        if told is not None:
+            return told
+    return Told(failed.reason, _at(failed.line, failed.file, "error", failed.reason))
+
+
+def _late(failed: Failed) -> Told | None:
+    if failed.outcome.status is not Status.TIMEOUT:
+        return None
+    if "did not load" in failed.reason:
+        return Told(
+            f"{failed.reason}. If it only takes long, allow it more: --load-timeout SECONDS"
         )
-        return Told(words, _at(line, file, "timeout", words))
-    unsaved = re.search(r"(?:NameError: name|cannot access local variable) '(\w+)'", reason)
-    if unsaved and _is_bound(file, function, unsaved[1]):
-        return _unsaved(file, function, unsaved[1])
-    replaced = _one_for_two(file, function) if dual else None
-    if replaced is not None:
-        words = f"{replaced.why} ({reason[:_MOST]})"
-        return Told(words, (Finding("one-for-two", words, edit=replaced),))
-    for pattern, meaning in _MEANINGS:
-        if re.search(pattern, f"{reason}\n{_own(outcome.detail)}"):
-            words = f"{meaning} ({reason[:_MOST]})"
-            return Told(words, _at(line, file, "error", meaning, _mended(pattern)))
-    return Told(reason, _at(line, file, "error", reason))
+    words = (
+        f"`{failed.function}` does not come to an end: {failed.reason}. If it only takes long, "
+        "allow it more: --timeout SECONDS"
+    )
+    return Told(words, _at(failed.line, failed.file, "timeout", words))
 
 
-def _one_for_two(file: UserFile, function: str) -> Edit | None:
+def _not_come_back(failed: Failed) -> Told | None:
+    """It uses a list or a dict that a block fills, which is empty then."""
+    lost = None
+    if failed.there and re.search(EMPTY, failed.reason):
+        lost = emptied(failed.file, failed.function)
+    return replace(lost, words=f"{lost.words} ({failed.reason[:_MOST]})") if lost else None
+
+
+def _known(failed: Failed) -> Told | None:
+    for pattern, meaning in MEANINGS:
+        if re.search(pattern, f"{failed.reason}\n{_own(failed.outcome.detail)}"):
+            words = f"{meaning} ({failed.reason[:_MOST]})"
+            return Told(words, _at(failed.line, failed.file, "error", meaning, mended(pattern)))
+    return None
+
+
+def _one_for_two(failed: Failed) -> Told | None:
+    """It puts one tensor in the place of the two that a layer returns."""
+    edit = _single(failed.file, failed.function) if failed.dual else None
+    if edit is None:
+        return None
+    words = f"{edit.why} ({failed.reason[:_MOST]})"
+    return Told(words, (Finding("one-for-two", words, edit=edit),))
+
+
+def _single(file: UserFile, function: str) -> Edit | None:
     """The line that puts one tensor in the place of the two that a layer returns."""
     places = Places(file, function)
     for write in places.writes():
@@ -128,14 +125,6 @@ def _one_for_two(file: UserFile, function: str) -> Edit | None:
 def _own(detail: str) -> str:
     """The last lines of a traceback: what failed, without the way there."""
     return "\n".join(detail.strip().splitlines()[-3:])
-
-
-def _mended(pattern: str) -> Callable[[str], str]:
-    edits = {
-        "lm_head": lambda text: re.sub(r"(\w+)\.lm_head\.output(\[:, -1\])?", r"\1.logits", text),
-        "max_new_tokens": lambda text: text.replace("max_new_tokens", "max_tokens"),
-    }
-    return edits.get(pattern, lambda _: "")
 
 
 def _at(
@@ -179,15 +168,15 @@ def _bare(text: str) -> str:
     return text.partition("#")[0].strip()
 
 
-def _is_bound(file: UserFile, function: str, name: str) -> bool:
-    return name in Places(file, function).assigned
-
-
-def _unsaved(file: UserFile, function: str, name: str) -> Told:
+def _unsaved(failed: Failed) -> Told | None:
     """A value of a block that was not saved is gone after it, and one that another block of the
     same trace makes is not there yet.
     """
-    places = Places(file, function)
+    unknown = re.search(r"(?:NameError: name|cannot access local variable) '(\w+)'", failed.reason)
+    file, places = failed.file, Places(failed.file, failed.function)
+    name = unknown[1] if unknown else ""
+    if name not in places.assigned:
+        return None
     statement = places.assigned[name][0]
     used = places.used_in_another_invoke(name)
     if used is not None:
@@ -207,8 +196,26 @@ def _unsaved(file: UserFile, function: str, name: str) -> Told:
     return Told(words, (Finding("unsaved", words, name, edit=edit),))
 
 
-def emptied(file: UserFile, function: str, names: Sequence[str]) -> Told | None:
-    """Why vLLM gives nothing under names that its function returns: what a block fills there."""
+def emptied(file: UserFile, function: str, names: Sequence[str] = ("",)) -> Told | None:
+    """Why vLLM gives nothing under names that its function returns, "" for any: what a block fills
+    there.
+    """
     places = Places(file, function)
     lost = next((told for name in names if (told := unfilled(places, name))), None)
     return Told(lost.words, (lost,)) if lost else None
+
+
+def _other_path(failed: Failed) -> Told | None:
+    """It names the layers of another family's model, which are elsewhere in this one."""
+    line, layer_list = failed.line, failed.layer_list
+    absent = re.search(r"AttributeError: .*attribute '(\w+)'", failed.reason)
+    if line is None or absent is None or not layer_list:
+        return None
+    before = failed.file.line(line)
+    for path in sorted(LAYER_LISTS - {layer_list}, key=len, reverse=True):
+        named = rf"(?<=\.){re.escape(path)}\b"
+        if absent[1] in path.split(".") and re.search(named, before):
+            words = f"this model's layers are at `{layer_list}`, and not at `{path}`"
+            edit = Edit(line, before, re.sub(named, layer_list, before))
+            return Told(f"{words} ({failed.reason[:_MOST]})", (Finding("path", words, edit=edit),))
+    return None

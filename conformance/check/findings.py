@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from conformance.check import compare, relations
+from conformance.check import compare, relations, requests
 from conformance.check.compare import Values
 from conformance.check.edits import (
     HALVES,
@@ -15,15 +15,16 @@ from conformance.check.edits import (
     layer_edit,
     read_edit,
     suspect,
-    write_edit,
 )
-from conformance.check.identify import Held, Known, catalogue, identify
+from conformance.check.finding import Finding
+from conformance.check.identify import Held, identify, identify_part
+from conformance.check.known import Known, catalogue
 from conformance.check.places import Places
 from conformance.check.source import UserFile
+from conformance.check.write_edits import write_edit
 from conformance.check.writes import Parting, parting
 from conformance.judge.cell import Judgement
-from conformance.judge.measures.structure import PROMPT_IDS
-from conformance.records import Judged, Precision, Site, record
+from conformance.records import Judged, Precision, Site
 
 #: What a value can be for no other reason than a write somewhere else.
 _FOLLOW = frozenset({"scaled", "structure", "unwritten"})
@@ -36,19 +37,6 @@ _WHOLE = frozenset({"stream", "unedited"})
 
 #: More are not shown: the first ones are what the others follow from.
 _MOST = 6
-
-
-@record()
-class Finding:
-    """One thing that differs. `kind` is for programs, `name` the user's own for the value."""
-
-    kind: str
-    words: str
-    name: str = ""
-    layer: int | None = None
-    step: int = 0
-    prompt: int = 0
-    edit: Edit | None = None
 
 
 def findings(
@@ -67,7 +55,7 @@ def findings(
     alike, _ = compare.made_alike(compare.returned(mine), reference)
     values = {Site.parse(site): value for site, value in alike.items()}
     places = Places(file, file.function_for("vllm"), dual=dual and file.ported)
-    unlike = _prompts(judgement, places)
+    unlike = requests.prompts(judgement, places)
     if unlike:
         return unlike
     part = parting(compare.layers(mine), compare.layers(seen), known)
@@ -77,7 +65,7 @@ def findings(
     for site in compare.wrong(judgement):
         names.setdefault(site.name, site)
     reads = [explain.read(site) for site in list(names.values())[:_MOST]]
-    drawn = _drawn(places) if _generated(truth, names) else []
+    drawn = requests.drawn(places) if requests.generated(truth, names) else []
     if drawn:
         return tuple(drawn)
     told = [one for one in reads if one.kind != "unknown"]
@@ -90,29 +78,15 @@ def findings(
 
 def unfilled(places: Places, name: str) -> Finding | None:
     """That vLLM gives nothing, or not all, under a name whose value is filled by a block and made
-    outside of it; None for any other name.
+    outside of it, "" for any name; None for another one.
     """
     filled = places.filled(name)
     if filled is None:
         return None
-    edit = Edit(filled.made, places.file.line(filled.made), filled.there)
-    shown = compare.shown(Site(name))
+    edit = Edit(filled.made, places.file.line(filled.made), places.made_there(filled))
+    shown = compare.shown(Site(name)) if name else filled.name
     words = f"`{shown}` does not come back whole from vLLM: {filled.why}"
     return Finding("unsaved", words, shown, edit=edit)
-
-
-def _prompts(judgement: Judgement, places: Places) -> tuple[Finding, ...]:
-    """Other prompts make all that follows another thing, so nothing else is said."""
-    for relation in judgement.relations:
-        if relation.name == PROMPT_IDS and not relation.holds:
-            words = (
-                f"the prompts have other tokens ({relation.detail}): a template, or a first token "
-                "that one side adds"
-            )
-            calls = places.calls("trace", "generate", "invoke")
-            edit = Edit(calls[0].lineno, places.file.line(calls[0].lineno)) if calls else None
-            return (Finding("prompt", words, edit=edit),)
-    return ()
 
 
 class _Explaining:
@@ -155,9 +129,16 @@ class _Explaining:
                 "there later. Clone it before it is saved"
             )
             return replace(blank, kind="alias", words=words, edit=edit)
+        return self._identified(blank, site, mine, truth)
+
+    def _identified(self, blank: Finding, site: Site, mine: Tensor, truth: Tensor) -> Finding:
         held, meant = identify(mine, self.known), identify(truth, self.known)
         if held is not None and held.kind != "unedited" and (meant is None or held != meant):
             return self._instead(blank, site, held, meant)
+        part = identify_part(mine, truth, self.known) if held is meant is None else None
+        if part is not None:
+            number, held, meant = part
+            return self._instead(replace(blank, name=f"{blank.name}[{number}]"), site, held, meant)
         return self._unlike(blank, site, mine, truth)
 
     def _absent(self, blank: Finding, mine: Tensor | None, site: Site) -> Finding:
@@ -199,7 +180,9 @@ class _Explaining:
             return self._unmeant(found, site, held)
         if held.words == meant.words and held.sequence != meant.sequence:
             words = f"{name} holds another prompt's rows: those of prompt {held.sequence}"
-            return replace(found, kind="other-prompt", words=words)
+            put = self.places.filling(site.name)
+            edit = Edit(put.lineno, self.places.file.line(put.lineno)) if put else found.edit
+            return replace(found, kind="other-prompt", words=words, edit=edit)
         if held.words == meant.words and held.columns != meant.columns:
             words = f"{name} holds {held.what()} instead of {meant.columns or 'all of them'}"
             return replace(found, kind="columns", words=words)
@@ -282,29 +265,3 @@ def _written(part: Parting, places: Places) -> Finding:
         words += f" ({edit.why})"
     kind = part.kind or "write"
     return Finding(kind, words, layer=part.layer, step=part.step, prompt=part.sequence, edit=edit)
-
-
-def _generated(truth: dict[Site, Tensor], names: dict[str, Site]) -> bool:
-    """Is something off that follows from which tokens were generated?"""
-    later = any(site.step for site in truth)
-    return any(
-        later or not truth[site].is_floating_point() for site in names.values() if site in truth
-    )
-
-
-def _drawn(places: Places) -> list[Finding]:
-    """vLLM draws at temperature 1 unless it is told otherwise; transformers here does not."""
-    if not places.file.ported:
-        return []
-    for call in places.calls("trace", "generate"):
-        if not any(keyword.arg == "temperature" for keyword in call.keywords):
-            before = places.file.line(call.lineno)
-            segment = places.file.segment(call)
-            inner = segment[:-1].rstrip().rstrip(",")
-            after = before.replace(segment, f"{inner}, temperature=0.0)")
-            words = (
-                "vLLM draws its tokens at temperature 1.0, and 16 of them, unless it is told "
-                "otherwise"
-            )
-            return [Finding("defaults", words, edit=Edit(call.lineno, before, after))]
-    return []

@@ -6,36 +6,19 @@ so a match is an identification.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from conformance.records import Site
+from conformance.check.known import SAME, Known, alike, near
 
-#: Relative distance up to which two values in float32 are one.
-SAME = 1e-3
+#: Stacks of more are not taken apart.
+_PARTS = 128
 
 #: Fewer columns than this are not looked for: they would be found by chance.
 _FEW = 4
-
-
-@dataclass(frozen=True)
-class Known:
-    """One value of transformers: `kind` for programs, words for people, rows [tokens, width].
-    `written`: of the trace's own forward, where it wrote in it.
-    """
-
-    kind: str
-    words: str
-    rows: Tensor
-    layer: int | None = None
-    sequence: int = 0
-    step: int = 0
-    written: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,148 +41,6 @@ class Held:
         return f"{begin}{self.words}{f' of {self.rows}' if self.rows else ''}"
 
 
-def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
-    """Everything that transformers is known to have computed, the likelier first."""
-    streams = [*_streams(seen, "layers"), *_streams(seen, "clean")]
-    modules = sorted(_modules(seen, layer_list, "value"), key=_likelihood)
-    halves = list(_halves(streams, modules))
-    own = sorted(_modules(seen, layer_list, "written"), key=_likelihood)
-    own = [*_written_halves(seen, streams, own), *own]
-    if own:
-        wrote = {one.sequence for one in own}
-        modules, halves = (
-            [_unwritten(one) if one.sequence in wrote else one for one in each]
-            for each in (modules, halves)
-        )
-    return sorted(streams + own + halves + modules, key=lambda one: one.step)
-
-
-def _unwritten(known: Known) -> Known:
-    return replace(known, words=f"{known.words}, without what the trace writes")
-
-
-def _likelihood(known: Known) -> int:
-    """The names that people have for a value before those of the parts that hand it on."""
-    if known.kind in {"mlp", "attention", "logits"}:
-        return 0
-    if "final norm" in known.words or known.words == "the token embeddings":
-        return 1
-    return 2
-
-
-def _streams(seen: Mapping[str, Tensor], kind: str) -> Iterator[Known]:
-    for key, value in seen.items():
-        begin, _, name = key.partition("|")
-        if begin != kind:
-            continue
-        site = Site.parse(name)
-        if site.name == "ids":
-            rows = value.reshape(-1, 1)
-            yield Known("ids", "the token ids", rows, sequence=site.prompt, step=site.step)
-            continue
-        edited = "" if kind == "layers" else ", without what the trace writes"
-        step = f" in step {site.step}" if site.step else ""
-        words = f"the residual stream after layer {site.layer}{step}{edited}"
-        name = "stream" if kind == "layers" else "unedited"
-        yield Known(name, words, value, site.layer, site.prompt, site.step)
-
-
-def _modules(seen: Mapping[str, Tensor], layer_list: str, begin: str) -> Iterator[Known]:
-    inside = re.compile(re.escape(layer_list) + r"\.(\d+)(?:\.(.+))?")
-    for key, value in seen.items():
-        if not key.startswith(f"{begin}|"):
-            continue
-        _, place, path, role = key.split("|")
-        number, step = (int(one) for one in place.split("/"))
-        match = inside.fullmatch(path)
-        layer = None
-        if role == "logits":
-            kind, words = "logits", "the logits"
-        elif match is None:
-            kind, words = path, _outside(path, role)
-        elif match[2] is None:
-            continue  # a layer's own streams are known by now
-        else:
-            layer = int(match[1])
-            kind, words = _part(match[2], role, layer)
-        words += f" in step {step}" if step else ""
-        yield Known(kind, words, value, layer, number, step, written=begin == "written")
-
-
-def _part(name: str, role: str, layer: int) -> tuple[str, str]:
-    if role == "output" and name in {"mlp", "block_sparse_moe", "feed_forward"}:
-        return "mlp", f"the MLP output of layer {layer} without the residual"
-    if role == "output" and name in {"self_attn", "attn", "attention", "self_attention"}:
-        return "attention", f"the attention output of layer {layer} without the residual"
-    if "norm" in name or name.startswith("ln_"):
-        what = "normed" if role == "output" else "not yet normed"
-        return f"norm-{role}", f"the {what} {role} of {name} in layer {layer}"
-    kind = name if role == "output" else f"{name}-input"
-    return kind, f"the {role} of {name} in layer {layer}"
-
-
-def _outside(path: str, role: str) -> str:
-    last = path.rpartition(".")[2]
-    if "norm" in last or last.startswith("ln_"):
-        return f"the residual stream {'after' if role == 'output' else 'before'} the final norm"
-    if last in {"embed_tokens", "wte", "word_embeddings"}:
-        return "the token embeddings"
-    if last in {"lm_head", "embed_out"} and role == "output":
-        return "the logits"
-    return f"the {role} of {path}"
-
-
-def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
-    """What many of vLLM's layers return: the last branch, and beside it all that was added before.
-
-    The last branch is the MLP's output, or what a norm after it makes of that: then the rest is
-    what another norm of the layer is given.
-    """
-    whole = {(k.sequence, k.step, k.layer): k for k in streams if k.kind == "unedited"}
-    given: dict[tuple[int, int, int | None], list[Tensor]] = {}
-    for one in modules:
-        if one.kind == "norm-input":
-            given.setdefault((one.sequence, one.step, one.layer), []).append(one.rows)
-    for branch in modules:
-        at = branch.sequence, branch.step, branch.layer
-        stream = whole.get(at)
-        if stream is None or stream.rows.shape != branch.rows.shape:
-            continue
-        rows = stream.rows - branch.rows
-        normed = branch.kind == "norm-output" and any(
-            one.shape == rows.shape and near(rows, one) for one in given.get(at, [])
-        )
-        if branch.kind == "mlp" or normed:
-            words = f"the residual of layer {branch.layer} without its MLP output"
-            yield replace(branch, kind="residual", words=words, rows=rows)
-        if normed:
-            words = f"the MLP output of layer {branch.layer}, normed, without the residual"
-            yield replace(branch, kind="mlp", words=words)
-
-
-def _written_halves(
-    seen: Mapping[str, Tensor], streams: list[Known], modules: list[Known]
-) -> Iterator[Known]:
-    """The halves of the streams that the trace's forward had. Where a layer's stream was written,
-    either half may be the one that has it.
-    """
-    natural = [replace(one, kind="unedited") for one in _streams(seen, "natural")]
-    left = {(k.sequence, k.step, k.layer): k.rows for k in streams if k.kind == "stream"}
-    gave = {(k.sequence, k.step, k.layer): k.rows for k in natural}
-    for one in _halves(natural, modules):
-        yield one
-        at = one.sequence, one.step, one.layer
-        if at in left and not near(left[at], gave[at]):
-            yield replace(
-                one, rows=left[at] - gave[at] + one.rows, words=f"{one.words}, as it was written"
-            )
-    for one in modules:
-        at = one.sequence, one.step, one.layer
-        if one.kind == "mlp" and at in left and not near(left[at], gave[at]):
-            rows = left[at] - gave[at] + one.rows
-            yield replace(one, rows=rows, words=f"{one.words}, as it was written")
-
-
 def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held | None:
     """Which known value this is, and which of its rows or columns; None for none."""
     if _counts_up(value):
@@ -215,6 +56,23 @@ def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held |
                 found = match(rows.double(), one.rows.double(), allowed)
                 if found is not None:
                     return Held(one.kind, one.words, one.layer, sequence=one.sequence, **found)
+    return None
+
+
+def identify_part(
+    value: Tensor, other: Tensor, known: list[Known]
+) -> tuple[int, Held, Held | None] | None:
+    """The first part of a stack (of layers, of steps) that holds another value than its like: its
+    number, what it holds, and what the other one does.
+    """
+    if value.ndim < 2 or value.shape != other.shape or len(value) > _PARTS:
+        return None
+    for number, (mine, theirs) in enumerate(zip(value, other, strict=True)):
+        held, meant = identify(mine, known), identify(theirs, known)
+        if held is None:
+            return None
+        if held != meant:
+            return number, held, meant
     return None
 
 
@@ -260,7 +118,7 @@ def _columns(rows: Tensor, known: Tensor, allowed: float) -> dict[str, Any] | No
         return None
     last = known[-count:]
     windows = last[0].unfold(0, width, 1)
-    for start in torch.nonzero(_alike(rows[0], windows, allowed)).flatten().tolist():
+    for start in torch.nonzero(alike(rows[0], windows, allowed)).flatten().tolist():
         if near(rows, last[:, start : start + width], allowed):
             tokens = "the last token" if count == 1 else f"the last {count} tokens"
             return {
@@ -268,14 +126,3 @@ def _columns(rows: Tensor, known: Tensor, allowed: float) -> dict[str, Any] | No
                 "rows": tokens if count < len(known) else "",
             }
     return None
-
-
-def near(rows: Tensor, known: Tensor, allowed: float = SAME) -> bool:
-    """Is every row the other's, to one part in a thousand of its length?"""
-    return bool(_alike(rows, known, allowed).all())
-
-
-def _alike(rows: Tensor, known: Tensor, allowed: float) -> Tensor:
-    size = known.norm(dim=-1)
-    found: Tensor = (rows - known).norm(dim=-1) <= allowed * size.clamp_min(1e-12)
-    return found

@@ -18,8 +18,9 @@ from pathlib import Path
 from conformance import execution
 from conformance.builtin.user_trace import USER_TRACE
 from conformance.check import source
-from conformance.check.answer import Answer, Answered, answers, exit_code
-from conformance.check.findings import Finding
+from conformance.check.answer import Answered, answers
+from conformance.check.checked import Answer, exit_code
+from conformance.check.finding import Finding
 from conformance.check.gather import Asked
 from conformance.check.source import UserFile
 from conformance.check.verdict import leading, verdict_of

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conformance.check import statements
 from conformance.check.containers import Container, containers
+from conformance.check.returned import returned
+from conformance.check.scopes import Scopes, used
 from conformance.check.source import UserFile
 
 #: What nnsight calls a module's values, and the adapter a layer's.
@@ -42,30 +43,29 @@ class Access:
 
 
 class Places:
-    """One function of a file. `dual` says that vLLM's layers return a stream in two halves."""
+    """One function of a file, with the helpers that it uses. `dual` says that vLLM's layers return
+    a stream in two halves.
+    """
 
     def __init__(self, file: UserFile, function: str, *, dual: bool = True) -> None:
         self.file = file
         self.dual = dual
         self.function = file.functions[function]
-        self._statements = [n for n in ast.walk(self.function) if isinstance(n, ast.stmt)]
-        self._statements.sort(key=lambda statement: statement.lineno)
-        self.assigned: dict[str, list[ast.stmt]] = {}
-        for statement in self._statements:
-            for name in statements.bound(statement):
-                self.assigned.setdefault(name, []).append(statement)
+        self.scopes = Scopes(self.function, used(ast.parse(file.text), self.function))
+        self._statements = self.scopes.statements
+        self.assigned = self.scopes.assigned
 
     def origin(self, name: str) -> ast.stmt | None:
         """The statement that makes the value of this name: what saves it, or else returns it."""
-        value = next((v for key, v in self._returned() if statements.matches(key, name)), None)
-        if value is None:
-            return self._filled()
-        return self._maker(value, hops=6)
+        value = returned(self.scopes, name)
+        return None if value is None else self._maker(value, hops=8)
 
-    def returned_as(self, name: str) -> str:
-        """The variable that is returned under this name, "" for another expression."""
-        value = next((v for key, v in self._returned() if statements.matches(key, name)), None)
-        return value.id if isinstance(value, ast.Name) else ""
+    def filling(self, name: str) -> ast.stmt | None:
+        """The statement that puts a value under this name of a mapping, where one does."""
+        value = returned(self.scopes, name)
+        statement = self.scopes.statement_of(value) if value is not None else None
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        return statement if isinstance(target, ast.Subscript) else None
 
     def used_in_another_invoke(self, name: str) -> int | None:
         """The line on which an invoke uses a variable that another one makes, if any does."""
@@ -86,13 +86,28 @@ class Places:
         return None
 
     def filled(self, name: str) -> Container | None:
-        """What is returned under this name, where a block fills it that was made outside of it."""
-        made = {one.name: one for one in containers(self.function)}
-        return made.get(self.returned_as(name))
+        """What this name is made of, where a block fills it that was made outside of it; for ""
+        the first one of all.
+        """
+        functions = [self.function, *self.scopes.helpers.values()]
+        made = [one for function in functions for one in containers(function)]
+        if not name:
+            return made[0] if made else None
+        names = {n.id for part in self.parts(name) for n in ast.walk(part) if hasattr(n, "id")}
+        lines = {statement.lineno for statement in self.way(name)}
+        return next((one for one in made if one.name in names and one.made in lines), None)
+
+    def made_there(self, filled: Container) -> str:
+        """The head of the block that fills it, with the line that makes it there, "" for none."""
+        if not filled.first:
+            return ""
+        first = self.file.line(filled.first)
+        indent = first[: len(first) - len(first.lstrip())]
+        return f"{self.file.line(filled.opened)}\n{indent}{filled.there}"
 
     def cut(self, name: str) -> ast.stmt | None:
         """The last statement on the way to this name that takes rows, columns or a part of it."""
-        for statement in self._way(name):
+        for statement in self.way(name):
             value = statements.value_of(statement) or statement
             if any(
                 isinstance(n, ast.Subscript) and statements.takes(n.slice) for n in ast.walk(value)
@@ -102,24 +117,39 @@ class Places:
 
     def reads(self, name: str) -> list[Access]:
         """Every value of a module that this name is computed from."""
-        return [one for statement in self._way(name) for one in self.accesses(statement)]
+        return [one for statement in self.way(name) for one in self.accesses(statement)]
 
-    def _way(self, name: str) -> list[ast.stmt]:
+    def way(self, name: str) -> list[ast.stmt]:
         """The statements that a name is computed by, from what is returned back."""
-        value = next((v for key, v in self._returned() if statements.matches(key, name)), None)
-        return [] if value is None else [self._statement_of(value), *self._behind(value)]
+        value = returned(self.scopes, name)
+        return [] if value is None else [self.scopes.statement_of(value), *self._behind(value)]
+
+    def parts(self, name: str) -> list[ast.AST]:
+        """What is returned under a name, and what each statement on the way to it computes."""
+        value = returned(self.scopes, name)
+        behind = [] if value is None else self._behind(value)
+        every = [value, *(statements.value_of(one) or one for one in behind)]
+        return [part for part in every if part is not None]
 
     def _behind(self, node: ast.AST) -> list[ast.stmt]:
-        """The statements that make the variables in it, and theirs, back to the first."""
-        waiting = [node]
+        """The statements that make the variables in it, and theirs, back to the first, with what
+        the helpers in it return.
+        """
+        waiting = [(node, self.scopes.statement_of(node))]
         found: list[ast.stmt] = []
         while waiting:
-            for each in ast.walk(waiting.pop(0)):
-                for statement in self.assigned.get(getattr(each, "id", ""), []):
+            within, near = waiting.pop(0)
+            for name in self.scopes.names(within):
+                for statement in self._behind_name(name, near):
                     if statement not in found and statement is not node:
                         found.append(statement)
-                        waiting.append(statements.value_of(statement) or statement)
+                        waiting.append((statements.value_of(statement) or statement, statement))
         return found
+
+    def _behind_name(self, name: str, near: ast.stmt) -> list[ast.stmt]:
+        helper = self.scopes.helpers.get(name)
+        returns: list[ast.stmt] = [*self.scopes.returns(helper)] if helper else []
+        return [*self.scopes.makers(name, near), *returns]
 
     def rebound(self, layer: int) -> tuple[ast.stmt, list[Access]] | None:
         """The last statement that makes a new value of this layer's, of which nothing becomes; with
@@ -147,34 +177,28 @@ class Places:
         """Does this projection hold several side by side?"""
         return bool(re.search(r"(?:qkv_proj|gate_up_proj|c_attn|query_key_value)$", module))
 
-    def _filled(self) -> ast.stmt | None:
-        """The statement that fills the returned mapping under a name that is computed."""
-        for statement in self._statements:
-            if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Name):
-                for filling in self.assigned.get(statement.value.id, []):
-                    if isinstance(filling, ast.Assign) and isinstance(
-                        filling.targets[0], ast.Subscript
-                    ):
-                        return filling
-        return None
-
     def _maker(self, value: ast.expr, hops: int) -> ast.stmt:
-        names = [n.id for n in ast.walk(value) if isinstance(n, ast.Name) and n.id in self.assigned]
-        own = self._statement_of(value)
-        if self._reads(value) or not names or not hops:
+        own = self.scopes.statement_of(value)
+        if self._reads(value) or not hops:
             return own
+        names = self.scopes.names(value)
+        made = [self.scopes.makers(name, own) for name in names]
+        for statement in (one for each in made for one in reversed(each)):
+            inner = statements.value_of(statement)
+            if inner is None or (statement.lineno >= own.lineno and inner is value):
+                continue
+            if self._reads(inner):
+                return statement
+            if any(isinstance(n, ast.Name) for n in ast.walk(inner)):
+                found = self._maker(inner, hops - 1)
+                if found is not own:
+                    return found
         for name in names:
-            for statement in reversed(self.assigned[name]):
-                inner = statements.value_of(statement)
-                if statement.lineno >= own.lineno and inner is value:
-                    continue
-                if inner is not None and self._reads(inner):
-                    return statement
-                if inner is not None and any(isinstance(n, ast.Name) for n in ast.walk(inner)):
-                    found = self._maker(inner, hops - 1)
-                    if found is not own:
-                        return found
-        return self.assigned[names[0]][-1]
+            helper = self.scopes.helpers.get(name)
+            for statement in self.scopes.returns(helper) if helper else ():
+                if statement.value is not None:
+                    return self._maker(statement.value, hops - 1)
+        return next((each[-1] for each in made if each), own)
 
     def _reads(self, value: ast.expr) -> bool:
         return any(
@@ -182,35 +206,13 @@ class Places:
             for n in ast.walk(value)
         )
 
-    def _returned(self) -> Iterator[tuple[str, ast.expr]]:
-        for statement in self._statements:
-            if not isinstance(statement, ast.Return) or statement.value is None:
-                continue
-            value = statement.value
-            if isinstance(value, ast.Name):
-                made = self.assigned.get(value.id, [])
-                value = next((v for s in made if (v := statements.value_of(s)) is not None), value)
-            if isinstance(value, ast.Dict):
-                for key, item in zip(value.keys, value.values, strict=True):
-                    if isinstance(key, ast.Constant):
-                        yield str(key.value), item
-            elif isinstance(value, ast.Call):
-                for keyword in value.keywords:
-                    if keyword.arg:
-                        yield keyword.arg, keyword.value
-
-    def _statement_of(self, node: ast.AST) -> ast.stmt:
-        """The innermost statement that holds a node."""
-        holding = [s for s in self._statements if any(child is node for child in ast.walk(s))]
-        return holding[-1]
-
     def accesses(self, within: ast.AST | None = None) -> list[Access]:
         """Every value of a module that is named in the function, or in one statement of it."""
         found = []
         for statement in self._statements:
             if within is not None and statement is not within:
                 continue
-            if isinstance(statement, (ast.With, ast.For, ast.If, ast.While)):
+            if hasattr(statement, "body"):
                 continue
             parents = {
                 child: node for node in ast.walk(statement) for child in ast.iter_child_nodes(node)
@@ -288,7 +290,7 @@ class Places:
         """The calls of methods with these names."""
         return [
             node
-            for node in ast.walk(self.function)
+            for node in self.scopes.nodes()
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in names

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from conformance.check.identify import near
+from conformance.check.known import near
 
 
 def probabilities(value: Tensor) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from conformance.check.answer import Answer, Checked
+from conformance.check.checked import Answer, Checked
 from conformance.check.edits import Edit
 from conformance.check.gather import DUMP
 from conformance.report.render.terminal import shown

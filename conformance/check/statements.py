@@ -79,3 +79,54 @@ def target(statement: ast.stmt) -> ast.expr | None:
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
             return call.func.value
     return None
+
+
+def scales(statement: ast.stmt) -> bool:
+    """Does it multiply what is there, or set it to zero?"""
+    if isinstance(statement, ast.AugAssign):
+        return isinstance(statement.op, (ast.Mult, ast.Div))
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    zero = isinstance(value, ast.Constant) and value.value == 0
+    return zero or (in_place(statement) and "zero_" in ast.unparse(statement))
+
+
+def halves(part: ast.AST, target: ast.expr | None) -> dict[str, ast.expr]:
+    """Which halves of a pair a part of a function uses, by their text: `a` or `b` where they were
+    bound as `a, b = …`, `out[0]` or `out[1]` where it was `out = …`.
+    """
+    pair = names_of(target)
+    found: dict[str, ast.expr] = {}
+    for node in ast.walk(part):
+        single = (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Name)
+            and [node.value.id] == pair
+            and isinstance(node.slice, ast.Constant)
+            and node.slice.value in (0, 1)
+        )
+        bound_twice = len(pair) == 2 and isinstance(node, ast.Name) and node.id in pair
+        if isinstance(node, ast.expr) and (single or bound_twice):
+            found[ast.unparse(node)] = node
+    return found
+
+
+def names_of(target: ast.expr | None) -> list[str]:
+    """The variables of a target."""
+    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    return [one.id for one in parts if isinstance(one, ast.Name)]
+
+
+def sum_of(target: ast.expr) -> str:
+    """The whole of a pair that is bound so."""
+    names = names_of(target)
+    first, second = names if len(names) == 2 else (f"{names[0]}[0]", f"{names[0]}[1]")
+    return f"({first} + {second})"
+
+
+def with_node(line: str, node: ast.expr, text: str) -> str:
+    """A line with this text in an expression's place, "" where that is on several lines."""
+    if node.end_lineno != node.lineno or node.end_col_offset is None:
+        return ""
+    encoded = line.encode()
+    begin, end = encoded[: node.col_offset], encoded[node.end_col_offset :]
+    return f"{begin.decode()}{text}{end.decode()}"

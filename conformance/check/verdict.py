@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from conformance.check.answer import Answer, Answered
+from conformance.check.answer import Answered
+from conformance.check.checked import Answer
 from conformance.records import Answer as Evidence
 from conformance.records import Precision, Verdict
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from conformance.check.identify import Known, near
+from conformance.check.known import Known, near
 from conformance.judge.diagnosis.extent import ranges
 from conformance.records import Site
 

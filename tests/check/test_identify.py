@@ -2,7 +2,8 @@
 
 import torch
 
-from conformance.check.identify import catalogue, identify
+from conformance.check.identify import identify, identify_part
+from conformance.check.known import catalogue
 
 TOKENS, WIDTH, LAYERS = 5, 16, 3
 
@@ -124,3 +125,20 @@ def test_half_of_a_stream_is_known_where_it_was_written_and_after():
     assert (later.kind, later.layer) == ("mlp", 2) and "without what" not in later.words
     clean = identify(seen["value|0/0|model.layers.2.mlp|output"], known)
     assert clean.words.endswith("without what the trace writes")
+
+
+def test_a_stack_of_layers_is_taken_apart():
+    streams = torch.stack([SEEN[f"clean|p0/s0/stream.{layer}"][-1] for layer in range(LAYERS)])
+    halves = streams.clone()
+    halves[1] = SEEN["value|0/0|model.layers.1.mlp|output"][-1]
+    number, found, meant = identify_part(halves, streams, KNOWN)
+    assert (number, found.kind, meant.kind) == (1, "mlp", "stream")
+    assert identify_part(streams, streams, KNOWN) is None
+    assert identify_part(torch.zeros_like(streams), streams, KNOWN) is None
+
+
+def test_a_norms_output_is_called_so_and_not_what_it_is_given_to():
+    rows = torch.ones(TOKENS, WIDTH)
+    place = "value|0/0|model.layers.1."
+    seen = SEEN | {f"{place}mlp.gate_proj|input": rows, f"{place}some_layernorm|output": rows}
+    assert identify(rows, catalogue(seen, "model.layers")).kind == "norm-output"

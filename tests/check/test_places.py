@@ -3,9 +3,10 @@
 import pytest
 
 from conformance.check import failures, source
-from conformance.check.edits import layer_edit, read_edit, suspect, write_edit
+from conformance.check.edits import layer_edit, read_edit, suspect
 from conformance.check.identify import Held
 from conformance.check.places import Places
+from conformance.check.write_edits import write_edit
 from conformance.check.writes import Parting
 from conformance.records import Outcome, Status
 
@@ -154,7 +155,10 @@ def test_what_is_filled_in_a_block_and_made_outside_is_empty_there(tmp_path):
     file = source.read(path)
     [finding] = failures.emptied(file, "trace", ["stream"]).findings
     assert (finding.kind, finding.edit.line) == ("unsaved", 2)
-    assert finding.edit.after.startswith("seen = {}.save()")
+    assert finding.edit.after.splitlines() == [
+        '    with lm.trace("a"):',
+        "        seen = {}.save()",
+    ]
     assert failures.emptied(file, "trace", ["other"]) is None
 
 
@@ -188,7 +192,7 @@ def test_a_value_of_another_invoke_is_said_to_be_that(tmp_path):
     )
     file = source.read(path)
     outcome = Outcome(Status.ERROR, 0.1, "NameError: name 'h' is not defined")
-    told = failures.explain(outcome, file, "trace")
+    told = failures.explain(failures.Failed(outcome, file, "trace"))
     assert "made in one invoke (line 4) and used in another" in told.words
     assert told.findings[0].edit.line == 6
     assert Places(file, "trace").used_in_another_invoke("logits") is None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.check.identify import catalogue
+from conformance.check.known import catalogue
 from conformance.check.writes import parting
 from conformance.records import Site
 

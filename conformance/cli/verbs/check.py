@@ -76,6 +76,7 @@ def check(
     named = models.resolve(model, manifest)
     engines.needed()
     from conformance.check import answer, gather, kept, ports, show
+    from conformance.check import checked as checked_as
     from conformance.check import dump as dumps
     from conformance.records import Thresholds
     from conformance.runner import Limits
@@ -122,9 +123,9 @@ def check(
         kept.sweep(place)
     checked = [replace(one.checked, page=str(page)) for one in answered]
     if json:
-        typer.echo(answer.to_text(checked))
+        typer.echo(checked_as.to_text(checked))
     else:
         show.show(checked, out)
         cells = [kept.cell_id(one) for one in answered]
         show.more(list(zip(cells, checked, strict=True)), folder.id, reports, err)
-    raise typer.Exit(answer.exit_code(checked))
+    raise typer.Exit(checked_as.exit_code(checked))

@@ -1,0 +1,104 @@
+"""What an error's words mean to somebody who ports a trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+#: Where the families that people write for have their layers.
+LAYER_LISTS = frozenset(
+    {
+        "model.layers",
+        "transformer.h",
+        "transformer.blocks",
+        "gpt_neox.layers",
+        "model.decoder.layers",
+    }
+)
+
+#: How code fails that uses a list or a dict into which a block's values have not come back.
+EMPTY = (
+    r"empty mapping|non-empty TensorList|non-empty list|KeyError|list index out of range|"
+    r"is an empty sequence|iterable argument is empty"
+)
+
+
+#: A pattern of the words, and a sentence.
+MEANINGS: tuple[tuple[str, str], ...] = (
+    (
+        r"attribute '(?:q_proj|k_proj|v_proj)'",
+        "vLLM merges query, key and value into one projection, `qkv_proj`; it returns a tuple",
+    ),
+    (
+        r"attribute '(?:gate_proj|up_proj)'",
+        "vLLM merges gate and up into one projection, `gate_up_proj`, which returns a tuple",
+    ),
+    (
+        r"does not require grad|no grad|backward|requires_grad|inference tensor|\.grad\b",
+        (
+            "vLLM computes under inference mode: there are no gradients. Attribute by differences "
+            "of forwards instead, or keep this on transformers"
+        ),
+    ),
+    (
+        r"lm_head",
+        "vLLM does not call `lm_head` as a module: read `model.logits`, the last token's",
+    ),
+    (
+        r"max_new_tokens",
+        "vLLM calls it `max_tokens`",
+    ),
+    (
+        r"attn_weights|attentions|output_attentions",
+        "vLLM does not keep attention probabilities",
+    ),
+    (
+        r"tuple.*(?:indices|no attribute|unsupported operand)|unsupported operand.*tuple",
+        "on vLLM this module returns a tuple: take its parts by index",
+    ),
+    (
+        r"too many indices for tensor of dimension 2",
+        (
+            "an index too many. What a layer of this transformers returns is the stream itself, "
+            "[batch, tokens, width], and `output[0]` is its first prompt's; on vLLM there is no "
+            "batch axis"
+        ),
+    ),
+    (
+        r"OutOfOrderError|already ran past it",
+        (
+            "a block takes values in the order in which the model computes them: this one comes "
+            "before what was taken above it"
+        ),
+    ),
+    (
+        r"tracer\.barrier",
+        (
+            "on vLLM no value goes from one invoke to another: run two traces, of which the first "
+            "saves what the second uses"
+        ),
+    ),
+    (
+        r"Multiple prompts per invoke",
+        (
+            "on vLLM a trace takes one prompt, or an invoke does: make a trace for each, or an "
+            "invoke for each in one trace"
+        ),
+    ),
+    (
+        r"can't allocate memory|MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory",
+        (
+            "it takes more memory than a trace may, which is half of what is free and at most "
+            "16 GiB. If it needs more, allow it: --memory GIB"
+        ),
+    ),
+)
+
+
+def mended(pattern: str) -> Callable[[str], str]:
+    """What mends a line whose error has this pattern."""
+    edits = {
+        "lm_head": lambda text: re.sub(r"(\w+)\.lm_head\.output(\[:, -1\])?", r"\1.logits", text),
+        "max_new_tokens": lambda text: text.replace("max_new_tokens", "max_tokens"),
+    }
+    return edits.get(pattern, lambda _: "")

@@ -1,0 +1,103 @@
+"""A user's function with the functions of its file that it uses: their statements, by scope."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from conformance.check import statements
+
+_Function = ast.FunctionDef | ast.Lambda
+
+
+def used(tree: ast.Module, function: ast.FunctionDef) -> list[ast.stmt]:
+    """The helpers at the top of the file that a function names, and that those name: functions,
+    and lambdas that have a name.
+    """
+    known = {name: node for node in tree.body for name in _helper_names(node)}
+    found: list[ast.stmt] = []
+    waiting: list[ast.stmt] = [function]
+    while waiting:
+        for node in ast.walk(waiting.pop(0)):
+            helper = known.get(node.id) if isinstance(node, ast.Name) else None
+            if helper is not None and helper not in found and helper.lineno != function.lineno:
+                found.append(helper)
+                waiting.append(helper)
+    return found
+
+
+def _helper_names(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef):
+        return [node.name]
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+        return statements.bound(node)
+    return []
+
+
+class Scopes:
+    """The statements of a function and of its helpers, in the order of the text."""
+
+    def __init__(self, function: ast.FunctionDef, helpers: list[ast.stmt]) -> None:
+        self.function = function
+        self.roots = [function, *helpers]
+        self._scopes: dict[ast.stmt, ast.stmt] = {}
+        for root in self.roots:
+            self._enter(root, root)
+        self.statements = sorted(self._scopes, key=lambda statement: statement.lineno)
+        self.helpers = {
+            one.name: one
+            for one in self.statements
+            if isinstance(one, ast.FunctionDef) and one is not function
+        }
+        self.assigned: dict[str, list[ast.stmt]] = {}
+        for statement in self.statements:
+            for name in statements.bound(statement):
+                self.assigned.setdefault(name, []).append(statement)
+
+        self._ranges: dict[str, list[ast.expr]] = {}
+        for node in self.nodes():
+            if isinstance(node, (ast.For, ast.comprehension)):
+                for part in ast.walk(node.target):
+                    if isinstance(part, ast.Name):
+                        self._ranges.setdefault(part.id, []).append(node.iter)
+
+    def _enter(self, statement: ast.stmt, scope: ast.stmt) -> None:
+        self._scopes[statement] = scope
+        inner = statement if isinstance(statement, ast.FunctionDef) else scope
+        for child in ast.walk(statement):
+            for each in ast.iter_child_nodes(child):
+                if isinstance(each, ast.stmt) and each not in self._scopes:
+                    self._enter(each, inner)
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """Everything in the function and its helpers."""
+        for root in self.roots:
+            yield from ast.walk(root)
+
+    def statement_of(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement that holds a node."""
+        holding = [s for s in self.statements if any(child is node for child in ast.walk(s))]
+        return holding[-1]
+
+    def makers(self, name: str, near: ast.stmt) -> list[ast.stmt]:
+        """The statements that make a variable, as a statement sees it: those of its own function,
+        or else any.
+        """
+        every = self.assigned.get(name, [])
+        own = [one for one in every if self._scopes[one] is self._scopes.get(near)]
+        return own or every
+
+    def names(self, node: ast.AST) -> list[str]:
+        """The variables in it, and those over which one of them runs."""
+        found = [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
+        over = [each for name in found for each in self._ranges.get(name, [])]
+        more = [one.id for each in over for one in ast.walk(each) if isinstance(one, ast.Name)]
+        return list(dict.fromkeys(found + more))
+
+    def returns(self, function: ast.stmt) -> list[ast.Return]:
+        """What a function gives back, and not what those inside of it do."""
+        return [
+            one
+            for one in self.statements
+            if isinstance(one, ast.Return) and self._scopes[one] is function
+        ]

@@ -1,0 +1,128 @@
+"""From what a write was seen to do to the line that is to be changed, and how."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from conformance.check import statements
+from conformance.check.edits import NO_BATCH, SUM, Edit, is_layer, replaced, shifted
+from conformance.check.places import Access, Places
+from conformance.check.writes import Parting
+
+_COPY = "a value that is only bound to a name, or copied first, does not go back"
+
+_REPLACES = f"{SUM}, so what replaces the stream must clear or scale both"
+
+
+def write_edit(places: Places, part: Parting) -> Edit | None:
+    """The line that writes at this layer, and the edit for what the write was seen to do."""
+    writes = places.writes()
+    layer = part.layer if part.written is None else part.written
+    here = [one for one in writes if one.layer == layer]
+    here = here or [one for one in writes if one.layer is None] or writes
+    rebound = places.rebound(layer) if part.kind == "dropped" else None
+    if rebound is not None and not any(one.layer == layer for one in writes):
+        return _put_back(places, *rebound)
+    if not here:
+        return None
+    write = _second(here) if part.kind == "twice" and len(here) > 1 else here[0]
+    before = places.file.line(write.line)
+    if part.written is not None and part.meant is not None:
+        right = shifted(write.module, part.meant - part.written)
+        after = before.replace(write.module, right) if right else ""
+        return Edit(write.line, before, after if after != before else "")
+    if part.kind == "partial" and (whole := _without_token(places, write)):
+        return Edit(write.line, before, replaced(places, *whole), NO_BATCH)
+    if part.kind in {"first-half", "second-half"} and (after := _both(places, write)):
+        return Edit(write.line, before, after, _REPLACES)
+    after, why = _writing(write, before, part.kind)
+    return Edit(write.line, before, after, why)
+
+
+def _without_token(places: Places, write: Access) -> tuple[ast.expr, str] | None:
+    """The index of a write that takes one token, where transformers has the batch's first prompt:
+    the expression, and the same for all tokens.
+    """
+    whole = places.file.segment(write.node)
+    if places.dual and is_layer(write):
+        target = statements.target(write.statement)
+        for node in ast.walk(target) if target is not None else ():
+            number = node.slice if isinstance(node, ast.Subscript) else None
+            one_token = isinstance(number, ast.Constant) and isinstance(number.value, int)
+            if isinstance(node, ast.Subscript) and node.value is write.node and one_token:
+                return node, f"{whole}[:]"
+        return None
+    here = write.index is not None and write.node.lineno == write.line
+    return (write.node, f"{write.module}.{write.value}") if here else None
+
+
+def _both(places: Places, write: Access) -> str:
+    """A write to a name that is bound to one of a layer's halves: the line, and what it lacks for
+    the other one.
+    """
+    target = statements.target(write.statement)
+    root = next((n for n in ast.walk(target or write.node) if isinstance(n, ast.Name)), None)
+    made = places.scopes.makers(root.id, write.statement) if root else []
+    bound = made[0].targets[0] if made and isinstance(made[0], ast.Assign) else None
+    names = statements.names_of(bound)
+    direct = target is not None and any(node is write.node for node in ast.walk(target))
+    if root is None or target is None or direct or root.id not in names:
+        return ""
+    if len(names) == 2:
+        other = names[1 - names.index(root.id)]
+    elif write.index in {0, 1}:
+        other = f"{write.module}.output[{1 - (write.index or 0)}]"
+    else:
+        return ""
+    before = places.file.line(write.line)
+    indent = before[: len(before) - len(before.lstrip())]
+    index = places.file.segment(target).removeprefix(root.id) or "[:]"
+    also = f"{other}{index} = 0"
+    if statements.scales(write.statement):
+        code = places.file.segment(write.statement)
+        also = f"{other}{index}{code.removeprefix(places.file.segment(target))}"
+    return f"{before}\n{indent}{also}"
+
+
+def _put_back(places: Places, statement: ast.stmt, taken: list[Access]) -> Edit:
+    """The line that changes a copy, and the one that puts it where the forward goes on with it."""
+    before = places.file.line(statement.lineno)
+    [name, *_] = statements.bound(statement)
+    module, after = taken[0].module, ""
+    if is_layer(taken[0]) and places.dual:
+        indent = before[: len(before) - len(before.lstrip())]
+        first, rest = f"{module}.output[0]", f"{module}.output[1]"
+        indices = {one.index for one in taken}
+        if indices == {0}:
+            pair = f"{name}, {rest}"
+        elif indices == {1}:
+            pair = f"{first}, {name}"
+        else:
+            pair = f"{name} - {rest}, {rest}"
+        after = f"{before}\n{indent}{module}.output = ({pair})"
+    return Edit(statement.lineno, before, after, _COPY)
+
+
+def _second(writes: list[Access]) -> Access:
+    return next((one for one in writes if one.index == 1), writes[-1])
+
+
+def _writing(write: Access, before: str, kind: str) -> tuple[str, str]:
+    if kind in {"first-half", "second-half"}:
+        have, lack = (0, 1) if kind == "first-half" else (1, 0)
+        mine = f"{write.module}.output[{have}]"
+        other = f"{write.module}.output[{lack}]"
+        indent = before[: len(before) - len(before.lstrip())]
+        code = before.partition("#")[0].rstrip()
+        scales = re.search(r"\*=|=\s*0(\.0)?$|zero_\(\)", code)
+        if scales and mine in code:
+            return f"{before}\n{code.replace(mine, other)}", _REPLACES
+        target = code.strip().partition("=")[0].rstrip(" +-*/").replace(mine, other)
+        target = target if other in target and target != other else f"{other}[:]"
+        return f"{before}\n{indent}{target} = 0", _REPLACES
+    if kind == "twice":
+        return "", f"{SUM}: what is added to one of them is added to the stream, so leave this out"
+    if kind in {"dropped", "partial"}:
+        return "", _COPY
+    return "", ""
