@@ -18,9 +18,9 @@ def minimise(changes: Subset, suspects: Sequence[Subset] = ()) -> Generator[Subs
     """Yields subsets and is told whether each is bad; returns a bad one from which no single
     change can be left out. All `changes` together are bad; `suspects` are tried first.
     """
-    for one in suspects:
-        if len(one) < len(changes) and (yield one):
-            changes = one
+    for suspect in suspects:
+        if len(suspect) < len(changes) and (yield suspect):
+            changes = suspect
             break
     parts = 2
     while len(changes) > 1:

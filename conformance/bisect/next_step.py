@@ -68,29 +68,31 @@ def following(state: State) -> Next | Conclusion:
     if step := _swapped(state):
         return step
     trials = [
-        Trial(index, class_of(one, state))
-        for one in state.attempts
+        Trial(index, class_of(attempt, state))
+        for attempt in state.attempts
         for index, candidate in enumerate(row)
-        if candidate.key == one.candidate
+        if candidate.key == attempt.candidate
     ]
     match search.step(len(row), trials, state.asked.confirm):
         case Try(index, again):
             return Next(row[index], again)
-        case WrongEnd(index, found):
-            ending = Ending.UNTESTABLE if found is Class.UNTESTABLE else Ending.SAME
+        case WrongEnd(index, outcome):
+            ending = Ending.UNTESTABLE if outcome is Class.UNTESTABLE else Ending.SAME
             ends = (row[index].key, "") if index == 0 else (row[0].key, row[index].key)
             return Conclusion(ending, *ends)
         case NotMonotone(indices):
             keys = [row[index].key for index in indices]
             return Conclusion(Ending.UNSTEADY, keys[-1], keys[0])
-        case Found() as found:
-            return _cleared(state, found)
+        case Found() as culprit:
+            return _cleared(state, culprit)
 
 
 def _swapped(state: State) -> Next | Conclusion | None:
     """Whether the good end is the bad one; both are asked twice before that is said."""
     ends_of_row = (state.candidates[0], state.candidates[-1])
-    tested = [[one for one in state.of(end.key) if one.signatures] for end in ends_of_row]
+    tested = [
+        [attempt for attempt in state.of(end.key) if attempt.signatures] for end in ends_of_row
+    ]
     pairs = list(product(*tested))
     if not pairs or not all(swapped(a.signatures, b.signatures) for a, b in pairs):
         return None
@@ -100,12 +102,12 @@ def _swapped(state: State) -> Next | Conclusion | None:
     return Conclusion(Ending.SWAPPED, ends_of_row[0].key, ends_of_row[1].key)
 
 
-def class_of(one: Attempt, state: State) -> Class:
+def class_of(attempt: Attempt, state: State) -> Class:
     """What an attempt says, by the signatures of the two ends."""
-    if not one.signatures:
+    if not attempt.signatures:
         return Class.UNTESTABLE
     good, bad = ends(state)
-    return classify(one.signatures, good, bad or good, state.asked.by, state.asked.neither)
+    return classify(attempt.signatures, good, bad or good, state.asked.by, state.asked.neither)
 
 
 def ends(state: State) -> tuple[Signatures, Signatures]:
@@ -116,18 +118,18 @@ def ends(state: State) -> tuple[Signatures, Signatures]:
 
 def flaky(state: State, key: str) -> bool:
     """Was it good once and bad another time?"""
-    found = {class_of(one, state) for one in state.of(key)}
-    return {Class.GOOD, Class.BAD} <= found
+    classes = {class_of(attempt, state) for attempt in state.of(key)}
+    return {Class.GOOD, Class.BAD} <= classes
 
 
 def neither(state: State) -> tuple[str, ...]:
     """The keys of candidates whose signatures are those of no end."""
-    known = [found for found in ends(state) if found]
+    known = [end for end in ends(state) if end]
     odd = {
-        one.candidate: None
-        for one in state.attempts
-        if one.signatures
-        and not any(same(one.signatures, found, state.asked.by) for found in known)
+        attempt.candidate: None
+        for attempt in state.attempts
+        if attempt.signatures
+        and not any(same(attempt.signatures, end, state.asked.by) for end in known)
     }
     return tuple(odd)
 
@@ -139,13 +141,13 @@ def moved(good: Attempt, bad: Attempt, subject: str) -> dict[str, tuple[str, str
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _cleared(state: State, found: Found) -> Next | Conclusion:
+def _cleared(state: State, culprit: Found) -> Next | Conclusion:
     row = state.candidates
-    between = tuple(row[index].key for index in found.between)
+    between = tuple(row[index].key for index in culprit.between)
     ending = Ending.RANGE if between else Ending.CULPRIT
-    conclusion = Conclusion(ending, row[found.good].key, row[found.bad].key, between)
+    conclusion = Conclusion(ending, row[culprit.good].key, row[culprit.bad].key, between)
     if state.locks:
-        return _reduced(state, found, conclusion)
+        return _reduced(state, culprit, conclusion)
     if between:
         return conclusion
     return _held(state, conclusion)
@@ -156,25 +158,25 @@ def _held(state: State, conclusion: Conclusion) -> Next | Conclusion:
     good, bad = state.tested(conclusion.good), state.tested(conclusion.bad)
     if good is None or bad is None or state.of(HELD):
         return conclusion
-    others = moved(good, bad, state.asked.subject)
+    along = moved(good, bad, state.asked.subject)
     pins = tuple(
         f"{name}=={before}"
-        for name, (before, after) in others.items()
+        for name, (before, after) in along.items()
         if name in PACKAGES and before and after
     )
     if not pins:
         return conclusion
-    candidate = next(one for one in state.candidates if one.key == conclusion.bad)
+    candidate = next(candidate for candidate in state.candidates if candidate.key == conclusion.bad)
     label = f"{candidate.label} with {', '.join(pins)}"
     return Next(Candidate(HELD, label, (*candidate.requirements, *pins)))
 
 
-def _reduced(state: State, found: Found, conclusion: Conclusion) -> Next | Conclusion:
+def _reduced(state: State, culprit: Found, conclusion: Conclusion) -> Next | Conclusion:
     """The fewest changes of the lock file that are bad by themselves."""
     good = state.locks[0]
     steps = locks.changes(*state.locks)
-    suspects = (tuple(range(found.good, found.bad)),)
-    questions = minimise(tuple(range(found.bad)), suspects)
+    suspects = (tuple(range(culprit.good, culprit.bad)),)
+    questions = minimise(tuple(range(culprit.bad)), suspects)
     try:
         subset = next(questions)
         while True:
@@ -187,14 +189,14 @@ def _reduced(state: State, found: Found, conclusion: Conclusion) -> Next | Concl
         cause: Subset = end.value
     candidate = locks.subset_of(good, steps, cause)
     known = state.of(candidate.key)
-    if any(class_of(one, state) is not Class.BAD for one in known):
+    if any(class_of(attempt, state) is not Class.BAD for attempt in known):
         return Conclusion(Ending.UNSTEADY, conclusion.good, candidate.key)
     if len(known) < state.asked.confirm:
         return Next(candidate, again=True)
     # Only where the rest was seen to be good is it known that the one left out is needed.
-    rests = [tuple(one for one in cause if one != left) for left in cause]
+    rests = [tuple(index for index in cause if index != dropped) for dropped in cause]
     keys = [locks.subset_of(good, steps, rest).key for rest in rests]
     first = [state.of(key)[:1] for key in keys]
-    needed = all(one and class_of(one[0], state) is Class.GOOD for one in first)
+    needed = all(attempts and class_of(attempts[0], state) is Class.GOOD for attempts in first)
     ending = Ending.CULPRIT if needed else Ending.RANGE
     return Conclusion(ending, conclusion.good, conclusion.bad, conclusion.between, cause)

@@ -32,7 +32,7 @@ class Trial(NamedTuple):
     """One piece of evidence: `candidate` counts from 0, the good end."""
 
     candidate: int
-    found: Class
+    outcome: Class
 
 
 class Try(NamedTuple):
@@ -58,7 +58,7 @@ class WrongEnd(NamedTuple):
     """An end that is not what it was said to be."""
 
     candidate: int
-    found: Class
+    outcome: Class
 
 
 class NotMonotone(NamedTuple):
@@ -79,7 +79,7 @@ def step(count: int, evidence: Sequence[Trial], confirm: int = CONFIRM) -> Try |
     if count < 2:
         raise ValueError("a search needs two ends")
     times = Counter(evidence)
-    known = [_Tried(i, *(times[Trial(i, found)] for found in Class)) for i in range(count)]
+    known = [_Tried(i, *(times[Trial(i, outcome)] for outcome in Class)) for i in range(count)]
     return _ends(known, confirm) or _contradiction(known, confirm) or _narrower(known, confirm)
 
 
@@ -104,10 +104,10 @@ class _Tried(NamedTuple):
     def flaky(self) -> bool:
         return bool(self.good and self.bad)
 
-    def surely(self, found: Class) -> bool:
+    def surely(self, outcome: Class) -> bool:
         if self.flaky:
             return False
-        return bool(self.good if found is Class.GOOD else self.bad)
+        return bool(self.good if outcome is Class.GOOD else self.bad)
 
 
 def _ends(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
@@ -129,25 +129,33 @@ def _ends(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
 
 def _contradiction(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
     """A bad candidate before a good one: whichever was tried less is tried again."""
-    good = max((one for one in known if one.surely(Class.GOOD)), key=lambda one: one.candidate)
-    bad = min((one for one in known if one.surely(Class.BAD)), key=lambda one: one.candidate)
+    good = max(
+        (tried for tried in known if tried.surely(Class.GOOD)), key=lambda tried: tried.candidate
+    )
+    bad = min(
+        (tried for tried in known if tried.surely(Class.BAD)), key=lambda tried: tried.candidate
+    )
     if good.candidate < bad.candidate:
         return None
-    doubtful = min(bad, good, key=lambda one: one.times)
+    doubtful = min(bad, good, key=lambda tried: tried.times)
     if doubtful.times < confirm:
         return Try(doubtful.candidate, again=True)
     return NotMonotone((bad.candidate, good.candidate))
 
 
 def _narrower(known: Sequence[_Tried], confirm: int) -> Try | Answer:
-    good = max((one for one in known if one.surely(Class.GOOD)), key=lambda one: one.candidate)
-    bad = min((one for one in known if one.surely(Class.BAD)), key=lambda one: one.candidate)
+    good = max(
+        (tried for tried in known if tried.surely(Class.GOOD)), key=lambda tried: tried.candidate
+    )
+    bad = min(
+        (tried for tried in known if tried.surely(Class.BAD)), key=lambda tried: tried.candidate
+    )
     between = known[good.candidate + 1 : bad.candidate]
     # The middle one of those that are left, so that every answer halves them.
-    left = [one for one in between if not one.times]
-    if left:
-        return Try(left[len(left) // 2].candidate)
-    doubtful = min(good, bad, key=lambda one: one.times)
+    untried = [tried for tried in between if not tried.times]
+    if untried:
+        return Try(untried[len(untried) // 2].candidate)
+    doubtful = min(good, bad, key=lambda tried: tried.times)
     if doubtful.times < confirm:
         return Try(doubtful.candidate, again=True)
-    return Found(good.candidate, bad.candidate, tuple(one.candidate for one in between))
+    return Found(good.candidate, bad.candidate, tuple(tried.candidate for tried in between))

@@ -47,8 +47,10 @@ class Signature:
 
     def _verdict(self) -> str:
         """`wrong in float32`; of one that passes, or was not gathered, the verdict alone."""
-        told = self.precision is not None and self.verdict.fails
-        return f"{self.verdict.value} in {self.precision}" if told else self.verdict.value
+        names_precision = self.precision is not None and self.verdict.fails
+        return (
+            f"{self.verdict.value} in {self.precision}" if names_precision else self.verdict.value
+        )
 
 
 #: Of all cells that were selected, in the order of the plan.
@@ -68,17 +70,17 @@ def signatures(results: Results) -> Signatures | Unusable:
     # In bf16, where there is one: an engine that refuses float32 says nothing of itself in it.
     ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
     groups = {(group.model, group.backend): group for group in ordered}
-    found: list[Signature] = []
+    signatures: list[Signature] = []
     for cell in results.cells:
         group = groups.get((cell.model, cell.backend))
         if group is not None and group.reason.startswith(CANNOT_IMPORT):
             return Unusable(group.reason)
         if cell.harness and cell.verdict.fails:
             return Unusable(f"{cell.id}: {cell.verdict.value}: {cell.reason}", harness=True)
-        found.append(
+        signatures.append(
             Signature(cell.id, cell.verdict, _diagnosis(cell), _layout(group), cell.precision)
         )
-    return tuple(found)
+    return tuple(signatures)
 
 
 def _diagnosis(cell: CellResult) -> str:
@@ -99,17 +101,20 @@ def same(a: Signatures, b: Signatures, by: Collection[Part] = USUAL) -> bool:
     return _key(a, by) == _key(b, by)
 
 
-def _key(found: Signatures, by: Collection[Part]) -> tuple[tuple[str, ...], ...]:
-    return tuple((one.cell, *(one.part(part) for part in Part if part in by)) for one in found)
+def _key(signatures: Signatures, by: Collection[Part]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (signature.cell, *(signature.part(part) for part in Part if part in by))
+        for signature in signatures
+    )
 
 
 def classify(
-    found: Signatures, good: Signatures, bad: Signatures, by: Collection[Part], neither: Class
+    signatures: Signatures, good: Signatures, bad: Signatures, by: Collection[Part], neither: Class
 ) -> Class:
     """As at the good end, or as at the bad end; what `neither` says for any other."""
-    if same(found, good, by):
+    if same(signatures, good, by):
         return Class.GOOD
-    return Class.BAD if same(found, bad, by) else neither
+    return Class.BAD if same(signatures, bad, by) else neither
 
 
 def swapped(good: Signatures, bad: Signatures) -> bool:

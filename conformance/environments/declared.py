@@ -59,4 +59,4 @@ def _spec(name: str, entry: _Entry) -> Spec:
 
 
 def _keys(location: Location) -> list[str]:
-    return [each.name for each in fields(_Entry if len(location) > 1 else _Document)]
+    return [key.name for key in fields(_Entry if len(location) > 1 else _Document)]

@@ -54,9 +54,9 @@ def had(
 
     Raises ConformanceError for an `engine` that is none, and Untestable where it cannot be had.
     """
-    found = present(cache, engine)
-    if found is not None:
-        return found
+    environment = present(cache, engine)
+    if environment is not None:
+        return environment
     spec = wanted(engine)
     needs = (*NEEDS, *_needs_of_the_tool(spec))
     made = build(spec, cache, on_line=on_line, needs=needs, python=_python(spec, cache))
@@ -72,8 +72,14 @@ def wanted(engine: str = "") -> Spec:
     """What `engine` stands for; "" for the machine's own kind."""
     if engine in ("", CPU, GPU):
         extra = engine or (GPU if Path("/proc/driver/nvidia/version").exists() else CPU)
-        named = [one for one in _requirements(extra, "engines") if one.name != _NAME]
-        return Spec(tuple(sorted({f"{one.name}{one.specifier}" for one in named})))
+        named = [
+            requirement
+            for requirement in _requirements(extra, "engines")
+            if requirement.name != _NAME
+        ]
+        return Spec(
+            tuple(sorted({f"{requirement.name}{requirement.specifier}" for requirement in named}))
+        )
     return parse(engine)
 
 
@@ -82,28 +88,36 @@ _NAME = "conformance"
 
 def _requirements(*extras: str) -> list[Requirement]:
     """What this package's metadata asks for under one of these extras, or without any ("")."""
-    found = []
+    requirements = []
     for text in metadata.requires(_NAME) or ():
-        one = Requirement(text)
+        requirement = Requirement(text)
         if (
-            any(one.marker.evaluate({"extra": each}) for each in extras)
-            if one.marker
+            any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
+            if requirement.marker
             else ("" in extras)
         ):
-            found.append(one)
-    return found
+            requirements.append(requirement)
+    return requirements
 
 
 def _needs_of_the_tool(spec: Spec) -> tuple[str, ...]:
     """What the tool imports, but for what is named already."""
     names = {*NEEDS, *spec.names}
-    return tuple(f"{one.name}{one.specifier}" for one in _requirements("") if one.name not in names)
+    return tuple(
+        f"{requirement.name}{requirement.specifier}"
+        for requirement in _requirements("")
+        if requirement.name not in names
+    )
 
 
 def _note(cache: Path, engine: str) -> Path:
     """The file that says where the environment of these requirements is."""
-    asked = [wanted(engine).requirements, [str(one) for one in _requirements("")], sys.executable]
-    return cache / "environments" / "own" / digest(asked)
+    recipe = [
+        wanted(engine).requirements,
+        [str(requirement) for requirement in _requirements("")],
+        sys.executable,
+    ]
+    return cache / "environments" / "own" / digest(recipe)
 
 
 def _python(spec: Spec, cache: Path) -> Path:
@@ -118,10 +132,10 @@ def _python(spec: Spec, cache: Path) -> Path:
         for folder in uv.links()
         for wheel in Path(folder.removeprefix("file://")).glob("torch-*+cpu-cp3*.whl")
     ]
-    versions = [f"3.{found[1]}" for each in wheels if (found := re.search(r"-cp3(\d+)-", each))]
+    versions = [f"3.{match[1]}" for wheel in wheels if (match := re.search(r"-cp3(\d+)-", wheel))]
     if not versions or f"3.{sys.version_info.minor}" in versions:
         return own
-    asked = [
+    command = [
         str(uv.program(cache)),
         "python",
         "find",
@@ -129,7 +143,9 @@ def _python(spec: Spec, cache: Path) -> Path:
         "--system",
         versions[0],
     ]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False, env=uv.environment())
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=uv.environment()
+    )
     if done.returncode != 0:
         raise ConformanceError(
             f"the torch for the CPU that is at hand is for Python {versions[0]}, which is not here",

@@ -103,8 +103,8 @@ def resolve(
     python = python or Path(sys.executable)
     version = _version_of(python)
     short = list(map(int, version.split(".")[:2]))
-    asked = digest([lines, pins, digests, _UNWANTED, short, platform.platform()])
-    noted = cache / "environments" / "resolved" / f"{asked}.txt"
+    question = digest([lines, pins, digests, _UNWANTED, short, platform.platform()])
+    noted = cache / "environments" / "resolved" / f"{question}.txt"
     if spec.exact and noted.is_file():
         resolved = tuple(noted.read_text().splitlines())
     else:
@@ -129,7 +129,7 @@ def _compile(
         # uv prefers what its output file holds already: pins that give way where they must.
         output.write_text("\n".join(pins))
         names = [canonicalize_name(Requirement(line).name) for line in lines]
-        status, said = uv.run(
+        status, output_words = uv.run(
             [
                 *(program, "pip", "compile", wanted_file, "--quiet"),
                 *("--python", python, "--override", overrides),
@@ -139,14 +139,14 @@ def _compile(
             say,
         )
         if status != 0:
-            raise Untestable("resolve", _words(said), said)
-        found = (line.strip() for line in output.read_text().splitlines())
-        return tuple(line for line in found if line and not line.startswith(("#", "--")))
+            raise Untestable("resolve", _words(output_words), output_words)
+        pinned = (line.strip() for line in output.read_text().splitlines())
+        return tuple(line for line in pinned if line and not line.startswith(("#", "--")))
 
 
-def _words(said: str) -> str:
+def _words(output: str) -> str:
     """uv's explanation on one line, without its decoration."""
-    lines = (re.sub(r"^[\s×╰─▶├│·-]+", "", line) for line in said.splitlines())
+    lines = (re.sub(r"^[\s×╰─▶├│·-]+", "", line) for line in output.splitlines())
     words = " ".join(line for line in lines if line and not line.startswith("hint:"))
     return words.removeprefix("error: ") or "uv gave no reason"
 
@@ -174,12 +174,14 @@ def _version_of(python: Path) -> str:
 
 
 def _installed() -> dict[str, str]:
-    return {canonicalize_name(one.name): one.version for one in metadata.distributions()}
+    return {
+        canonicalize_name(package.name): package.version for package in metadata.distributions()
+    }
 
 
-def _moved(pins: Sequence[str], lines: Sequence[str], asked: Sequence[str]) -> dict[str, str]:
+def _moved(pins: Sequence[str], lines: Sequence[str], requested: Sequence[str]) -> dict[str, str]:
     old = _versions(pins)
-    new = {name: version for name, version in _versions(lines).items() if name not in asked}
+    new = {name: version for name, version in _versions(lines).items() if name not in requested}
     return {
         name: f"{old.get(name, '')} → {version}"
         for name, version in new.items()
@@ -188,11 +190,11 @@ def _moved(pins: Sequence[str], lines: Sequence[str], asked: Sequence[str]) -> d
 
 
 def _versions(lines: Sequence[str]) -> dict[str, str]:
-    found = (_VERSION.match(line) for line in lines)
-    return {canonicalize_name(one[1]): one[2] for one in found if one}
+    matches = (_VERSION.match(line) for line in lines)
+    return {canonicalize_name(match[1]): match[2] for match in matches if match}
 
 
 def _named(line: str) -> str:
     """A line without where a source tree lies: its content, in the key too, says more."""
-    one = Requirement(line)
-    return one.name if folder_of(one) else line
+    requirement = Requirement(line)
+    return requirement.name if folder_of(requirement) else line

@@ -27,16 +27,18 @@ class Spec:
     requirements: tuple[str, ...]
 
     def __str__(self) -> str:
-        return " ".join(one.replace(" @ ", "@") for one in self.requirements)
+        return " ".join(requirement.replace(" @ ", "@") for requirement in self.requirements)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(canonicalize_name(Requirement(one).name) for one in self.requirements)
+        return tuple(
+            canonicalize_name(Requirement(requirement).name) for requirement in self.requirements
+        )
 
     @property
     def exact(self) -> bool:
         """Is one version of each package asked for? Then nothing is looked up twice."""
-        return all(_exact(Requirement(one)) for one in self.requirements)
+        return all(_exact(Requirement(requirement)) for requirement in self.requirements)
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -47,7 +49,9 @@ class Spec:
     def trees(self) -> Mapping[str, Path]:
         """The same by the package that comes from it."""
         parsed = map(Requirement, self.requirements)
-        places = ((canonicalize_name(one.name), folder_of(one)) for one in parsed)
+        places = (
+            (canonicalize_name(requirement.name), folder_of(requirement)) for requirement in parsed
+        )
         return {name: path for name, path in places if path is not None}
 
 
@@ -59,18 +63,18 @@ def parse(text: str) -> Spec:
     a package that is named twice, for a folder that is not there and for an empty text.
     """
     tokens = _OPERATORS.sub(r"\1", text.strip()).split()
-    found: dict[str, str] = {}
+    requirements: dict[str, str] = {}
     for token in tokens:
-        one = _requirement(token, text)
-        name = canonicalize_name(one.name)
-        if name in found:
+        requirement = _requirement(token, text)
+        name = canonicalize_name(requirement.name)
+        if name in requirements:
             raise ConformanceError(
                 f"{name} is named twice in {text!r}", remedy="keep one of the two"
             )
-        found[name] = _text(one, name)
-    if not found:
+        requirements[name] = _text(requirement, name)
+    if not requirements:
         raise ConformanceError("the environment has no requirements", remedy=_EXAMPLE)
-    return Spec(tuple(found[name] for name in sorted(found)))
+    return Spec(tuple(requirements[name] for name in sorted(requirements)))
 
 
 def _requirement(token: str, text: str) -> Requirement:
@@ -78,39 +82,48 @@ def _requirement(token: str, text: str) -> Requirement:
     if place:
         token = f"{place[1]}@{Path(place[2]).expanduser().resolve().as_uri()}"
     try:
-        one = Requirement(token)
-        scheme = urlsplit(one.url or "").scheme
+        requirement = Requirement(token)
+        scheme = urlsplit(requirement.url or "").scheme
     except ValueError as error:  # of the requirement, or of its address
         words = str(error).partition("\n")[0]
         raise ConformanceError(
             f"{token!r} in {text!r} is no requirement: {words}", remedy=_EXAMPLE
         ) from error
-    if one.marker is not None:
+    if requirement.marker is not None:
         raise ConformanceError(
             f"{token!r} has a marker, and there is only this machine", remedy="leave it out"
         )
-    if one.url and not scheme:
-        raise ConformanceError(f"{one.url!r} is no address", remedy=_EXAMPLE)
-    folder = folder_of(one)
+    if requirement.url and not scheme:
+        raise ConformanceError(f"{requirement.url!r} is no address", remedy=_EXAMPLE)
+    folder = folder_of(requirement)
     if folder is not None and not folder.exists():
         raise ConformanceError(
-            f"{one.name} is to come from a folder that is not there", path=folder, remedy=_EXAMPLE
+            f"{requirement.name} is to come from a folder that is not there",
+            path=folder,
+            remedy=_EXAMPLE,
         )
-    return one
+    return requirement
 
 
-def folder_of(one: Requirement) -> Path | None:
+def folder_of(requirement: Requirement) -> Path | None:
     """The file or folder that a `file://` requirement names."""
-    parts = urlsplit(one.url or "")
+    parts = urlsplit(requirement.url or "")
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def _text(one: Requirement, name: str) -> str:
-    extras = f"[{','.join(sorted(one.extras))}]" if one.extras else ""
-    return f"{name}{extras} @ {one.url}" if one.url else f"{name}{extras}{one.specifier}"
+def _text(requirement: Requirement, name: str) -> str:
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return (
+        f"{name}{extras} @ {requirement.url}"
+        if requirement.url
+        else f"{name}{extras}{requirement.specifier}"
+    )
 
 
-def _exact(one: Requirement) -> bool:
-    if one.url:
+def _exact(requirement: Requirement) -> bool:
+    if requirement.url:
         return True
-    return any(each.operator in {"==", "==="} and "*" not in each.version for each in one.specifier)
+    return any(
+        clause.operator in {"==", "==="} and "*" not in clause.version
+        for clause in requirement.specifier
+    )

@@ -27,17 +27,17 @@ _LEFTOVERS = (
 
 def digest(path: Path) -> str:
     """A digest of what counts of a source tree, or of a wheel."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for name in _files(path):
         file = path / name
-        found.update(f"{name}\0".encode())
+        hashed.update(f"{name}\0".encode())
         if file.is_symlink():
-            found.update(str(file.readlink()).encode())
+            hashed.update(str(file.readlink()).encode())
         elif file.is_file():
-            found.update(file.read_bytes())
+            hashed.update(file.read_bytes())
     if path.is_file():
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        hashed.update(path.read_bytes())
+    return hashed.hexdigest()
 
 
 def commit(path: Path) -> tuple[str, bool]:
@@ -71,14 +71,14 @@ class Copies:
 
     def into(self, text: str) -> str:
         """The text with the copies' addresses for the trees'."""
-        for here, there in self.addresses:
-            text = text.replace(here, there)
+        for here, other in self.addresses:
+            text = text.replace(here, other)
         return text
 
     def back(self, text: str) -> str:
         """The text with the trees' own addresses again."""
-        for here, there in self.addresses:
-            text = text.replace(there, here)
+        for here, other in self.addresses:
+            text = text.replace(other, here)
         return text
 
 
@@ -122,8 +122,8 @@ def _files(path: Path) -> list[str]:
     names = tracked + _git_names(path, "--others", "--exclude-standard") if tracked else []
     if not tracked:
         for folder, folders, files in os.walk(path):
-            folders[:] = [each for each in folders if not _leftover(each)]
-            names += [str(Path(folder, each).relative_to(path)) for each in files]
+            folders[:] = [folder for folder in folders if not _leftover(folder)]
+            names += [str(Path(folder, file).relative_to(path)) for file in files]
     return sorted({name for name in names if not _leftover(name) and os.path.lexists(path / name)})
 
 
@@ -136,7 +136,7 @@ def _git_names(path: Path, *which: str) -> list[str]:
 
 
 def _leftover(name: str) -> bool:
-    return any(fnmatchcase(part, left) for part in Path(name).parts for left in _LEFTOVERS)
+    return any(fnmatchcase(part, leftover) for part in Path(name).parts for leftover in _LEFTOVERS)
 
 
 def _git(path: Path, *words: str) -> str:

@@ -68,11 +68,11 @@ def _knows(candidate: Path) -> bool:
 @cache
 def links() -> tuple[str, ...]:
     """The folders with wheels that pip would look into; uv has to be told."""
-    said = os.environ.get("PIP_FIND_LINKS")
-    if said is None:
-        asked = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
-        said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-    return tuple(said.split())
+    links = os.environ.get("PIP_FIND_LINKS")
+    if links is None:
+        command = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
+        links = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return tuple(links.split())
 
 
 def sources(names: Sequence[str]) -> list[str]:
@@ -111,12 +111,12 @@ def run(command: Sequence[str | Path], say: Say, *, holding: int | None = None) 
         env=environment(),
         pass_fds=() if holding is None else (holding,),
     )
-    said: deque[str] = deque(maxlen=200)
+    output: deque[str] = deque(maxlen=200)
     try:
         for line in process.stdout or ():
-            said.append(line.rstrip())
+            output.append(line.rstrip())
             say(line.rstrip())
-        return process.wait(), "\n".join(said)
+        return process.wait(), "\n".join(output)
     except BaseException:
         process.kill()
         process.wait()
@@ -125,6 +125,11 @@ def run(command: Sequence[str | Path], say: Say, *, holding: int | None = None) 
 
 def environment() -> dict[str, str]:
     """uv trusts the certificates of the machine, as pip does."""
-    found = {"UV_SYSTEM_CERTS": "true", "UV_HTTP_TIMEOUT": _PATIENCE, "NO_COLOR": "1", **os.environ}
-    found.pop("VIRTUAL_ENV", None)
-    return found
+    variables = {
+        "UV_SYSTEM_CERTS": "true",
+        "UV_HTTP_TIMEOUT": _PATIENCE,
+        "NO_COLOR": "1",
+        **os.environ,
+    }
+    variables.pop("VIRTUAL_ENV", None)
+    return variables

@@ -134,11 +134,13 @@ def applying(known: Known, plain: Cell, where: Where) -> tuple[int, ...]:
 
 def standing(assessed: Sequence[Assessed], known: Known, today: dt.date) -> tuple[Standing, ...]:
     """What the run made of every entry, in the file's order."""
-    found = [_standing(index, entry, assessed, today) for index, entry in enumerate(known.entries)]
+    standings = [
+        _standing(index, entry, assessed, today) for index, entry in enumerate(known.entries)
+    ]
     own = len(known.own)
     # What is inherited is not this file's to mend.
-    theirs = (Standing.USED if each.wrong else each for each in found[own:])
-    return (*found[:own], *theirs)
+    inherited = (Standing.USED if standing.wrong else standing for standing in standings[own:])
+    return (*standings[:own], *inherited)
 
 
 def _assess(
@@ -171,25 +173,25 @@ def _assess(
 def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.date) -> Standing:
     if entry.expired(today):
         return Standing.EXPIRED
-    mine = [one for one in assessed if index in one.entries]
-    if any(one.finding is Finding.STALE for one in mine):
+    own = [result for result in assessed if index in result.entries]
+    if any(result.finding is Finding.STALE for result in own):
         return Standing.STALE
-    if any(explains(entry, one.cell) for one in mine):
+    if any(explains(entry, result.cell) for result in own):
         return Standing.USED
-    if mine and entry.sometimes:
+    if own and entry.sometimes:
         return Standing.NOT_SEEN
-    if mine:
+    if own:
         # An unexpected cell already says that the entry is wrong about it.
-        alone = any(one.finding is not Finding.KNOWN for one in mine)
+        alone = any(result.finding is not Finding.KNOWN for result in own)
         return Standing.USED if alone else Standing.REDUNDANT
-    matched = any(one.plain in entry for one in assessed)
+    matched = any(result.plain in entry for result in assessed)
     return Standing.NOT_HERE if matched else Standing.NOT_RUN
 
 
 def _version(versions: Mapping[str, str], name: str, specifier: str) -> bool:
     names = _SAME.get(name, (name,))
-    found = next((versions[each] for each in names if each in versions), None)
-    return found is not None and SpecifierSet(specifier).contains(found, prereleases=True)
+    version = next((versions[package] for package in names if package in versions), None)
+    return version is not None and SpecifierSet(specifier).contains(version, prereleases=True)
 
 
 def _lines(known: Known, entries: Sequence[int]) -> str:

@@ -52,10 +52,10 @@ class Conclusion:
             news.append(f"The harness itself failed in {plural(harness, 'cell')}.")
         if unexpected := count(Finding.UNEXPECTED):
             news.append(f"{unexpected:,} unexpected in {models}.")
-        if gone := self.wrong.get(Standing.STALE):
+        if stale := self.wrong.get(Standing.STALE):
             passing = plural(count(Finding.STALE, 0), "cell")
             news.append(
-                f"{plural(gone, 'known gap')} {_is(gone)} gone ({passing}): mend known.yaml."
+                f"{plural(stale, 'known gap')} {_is(stale)} gone ({passing}): mend known.yaml."
             )
         news += [
             f"{plural(wrong, 'known gap')} {_is(wrong)} {standing}: mend known.yaml."
@@ -127,9 +127,9 @@ def conclusion_of(results: Results, *, strict: bool = False) -> Conclusion:
 
 def concluded(results: Results, *, strict_numerics: bool = False) -> Results:
     """The run with the exit code that follows from its cells and gaps."""
-    asked = replace(results, footer=replace(results.footer, strict_numerics=strict_numerics))
-    code = conclusion_of(asked).exit_code
-    return replace(asked, footer=replace(asked.footer, exit_code=code))
+    strict = replace(results, footer=replace(results.footer, strict_numerics=strict_numerics))
+    code = conclusion_of(strict).exit_code
+    return replace(strict, footer=replace(strict.footer, exit_code=code))
 
 
 def plural(count: int, noun: str) -> str:

@@ -27,37 +27,38 @@ def telling_apart(
     columns: versions of a package that lie on one side of the others', else the environments'
     names. Empty where no other column has these cells, or nothing tells them apart.
     """
-    mine = {one.cell.id for one in group}
-    plain = {one.plain for one in group}
-    others = [one for one in assessed if one.plain in plain and one.cell.id not in mine]
-    if not others:
+    ids = {result.cell.id for result in group}
+    plain = {result.plain for result in group}
+    passing = [other for other in assessed if other.plain in plain and other.cell.id not in ids]
+    if not passing:
         return {}
-    here, there = (
-        [places[one.cell.model, one.cell.backend] for one in several] for several in (group, others)
+    here, elsewhere = (
+        [places[result.cell.model, result.cell.backend] for result in several]
+        for several in (group, passing)
     )
     for name, packages in _PACKAGES.items():
-        specifier = _between(_versions(here, packages), _versions(there, packages))
+        specifier = _between(_versions(here, packages), _versions(elsewhere, packages))
         if specifier:
             return {"versions": {name: specifier}}
     names = list(dict.fromkeys(where.environment for where in here))
-    if all(names) and not {where.environment for where in there} & set(names):
+    if all(names) and not {where.environment for where in elsewhere} & set(names):
         return {"environment": names[0] if len(names) == 1 else names}
     return {}
 
 
 def _versions(places: Sequence[Where], packages: Sequence[str]) -> list[Version]:
     """One of each place, without what is local to a build; none where a place has not any."""
-    found = [
+    versions = [
         next((where.versions[name] for name in packages if name in where.versions), "")
         for where in places
     ]
-    return [Version(Version(text).public) for text in found] if all(found) else []
+    return [Version(Version(text).public) for text in versions] if all(versions) else []
 
 
-def _between(mine: Sequence[Version], others: Sequence[Version]) -> str:
+def _between(here: Sequence[Version], elsewhere: Sequence[Version]) -> str:
     """`>=0.9.0.dev1` where all of mine are newer than all others, `<=` where all are older."""
-    if not (mine and others):
+    if not (here and elsewhere):
         return ""
-    if min(mine) > max(others):
-        return f">={min(mine)}"
-    return f"<={max(mine)}" if max(mine) < min(others) else ""
+    if min(here) > max(elsewhere):
+        return f">={min(here)}"
+    return f"<={max(here)}" if max(here) < min(elsewhere) else ""

@@ -75,7 +75,9 @@ class Conditions:
     @property
     def of_model(self) -> bool:
         """Whether they say which models are meant."""
-        return any(each != "*" for each in (self.architecture, self.engine_class, self.layout))
+        return any(
+            pattern != "*" for pattern in (self.architecture, self.engine_class, self.layout)
+        )
 
 
 @record()
@@ -160,8 +162,8 @@ def load(path: Path) -> Known:
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
     lines = tuple(line_of(tree, ("known", index)) or 0 for index in range(len(entries)))
-    theirs = inherited().entries if document.extends else ()
-    return Known((*entries, *theirs), lines, path, len(theirs))
+    inherited_entries = inherited().entries if document.extends else ()
+    return Known((*entries, *inherited_entries), lines, path, len(inherited_entries))
 
 
 def inherited() -> Known:
@@ -169,8 +171,8 @@ def inherited() -> Known:
     a cell that passes says nothing.
     """
     built_in = load(packaged.path("known.yaml")).entries
-    theirs = tuple(replace(entry, sometimes=True, expires=None) for entry in built_in)
-    return Known(theirs, inherited=len(theirs))
+    entries = tuple(replace(entry, sometimes=True, expires=None) for entry in built_in)
+    return Known(entries, inherited=len(entries))
 
 
 def matching_nothing(known: Known, cells: Collection[Cell]) -> tuple[int, ...]:
@@ -268,4 +270,4 @@ def _keys(location: Location) -> list[str]:
         kind = Match
     if "when" in location:
         kind = Conditions
-    return [each.name for each in fields(kind)]
+    return [key.name for key in fields(kind)]

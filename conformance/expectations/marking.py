@@ -51,21 +51,21 @@ def with_findings(
     here = {key: gap for key, gap in gaps.items() if _rank(gap.standing) <= _rank("used")}
     places = {key: place for place, key in enumerate(here)}
 
-    def gap_of(one: Assessed) -> int | None:
-        if one.finding not in (Finding.KNOWN, Finding.STALE, Finding.EXPIRED):
+    def gap_of(result: Assessed) -> int | None:
+        if result.finding not in (Finding.KNOWN, Finding.STALE, Finding.EXPIRED):
             return None
-        entries = [known.entries[index] for index in one.entries]
-        words = [entry for entry in entries if entry.reason == one.words] or entries
+        entries = [known.entries[index] for index in result.entries]
+        words = [entry for entry in entries if entry.reason == result.words] or entries
         return places.get((words[0].reason, words[0].link)) if words else None
 
     cells = tuple(
         replace(
-            one.cell,
-            finding=one.finding,
-            gap=gap_of(one),
-            expected=one.words if one.finding is Finding.KNOWN else "",
+            result.cell,
+            finding=result.finding,
+            gap=gap_of(result),
+            expected=result.words if result.finding is Finding.KNOWN else "",
         )
-        for one in assessed
+        for result in assessed
     )
     run = replace(results, cells=cells, gaps=tuple(here.values()))
     return concluded(run, strict_numerics=results.footer.strict_numerics)

@@ -12,20 +12,20 @@ _SPECIAL = re.compile(r"([*?[])")
 _EVERY = "*"
 
 
-def cover(wanted: Collection[Cell], others: Collection[Cell]) -> tuple[Match, ...]:
+def cover(wanted: Collection[Cell], unwanted: Collection[Cell]) -> tuple[Match, ...]:
     """Matches that hold for every cell of `wanted` and for none of `others`.
 
     As wide as `others` allow: a whole column of a model, else whole scenarios, else cases.
     Models, then backends, that need the same are said in one match.
     """
     wanted = sorted(wanted)  # a set's order differs from run to run
-    found: dict[tuple[str, str], set[tuple[Patterns, Patterns]]] = {}
+    by_column: dict[tuple[str, str], set[tuple[Patterns, Patterns]]] = {}
     for column in dict.fromkeys((cell.model, cell.backend) for cell in wanted):
-        mine = [cell for cell in wanted if (cell.model, cell.backend) == column]
-        theirs = [cell for cell in others if (cell.model, cell.backend) == column]
-        found[column] = set(_within(mine, theirs))
+        inside = [cell for cell in wanted if (cell.model, cell.backend) == column]
+        outside = [cell for cell in unwanted if (cell.model, cell.backend) == column]
+        by_column[column] = set(_within(inside, outside))
     by_models: dict[tuple[str, Patterns, Patterns], tuple[str, ...]] = {}
-    for (model, backend), parts in found.items():
+    for (model, backend), parts in by_column.items():
         for scenario, case in sorted(parts, key=str):
             key = backend, scenario, case
             by_models[key] = (*by_models.get(key, ()), model)
@@ -39,19 +39,21 @@ def cover(wanted: Collection[Cell], others: Collection[Cell]) -> tuple[Match, ..
     )
 
 
-def _within(wanted: Collection[Cell], others: Collection[Cell]) -> list[tuple[Patterns, Patterns]]:
+def _within(
+    wanted: Collection[Cell], unwanted: Collection[Cell]
+) -> list[tuple[Patterns, Patterns]]:
     """Scenario and case patterns within one column."""
-    if not others:
+    if not unwanted:
         return [(_EVERY, _EVERY)]
-    taken = {cell.scenario for cell in others}
+    elsewhere = {cell.scenario for cell in unwanted}
     names = dict.fromkeys(cell.scenario for cell in wanted)
-    whole = tuple(name for name in names if name not in taken)
-    found: list[tuple[Patterns, Patterns]] = [(_patterns(whole), _EVERY)] if whole else []
+    whole = tuple(name for name in names if name not in elsewhere)
+    patterns: list[tuple[Patterns, Patterns]] = [(_patterns(whole), _EVERY)] if whole else []
     for name in names:
-        if name in taken:
+        if name in elsewhere:
             cases = tuple(cell.case for cell in wanted if cell.scenario == name)
-            found.append((_patterns((name,)), _patterns(cases)))
-    return found
+            patterns.append((_patterns((name,)), _patterns(cases)))
+    return patterns
 
 
 def _patterns(names: tuple[str, ...]) -> Patterns:

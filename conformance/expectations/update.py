@@ -56,20 +56,20 @@ def update(
     `known` is what `text` holds. Raises ConformanceError for a list in flow style.
     """
     assessed = assess(results, known, today)
-    universe = set(cells) | {one.plain for one in assessed}
+    universe = set(cells) | {result.plain for result in assessed}
     splice = Splice(text, known.path)
     places = where_of(results)
     changes: list[str] = []
-    left: list[str] = []
+    unsolved: list[str] = []
     for index, entry in enumerate(known.own):
         matched = {cell for cell in universe if cell in entry}
-        gone, line = _gone(known, index, assessed), known.line(index)
-        if both := gone & _held(known, index, assessed):
-            left.append(
+        given_up, line = _given_up(known, index, assessed), known.line(index)
+        if both := given_up & _held(known, index, assessed):
+            unsolved.append(
                 f"line {line}: {plural(len(both), 'cell')} as it says in one environment, and not "
                 "in another: give it `when: { versions: … }`"
             )
-        keep = matched - (gone - both)
+        keep = matched - (given_up - both)
         if keep == matched and matched:
             continue
         if not keep:
@@ -80,17 +80,17 @@ def update(
         splice.narrow(index, [_flow(match) for match in matches])
         changes.append(f"line {line}: narrowed to {len(keep)} of {len(matched)} cells")
     for group in _new(assessed):
-        mine = {one.plain for one in group}
+        cells_of = {result.plain for result in group}
         when = telling_apart(group, assessed, places)
-        splice.append(_block(cover(mine, universe - mine), group, today, when))
+        splice.append(_block(cover(cells_of, universe - cells_of), group, today, when))
         verdict = group[0].cell.verdict.value
         changes.append(f"added: {verdict} of {plural(len(group), 'cell')}: {_reason(group)}")
-    left += [
-        f"{one.cell.id}: {one.finding.value}: {one.words}"
-        for one in assessed
-        if one.finding in (Finding.EXPIRED, Finding.HARNESS)
+    unsolved += [
+        f"{result.cell.id}: {result.finding.value}: {result.words}"
+        for result in assessed
+        if result.finding in (Finding.EXPIRED, Finding.HARNESS)
     ]
-    return Update(splice.text() if changes else text, tuple(changes), tuple(left))
+    return Update(splice.text() if changes else text, tuple(changes), tuple(unsolved))
 
 
 def difference(old: str, new: str, path: Path) -> str:
@@ -101,36 +101,36 @@ def difference(old: str, new: str, path: Path) -> str:
     return "".join(lines)
 
 
-def _gone(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
+def _given_up(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
     """The cells that the entry has to give up: those that pass, and where it explains no cell at
     all those that fail otherwise, or by what other entries say. None where it holds sometimes.
     """
     entry = known.entries[index]
-    mine = [one for one in assessed if index in one.entries]
+    matched = [result for result in assessed if index in result.entries]
     given_up = {Finding.STALE}
-    if not any(explains(entry, one.cell) for one in mine):
+    if not any(explains(entry, result.cell) for result in matched):
         given_up |= {Finding.UNEXPECTED, Finding.KNOWN}
-    gone = {one.plain for one in mine if one.finding in given_up}
-    return set() if entry.sometimes else gone
+    cells = {result.plain for result in matched if result.finding in given_up}
+    return set() if entry.sometimes else cells
 
 
 def _held(known: Known, index: int, assessed: Sequence[Assessed]) -> set[Cell]:
     """The cells that the entry explains."""
     return {
-        one.plain
-        for one in assessed
-        if index in one.entries and explains(known.entries[index], one.cell)
+        result.plain
+        for result in assessed
+        if index in result.entries and explains(known.entries[index], result.cell)
     }
 
 
 def _new(assessed: Sequence[Assessed]) -> list[list[Assessed]]:
     """The unexpected cells by their cause: those that say the same but for numbers and paths."""
     groups: dict[tuple[str, str, bool], list[Assessed]] = {}
-    for one in assessed:
-        if one.finding is Finding.UNEXPECTED:
-            cause = _VARIES.sub("#", _words(one.cell))
-            key = (one.cell.verdict.value, cause, _in_bf16_alone(one.cell))
-            groups.setdefault(key, []).append(one)
+    for result in assessed:
+        if result.finding is Finding.UNEXPECTED:
+            cause = _VARIES.sub("#", _words(result.cell))
+            key = (result.cell.verdict.value, cause, _in_bf16_alone(result.cell))
+            groups.setdefault(key, []).append(result)
     return list(groups.values())
 
 
@@ -154,7 +154,9 @@ def _reason(group: Sequence[Assessed]) -> str:
 def _says(group: Sequence[Assessed]) -> str:
     """The longest words that every cell of a cause says alike."""
     pieces = (" ".join(piece.split()) for piece in _VARIES.split(_words(group[0].cell)))
-    texts = [f"{one.cell.reason}\n{one.cell.diagnosis}\n{one.cell.detail}" for one in group]
+    texts = [
+        f"{result.cell.reason}\n{result.cell.diagnosis}\n{result.cell.detail}" for result in group
+    ]
     alike = [piece for piece in pieces if all(piece in text for text in texts)]
     longest = max(alike, key=len, default="").strip(" ;:,.")
     if len(longest) > _WIDTH:
@@ -164,17 +166,17 @@ def _says(group: Sequence[Assessed]) -> str:
 
 def _flow(match: Match) -> str:
     """A match in one line, only what it restricts."""
-    said = CommentedMap()
+    mapping = CommentedMap()
     for axis in AXES:
         patterns = match.patterns(axis)
         if patterns != ("*",):
-            said[axis] = patterns[0] if len(patterns) == 1 else list(patterns)
-    if not said:
+            mapping[axis] = patterns[0] if len(patterns) == 1 else list(patterns)
+    if not mapping:
         raise ConformanceError(
             "an entry would excuse every cell", remedy="nothing runs any more: mend that first"
         )
-    said.fa.set_flow_style()
-    return f"{{ {_dumped(said, width=1 << 20)[1:-1]} }}"
+    mapping.fa.set_flow_style()
+    return f"{{ {_dumped(mapping, width=1 << 20)[1:-1]} }}"
 
 
 def _block(
@@ -194,8 +196,8 @@ def _block(
     rest["reason"] = _reason(group)
     rest["reproduce"] = first.command
     rest["date"] = today
-    match, *others = map(_flow, matches)
-    also = [f"  also: [{', '.join(others)}]"] if others else []
+    match, *further = map(_flow, matches)
+    also = [f"  also: [{', '.join(further)}]"] if further else []
     lines = (f"  {line}" for line in _dumped(rest, width=_WIDTH).splitlines())
     return "\n".join([f"- match: {match}", *also, *lines])
 

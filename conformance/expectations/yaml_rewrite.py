@@ -54,21 +54,21 @@ class Splice:
         item = self._items[index]
         keys = {key.value: (key, value) for key, value in item.value}
         _, match = keys["match"]
-        others = f"[{', '.join(matches[1:])}]" if matches[1:] else ""
+        rest = f"[{', '.join(matches[1:])}]" if matches[1:] else ""
         self._edits.append((match.start_mark.index, _end(match), matches[0]))
         flow = isinstance(item, CollectionNode) and bool(item.flow_style)
         if "also" in keys:
             key, value = keys["also"]
             start, end = key.start_mark.index, _end(value)
-            if not others and not flow:
+            if not rest and not flow:
                 start, end = self._text.rindex("\n", 0, start) + 1, _line_end(self._text, end)
-            self._edits.append((start, end, f"also: {others or '[]'}" if others or flow else ""))
-        elif others and flow:
-            self._edits.append((_end(match), _end(match), f", also: {others}"))
-        elif others:
+            self._edits.append((start, end, f"also: {rest or '[]'}" if rest or flow else ""))
+        elif rest and flow:
+            self._edits.append((_end(match), _end(match), f", also: {rest}"))
+        elif rest:
             column = " " * item.start_mark.column
             end = _line_end(self._text, _end(match))
-            self._edits.append((end, end, f"{column}also: {others}\n"))
+            self._edits.append((end, end, f"{column}also: {rest}\n"))
 
     def append(self, block: str) -> None:
         """A new entry at the end of the list."""

@@ -15,7 +15,7 @@ CORPUS = Path("fuzz/corpus")
 
 
 @record()
-class Kept:
+class Entry:
     """A program on a model, and how it fails, by backend; one that is not named passes there.
     `why` is what is known of the cause: the words of known.yaml, or of whoever looked into it.
     """
@@ -28,11 +28,11 @@ class Kept:
     diagnosis: str = ""
 
 
-def read(folder: Path) -> dict[str, Kept]:
+def read(folder: Path) -> dict[str, Entry]:
     """By file name, in its order. Raises ConformanceError for a file that holds none."""
     found = {}
     for path in sorted(folder.glob("*.json")):
-        kept = read_record(Kept, path)
+        kept = read_record(Entry, path)
         if kept is not None:
             check(kept.program)
             found[path.stem] = kept
@@ -43,7 +43,7 @@ def keep(folder: Path, difference: Difference) -> Path:
     path = folder / f"{slug(difference.cause)}.json"
     write_record(
         path,
-        Kept(
+        Entry(
             model=difference.model,
             program=difference.program,
             fails={one.backend: one.kind for one in difference.failures},

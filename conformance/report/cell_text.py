@@ -52,9 +52,9 @@ def context(results: Results, cell: CellResult) -> Context:
         (g for g in results.groups if (g.model, g.backend) == (cell.model, cell.backend)), None
     )
     same = tuple(
-        other
-        for other in results.cells
-        if (other.model, other.scenario, other.case) == (cell.model, cell.scenario, cell.case)
+        sibling
+        for sibling in results.cells
+        if (sibling.model, sibling.scenario, sibling.case) == (cell.model, cell.scenario, cell.case)
     )
     return Context(results.environment.thresholds, group, same)
 

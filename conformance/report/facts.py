@@ -45,14 +45,14 @@ def backends(results: Results) -> list[ColumnFacts]:
     with_versions = {column.id: " ".join(column.requirements) for column in results.columns}
     columns = []
     for name, total in by_backend(results).items():
-        mine = [summary for (_, backend), summary in pairs.items() if backend == name]
-        clean = sum(summary.passed == summary.total for summary in mine)
-        fine = sum(not summary.new for summary in mine)
+        summaries = [summary for (_, backend), summary in pairs.items() if backend == name]
+        clean = sum(summary.passed == summary.total for summary in summaries)
+        fine = sum(not summary.new for summary in summaries)
         words = engine(groups[name])
         if with_versions.get(name):
             words = f"{words}; with {with_versions[name]}"
         gaps = tuple((anchor(index), title(results.gaps[index])) for index in total.gaps)
-        columns.append(ColumnFacts(name, total, clean, fine, len(mine), words, gaps))
+        columns.append(ColumnFacts(name, total, clean, fine, len(summaries), words, gaps))
     return columns
 
 

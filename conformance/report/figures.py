@@ -38,11 +38,11 @@ def ratio(value: float | None) -> Number:
 
 def stages(identity: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
     """The half-open layer ranges of the pipeline stages, as the engine itself said."""
-    found = identity.get("stages")
-    if not isinstance(found, Sequence) or isinstance(found, str):
+    bounds = identity.get("stages")
+    if not isinstance(bounds, Sequence) or isinstance(bounds, str):
         return ()
     try:
-        return tuple((int(start), int(end)) for start, end in found)
+        return tuple((int(start), int(end)) for start, end in bounds)
     except (TypeError, ValueError):
         return ()
 
@@ -61,7 +61,7 @@ def place(judged: Judged) -> Site | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Point:
     """An observation, where it was made, and its place among the cell's observations."""
 
     site: Site
@@ -77,29 +77,29 @@ def series(cell: CellResult) -> list[dict[str, Any]]:
     per token: those of the prompt, then those that were generated, a step each. `length` is
     how many belong to the prompt, `bin` how many tokens a column merges.
     """
-    found: dict[tuple[str, int], list[_Seen]] = {}
+    points: dict[tuple[str, int], list[_Point]] = {}
     for index, judged in enumerate(cell.observations):
         site = place(judged)
         if site is not None and (judged.ratios or judged.q_max is not None):
-            found.setdefault((site.run, site.prompt), []).append(_Seen(site, judged, index))
-    lines = [_line(key, members) for key, members in found.items()]
+            points.setdefault((site.run, site.prompt), []).append(_Point(site, judged, index))
+    lines = [_line(key, members) for key, members in points.items()]
     return sorted(lines, key=lambda line: -magnitude(line["worst"]))
 
 
-def _line(key: tuple[str, int], members: list[_Seen]) -> dict[str, Any]:
-    steps = sorted({seen.site.step for seen in members})
+def _line(key: tuple[str, int], members: list[_Point]) -> dict[str, Any]:
+    steps = sorted({point.site.step for point in members})
     lengths = {
-        step: max(len(seen.judged.ratios) for seen in members if seen.site.step == step)
+        step: max(len(point.judged.ratios) for point in members if point.site.step == step)
         for step in steps
     }
-    rows: dict[tuple[bool, int, str], list[_Seen]] = {}
-    for seen in members:
-        site = seen.site
-        rows.setdefault((site.layer is None, site.layer or 0, site.name), []).append(seen)
+    rows: dict[tuple[bool, int, str], list[_Point]] = {}
+    for point in members:
+        site = point.site
+        rows.setdefault((site.layer is None, site.layer or 0, site.name), []).append(point)
     ordered = [rows[place] for place in sorted(rows)]
     total = sum(lengths.values())
     merge = max(1, math.ceil(total / COLUMNS))
-    sizes = [_rank(seen.judged.q_max) for seen in members if seen.judged.q_max is not None]
+    sizes = [_rank(point.judged.q_max) for point in members if point.judged.q_max is not None]
     return {
         "run": key[0],
         "prompt": key[1],
@@ -110,12 +110,12 @@ def _line(key: tuple[str, int], members: list[_Seen]) -> dict[str, Any]:
         "heat": [
             [_row_name(row[0].site, ordered), merged(_along(row, lengths), merge)]
             for row in ordered
-            if any(seen.judged.ratios for seen in row)
+            if any(point.judged.ratios for point in row)
         ],
     }
 
 
-def _row_name(site: Site, rows: Sequence[Sequence[_Seen]]) -> str | int:
+def _row_name(site: Site, rows: Sequence[Sequence[_Point]]) -> str | int:
     """The layer's number alone, unless two kinds of observations share it."""
     if site.layer is None:
         return site.name
@@ -123,15 +123,19 @@ def _row_name(site: Site, rows: Sequence[Sequence[_Seen]]) -> str | int:
     return site.layer if len(kinds) == 1 else f"{site.name}.{site.layer}"
 
 
-def _worst_step(row: Sequence[_Seen]) -> list[Any]:
+def _worst_step(row: Sequence[_Point]) -> list[Any]:
     """The step with the largest q_max stands for the layer; its verdict is the row's worst."""
-    seen = max(row, key=lambda one: magnitude(short(one.judged.q_max)))
-    return [seen.site.layer, seen.index, worst(one.judged.verdict for one in row).value]
+    worst_point = max(row, key=lambda point: magnitude(short(point.judged.q_max)))
+    return [
+        worst_point.site.layer,
+        worst_point.index,
+        worst(point.judged.verdict for point in row).value,
+    ]
 
 
-def _along(row: Sequence[_Seen], lengths: Mapping[int, int]) -> list[float | None]:
+def _along(row: Sequence[_Point], lengths: Mapping[int, int]) -> list[float | None]:
     """The ratios of all steps along the tokens; a step with fewer has its last ones."""
-    by_step = {seen.site.step: seen.judged.ratios for seen in row}
+    by_step = {point.site.step: point.judged.ratios for point in row}
     along: list[float | None] = []
     for step, length in lengths.items():
         ratios = by_step.get(step, ())
@@ -164,14 +168,14 @@ def magnitude(value: Number) -> float:
 
 def gains(cell: CellResult) -> list[list[Any]]:
     """[observation, gain of each token] of every gain, the furthest from 1 first."""
-    found = [
+    rows = [
         (index, judged.gain)
         for index, judged in enumerate(cell.observations)
         if judged.gain is not None
     ]
-    found.sort(key=lambda pair: -off(pair[1]))
+    rows.sort(key=lambda pair: -off(pair[1]))
     return [
-        [index, [short(value) for value in gain.tokens[:COLUMNS]]] for index, gain in found[:_GAINS]
+        [index, [short(value) for value in gain.tokens[:COLUMNS]]] for index, gain in rows[:_GAINS]
     ]
 
 

@@ -84,13 +84,13 @@ def write(
 
 def files(results: Results) -> dict[str, str]:
     """The file name of every architecture's own page, in the order of the run."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for architecture in dict.fromkeys(cell.architecture for cell in results.cells):
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", architecture).strip("._")[:80] or "architecture"
-        while f"{name}.html" in {*found.values(), "index.html"}:
+        while f"{name}.html" in {*names.values(), "index.html"}:
             name += "_"
-        found[architecture] = f"{name}.html"
-    return found
+        names[architecture] = f"{name}.html"
+    return names
 
 
 def of_architecture(results: Results, architecture: str) -> Results:
@@ -104,7 +104,7 @@ def of_architecture(results: Results, architecture: str) -> Results:
         cells=cells,
         models=tuple(model for model in results.models if model.id in models),
         columns=tuple(column for column in results.columns if column.id in columns),
-        scenarios=tuple(each for each in results.scenarios if each.id in scenarios),
+        scenarios=tuple(scenario for scenario in results.scenarios if scenario.id in scenarios),
         groups=tuple(group for group in results.groups if group.model in models),
     )
 

@@ -128,9 +128,9 @@ def _columns(runs: Sequence[Results]) -> dict[tuple[str, str], Column]:
             holding[column.id].append(run)
     return {
         (run.run.id, column.id): replace(column, machine=machines[run.run.id])
-        for name, those in holding.items()
-        for machines in [_machines(those)]
-        for run in those
+        for name, same_name in holding.items()
+        for machines in [_machines(same_name)]
+        for run in same_name
         for column in run.columns
         if column.id == name
     }
@@ -145,8 +145,8 @@ def _machines(runs: Sequence[Results]) -> dict[str, str]:
     if len(set(kinds.values())) == len(set(devices.values())):
         return kinds
     return {
-        name: re.sub(r"[^\w.-]+", "-", ", ".join(found)).strip("-") or "unknown"
-        for name, found in devices.items()
+        name: re.sub(r"[^\w.-]+", "-", ", ".join(cards)).strip("-") or "unknown"
+        for name, cards in devices.items()
     }
 
 
@@ -174,15 +174,17 @@ def _info(runs: Sequence[Results]) -> RunInfo:
 def _environment(runs: Sequence[Results]) -> Environment:
     """What all have, and where they differ all of it."""
     every = [run.environment for run in runs]
-    packages = sorted({name for one in every for name in one.versions})
+    packages = sorted({name for environment in every for name in environment.versions})
     return Environment(
-        python=_all(one.python for one in every),
-        platform=_all(one.platform for one in every),
-        device=_all(one.device for one in every),
-        devices=tuple(dict.fromkeys(name for one in every for name in one.devices)),
-        settings=tuple(dict.fromkeys(name for one in every for name in one.settings)),
+        python=_all(environment.python for environment in every),
+        platform=_all(environment.platform for environment in every),
+        device=_all(environment.device for environment in every),
+        devices=tuple(dict.fromkeys(name for environment in every for name in environment.devices)),
+        settings=tuple(
+            dict.fromkeys(name for environment in every for name in environment.settings)
+        ),
         versions={
-            name: _all(one.versions.get(name, "not installed") for one in every)
+            name: _all(environment.versions.get(name, "not installed") for environment in every)
             for name in packages
         },
         thresholds=every[0].thresholds,
@@ -194,10 +196,10 @@ def _all(values: Iterable[str]) -> str:
 
 
 def _models(runs: Sequence[Results]) -> tuple[ModelInfo, ...]:
-    found: dict[str, ModelInfo] = {}
+    models: dict[str, ModelInfo] = {}
     for run in runs:
         for model in run.models:
-            known = found.setdefault(model.id, model)
+            known = models.setdefault(model.id, model)
             if known.digest and model.digest and known.digest != model.digest:
                 raise ConformanceError(
                     f"{model.id!r} is another checkpoint in run {run.run.id} than in "
@@ -205,29 +207,29 @@ def _models(runs: Sequence[Results]) -> tuple[ModelInfo, ...]:
                     remedy="merge runs of the same weights",
                 )
             if not known.digest:
-                found[model.id] = model
-    return tuple(found.values())
+                models[model.id] = model
+    return tuple(models.values())
 
 
 def _holder(runs: Sequence[Results], model: str) -> str:
-    return next(run.run.id for run in runs if any(one.id == model for one in run.models))
+    return next(run.run.id for run in runs if any(info.id == model for info in run.models))
 
 
 def _merged_columns(
     runs: Sequence[Results], renamed: Mapping[tuple[str, str], Column]
 ) -> tuple[Column, ...]:
-    found: dict[str, Column] = {}
+    columns: dict[str, Column] = {}
     for run in runs:
         for old in run.columns:
             column = renamed[run.run.id, old.id]
-            known = found.setdefault(column.id, column)
+            known = columns.setdefault(column.id, column)
             if _but_default(known) != _but_default(column):
                 raise ConformanceError(
                     f"the column {old.id!r} is another one in run {run.run.id}: "
                     f"{column} and {known}",
                     remedy="give them different ids in models.yaml",
                 )
-    return tuple(found.values())
+    return tuple(columns.values())
 
 
 def _but_default(column: Column) -> Column:
@@ -235,16 +237,16 @@ def _but_default(column: Column) -> Column:
 
 
 def _scenarios(runs: Sequence[Results]) -> tuple[ScenarioInfo, ...]:
-    found: dict[str, ScenarioInfo] = {}
+    scenarios: dict[str, ScenarioInfo] = {}
     for run in runs:
         for scenario in run.scenarios:
-            known = found.setdefault(scenario.id, scenario)
+            known = scenarios.setdefault(scenario.id, scenario)
             if _asks(known) != _asks(scenario):
                 raise ConformanceError(
                     f"the scenario {scenario.id!r} asks for something else in run {run.run.id}",
                     remedy="run both with the same scenario files",
                 )
-    return tuple(found.values())
+    return tuple(scenarios.values())
 
 
 def _asks(scenario: ScenarioInfo) -> tuple[str, str]:

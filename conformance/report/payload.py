@@ -77,14 +77,14 @@ def parts_of(
     results: Results, origin: Mapping[str, tuple[str, str]] = MappingProxyType({})
 ) -> Parts:
     """`origin` is the run and the id there of cells that come of another run."""
-    asked = [
+    calls = [
         (results.run.id, results.environment.thresholds, groups, cells, origin)
         for groups, cells in _by_model(results)
     ]
     if count := worth(len(results.cells)):
-        made = [*side_by_side(_parts_of_model, asked, processes=count)]
+        made = [*side_by_side(_parts_of_model, calls, processes=count)]
     else:
-        made = [_parts_of_model(*one) for one in asked]
+        made = [_parts_of_model(*call) for call in calls]
     return {key: part for parts in made for key, part in parts.items()}
 
 

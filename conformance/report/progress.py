@@ -104,8 +104,8 @@ class Board:
         for case in planned or ():
             self.done.add((event.id, case))
         count = f"{len(planned)} cells" if planned is not None else "done"
-        said = f"{event.id}: {'from before, ' if event.reused else ''}{count}"
-        return said if event.ok else f"{said}: {event.reason}"
+        line = f"{event.id}: {'from before, ' if event.reused else ''}{count}"
+        return line if event.ok else f"{line}: {event.reason}"
 
     def tally(self) -> str:
         groups = sum(name in self.finished for name in self.planned)
@@ -184,9 +184,9 @@ class Progress:
         return Group(head, workers)
 
     def _ended(self) -> str:
-        said = [
+        parts = [
             f"{count} {status.value}"
             for status, count in list(self.board.ended.items())
             if status is not Status.OK
         ]
-        return ", ".join(said)
+        return ", ".join(parts)

@@ -253,11 +253,11 @@ def _with_words_for_numbers(part: Any) -> Any:
     if part is NUMBER:
         return part
     if isinstance(part, dict):
-        found = {key: _with_words_for_numbers(value) for key, value in part.items()}
-        if found.get("type") == "number":
-            del found["type"]
-            found["$ref"] = "#/$defs/Number"
-        return found
+        schema = {key: _with_words_for_numbers(value) for key, value in part.items()}
+        if schema.get("type") == "number":
+            del schema["type"]
+            schema["$ref"] = "#/$defs/Number"
+        return schema
     if isinstance(part, list):
         return [_with_words_for_numbers(item) for item in part]
     return part

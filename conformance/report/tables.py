@@ -45,11 +45,11 @@ _NUMBERS = ("worst_ratio", "gain", "gain_sigma", "seconds")
 
 def rows(results: Results) -> list[dict[str, Any]]:
     """Every cell, in the order of the run. `gain` is the one furthest from 1."""
-    found = []
+    table = []
     for cell in results.cells:
         gains = [judged.gain for judged in cell.observations if judged.gain is not None]
         gain: Gain | None = max(gains, key=lambda g: abs(g.g - 1), default=None)
-        found.append(
+        table.append(
             {name: getattr(cell, name, None) for name in COLUMNS}
             | {
                 "verdict": cell.verdict.value,
@@ -61,7 +61,7 @@ def rows(results: Results) -> list[dict[str, Any]]:
                 "observations": len(cell.observations),
             }
         )
-    return found
+    return table
 
 
 def write(results: Results, folder: Path) -> tuple[Path, ...]:

@@ -63,8 +63,8 @@ def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
         *_elsewhere(cell, context.siblings),
     ]
     if cell.left:
-        left = ", ".join(cell.left)
-        sentences.append(f"Its block changed {left}: the cells after it ran in fresh processes.")
+        changed = ", ".join(cell.left)
+        sentences.append(f"Its block changed {changed}: the cells after it ran in fresh processes.")
     if cell.harness:
         sentences.append("The harness itself failed here: this is not scored as the product's.")
     if cell.expected:
@@ -79,11 +79,11 @@ def _beside(cell: CellResult) -> Iterable[str]:
     answer = cell.beside
     if answer is None:
         return
-    what = "it means" if answer.precision is Precision.FLOAT32 else "its numerics are"
+    subject = "it means" if answer.precision is Precision.FLOAT32 else "its numerics are"
     if answer.verdict.neutral:
         yield f"{answer.precision} was refused: {_ended(answer.reason)}"
     elif answer.verdict is not cell.verdict:
-        yield f"In {answer.precision} {what} {answer.verdict}: {_ended(answer.reason)}"
+        yield f"In {answer.precision} {subject} {answer.verdict}: {_ended(answer.reason)}"
 
 
 def _ended(text: str) -> str:
@@ -190,7 +190,7 @@ def _relations(cell: CellResult) -> Iterable[str]:
 
 
 def _elsewhere(cell: CellResult, siblings: Iterable[CellResult]) -> Iterable[str]:
-    others = [other for other in siblings if other.backend != cell.backend]
-    if others and not cell.verdict.passes:
-        columns = ", ".join(f"{other.verdict.value} on {other.backend}" for other in others)
+    failing = [sibling for sibling in siblings if sibling.backend != cell.backend]
+    if failing and not cell.verdict.passes:
+        columns = ", ".join(f"{sibling.verdict.value} on {sibling.backend}" for sibling in failing)
         yield f"The same case is {columns}."

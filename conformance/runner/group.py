@@ -68,14 +68,14 @@ class GroupRun:
         cannot be known.
         """
         self._keys = keys_of(self.job, self.planned.launch, device)
-        found, self._made_by = take(self.folder, self._keys, cache)
-        self._note_keys(found)
-        for key, outcome in found.items():
+        outcomes, self._made_by = take(self.folder, self._keys, cache)
+        self._note_keys(outcomes)
+        for key, outcome in outcomes.items():
             self._tell(
                 CellFinished(self.planned.id, key, outcome.status, outcome.seconds, reused=True)
             )
-        self.reused = len(found)
-        self._trials.finished(tuple(found))
+        self.reused = len(outcomes)
+        self._trials.finished(tuple(outcomes))
 
     def _note_keys(self, cases: Iterable[str]) -> None:
         """Cells without a noted key are run again by a resumed run."""
@@ -223,14 +223,14 @@ class GroupRun:
 
     def close(self) -> Group:
         """The group's own record, complete: how often it was started, and what went wrong."""
-        found: Group | None = None
+        record: Group | None = None
         with suppress(ConformanceError):  # a damaged one is written anew
-            found = self.folder.group()
+            record = self.folder.group()
         model, backend = self.job.model.id, self.job.column.id
         if self._starts == 0 and self._failure is None:
-            group = replace(found or self._made_by or Group(model, backend), reused=True)
+            group = replace(record or self._made_by or Group(model, backend), reused=True)
         else:
-            group = found or Group(model, backend)
+            group = record or Group(model, backend)
             seconds = time.monotonic() - self._begun
             group = replace(group, starts=self._starts, seconds=seconds, reused=False)
         if self._failure is not None:

@@ -80,10 +80,10 @@ class Runner:
             interrupted = True
         finally:
             with _uninterrupted():
-                left = self._end()
-        if left:
+                survivors = self._end()
+        if survivors:
             raise ConformanceError(
-                f"processes of the run cannot be ended: {sorted(left)}", code=ExitCode.HARNESS
+                f"processes of the run cannot be ended: {sorted(survivors)}", code=ExitCode.HARNESS
             )
         return Summary(
             self._done,
@@ -98,30 +98,30 @@ class Runner:
     # --- jobs ---------------------------------------------------------------
 
     def _begin_ready(self) -> None:
-        for one in list(self._waiting):
+        for planned in list(self._waiting):
             if len(self._running) >= self._jobs:
                 break
-            if all(name in self._done for name in (*one.after, *one.needs)):
-                self._waiting.remove(one)
-                self._begin(one)
+            if all(name in self._done for name in (*planned.after, *planned.needs)):
+                self._waiting.remove(planned)
+                self._begin(planned)
         # Import ahead what is wanted next: a worker's slot should not wait for imports.
-        for one in self._waiting:
-            self._pool.warm(one.launch, most=max(2, self._jobs))
+        for planned in self._waiting:
+            self._pool.warm(planned.launch, most=max(2, self._jobs))
 
-    def _begin(self, one: Planned) -> None:
-        why = self._broken(one)
+    def _begin(self, planned: Planned) -> None:
+        why = self._broken(planned)
         try:
-            job = one.make()
+            job = planned.make()
         except Exception as error:  # noqa: BLE001 - the caller's code, and one job's concern
-            self._unmade(one, why or f"{type(error).__name__}: {error}")
+            self._unmade(planned, why or f"{type(error).__name__}: {error}")
             return
         if job is None:
-            self._finish(one, Done(ok=not why, reason=why))
+            self._finish(planned, Done(ok=not why, reason=why))
             return
-        group = GroupRun(one, job, self._tell)
+        group = GroupRun(planned, job, self._tell)
         self._begun.append(group)
         try:
-            group.reuse(self._device, self._cache if one.cached else None)
+            group.reuse(self._device, self._cache if planned.cached else None)
         except ConformanceError as error:
             why = why or str(error)
         self._resumed += group.reused
@@ -132,35 +132,37 @@ class Runner:
             group.refuse(why, harness=True)
             self._close(group)
         else:
-            self._running[one.id] = group
+            self._running[planned.id] = group
 
-    def _unmade(self, one: Planned, reason: str) -> None:
-        if one.folder is not None:
-            names = one.folder.parent.name, one.folder.name
-            GroupFolder(one.folder).write_group(Group(*names, status=Status.ERROR, reason=reason))
-        self._finish(one, Done(ok=False, reason=reason))
+    def _unmade(self, planned: Planned, reason: str) -> None:
+        if planned.folder is not None:
+            names = planned.folder.parent.name, planned.folder.name
+            GroupFolder(planned.folder).write_group(
+                Group(*names, status=Status.ERROR, reason=reason)
+            )
+        self._finish(planned, Done(ok=False, reason=reason))
 
-    def _broken(self, one: Planned) -> str:
+    def _broken(self, planned: Planned) -> str:
         """What went wrong with the jobs this one cannot do without, "" when nothing did."""
         return "; ".join(
             f"{name} failed: {self._done[name].reason}"
-            for name in one.needs
+            for name in planned.needs
             if not self._done[name].ok
         )
 
     def _close(self, group: GroupRun) -> None:
-        one = group.planned
+        planned = group.planned
         record = group.close()
-        self._running.pop(one.id, None)
-        if self._cache is not None and one.cached and record.status is Status.OK:
+        self._running.pop(planned.id, None)
+        if self._cache is not None and planned.cached and record.status is Status.OK:
             group.keep(self._cache)
         ok = record.status is Status.OK
-        self._finish(one, Done(ok, record.reason, record), reused=record.reused)
+        self._finish(planned, Done(ok, record.reason, record), reused=record.reused)
 
-    def _finish(self, one: Planned, done: Done, *, reused: bool = False) -> None:
-        self._done[one.id] = done
-        self._tell(GroupFinished(one.id, done.ok, done.reason, reused))
-        wanted = {other.launch for other in self._waiting}
+    def _finish(self, planned: Planned, done: Done, *, reused: bool = False) -> None:
+        self._done[planned.id] = done
+        self._tell(GroupFinished(planned.id, done.ok, done.reason, reused))
+        wanted = {planned.launch for planned in self._waiting}
         wanted |= {group.planned.launch for group in self._running.values()}
         self._pool.keep_only(wanted)
 
@@ -252,7 +254,7 @@ def _told_to_end_as_by_ctrl_c() -> AbstractContextManager[None]:
 
     A signal that is ignored from outside (nohup, a shell's background job) stays ignored.
     """
-    heard = [one for one in _ENDING[1:] if signal.getsignal(one) is not signal.SIG_IGN]
+    heard = [number for number in _ENDING[1:] if signal.getsignal(number) is not signal.SIG_IGN]
     return _handled(heard, signal.default_int_handler)
 
 

@@ -83,15 +83,15 @@ class Summary:
 
 def check(planned: Sequence[Planned]) -> None:
     """Raises ConformanceError for a graph that could not be run to its end."""
-    names = {one.id for one in planned}
+    names = {group.id for group in planned}
     if len(names) != len(planned):
         raise ConformanceError("two planned jobs have the same id")
-    seen: set[str] = set()
-    left = list(planned)
-    while left:
-        ready = [one for one in left if seen.issuperset((*one.after, *one.needs))]
+    placed: set[str] = set()
+    waiting = list(planned)
+    while waiting:
+        ready = [group for group in waiting if placed.issuperset((*group.after, *group.needs))]
         if not ready:
-            stuck = ", ".join(one.id for one in left)
+            stuck = ", ".join(group.id for group in waiting)
             raise ConformanceError(f"these jobs wait for each other or for none: {stuck}")
-        seen.update(one.id for one in ready)
-        left = [one for one in left if one.id not in seen]
+        placed.update(group.id for group in ready)
+        waiting = [group for group in waiting if group.id not in placed]

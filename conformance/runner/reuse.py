@@ -43,7 +43,7 @@ def finished_before(folder: GroupFolder, keys: Mapping[str, str]) -> dict[str, O
     somebody's kill is dropped, so that it is observed again.
     """
     old = folder.keys()
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     for key, content in keys.items():
         try:
             outcome = folder.outcome(key)
@@ -55,8 +55,8 @@ def finished_before(folder: GroupFolder, keys: Mapping[str, str]) -> dict[str, O
         if old.get(key) != content or outcome.harness or outcome.outside:
             folder.drop_cell(key)
             continue
-        found[key] = outcome
-    return found
+        outcomes[key] = outcome
+    return outcomes
 
 
 def take(
@@ -66,13 +66,13 @@ def take(
 
     Also the group that observed one which came from the cache.
     """
-    found = finished_before(folder, keys)
+    outcomes = finished_before(folder, keys)
     group: Group | None = None
     for key, content in keys.items():
-        if cache is None or key in found:
+        if cache is None or key in outcomes:
             continue
         made_by = cache.fetch(content, folder, key)
         outcome = folder.outcome(key) if made_by is not None else None
         if outcome is not None:
-            found[key], group = outcome, made_by
-    return found, group
+            outcomes[key], group = outcome, made_by
+    return outcomes, group

@@ -28,7 +28,9 @@ def in_the_trace(log: str, scenarios: Sequence[Path]) -> tuple[Frame, ...]:
         if own is None:
             continue
         path, line = own
-        folder = next((one for one in scenarios if Path(path).is_relative_to(one)), None)
+        folder = next(
+            (scenario for scenario in scenarios if Path(path).is_relative_to(scenario)), None
+        )
         if _BLOCK.fullmatch(path) or folder is not None:
             name = path if folder is None else f"{folder.name}/{Path(path).relative_to(folder)}"
             return (Frame(Owner.SCENARIO, name, int(line)),)

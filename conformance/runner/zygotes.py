@@ -113,9 +113,9 @@ def start(
 
 def environment(launch: Launch, base: Mapping[str, str], mark: str) -> dict[str, str]:
     """A zygote's environment; this package is found under another interpreter too."""
-    found = {**_ENVIRONMENT, **base, **dict(launch.env), sessions.MARK: mark}
-    paths = [str(importable()), *filter(None, found.get("PYTHONPATH", "").split(os.pathsep))]
-    found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    variables = {**_ENVIRONMENT, **base, **dict(launch.env), sessions.MARK: mark}
+    paths = [str(importable()), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
+    variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     if launch.python != Path(sys.executable):
-        found.pop("PYTHONHOME", None)
-    return found
+        variables.pop("PYTHONHOME", None)
+    return variables

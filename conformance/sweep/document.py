@@ -82,7 +82,7 @@ def _model(trend: Trend, name: str) -> Section:
     engines = {engine.backend: engine.said for engine in trend.engines if engine.model == name}
     rows: list[tuple[Entry, ...]] = []
     for backend, members in itertools.groupby(own, key=lambda row: row.backend):
-        rows.append((Text(backend), *(Text(said, quiet=True) for said in engines[backend])))
+        rows.append((Text(backend), *(Text(identity, quiet=True) for identity in engines[backend])))
         rows += [
             (
                 row.scenario,
@@ -93,13 +93,13 @@ def _model(trend: Trend, name: str) -> Section:
     changes = tuple(_change(change) for change in trend.changes if change.model == name)
     none = "No version changed a verdict, an engine's class or the layout of its stream."
     titles = columns("version", "change", "where")
-    told: Block = (
+    details: Block = (
         Table(titles, changes, "What a version changed")
         if changes
         else Note(Text(none, quiet=True))
     )
     kind = "" if own[0].architecture == name else f" ({own[0].architecture})"
-    return Section(f"{name}{kind}", (_grid(trend, "", rows), told))
+    return Section(f"{name}{kind}", (_grid(trend, "", rows), details))
 
 
 def _grid(trend: Trend, title: str, rows: Sequence[tuple[Entry, ...]]) -> Table:
@@ -129,9 +129,9 @@ def _mark(mark: Mark, *, edge: bool = False) -> Text:
 
 def _change(change: Change) -> tuple[Entry, ...]:
     step = f"{change.package} {change.before} → {change.after}"
-    others = Text(f"with {change.at}" if change.at else "", quiet=True)
+    beside = Text(f"with {change.at}" if change.at else "", quiet=True)
     scenarios = Text(", ".join(change.scenarios), quiet=True)
-    return (step, others), change.what, (", ".join(change.backends), scenarios)
+    return (step, beside), change.what, (", ".join(change.backends), scenarios)
 
 
 def _explained(trend: Trend) -> Table | Note:

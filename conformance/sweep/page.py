@@ -62,7 +62,7 @@ def _digest(content: bytes) -> str:
 
 def table(results: Results, swept: Swept) -> str:
     """One line a cell, with the versions that were asked for."""
-    asked = {point.name: point.asked for point in swept.points}
+    versions_of = {point.name: point.asked for point in swept.points}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
@@ -74,7 +74,7 @@ def table(results: Results, swept: Swept) -> str:
     where = places(results)
     for cell in results.cells:
         backend, point = where[cell.backend]
-        versions = [asked.get(point, {}).get(package, "") for package in swept.axes]
+        versions = [versions_of.get(point, {}).get(package, "") for package in swept.axes]
         ratio = "" if cell.worst_ratio is None else f"{cell.worst_ratio:.6g}"
         writer.writerow(
             [

@@ -40,12 +40,12 @@ class Row:
     @property
     def others(self) -> tuple[int, ...]:
         """Which marks stand for other bits than the last one before that observed anything."""
-        found, last = [], 0
+        changes, last = [], 0
         for at, mark in enumerate(self.marks):
             if mark.bits and last not in (0, mark.bits):
-                found.append(at)
+                changes.append(at)
             last = mark.bits or last
-        return tuple(found)
+        return tuple(changes)
 
 
 @record()

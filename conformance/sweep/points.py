@@ -11,7 +11,7 @@ from conformance.environments import (
     Order,
     Spec,
     Untestable,
-    kept_one,
+    measured,
     parse,
     place,
     short,
@@ -57,8 +57,8 @@ class Swept:
     points: tuple[Point, ...]
 
 
-def spec_of(asked: Mapping[str, str]) -> Spec:
-    return parse(" ".join(f"{name}=={version}" for name, version in asked.items()))
+def spec_of(versions: Mapping[str, str]) -> Spec:
+    return parse(" ".join(f"{name}=={version}" for name, version in versions.items()))
 
 
 def combinations(axes: Mapping[str, Sequence[str]]) -> tuple[Mapping[str, str], ...]:
@@ -68,15 +68,15 @@ def combinations(axes: Mapping[str, Sequence[str]]) -> tuple[Mapping[str, str], 
     )
 
 
-def point(asked: Mapping[str, str], had: Environment | Untestable) -> Point:
+def point(versions: Mapping[str, str], had: Environment | Untestable) -> Point:
     """One combination, once it is known what became of its environment."""
-    name = short(spec_of(asked))
+    name = short(spec_of(versions))
     if isinstance(had, Untestable):
-        return Point(name, asked, untestable=str(had))
-    size = kept_one(had)
+        return Point(name, versions, untestable=str(had))
+    size = measured(had)
     return Point(
         name,
-        asked,
+        versions,
         had.id,
         had.versions,
         had.moved,
@@ -93,7 +93,7 @@ def columns(
     had: Mapping[Spec, Environment | Untestable],
 ) -> tuple[Column, ...]:
     """Each backend in each environment: the backends first, then the versions."""
-    return place(backends, [Order(one.name, (), one.spec) for one in points], had)
+    return place(backends, [Order(point.name, (), point.spec) for point in points], had)
 
 
 def write(run: RunFolder, swept: Swept) -> None:
@@ -102,9 +102,9 @@ def write(run: RunFolder, swept: Swept) -> None:
 
 def read(run: RunFolder) -> Swept:
     """Raises ConformanceError when this run is no sweep."""
-    found = read_record(Swept, run.path / FILE)
-    if found is None:
+    swept = read_record(Swept, run.path / FILE)
+    if swept is None:
         raise ConformanceError(
             f"run {run.id} is no sweep", path=run.path, remedy="start one: conformance sweep"
         )
-    return found
+    return swept

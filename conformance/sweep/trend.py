@@ -44,10 +44,10 @@ def places(results: Results) -> dict[str, tuple[str, str]]:
 
 
 def _refuse_mixed_up(results: Results, swept: Swept) -> None:
-    asked = {point.name: point.asked for point in swept.points}
+    versions_of = {point.name: point.asked for point in swept.points}
     points = {column.id: column.environment for column in results.columns}
     for group in results.groups:
-        wanted = asked.get(points.get(group.backend, ""), {})
+        wanted = versions_of.get(points.get(group.backend, ""), {})
         for package, version in wanted.items():
             if group.versions and group.versions.get(package, version) != version:
                 raise ConformanceError(
@@ -63,12 +63,12 @@ def _rows(results: Results, swept: Swept, bits: Mapping[str, str]) -> Iterator[R
     where = places(results)
     for cell in results.cells:
         backend, point = where[cell.backend]
-        mine = cells.setdefault((cell.model, backend, cell.scenario), {})
-        mine.setdefault(point, []).append(cell)
+        at_points = cells.setdefault((cell.model, backend, cell.scenario), {})
+        at_points.setdefault(point, []).append(cell)
     architecture = {cell.model: cell.architecture for cell in results.cells}
     for (model, backend, scenario), by_point in cells.items():
-        points = [one.name for one in swept.points if one.name in by_point]
-        numbers = _numbers([[bits.get(one.id, "") for one in by_point[name]] for name in points])
+        points = [point.name for point in swept.points if point.name in by_point]
+        numbers = _numbers([[bits.get(cell.id, "") for cell in by_point[name]] for name in points])
         marks = tuple(
             _mark(name, by_point[name], number)
             for name, number in zip(points, numbers, strict=True)
@@ -118,11 +118,11 @@ def _engines(results: Results, swept: Swept) -> Iterator[Engine]:
     }
     for model in dict.fromkeys(cell.model for cell in results.cells):
         for backend in dict.fromkeys(where[cell.backend][0] for cell in results.cells):
-            mine = [groups.get((model, backend, point.name)) for point in swept.points]
-            yield Engine(model, backend, tuple(map(_said, mine)))
+            groups_of = [groups.get((model, backend, point.name)) for point in swept.points]
+            yield Engine(model, backend, tuple(map(_identity, groups_of)))
 
 
-def _said(group: Group | None) -> str:
+def _identity(group: Group | None) -> str:
     if group is None:
         return ""
     parts = (str(group.identity.get("model", "")), group.layout)
@@ -131,11 +131,11 @@ def _said(group: Group | None) -> str:
 
 def _explained(results: Results, swept: Swept) -> tuple[Explained, ...]:
     """Cells that did not pass, gathered by what is said of them, the worst first."""
-    found: dict[tuple[Verdict, str, str, str], list[CellResult]] = {}
+    by_cause: dict[tuple[Verdict, str, str, str], list[CellResult]] = {}
     for cell in results.cells:
         if not cell.verdict.passes:
             key = (cell.verdict, headline(cell), blamed(cell), cell.expected)
-            found.setdefault(key, []).append(cell)
+            by_cause.setdefault(key, []).append(cell)
     order = [point.name for point in swept.points]
     where = places(results)
     explained = [
@@ -152,8 +152,8 @@ def _explained(results: Results, swept: Swept) -> tuple[Explained, ...]:
             who,
             expected,
         )
-        for (verdict, words, who, expected), cells in found.items()
+        for (verdict, words, who, expected), cells in by_cause.items()
     ]
     return tuple(
-        sorted(explained, key=lambda one: (bool(one.expected), ORDER[one.verdict], -one.cells))
+        sorted(explained, key=lambda row: (bool(row.expected), ORDER[row.verdict], -row.cells))
     )

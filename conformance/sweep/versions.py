@@ -24,33 +24,35 @@ def expand(text: str, releases: Iterable[str]) -> tuple[str, ...]:
             known.setdefault(Version(Version(release).public), release)
         except InvalidVersion:  # of a time before versions were standardised
             continue
-    found: set[Version] = set()
+    chosen: set[Version] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         low, dots, high = part.partition("..")
-        mine = _between(known, low, high) if dots else _one(known, part)
-        if not mine:
+        matching = _between(known, low, high) if dots else _release(known, part)
+        if not matching:
             raise ConformanceError(f"there is no release in {part!r}", remedy=_near(known))
-        found |= mine
-    if not found:
+        chosen |= matching
+    if not chosen:
         raise ConformanceError(f"{text!r} names no version", remedy=_EXAMPLE)
-    return tuple(known[one] for one in sorted(found))
+    return tuple(known[version] for version in sorted(chosen))
 
 
 def _between(known: Iterable[Version], low: str, high: str) -> set[Version]:
     first = _version(low) if low.strip() else None
     last = _version(high) if high.strip() else None
     return {
-        one
-        for one in known
-        if not one.is_prerelease
-        and (first is None or one >= first)
-        and (last is None or one <= last or one.release[: len(last.release)] == last.release)
+        version
+        for version in known
+        if not version.is_prerelease
+        and (first is None or version >= first)
+        and (
+            last is None or version <= last or version.release[: len(last.release)] == last.release
+        )
     }
 
 
-def _one(known: Iterable[Version], text: str) -> set[Version]:
+def _release(known: Iterable[Version], text: str) -> set[Version]:
     wanted = _version(text)
-    return {one for one in known if one == wanted}
+    return {version for version in known if version == wanted}
 
 
 def _version(text: str) -> Version:
@@ -61,5 +63,5 @@ def _version(text: str) -> Version:
 
 
 def _near(known: Iterable[Version]) -> str:
-    newest = sorted((one for one in known if not one.is_prerelease), reverse=True)[:5]
+    newest = sorted((version for version in known if not version.is_prerelease), reverse=True)[:5]
     return f"the newest releases: {', '.join(map(str, newest))}"

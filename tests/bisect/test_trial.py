@@ -91,8 +91,8 @@ def test_the_cells_run_in_the_environment_and_a_repetition_takes_nothing_from_a_
         limits=Limits(cell=300),
         on_event=lambda _: None,
     )
-    assert not isinstance(seen.found, Unusable), seen.found.reason
-    (one,) = seen.found
+    assert not isinstance(seen.result, Unusable), seen.result.reason
+    (one,) = seen.result
     assert one.part("verdict") == "pass"
     assert one.layout.startswith("batched at model.layers")
     run = folder.path / "runs" / seen.run

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from wheelhouse import add_wheel, source_tree
 
-from conformance.environments import Untestable, build, kept, parse, remove, resolve
+from conformance.environments import Untestable, build, listed, parse, remove, resolve
 from conformance.environments.building import STAMP
 from conformance.errors import ConformanceError
 
@@ -81,7 +81,7 @@ def test_an_environment_that_cannot_be_had_says_why_and_is_not_there(
         assert caught.value.stage == stage
         assert said in caught.value.reason
         assert said in str(caught.value)
-    assert all(one.environment is None for one in kept(cache))
+    assert all(one.environment is None for one in listed(cache))
 
 
 def test_a_source_tree_is_known_by_what_it_holds(wheels, cache, tmp_path):
@@ -195,10 +195,10 @@ def test_of_two_builds_at_once_one_is_done_and_both_have_it(wheels, cache):
 
 def test_environments_are_listed_and_removed(wheels, cache):
     first, second = had("tiny==1.0", cache), had("tiny==2.0", cache)
-    assert {one.id for one in kept(cache)} == {first.id, second.id}
-    assert all(one.mib >= one.own_mib > 0 for one in kept(cache))
+    assert {one.id for one in listed(cache)} == {first.id, second.id}
+    assert all(one.mib >= one.own_mib > 0 for one in listed(cache))
     remove(cache, first.id)
-    assert [one.id for one in kept(cache)] == [second.id]
+    assert [one.id for one in listed(cache)] == [second.id]
     assert not had("tiny==1.0", cache).reused
     for name in ("", "..", "locks", "resolved", "nothing"):
         with pytest.raises(ConformanceError, match="there is no environment"):

@@ -136,7 +136,7 @@ JOB = Job(
     Path("scenarios"),
     (Case("steering", "middle", ("a",), {"at": 1}, {"size": 2.0}),),
 )
-KEPT = corpus.Kept(
+KEPT = corpus.Entry(
     "llama",
     Program(("a", "b"), (Operation(Do.READ, layer=1), Operation(Do.ADD, layer=2, value=0)), 2),
     {"vllm-pp2": "wrong"},

@@ -58,34 +58,36 @@ def read(path: Path) -> dict[str, str]:
         raise ConformanceError(
             f"cannot be read: {error}", path=path, remedy="name a requirements file with pins"
         ) from error
-    found: dict[str, str] = {}
+    requirements: dict[str, str] = {}
     for number, line in _lines(text):
-        one = _requirement(line, path, number)
-        if one is None:
+        requirement = _requirement(line, path, number)
+        if requirement is None:
             continue
-        name = canonicalize_name(one.name)
-        if name in found:
+        name = canonicalize_name(requirement.name)
+        if name in requirements:
             raise ConformanceError(f"{name} is pinned twice", path=path, line=number)
-        found[name] = f"{name} @ {one.url}" if one.url else f"{name}{one.specifier}"
-    if not found:
+        requirements[name] = (
+            f"{name} @ {requirement.url}" if requirement.url else f"{name}{requirement.specifier}"
+        )
+    if not requirements:
         raise ConformanceError(
             "pins no package", path=path, remedy="write one with: pip freeze > lock.txt"
         )
-    return found
+    return requirements
 
 
 def changes(good: Mapping[str, str], bad: Mapping[str, str]) -> tuple[Change, ...]:
     """What differs, in the order in which it is applied. Raises ConformanceError for nothing."""
-    found = [
+    changed = [
         Change(name, good.get(name, ""), bad.get(name, ""))
         for name in sorted({*good, *bad}, key=_order)
         if good.get(name) != bad.get(name)
     ]
-    if not found:
+    if not changed:
         raise ConformanceError(
             "the two lock files pin the same", remedy="compare files of two environments"
         )
-    return tuple(found)
+    return tuple(changed)
 
 
 def row(good: Path, bad: Path) -> Row:
@@ -144,7 +146,7 @@ def _requirement(line: str, path: Path, number: int) -> Requirement | None:
     ):
         return None
     try:
-        one = Requirement(line)
+        requirement = Requirement(line)
     except InvalidRequirement as error:
         raise ConformanceError(
             f"pins no package: {line!r}",
@@ -152,14 +154,16 @@ def _requirement(line: str, path: Path, number: int) -> Requirement | None:
             line=number,
             remedy="leave it out, or write name==version",
         ) from error
-    if one.marker is not None and not one.marker.evaluate():
+    if requirement.marker is not None and not requirement.marker.evaluate():
         return None
-    exact = [each.operator for each in one.specifier] == ["=="] and "*" not in str(one.specifier)
-    if not one.url and not exact:
+    exact = [clause.operator for clause in requirement.specifier] == ["=="] and "*" not in str(
+        requirement.specifier
+    )
+    if not requirement.url and not exact:
         raise ConformanceError(
-            f"{one.name} has no exact version",
+            f"{requirement.name} has no exact version",
             path=path,
             line=number,
             remedy="write name==version; pip freeze does",
         )
-    return one
+    return requirement

@@ -59,14 +59,14 @@ def between(versions: Iterable[str], good: str, bad: str) -> tuple[str, ...]:
             f"both ends are {known[first]}", remedy="name two versions: --good and --bad"
         )
     low, high = sorted((first, last))
-    found = sorted(
-        one
-        for one in known
-        if low <= one <= high and (not one.is_prerelease or one in (first, last))
+    releases = sorted(
+        release
+        for release in known
+        if low <= release <= high and (not release.is_prerelease or release in (first, last))
     )
     if first > last:
-        found.reverse()
-    return tuple(known[one] for one in found)
+        releases.reverse()
+    return tuple(known[release] for release in releases)
 
 
 def row(package: str, versions: Sequence[str], pinned: Sequence[str]) -> Row:

@@ -28,8 +28,8 @@ def row(package: str, repo: Path, good: str, bad: str, pinned: Sequence[str]) ->
             f"{good} and {bad} are the same commit", path=repo, remedy="name two commits"
         )
     forwards = _from(repo, first, last)
-    found = forwards or _from(repo, last, first)[::-1]
-    if not found:
+    commits = forwards or _from(repo, last, first)[::-1]
+    if not commits:
         raise ConformanceError(
             f"neither of {good} and {bad} comes before the other along first parents",
             path=repo,
@@ -42,7 +42,7 @@ def row(package: str, repo: Path, good: str, bad: str, pinned: Sequence[str]) ->
             f"{commit[:10]} {subject[:_SHOWN]}".strip(),
             (f"{name} @ git+{repo.as_uri()}@{commit}", *pinned),
         )
-        for commit, subject in found
+        for commit, subject in commits
     )
     return Row(name, candidates, backwards=not forwards)
 
@@ -80,9 +80,9 @@ def _git(repo: Path, *arguments: str, unknown: str = "") -> str:
     )
     if done.returncode == 0:
         return done.stdout
-    said = done.stderr.strip().splitlines()
+    errors = done.stderr.strip().splitlines()
     raise ConformanceError(
-        said[-1] if said else f"there is no commit {unknown!r}",
+        errors[-1] if errors else f"there is no commit {unknown!r}",
         path=repo,
         remedy="--repo is a local git repository; --good and --bad are commits, tags or branches",
     )

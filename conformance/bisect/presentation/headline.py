@@ -30,22 +30,26 @@ def headline(state: State, conclusion: Conclusion) -> str:
         case Ending.UNSTEADY:
             return _unsteady(state, conclusion, label)
         case Ending.CULPRIT | Ending.RANGE:
-            return _cause(state, conclusion) if state.locks else _found(state, conclusion, label)
+            return _cause(state, conclusion) if state.locks else _culprit(state, conclusion, label)
 
 
 def labels(state: State, conclusion: Conclusion) -> dict[str, str]:
     """What every candidate that was tried is called, by key."""
-    found = {one.key: one.label for one in state.candidates}
-    found[HELD] = f"{found.get(conclusion.bad, '')}, the others held"
+    labels = {candidate.key: candidate.label for candidate in state.candidates}
+    labels[HELD] = f"{labels.get(conclusion.bad, '')}, the others held"
     if state.locks:
         steps = locks.changes(*state.locks)
-        for one in state.attempts:
-            subset = tuple(int(word) for word in one.candidate.partition(" ")[2].split(",") if word)
-            found.setdefault(one.candidate, locks.subset_of(state.locks[0], steps, subset).label)
-    return found
+        for attempt in state.attempts:
+            subset = tuple(
+                int(word) for word in attempt.candidate.partition(" ")[2].split(",") if word
+            )
+            labels.setdefault(
+                attempt.candidate, locks.subset_of(state.locks[0], steps, subset).label
+            )
+    return labels
 
 
-def _found(state: State, conclusion: Conclusion, label: Mapping[str, str]) -> str:
+def _culprit(state: State, conclusion: Conclusion, label: Mapping[str, str]) -> str:
     subject, good, bad = state.asked.subject, label[conclusion.good], label[conclusion.bad]
     if conclusion.between:
         return (
@@ -77,33 +81,33 @@ def _unsteady(state: State, conclusion: Conclusion, label: Mapping[str, str]) ->
     return f"Not monotone: {bad} is bad and {good}, after it, is good, however often it is tried."
 
 
-def held_words(state: State, conclusion: Conclusion, others: Mapping[str, tuple[str, str]]) -> str:
+def held_words(state: State, conclusion: Conclusion, along: Mapping[str, tuple[str, str]]) -> str:
     """Whether what moved along could be the cause instead."""
-    asked = state.asked
-    if state.locks or conclusion.ending is not Ending.CULPRIT or not others:
+    sought = state.asked
+    if state.locks or conclusion.ending is not Ending.CULPRIT or not along:
         return ""
-    names = [name for name in others if name in PACKAGES]
+    names = [name for name in along if name in PACKAGES]
     tried = state.of(HELD)
     if not names or not tried:
         return f"None of them computes what is observed: {', '.join(PACKAGES)} stayed."
-    held = ", ".join(f"{name} {others[name][0]}" for name in names)
+    held = ", ".join(f"{name} {along[name][0]}" for name in names)
     match class_of(tried[0], state):
         case Class.BAD:
-            return f"With {held} it is bad all the same: it is {asked.subject} itself."
+            return f"With {held} it is bad all the same: it is {sought.subject} itself."
         case Class.GOOD:
-            return f"With {held} it is good: not {asked.subject} is the cause, but one of them."
+            return f"With {held} it is good: not {sought.subject} is the cause, but one of them."
         case Class.UNTESTABLE:
             return f"{held} cannot be kept: {clip(tried[0].untestable)}"
 
 
 def notes(state: State, odd: Sequence[str]) -> tuple[str, ...]:
     """What a reader must know to trust the answer."""
-    found: list[str] = []
+    notes: list[str] = []
     if odd:
-        found.append(
+        notes.append(
             f"Not as at either end, counted as {state.asked.neither.value}: {', '.join(odd)}."
         )
-    shaky = [one.label for one in state.candidates if flaky(state, one.key)]
+    shaky = [candidate.label for candidate in state.candidates if flaky(state, candidate.key)]
     if shaky:
-        found.append(f"Flaky, and not relied upon: {', '.join(shaky)}.")
-    return tuple(found)
+        notes.append(f"Flaky, and not relied upon: {', '.join(shaky)}.")
+    return tuple(notes)

@@ -55,10 +55,10 @@ class Progress:
         else:
             self.line("its environment")
 
-    def line(self, said: str) -> None:
+    def line(self, message: str) -> None:
         """What is being done now."""
         if self._status is not None:
-            words = f"{self._label}: {said}".splitlines()[0][:_WORDS]
+            words = f"{self._label}: {message}".splitlines()[0][:_WORDS]
             self._status.update(Text(shown(words)))
 
     def event(self, event: Event) -> None:
@@ -73,12 +73,12 @@ class Progress:
             case WorkerDied():
                 self.line(f"{event.id}: {event.status.value}: {event.reason}")
 
-    def end(self, _: Next, made: Attempt, found: Class) -> None:
-        what = made.untestable or "; ".join(dict.fromkeys(map(str, made.signatures)))
+    def end(self, _: Next, made: Attempt, outcome: Class) -> None:
+        words = made.untestable or "; ".join(dict.fromkeys(map(str, made.signatures)))
         took = f"{made.seconds:.0f} s"
         if made.environment:
             took += f", environment {made.environment} {'built' if made.built else 'reused'}"
         text = Text(shown(f"{self._label}: "))
-        text.append(found.value, style=_STYLES[found])
-        text.append(shown(f" ({took}): {' '.join(what.split())[:_WORDS]}"))
+        text.append(outcome.value, style=_STYLES[outcome])
+        text.append(shown(f" ({took}): {' '.join(words.split())[:_WORDS]}"))
         self._console.print(text, soft_wrap=True)

@@ -94,9 +94,9 @@ def make(state: State, conclusion: Conclusion, folder: BisectFolder, cache: Path
     """The report; `cache` is where the environments are."""
     names = labels(state, conclusion)
     good, bad = _sides(state, conclusion)
-    mine, theirs = state.tested(good.key), state.tested(bad.key)
-    places = {one.environment for one in state.attempts if one.environment}
-    others = moved(mine, theirs, state.asked.subject) if mine and theirs else {}
+    before, after = state.tested(good.key), state.tested(bad.key)
+    places = {attempt.environment for attempt in state.attempts if attempt.environment}
+    along = moved(before, after, state.asked.subject) if before and after else {}
     return Report(
         schema=SCHEMA,
         id=folder.id,
@@ -111,35 +111,35 @@ def make(state: State, conclusion: Conclusion, folder: BisectFolder, cache: Path
             for key in conclusion.between
         },
         cause=tuple(str(locks.changes(*state.locks)[index]) for index in conclusion.cause),
-        changed=_changed(mine, theirs) if mine and theirs else (),
-        moved=others,
-        held=held_words(state, conclusion, others),
+        changed=_changed(before, after) if before and after else (),
+        moved=along,
+        held=held_words(state, conclusion, along),
         notes=notes(state, [names.get(key, key) for key in neither(state)]),
-        trials=tuple(_trial(one, state, names) for one in state.attempts),
-        reproduce=_reproduce(state, folder, good, bad) if mine and theirs else "",
+        trials=tuple(_trial(attempt, state, names) for attempt in state.attempts),
+        reproduce=_reproduce(state, folder, good, bad) if before and after else "",
         command=state.asked.command,
         candidates=len(state.candidates),
-        seconds=sum(one.seconds for one in state.attempts),
+        seconds=sum(attempt.seconds for attempt in state.attempts),
         environments=len(places),
-        built=sum(one.built for one in state.attempts),
-        build_seconds=sum(one.build_seconds for one in state.attempts if one.built),
+        built=sum(attempt.built for attempt in state.attempts),
+        build_seconds=sum(attempt.build_seconds for attempt in state.attempts if attempt.built),
         disk_mib=footprint(cache / "environments" / place for place in places),
     )
 
 
 def footprint(folders: Iterable[Path]) -> float:
     """MiB on the disk, every file once however many links there are to it."""
-    seen: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], int] = {}
     for folder in folders:
         for place, _, files in os.walk(folder):
             for name in files:
-                found = Path(place, name).lstat()
-                seen[found.st_dev, found.st_ino] = found.st_blocks * 512
-    return sum(seen.values()) / 2**20
+                status = Path(place, name).lstat()
+                sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(sizes.values()) / 2**20
 
 
 def _code(state: State, conclusion: Conclusion) -> ExitCode:
-    ours = any(one.harness for one in state.of(conclusion.bad or conclusion.good))
+    ours = any(attempt.harness for attempt in state.of(conclusion.bad or conclusion.good))
     if conclusion.ending is Ending.UNTESTABLE and ours:
         return ExitCode.HARNESS
     return _CODES[conclusion.ending]
@@ -147,7 +147,7 @@ def _code(state: State, conclusion: Conclusion) -> ExitCode:
 
 def _sides(state: State, conclusion: Conclusion) -> tuple[Candidate, Candidate]:
     """The two candidates that are shown side by side."""
-    rows = {one.key: one for one in state.candidates}
+    rows = {candidate.key: candidate for candidate in state.candidates}
     first, last = state.candidates[0], state.candidates[-1]
     if state.locks and conclusion.cause:
         steps = locks.changes(*state.locks)
@@ -156,14 +156,14 @@ def _sides(state: State, conclusion: Conclusion) -> tuple[Candidate, Candidate]:
 
 
 def _changed(a: Attempt, b: Attempt) -> tuple[Changed, ...]:
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for mine, theirs in zip(a.signatures, b.signatures, strict=True):
+    cells_by_change: dict[tuple[str, str, str], list[str]] = {}
+    for at_good, at_bad in zip(a.signatures, b.signatures, strict=True):
         for part in Part:
-            before, after = mine.part(part), theirs.part(part)
-            if before != after and not (part is Part.BITWISE and mine.verdict.fails):
+            before, after = at_good.part(part), at_bad.part(part)
+            if before != after and not (part is Part.BITWISE and at_good.verdict.fails):
                 key = (part.value, _meant(before), _meant(after))
-                found.setdefault(key, []).append(mine.cell)
-    return tuple(Changed(tuple(cells), *key) for key, cells in found.items())
+                cells_by_change.setdefault(key, []).append(at_good.cell)
+    return tuple(Changed(tuple(cells), *key) for key, cells in cells_by_change.items())
 
 
 def _meant(text: str) -> str:
@@ -172,24 +172,24 @@ def _meant(text: str) -> str:
     return f"{text}: {layout.meaning}" if layout else text
 
 
-def _trial(one: Attempt, state: State, names: Mapping[str, str]) -> Trial:
+def _trial(attempt: Attempt, state: State, names: Mapping[str, str]) -> Trial:
     return Trial(
-        names.get(one.candidate, one.candidate),
-        class_of(one, state),
-        one.untestable or "; ".join(dict.fromkeys(map(str, one.signatures))),
-        one.environment,
-        one.built,
-        one.build_seconds,
-        one.seconds,
-        one.run,
+        names.get(attempt.candidate, attempt.candidate),
+        class_of(attempt, state),
+        attempt.untestable or "; ".join(dict.fromkeys(map(str, attempt.signatures))),
+        attempt.environment,
+        attempt.built,
+        attempt.build_seconds,
+        attempt.seconds,
+        attempt.run,
     )
 
 
 def _reproduce(state: State, folder: BisectFolder, good: Candidate, bad: Candidate) -> str:
     """One run with both sides as columns."""
     words = ["conformance run", state.asked.with_cells]
-    for name, one in (("good", good), ("bad", bad)):
-        spec = str(parse("\n".join(one.requirements)))
+    for name, candidate in (("good", good), ("bad", bad)):
+        spec = str(parse("\n".join(candidate.requirements)))
         if len(spec) > _LONG:
             path = folder.path / f"{name}.txt"
             write_text(path, spec + "\n")

@@ -14,7 +14,7 @@ from conformance.errors import ExitCode
 from conformance.planning.selection import declared
 
 if TYPE_CHECKING:
-    from conformance.environments import Environment, Kept, Spec, Untestable
+    from conformance.environments import Environment, EnvironmentFolder, Spec, Untestable
 
 
 def had(spec: Spec) -> Environment | Untestable:
@@ -46,15 +46,15 @@ def list_environments() -> None:
     An environment's own disk space is freed; the rest are links to uv's cache.
     """
     from conformance.checkpoints import cache_folder
-    from conformance.environments import kept
+    from conformance.environments import listed
 
-    found = kept(cache_folder())
+    found = listed(cache_folder())
     lines = (line for one in found for line in _listed(one, out.width))
     for line in lines if found else ("there are none",):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _listed(one: Kept, width: int) -> Iterator[str]:
+def _listed(one: EnvironmentFolder, width: int) -> Iterator[str]:
     """An environment, its size and when it was built, and below that what it was made from; no
     path is broken.
     """
@@ -124,9 +124,9 @@ def remove_environments(
 ) -> None:
     """Remove environments. Whatever asks for one again builds it again."""
     from conformance.checkpoints import cache_folder
-    from conformance.environments import kept, remove
+    from conformance.environments import listed, remove
 
     cache = cache_folder()
-    for name in [one.id for one in kept(cache)] if every else names:
+    for name in [one.id for one in listed(cache)] if every else names:
         remove(cache, name)
         out.print(f"removed {name}", highlight=False)

@@ -58,7 +58,7 @@ def fuzz(
     engines.needed()
     from conformance.checkpoints import cache_folder
     from conformance.errors import ExitCode
-    from conformance.fuzz import campaign, found, tally
+    from conformance.fuzz import campaign, report, tally
     from conformance.fuzz import corpus as corpora
     from conformance.inputs import manifest as manifests
     from conformance.planning import plan
@@ -109,7 +109,7 @@ def fuzz(
     if new:
         err.print(f"{len(new)} new differences are run once more, on every column")
         running.describe(
-            found.written(
+            report.reported(
                 new,
                 models,
                 backends,

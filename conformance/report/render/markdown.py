@@ -64,9 +64,9 @@ def _table(table: Table) -> Iterator[str]:
     yield "|---" * len(table.columns) + "|"
     for row in table.rows[: table.first]:
         yield f"| {' | '.join(map(_entry, row))} |"
-    left = len(table.rows) - table.first
-    if left > 0:
-        yield from ("", f"… and {left} rows more{f', in {table.rest}' * bool(table.rest)}")
+    hidden = len(table.rows) - table.first
+    if hidden > 0:
+        yield from ("", f"… and {hidden} rows more{f', in {table.rest}' * bool(table.rest)}")
 
 
 def _entry(entry: Entry) -> str:

@@ -97,9 +97,9 @@ def _table(table: Table, console: Console) -> None:
         _paragraphs(table, console)
     else:
         console.print(drawn)
-    left = len(table.rows) - table.first
-    if left > 0:
-        console.print(f"… and {left} more{f' in {table.rest}' * bool(table.rest)}", markup=False)
+    hidden = len(table.rows) - table.first
+    if hidden > 0:
+        console.print(f"… and {hidden} more{f' in {table.rest}' * bool(table.rest)}", markup=False)
 
 
 def _most(console: Console) -> int:
@@ -114,9 +114,9 @@ def _paragraphs(table: Table, console: Console) -> None:
     for row in table.rows[: table.first]:
         words = Line(" · ").join([entry for entry in map(_entry, row) if entry.plain])
         first, *rest = words.wrap(console, console.width - 2) or [Line()]
-        for each in (first, *(Line("  ") + line for line in rest)):
-            each.rstrip()
-            console.print(each)
+        for line in (first, *(Line("  ") + line for line in rest)):
+            line.rstrip()
+            console.print(line)
 
 
 def _entry(entry: Entry) -> Line:

@@ -88,19 +88,19 @@ def _merged(troubles: Iterable[Trouble]) -> list[Trouble]:
     """The same trouble in the same cells of two backends is one."""
     same: dict[object, Trouble] = {}
     for trouble in troubles:
-        what = (trouble.finding, trouble.verdict, _alike(trouble.text), trouble.blamed)
-        key = (what, trouble.models, trouble.scenarios)
+        subject = (trouble.finding, trouble.verdict, _alike(trouble.text), trouble.blamed)
+        key = (subject, trouble.models, trouble.scenarios)
         known = same.get(key)
         same[key] = trouble if known is None else _together(known, trouble)
     return list(same.values())
 
 
-def _together(known: Trouble, other: Trouble) -> Trouble:
+def _together(known: Trouble, further: Trouble) -> Trouble:
     return replace(
         known,
-        backends=known.backends + other.backends,
-        cells=known.cells + other.cells,
-        of=known.of + other.of,
+        backends=known.backends + further.backends,
+        cells=known.cells + further.cells,
+        of=known.of + further.of,
     )
 
 
@@ -114,8 +114,8 @@ def _trouble(cells: list[CellResult], totals: Mapping[tuple[str, str, str], int]
         if where == example.backend and model in concerned:
             of[scenario] += total
     one_reason = len({_alike(cell.diagnosis or cell.reason) for cell in cells}) == 1
-    gone = finding_of(example) is Finding.STALE
-    text = "it passes, though known.yaml expects that it does not" if gone else headline(example)
+    stale = finding_of(example) is Finding.STALE
+    text = "it passes, though known.yaml expects that it does not" if stale else headline(example)
     return Trouble(
         example.verdict,
         (example.backend,),

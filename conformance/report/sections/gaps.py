@@ -88,8 +88,10 @@ def _row(results: Results, index: int, cells: Sequence[CellResult]) -> tuple[Ent
     gap = results.gaps[index]
     whose = gap.whose or _blamed(cells)
     wrong = Standing(gap.standing).wrong
-    gone = sum(cell.finding is Finding.STALE for cell in cells)
-    standing = f"{gone} of its cells pass: it is gone there" if gone else f"it is {gap.standing}"
+    passing = sum(cell.finding is Finding.STALE for cell in cells)
+    standing = (
+        f"{passing} of its cells pass: it is gone there" if passing else f"it is {gap.standing}"
+    )
     example = Text(cells[0].id, quiet=True, cell=cells[0].id) if cells else Text("")
     return (
         (
@@ -113,9 +115,9 @@ def _blamed(cells: Sequence[CellResult]) -> str:
 
 
 def _names(names: Sequence[str], most: int = _NAMES) -> str:
-    each = list(dict.fromkeys(names))
-    more = f" and {len(each) - most} more" if len(each) > most else ""
-    return f"{', '.join(each[:most])}{more}"
+    distinct = list(dict.fromkeys(names))
+    more = f" and {len(distinct) - most} more" if len(distinct) > most else ""
+    return f"{', '.join(distinct[:most])}{more}"
 
 
 def _since(results: Results, gap: Gap, whose: str) -> tuple[Text, ...]:

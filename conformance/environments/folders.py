@@ -13,7 +13,7 @@ from conformance.records import record
 
 
 @record()
-class Kept:
+class EnvironmentFolder:
     """An environment's folder. `environment` is None for what a killed build has left.
 
     `own_mib` is what removing it frees, `mib` all it shows: most files are links to uv's cache.
@@ -25,40 +25,42 @@ class Kept:
     mib: float
 
 
-def kept(cache: Path) -> tuple[Kept, ...]:
+def listed(cache: Path) -> tuple[EnvironmentFolder, ...]:
     """Every environment in the cache, the newest first."""
-    return tuple(Kept(path.name, read(path), *_sizes(path)) for path in _folders(cache))
+    return tuple(
+        EnvironmentFolder(path.name, read(path), *_sizes(path)) for path in _folders(cache)
+    )
 
 
 def _folders(cache: Path) -> list[Path]:
-    found = [
+    folders = [
         path
         for path in (cache / "environments").glob("*")
         if path.is_dir() and path.name not in {"locks", "own", "resolved"}
     ]
-    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def kept_one(environment: Environment) -> Kept:
+def measured(environment: Environment) -> EnvironmentFolder:
     """What one environment takes."""
-    return Kept(environment.id, environment, *_sizes(environment.python.parent.parent))
+    return EnvironmentFolder(environment.id, environment, *_sizes(environment.python.parent.parent))
 
 
 def _sizes(folder: Path) -> tuple[float, float]:
     own = whole = 0
     for place, _, files in os.walk(folder):
         for name in files:
-            found = Path(place, name).lstat()
-            whole += found.st_blocks * 512
-            own += found.st_blocks * 512 if found.st_nlink == 1 else 0
+            status = Path(place, name).lstat()
+            whole += status.st_blocks * 512
+            own += status.st_blocks * 512 if status.st_nlink == 1 else 0
     return own / 2**20, whole / 2**20
 
 
 def remove(cache: Path, name: str) -> None:
     """Remove one environment. Raises ConformanceError when there is none of this name."""
-    there = [folder.name for folder in _folders(cache)]
-    if name not in there:
-        remedy = f"one of: {', '.join(there) or 'none'}"
+    names = [folder.name for folder in _folders(cache)]
+    if name not in names:
+        remedy = f"one of: {', '.join(names) or 'none'}"
         raise ConformanceError(f"there is no environment {name!r}", remedy=remedy)
     folder = cache / "environments" / name
     with locked(folder):

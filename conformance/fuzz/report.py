@@ -1,4 +1,4 @@
-"""What was found, for whoever has to mend it: run once more on every column and in both
+"""The report of a difference, for whoever has to mend it: run once more on every column and in both
 precisions, with a page, a script that runs by itself and a text for upstream.
 """
 
@@ -23,7 +23,7 @@ from conformance.runner import Event, Limits
 from conformance.runner import run as run_jobs
 
 
-def written(
+def reported(
     differences: Sequence[Difference],
     models: Sequence[Model],
     backends: Sequence[Backend],
