@@ -36,13 +36,13 @@ def row(subject: str, good: str, bad: str, repo: Path | None, also: str) -> Row:
             )
         return locks.row(Path(good), Path(bad))
     if repo is not None:
-        found = revisions.row(subject, repo, good, bad, pinned)
+        row = revisions.row(subject, repo, good, bad, pinned)
     else:
         subject = package(subject)
         versions = releases.between(releases.published(subject), good, bad)
-        found = releases.row(subject, versions, pinned)
-    environments.parse("\n".join(found.candidates[0].requirements))
-    return found
+        row = releases.row(subject, versions, pinned)
+    environments.parse("\n".join(row.candidates[0].requirements))
+    return row
 
 
 def package(subject: str) -> str:
@@ -64,22 +64,24 @@ def options(choice: Choice) -> str:
 def begin(
     reports: Path,
     scenarios: Places,
-    asked: Asked,
-    found: Row,
+    options: Asked,
+    row: Row,
     selected: Selected,
     jobs: int,
 ) -> BisectFolder:
     """The folder of a new bisect, with all that it needs to go on."""
     now = datetime.now(UTC)
-    asked = replace(asked, started=now.isoformat(timespec="seconds"))
-    folder = create(reports, State(asked, found.candidates, locks=found.locks), now)
+    options = replace(options, started=now.isoformat(timespec="seconds"))
+    folder = create(reports, State(options, row.candidates, locks=row.locks), now)
     models, columns, cells = selected
     plan = RunPlan(
         run=folder.id,
-        started=asked.started,
-        command=asked.command,
-        models=tuple(one for one in models if any(cell.model == one.id for cell in cells)),
-        columns=tuple(one for one in columns if any(cell.backend == one.id for cell in cells)),
+        started=options.started,
+        command=options.command,
+        models=tuple(model for model in models if any(cell.model == model.id for cell in cells)),
+        columns=tuple(
+            column for column in columns if any(cell.backend == column.id for cell in cells)
+        ),
         cells=cells,
         precisions=tuple(Precision),
         scenarios=as_planned(scenarios),

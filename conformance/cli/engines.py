@@ -38,8 +38,8 @@ def needed() -> None:
     sys.stderr.flush()
     arguments = [str(environment.python), "-P", "-m", "conformance.cli", *sys.argv[1:]]
     paths = [str(importable()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    there = {**os.environ, VARIABLE: own.HERE, "PYTHONPATH": os.pathsep.join(paths)}
-    os.execve(arguments[0], arguments, there)  # noqa: S606 - a list, and no shell
+    variables = {**os.environ, VARIABLE: own.HERE, "PYTHONPATH": os.pathsep.join(paths)}
+    os.execve(arguments[0], arguments, variables)  # noqa: S606 - a list, and no shell
 
 
 def had(wanted: str) -> Environment:
@@ -48,9 +48,9 @@ def had(wanted: str) -> Environment:
     from conformance.environments import Untestable, own
 
     cache = cache_folder()
-    found = own.present(cache, wanted)
-    if found is not None:
-        return found
+    environment = own.present(cache, wanted)
+    if environment is not None:
+        return environment
     spec = own.wanted(wanted)
     err.print(f"first use: building the engine environment ({spec})", markup=False)
     with err.status("engine environment") as status:

@@ -202,8 +202,8 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(annotation=hint, kind=parameter.KEYWORD_ONLY))
             continue
         assert isinstance(kind, type)  # noqa: S101 - a parameter's type, not a value
-        left = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
-        members = [field for field in fields(kind) if field.name not in left]
+        left_out = {name for mark in marks if isinstance(mark, Without) for name in mark.names}
+        members = [field for field in fields(kind) if field.name not in left_out]
         groups[parameter.name] = kind, members
         options = _OF_CHOICE if kind is Choice else get_type_hints(kind, include_extras=True)
         parameters += [
@@ -217,14 +217,14 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
         ]
 
     @wraps(verb)
-    def gathered(**given: Any) -> None:
+    def gathered(**arguments: Any) -> None:
         for name, (kind, members) in groups.items():
-            given[name] = kind(**{field.name: given.pop(field.name) for field in members})
-        verb(**given)
+            arguments[name] = kind(**{field.name: arguments.pop(field.name) for field in members})
+        verb(**arguments)
 
     del gathered.__wrapped__
     gathered.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    gathered.__annotations__ = {one.name: one.annotation for one in parameters}
+    gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return gathered
 
 

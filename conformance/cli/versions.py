@@ -21,14 +21,14 @@ def show(wanted: bool) -> None:
     from conformance.cli import engines
     from conformance.environments import own
 
-    where, there = (
+    where, versions = (
         "here",
-        {one.metadata["Name"].lower(): one.version for one in metadata.distributions()},
+        {dist.metadata["Name"].lower(): dist.version for dist in metadata.distributions()},
     )
     if engines.chosen() != own.HERE and not own.is_here():
         made = own.present(cache_folder(), engines.chosen())
-        where, there = "engine environment", dict(made.versions) if made else {}
-    found = [f"{name} {there[name]}" for name in _ENGINES if name in there]
+        where, versions = "engine environment", dict(made.versions) if made else {}
+    shown = [f"{name} {versions[name]}" for name in _ENGINES if name in versions]
     none = "no engine yet: conformance env engine"
-    typer.echo(f"{where}: {', '.join(found)}" if found else none)
+    typer.echo(f"{where}: {', '.join(shown)}" if shown else none)
     raise typer.Exit

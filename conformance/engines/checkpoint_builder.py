@@ -110,12 +110,12 @@ def build(source: Source, architecture: str, folder: Path, material: Sequence[Pa
             # Comes with transformers, and is not needed where no hub is.
             from huggingface_hub import snapshot_download
 
-            found = snapshot_download(
+            snapshot = snapshot_download(
                 source.repo,
                 revision=source.revision,
                 allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"],
             )
-            _link(Path(found), folder)
+            _link(Path(snapshot), folder)
     config = AutoConfig.from_pretrained(folder)
     if config.model_type != architecture:
         raise ConformanceError(
@@ -198,7 +198,9 @@ def _roughen(model: PreTrainedModel) -> None:
     """
     buffers = {name for name, _ in model.named_buffers()}
     saved = model.state_dict(keep_vars=True)
-    held = [each for name, each in saved.items() if name in buffers and each.is_floating_point()]
+    held = [
+        buffer for name, buffer in saved.items() if name in buffers and buffer.is_floating_point()
+    ]
     for value in (*model.parameters(), *held):
         if value.ndim == 1 or (value.numel() > 1 and bool((value == value.flatten()[0]).all())):
             value.add_(torch.randn_like(value), alpha=ROUGHNESS)

@@ -7,7 +7,7 @@ import os
 import psutil
 
 
-def require_forkable(what: str) -> None:
+def require_forkable(package: str) -> None:
     """Raise RuntimeError when the imports started threads or opened a CUDA context.
 
     A forked child has only the forking thread: a lock that another one held stays locked in
@@ -17,6 +17,6 @@ def require_forkable(what: str) -> None:
 
     threads = psutil.Process(os.getpid()).num_threads()
     if threads > 1:
-        raise RuntimeError(f"importing {what} left {threads} threads: a fork could hang")
+        raise RuntimeError(f"importing {package} left {threads} threads: a fork could hang")
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        raise RuntimeError(f"importing {what} opened a CUDA context: a fork could not use it")
+        raise RuntimeError(f"importing {package} opened a CUDA context: a fork could not use it")

@@ -167,7 +167,7 @@ class HFModel(TracedModel):
     @staticmethod
     def generated(result: Tensor, steps: int) -> list[Tensor]:
         """int64 [1] a step: the ids in `tracer.result`."""
-        return [result.reshape(-1)[-left].reshape(1).clone() for left in range(steps, 0, -1)]
+        return [result.reshape(-1)[-back].reshape(1).clone() for back in range(steps, 0, -1)]
 
     def extracted(self, result: Any, prompt: str, layers: Sequence[int]) -> dict[int, Tensor]:
         """[tokens, width] after each of these layers, as transformers itself handed it out in
@@ -183,7 +183,7 @@ class HFModel(TracedModel):
     def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
         """What transformers generates by itself: no trace, one prompt after the other."""
         module = self.model._module
-        found = []
+        outputs = []
         for prompt in prompts:
             ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
             made = module.generate(
@@ -194,22 +194,22 @@ class HFModel(TracedModel):
                 output_logits=True,
                 return_dict_in_generate=True,
             )
-            logits = [torch.log_softmax(one[0].float(), dim=-1) for one in made.logits]
+            logits = [torch.log_softmax(scores[0].float(), dim=-1) for scores in made.logits]
             tokens = list(made.sequences[0, ids.shape[1] :].split(1))
-            found.append({"logits": logits, "tokens": tokens})
-        return found
+            outputs.append({"logits": logits, "tokens": tokens})
+        return outputs
 
     def computed(self, prompts: Sequence[str]) -> list[dict[str, Streams]]:
         """The stream after every layer without a trace, one prompt after the other."""
         module = self.model._module
         layers = dict(enumerate(follow(module, self.layers.path)))
-        found = []
+        outputs = []
         for prompt in prompts:
             ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
             with watched(layers, self.layers.layout) as streams, torch.no_grad():
                 module(input_ids=ids, attention_mask=torch.ones_like(ids))
-            found.append({"stream": streams})
-        return found
+            outputs.append({"stream": streams})
+        return outputs
 
 
 def attention(job: Job) -> dict[str, str]:

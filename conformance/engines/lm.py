@@ -54,8 +54,8 @@ class TracedModel:
     @property
     def ids(self) -> Tensor:
         """int64 [tokens]: the ids that the model was given in this step."""
-        given = follow(self.model, self.layers.parts.embedding).inputs
-        [ids] = [value for value in (*given[0], *given[1].values()) if isinstance(value, Tensor)]
+        inputs = follow(self.model, self.layers.parts.embedding).inputs
+        [ids] = [value for value in (*inputs[0], *inputs[1].values()) if isinstance(value, Tensor)]
         return self.own(ids.reshape(-1)).to(torch.int64, copy=True)
 
     def tokenize(self, prompt: str) -> list[int]:

@@ -160,11 +160,11 @@ class Part:
     @input.setter  # noqa: A003 - as nnsight calls it
     def input(self, value: Tensor) -> None:
         # Not nnsight's `input`, which is the first argument: of vLLM's attention the positions.
-        given = self.envoy.inputs
-        old = arguments(given)[0]
+        inputs = self.envoy.inputs
+        old = arguments(inputs)[0]
         new = old.clone()
         self.own(rows(new))[:] = value
-        self.envoy.inputs = map_tensors(given, lambda part: new if part is old else part)
+        self.envoy.inputs = map_tensors(inputs, lambda part: new if part is old else part)
 
     @property
     def output(self) -> Tensor:
@@ -172,11 +172,11 @@ class Part:
 
     @output.setter
     def output(self, value: Tensor) -> None:
-        given = self.envoy.output
-        old = next(floating(given))
+        output = self.envoy.output
+        old = next(floating(output))
         new = old.clone()
         self.own(rows(new))[:] = value
-        self.envoy.output = map_tensors(given, lambda part: new if part is old else part)
+        self.envoy.output = map_tensors(output, lambda part: new if part is old else part)
 
     @property
     def live(self) -> Tensor:
@@ -188,9 +188,9 @@ def stream_before(inputs: Any, layout: str) -> Tensor:
     """The residual stream [tokens, width] that a layer was called with: one tensor, or the
     summands that the layer before returned.
     """
-    found = arguments(inputs)
-    shape = found[0].shape
-    parts = tuple(value for value in found if value.shape == shape)[:2]
+    tensors = arguments(inputs)
+    shape = tensors[0].shape
+    parts = tuple(value for value in tensors if value.shape == shape)[:2]
     if len(parts) == 1:
         return rows(parts[0])
     return LAYOUTS[layout].read(parts)
@@ -198,8 +198,8 @@ def stream_before(inputs: Any, layout: str) -> Tensor:
 
 def passed_on(inputs: Any, layout: str) -> Any:
     """What a layer that does nothing would return, in the form of this layout."""
-    found = arguments(inputs)
-    parts = [value.clone() for value in found if value.shape == found[0].shape][:2]
+    tensors = arguments(inputs)
+    parts = [value.clone() for value in tensors if value.shape == tensors[0].shape][:2]
     if layout in {"dual", "full_plus_stale", "second"}:
         whole, rest = parts if len(parts) > 1 else (parts[0], parts[0].new_zeros(parts[0].shape))
         return (rest, whole) if layout == "second" and len(parts) == 1 else (whole, rest)
@@ -228,8 +228,8 @@ class TracedLayer(Layer):
 
     def cached(self, cache: Any) -> list[Tensor]:
         """The stream of each step in what `tracer.cache` kept of this layer."""
-        kept = cache[self.envoy.path].output
-        steps = kept if isinstance(kept, list) else [kept]
+        output = cache[self.envoy.path].output
+        steps = output if isinstance(output, list) else [output]
         return [LAYOUTS[self.layout].read(output) for output in steps]
 
     @property

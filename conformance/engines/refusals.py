@@ -41,6 +41,6 @@ def refused(error: BaseException) -> Refused | None:
 
 def refusal(words: str) -> Refused | None:
     """The line of these words that refuses."""
-    found = (line.strip() for line in words.splitlines() if any(r in line for r in REFUSALS))
-    line = next(found, "")
+    lines = (line.strip() for line in words.splitlines() if any(r in line for r in REFUSALS))
+    line = next(lines, "")
     return Refused(line) if line else None

@@ -29,11 +29,11 @@ def map_tensors(value: Any, fn: Mapping) -> Any:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """The tensors in ``value``, in the order :func:`map_tensors` meets them."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     map_tensors(value, note)
-    return found
+    return tensors

@@ -124,11 +124,11 @@ def flatten_runs(
             "clean": dataclasses.replace(case, active=False),
             "edited": dataclasses.replace(case, active=True),
         }
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     for name, twin in twins.items():
         if not only or name in only:
-            found |= flatten(run(twin), name)
-    return found
+            values |= flatten(run(twin), name)
+    return values
 
 
 def flatten(prompts: Sequence[Mapping[str, Any]], run: str) -> dict[str, Tensor]:
@@ -137,7 +137,7 @@ def flatten(prompts: Sequence[Mapping[str, Any]], run: str) -> dict[str, Tensor]
     A list is one entry a step, a dict one a layer, in either order of nesting. A text becomes
     its bytes.
     """
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
 
     def walk(value: Any, site: Site) -> None:
         if isinstance(value, Mapping):
@@ -147,13 +147,13 @@ def flatten(prompts: Sequence[Mapping[str, Any]], run: str) -> dict[str, Tensor]
             for step, part in enumerate(value):
                 walk(part, dataclasses.replace(site, step=step))
         elif isinstance(value, Tensor):
-            found[str(site)] = value.detach().to("cpu", copy=True).contiguous()
+            values[str(site)] = value.detach().to("cpu", copy=True).contiguous()
         elif isinstance(value, str):
-            found[str(site)] = torch.tensor(list(value.encode()), dtype=torch.uint8)
+            values[str(site)] = torch.tensor(list(value.encode()), dtype=torch.uint8)
         else:
-            found[str(site)] = torch.as_tensor(value)
+            values[str(site)] = torch.as_tensor(value)
 
     for index, observations in enumerate(prompts):
         for name, value in observations.items():
             walk(value, Site(name, prompt=index, run=run))
-    return found
+    return values

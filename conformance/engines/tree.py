@@ -15,13 +15,13 @@ def layer_path(module: Module, layers: int) -> str:
     The shortest path wins: a list inside a layer cannot be the list of layers.
     Raises Unreadable when there is none, or several equally near the root.
     """
-    found = [
+    paths = [
         name
         for name, child in module.named_modules()
         if isinstance(child, ModuleList) and len(child) == layers
     ]
-    depth = min((name.count(".") for name in found), default=-1)
-    nearest = [name for name in found if name.count(".") == depth]
+    depth = min((name.count(".") for name in paths), default=-1)
+    nearest = [name for name in paths if name.count(".") == depth]
     if len(nearest) != 1:
         lists = {
             name: len(child)

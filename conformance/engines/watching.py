@@ -20,19 +20,19 @@ Streams = dict[int, Tensor]
 @contextmanager
 def watched(layers: Mapping[int, Module], layout: str) -> Iterator[Streams]:
     """Each layer's stream [tokens, width] in the first forward of the block, on the CPU."""
-    found: Streams = {}
+    streams: Streams = {}
 
     def note(index: int) -> Any:
         def hook(module: Module, args: Any, output: Any) -> None:
-            if index not in found:
+            if index not in streams:
                 stream = LAYOUTS[layout].read(output)
-                found[index] = stream.detach().to("cpu", copy=True)
+                streams[index] = stream.detach().to("cpu", copy=True)
 
         return hook
 
     handles = [layer.register_forward_hook(note(index)) for index, layer in layers.items()]
     try:
-        yield found
+        yield streams
     finally:
         for handle in handles:
             handle.remove()

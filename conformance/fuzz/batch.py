@@ -57,7 +57,7 @@ class Batch:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        named = {one.id: one for trial in self.trials for one in trial.backends}
+        named = {backend.id: backend for trial in self.trials for backend in trial.backends}
         return tuple(map(Column, named.values()))
 
     @property
@@ -124,7 +124,7 @@ def begin(
     # Its name is a package's, and the campaign's alone.
     folder = run.path / f"programs_{run.id.replace('-', '_')}"
     folder.mkdir()
-    for name, program in {one.program.name: one.program for one in trials}.items():
+    for name, program in {trial.program.name: trial.program for trial in trials}.items():
         (folder / f"{name}.py").write_text(text(program), encoding="utf-8")
     batch = Batch(
         model,

@@ -108,7 +108,9 @@ class Campaign:
         self.tell = tell
         self.kept = corpus.read(Path(state.asked.corpus))
         self.thresholds = Thresholds()
-        self._unreplayed = [one for one in self.models if not state.replayed] if self.kept else []
+        self._unreplayed = (
+            [model for model in self.models if not state.replayed] if self.kept else []
+        )
         self._batches: dict[int, Batch | None] = {}
         self._in_work: dict[int, Shrinking] = {}
         self._due: list[int] = []
@@ -118,8 +120,10 @@ class Campaign:
         self._before = state.seconds
         self._begun = time.monotonic()
         self._failed: Exception | None = None
-        for one in state.waiting:
-            self._take_up(one.model, one.drawn, {f.backend: f for f in one.failures})
+        for difference in state.waiting:
+            self._take_up(
+                difference.model, difference.drawn, {f.backend: f for f in difference.failures}
+            )
 
     def run(self, on_event: Callable[[Event], None] = lambda _: None) -> Summary:
         """Until the time is over and what was found is made small. Ctrl-C ends it early; what was
@@ -153,8 +157,10 @@ class Campaign:
 
     def describe(self, differences: Sequence[Difference]) -> None:
         """Put these, with what was written of them, in the place of the same without."""
-        by_cause = {one.cause: one for one in differences}
-        now = tuple(by_cause.get(one.cause, one) for one in self.state.differences)
+        by_cause = {difference.cause: difference for difference in differences}
+        now = tuple(
+            by_cause.get(difference.cause, difference) for difference in self.state.differences
+        )
         self.state = replace(self.state, differences=now)
         self._save(finished=True)
 
@@ -165,13 +171,13 @@ class Campaign:
         they are due.
         """
         columns = [
-            (gathered_in(one.id, precision), one)
-            for one in self.backends
+            (gathered_in(backend.id, precision), backend)
+            for backend in self.backends
             for precision in Precision
         ]
-        built = [self._built(one) for one in self.models.values()]
+        built = [self._built(model) for model in self.models.values()]
         yield from built
-        ended: list[tuple[str, ...]] = [tuple(one.id for one in built)] * 2
+        ended: list[tuple[str, ...]] = [tuple(planned.id for planned in built)] * 2
         for number in range(MOST_BATCHES):
             build, reference = f"{number}:{BUILD.id}", f"{number}:{REFERENCE.id}"
             # Not of the batch before: the reference computes while that one's columns run.
@@ -219,7 +225,7 @@ class Campaign:
                 model = self._unreplayed.pop(0)
                 trials = self._replay(model)
             elif not self._over():
-                model = min(self.models, key=lambda one: self._draws.get(one, 0))
+                model = min(self.models, key=lambda name: self._draws.get(name, 0))
                 trials = self._draw(model)
                 if sum(self._draws.values()) % BF16_SHARE == 0:
                     precisions = tuple(Precision)
@@ -237,10 +243,10 @@ class Campaign:
         return self._batches[number]
 
     def _over(self) -> bool:
-        asked = self.state.asked
-        if asked.programs is not None:
-            return sum(self._draws.values()) * asked.batch >= asked.programs
-        return self.seconds >= 60 * asked.minutes
+        request = self.state.asked
+        if request.programs is not None:
+            return sum(self._draws.values()) * request.batch >= request.programs
+        return self.seconds >= 60 * request.minutes
 
     @property
     def seconds(self) -> float:
@@ -257,24 +263,28 @@ class Campaign:
             if len(trials) > 2 * smaller.MOST:
                 break
             self._due.remove(number)
-            one = self._in_work[number]
-            trials += [Trial(each, one.columns, number) for each in one.candidates()]
+            shrinking = self._in_work[number]
+            trials += [
+                Trial(candidate, shrinking.columns, number) for candidate in shrinking.candidates()
+            ]
         return trials
 
     def _replay(self, model: str) -> list[Trial]:
         return [
-            Trial(kept.program, self.backends) for kept in self.kept.values() if kept.model == model
+            Trial(entry.program, self.backends)
+            for entry in self.kept.values()
+            if entry.model == model
         ]
 
     def _draw(self, model: str) -> list[Trial]:
-        asked, before = self.state.asked, self._draws.get(model, 0)
+        request, before = self.state.asked, self._draws.get(model, 0)
         self._draws[model] = before + 1
         checkpoint = locate(self.models[model], self.cache)
         if checkpoint is None:
             raise ConformanceError(f"the checkpoint of {model} is gone", remedy="run again")
         shape = draw.Shape(checkpoint.layers, self.models[model].parts)
-        seed = asked.seed * 100_003 + before
-        return [Trial(one, self.backends) for one in draw.draw(asked.batch, seed, shape)]
+        seed = request.seed * 100_003 + before
+        return [Trial(program, self.backends) for program in draw.draw(request.batch, seed, shape)]
 
     # --- what came of it ------------------------------------------------------
 
@@ -296,8 +306,8 @@ class Campaign:
         drawn = sum(self.state.drawn.values())
         for trial in batch.trials:
             cells = [
-                results[Cell(model, one.id, trial.program.name, batches.CASE).id]
-                for one in trial.backends
+                results[Cell(model, backend.id, trial.program.name, batches.CASE).id]
+                for backend in trial.backends
             ]
             for cell in cells:
                 if cell.harness and not cell.verdict.passes:
@@ -310,14 +320,14 @@ class Campaign:
             }
             if trial.purpose is not None:
                 tried.setdefault(trial.purpose, {})[trial.program.name] = failures
-            elif any(trial.program == kept.program for kept in self.kept.values()):
+            elif any(trial.program == entry.program for entry in self.kept.values()):
                 self._replayed(model, trial.program, failures)
             else:
                 self._count(model, trial.program, cells)
                 if failures:
                     self._take_up(model, trial.program, failures)
-        for number, found in tried.items():
-            self._go_on(number, found)
+        for number, results_of_trial in tried.items():
+            self._go_on(number, results_of_trial)
         total = sum(self.state.drawn.values())
         if total > drawn:
             draws = {**self.state.draws, model: self.state.draws.get(model, 0) + 1}
@@ -339,26 +349,26 @@ class Campaign:
         )
 
     def _replayed(self, model: str, program: Program, failures: Mapping[str, Failure]) -> None:
-        name, kept = next((n, k) for n, k in self.kept.items() if k.program == program)
-        here = {one.id for one in self.backends}
-        expected = {column: kind for column, kind in kept.fails.items() if column in here}
-        found = {column: one.kind for column, one in failures.items()}
+        name, entry = next((n, k) for n, k in self.kept.items() if k.program == program)
+        here = {backend.id for backend in self.backends}
+        expected = {column: kind for column, kind in entry.fails.items() if column in here}
+        kinds = {column: failure.kind for column, failure in failures.items()}
         mended, changed = list(self.state.mended), list(self.state.changed)
-        if found and expected == found:
+        if kinds and expected == kinds:
             # What shows it again needs not be made small again.
             difference = Difference(
                 model,
                 program,
                 tuple(failures.values()),
                 program,
-                kept.cause,
-                kept.why or f"in the corpus as {name}",
+                entry.cause,
+                entry.why or f"in the corpus as {name}",
             )
             self.state = replace(self.state, differences=(*self.state.differences, difference))
-        if expected and not found:
+        if expected and not kinds:
             mended.append(name)
-        elif expected != found:
-            changed.append(f"{name} fails as {found} on {model}, and not as {expected}")
+        elif expected != kinds:
+            changed.append(f"{name} fails as {kinds} on {model}, and not as {expected}")
         self.state = replace(
             self.state,
             replayed=self.state.replayed + 1,
@@ -382,37 +392,37 @@ class Campaign:
 
     def _take_up(self, model: str, program: Program, failures: Mapping[str, Failure]) -> None:
         """Make it smaller, unless what differs is known to."""
-        left, stage, peeled_from = program, Stage.FEW, ""
-        for one in self.state.differences:
-            if one.model != model or not _alike(one, failures):
+        remaining, stage, peeled_from = program, Stage.FEW, ""
+        for difference in self.state.differences:
+            if difference.model != model or not _alike(difference, failures):
                 continue
-            shown = shown_by(one, left)
+            shown = shown_by(difference, remaining)
             if shown is None:
                 continue
-            rest = smaller.without(left, shown)
-            if rest == left or not rest.operations:
-                self._again(one.cause)
+            rest = smaller.without(remaining, shown)
+            if rest == remaining or not rest.operations:
+                self._again(difference.cause)
                 return
-            left, stage, peeled_from = rest, Stage.PEEL, one.cause
+            remaining, stage, peeled_from = rest, Stage.PEEL, difference.cause
         kinds = _kinds(failures)
         busy = [
-            other
-            for other in self._in_work.values()
-            if other.model == model and _kinds(other.failures).items() <= kinds.items()
+            shrinking
+            for shrinking in self._in_work.values()
+            if shrinking.model == model and _kinds(shrinking.failures).items() <= kinds.items()
         ]
         if len(busy) >= ALIKE and stage is Stage.FEW:
             wait = Difference(model, program, tuple(failures.values()), program, cause="")
             self.state = replace(self.state, waiting=(*self.state.waiting, wait))
             return
         columns = few_columns(failures, self.backends)
-        here = {one.id for one in columns}
+        here = {column.id for column in columns}
         self._numbers += 1
         self._in_work[self._numbers] = Shrinking(
             self._numbers,
             model,
             program,
-            left,
-            {column: one for column, one in failures.items() if column in here},
+            remaining,
+            {column: failure for column, failure in failures.items() if column in here},
             columns,
             self.backends,
             stage,
@@ -423,40 +433,42 @@ class Campaign:
         self._due.append(self._numbers)
 
     def _go_on(self, number: int, results: Mapping[str, Mapping[str, Failure]]) -> None:
-        one = self._in_work[number]
-        one.take(results)
-        if one.stage is not Stage.DONE:
+        shrinking = self._in_work[number]
+        shrinking.take(results)
+        if shrinking.stage is not Stage.DONE:
             self._due.append(number)
             return
         del self._in_work[number]
-        if not one.failures:
-            if one.peeled_from:
-                self._again(one.peeled_from)
+        if not shrinking.failures:
+            if shrinking.peeled_from:
+                self._again(shrinking.peeled_from)
         else:
-            self._conclude(one)
+            self._conclude(shrinking)
         waiting, self.state = self.state.waiting, replace(self.state, waiting=())
-        for other in waiting:
-            self._take_up(other.model, other.drawn, {f.backend: f for f in other.failures})
+        for difference in waiting:
+            self._take_up(
+                difference.model, difference.drawn, {f.backend: f for f in difference.failures}
+            )
 
-    def _conclude(self, one: Shrinking) -> None:
-        cause = cause_of(one.model, one.program, one.failures)
+    def _conclude(self, shrinking: Shrinking) -> None:
+        cause = cause_of(shrinking.model, shrinking.program, shrinking.failures)
         if any(known.cause == cause for known in self.state.differences):
             self._again(cause)
             return
-        words = {failed.known for failed in one.failures.values()}
+        words = {failed.known for failed in shrinking.failures.values()}
         explained = words.pop() if len(words) == 1 else ""
-        for name, kept in self.kept.items():
-            if kept.cause == cause:
-                explained = explained or kept.why or f"in the corpus as {name}"
+        for name, entry in self.kept.items():
+            if entry.cause == cause:
+                explained = explained or entry.why or f"in the corpus as {name}"
         difference = Difference(
-            one.model,
-            one.program,
-            tuple(one.failures.values()),
-            one.drawn,
+            shrinking.model,
+            shrinking.program,
+            tuple(shrinking.failures.values()),
+            shrinking.drawn,
             cause,
             explained,
-            after=one.after,
-            seconds=one.seconds,
+            after=shrinking.after,
+            seconds=shrinking.seconds,
         )
         self.state = replace(self.state, differences=(*self.state.differences, difference))
         for line in tally.described(difference):
@@ -466,26 +478,34 @@ class Campaign:
         self.state = replace(
             self.state,
             differences=tuple(
-                replace(one, again=one.again + 1) if one.cause == cause else one
-                for one in self.state.differences
+                replace(difference, again=difference.again + 1)
+                if difference.cause == cause
+                else difference
+                for difference in self.state.differences
             ),
         )
 
     def _save(self, *, finished: bool = False) -> None:
-        left = tuple(
-            Difference(one.model, one.program, tuple(one.failures.values()), one.drawn, cause="")
-            for one in self._in_work.values()
+        unfinished = tuple(
+            Difference(
+                shrinking.model,
+                shrinking.program,
+                tuple(shrinking.failures.values()),
+                shrinking.drawn,
+                cause="",
+            )
+            for shrinking in self._in_work.values()
         )
         self.state = replace(self.state, seconds=self.seconds, finished=finished)
-        kept = replace(self.state, waiting=(*self.state.waiting, *left))
-        write_record(self.folder / STATE, kept)
+        state = replace(self.state, waiting=(*self.state.waiting, *unfinished))
+        write_record(self.folder / STATE, state)
 
 
 def _kinds(failures: Mapping[str, Failure]) -> dict[str, str]:
-    return {column: one.kind for column, one in failures.items()}
+    return {column: failure.kind for column, failure in failures.items()}
 
 
-def _alike(one: Difference, failures: Mapping[str, Failure]) -> bool:
+def _alike(difference: Difference, failures: Mapping[str, Failure]) -> bool:
     """Whether a known difference is seen on these columns in this way."""
-    mine = {failed.backend: failed.kind for failed in one.failures}
-    return mine == _kinds(failures)
+    kinds = {failed.backend: failed.kind for failed in difference.failures}
+    return kinds == _kinds(failures)

@@ -80,8 +80,8 @@ def differs(cell: CellResult) -> bool:
     has none hides nothing that is wrong besides.
     """
     if cell.verdict is Verdict.VACUOUS:
-        seen = any(one.verdict.fails for one in cell.observations)
-        return seen or any(one.gates and not one.holds for one in cell.relations)
+        observed = any(judged.verdict.fails for judged in cell.observations)
+        return observed or any(relation.gates and not relation.holds for relation in cell.relations)
     return cell.verdict.fails and not cell.harness
 
 
@@ -97,10 +97,10 @@ def pattern(operation: Operation, program: Program) -> str:
 def cause_of(model: str, program: Program, failures: Mapping[str, Failure]) -> str:
     """A name for what a smallest program shows: who fails, how, and at what operations."""
     who = "+".join(sorted(failures))
-    how = "+".join(sorted({one.kind for one in failures.values()}))
-    what = " ".join(sorted(pattern(one, program) for one in program.operations)) or "nothing"
+    how = "+".join(sorted({failure.kind for failure in failures.values()}))
+    ops = " ".join(sorted(pattern(op, program) for op in program.operations)) or "nothing"
     many = f"{min(len(program.prompts), 2)}p{min(program.steps, 2)}s{len(program.groups)}t"
-    return f"{model}|{who}|{how}|{what}|{many}"
+    return f"{model}|{who}|{how}|{ops}|{many}"
 
 
 def slug(cause: str) -> str:
@@ -113,24 +113,24 @@ def slug(cause: str) -> str:
 
 def shown_by(difference: Difference, program: Program) -> set[int] | None:
     """The operations of a program that a difference is known by; None where it lacks one."""
-    left = [_key(one) for one in difference.program.operations]
-    found: set[int] = set()
-    for index, one in enumerate(program.operations):
-        if _key(one) in left:
-            found.add(index)
-    if not set(left) <= {_key(program.operations[index]) for index in found}:
+    unmatched = [_key(op) for op in difference.program.operations]
+    indices: set[int] = set()
+    for index, operation in enumerate(program.operations):
+        if _key(operation) in unmatched:
+            indices.add(index)
+    if not set(unmatched) <= {_key(program.operations[index]) for index in indices}:
         return None
-    return found
+    return indices
 
 
-def _key(one: Operation) -> tuple[Do, Part]:
-    return one.do, one.part
+def _key(operation: Operation) -> tuple[Do, Part]:
+    return operation.do, operation.part
 
 
-def same_failures(left: Mapping[str, Failure], right: Mapping[str, Failure]) -> bool:
+def same_failures(before: Mapping[str, Failure], after: Mapping[str, Failure]) -> bool:
     """Whether two programs fail on the same of the columns that both ran on, in the same way."""
-    return bool(left) and {b: f.kind for b, f in left.items()} == {
-        b: f.kind for b, f in right.items()
+    return bool(before) and {b: f.kind for b, f in before.items()} == {
+        b: f.kind for b, f in after.items()
     }
 
 

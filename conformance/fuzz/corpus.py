@@ -30,13 +30,13 @@ class Entry:
 
 def read(folder: Path) -> dict[str, Entry]:
     """By file name, in its order. Raises ConformanceError for a file that holds none."""
-    found = {}
+    entries = {}
     for path in sorted(folder.glob("*.json")):
-        kept = read_record(Entry, path)
-        if kept is not None:
-            check(kept.program)
-            found[path.stem] = kept
-    return found
+        entry = read_record(Entry, path)
+        if entry is not None:
+            check(entry.program)
+            entries[path.stem] = entry
+    return entries
 
 
 def keep(folder: Path, difference: Difference) -> Path:
@@ -46,10 +46,12 @@ def keep(folder: Path, difference: Difference) -> Path:
         Entry(
             model=difference.model,
             program=difference.program,
-            fails={one.backend: one.kind for one in difference.failures},
+            fails={failure.backend: failure.kind for failure in difference.failures},
             cause=difference.cause,
             why=difference.explained,
-            diagnosis=next((one.diagnosis for one in difference.failures if one.diagnosis), ""),
+            diagnosis=next(
+                (failure.diagnosis for failure in difference.failures if failure.diagnosis), ""
+            ),
         ),
     )
     return path

@@ -63,11 +63,11 @@ class Shape:
 def draw(count: int, seed: int, shape: Shape) -> list[Program]:
     """So many programs, no two alike."""
     chance = Random(seed)  # noqa: S311 - nothing is to be kept secret
-    found: dict[str, Program] = {}
-    while len(found) < count:
+    programs: dict[str, Program] = {}
+    while len(programs) < count:
         program = drawn(chance, shape)
-        found.setdefault(program.name, program)
-    return list(found.values())
+        programs.setdefault(program.name, program)
+    return list(programs.values())
 
 
 def drawn(chance: Random, shape: Shape) -> Program:
@@ -111,7 +111,7 @@ def _operation(chance: Random, program: Program, shape: Shape) -> Operation:
         return Operation(do, layer=layer, prompt=chance.randrange(len(program.prompts)))
     places = [part for part in shape.places() if do.reads or part not in READ_ONLY]
     part = chance.choice(places)
-    one = Operation(
+    operation = Operation(
         do,
         part,
         layer=layer if part.layered else None,
@@ -120,17 +120,17 @@ def _operation(chance: Random, program: Program, shape: Shape) -> Operation:
         step=step,
         amount=chance.choice(AMOUNTS) if do in (Do.ADD, Do.SCALE) else 1.0,
     )
-    given = [index for index, other in enumerate(program.operations) if other.do.reads]
-    if not do.takes or not given or (do.writes and chance.random() < 0.3):
-        return replace(one, seed=chance.randrange(3) if do.takes else 0)
-    taken = chance.choice(given)
-    giver = program.operations[taken]
+    givers = [index for index, operation in enumerate(program.operations) if operation.do.reads]
+    if not do.takes or not givers or (do.writes and chance.random() < 0.3):
+        return replace(operation, seed=chance.randrange(3) if do.takes else 0)
+    value = chance.choice(givers)
+    giver = program.operations[value]
     if giver.tokens is Tokens.ALL:  # it fits where it was read from, and nowhere else
-        one = replace(one, tokens=Tokens.ALL, prompt=giver.prompt, step=giver.step)
+        operation = replace(operation, tokens=Tokens.ALL, prompt=giver.prompt, step=giver.step)
     elif giver.step is not None:
-        one = replace(one, step=chance.randrange(giver.step, program.steps))
+        operation = replace(operation, step=chance.randrange(giver.step, program.steps))
     if len(program.groups) == 1:
-        one = replace(one, prompt=giver.prompt)
-    if one.layer is not None:  # further on, most often
-        one = replace(one, layer=chance.randrange(giver.layer or 0, shape.layers))
-    return replace(one, value=taken)
+        operation = replace(operation, prompt=giver.prompt)
+    if operation.layer is not None:  # further on, most often
+        operation = replace(operation, layer=chance.randrange(giver.layer or 0, shape.layers))
+    return replace(operation, value=value)

@@ -35,12 +35,12 @@ def reported(
     on_event: Callable[[Event], None],
 ) -> tuple[Difference, ...]:
     """The same with the files that were written of each, in `folder`."""
-    found: list[Difference] = []
+    reported: list[Difference] = []
     for model in models:
-        own = [one for one in differences if one.model == model.id]
+        own = [difference for difference in differences if difference.model == model.id]
         if own:
-            found += _of_model(own, model, backends, folder, known, cache, limits, on_event)
-    return tuple(found)
+            reported += _of_model(own, model, backends, folder, known, cache, limits, on_event)
+    return tuple(reported)
 
 
 def _of_model(
@@ -57,7 +57,7 @@ def _of_model(
     batch = batches.begin(
         folder,
         model,
-        [batches.Trial(one.program, tuple(backends)) for one in differences],
+        [batches.Trial(difference.program, tuple(backends)) for difference in differences],
         precisions=tuple(Precision),
         cache=cache,
         thresholds=thresholds,
@@ -82,7 +82,8 @@ def _of_model(
     results = concluded(marked(results, known, datetime.now(UTC).date()))
     page = publish(batch.run, results)
     return [
-        replace(one, files=(*_files(one, batch, results, folder), str(page))) for one in differences
+        replace(difference, files=(*_files(difference, batch, results, folder), str(page)))
+        for difference in differences
     ]
 
 
@@ -92,21 +93,22 @@ def _files(
     """The scenario, and of the first cell that fails the script and the text."""
     name = difference.program.name
     scenario = batch.scenarios[name]
-    kept = folder / f"{slug(difference.cause)}.py"
-    kept.write_text(scenario.path.read_text(encoding="utf-8"), encoding="utf-8")
-    found = [str(kept)]
+    copied = folder / f"{slug(difference.cause)}.py"
+    copied.write_text(scenario.path.read_text(encoding="utf-8"), encoding="utf-8")
+    files = [str(copied)]
     wanted = {
-        Cell(difference.model, one.backend, name, batches.CASE).id for one in difference.failures
+        Cell(difference.model, failure.backend, name, batches.CASE).id
+        for failure in difference.failures
     }
-    cell = next((one for one in results.cells if one.id in wanted and one.verdict.fails), None)
+    cell = next((cell for cell in results.cells if cell.id in wanted and cell.verdict.fails), None)
     if cell is None:
-        return found
+        return files
     shared = script.shareable(cell)
-    column = next(one for one in batch.columns if one.id == cell.backend)
+    column = next(column for column in batch.columns if column.id == cell.backend)
     try:
         recorded = script.recorded(results, shared, batch.model, column)
     except ConformanceError:  # on an engine of somebody else's
-        return found
+        return files
     path = folder / f"repro_{slug(difference.cause)}.py"
     text = script.text(shared, recorded, scenario, file=path.name, standalone=True)
     path.write_text(text, encoding="utf-8")
@@ -116,4 +118,4 @@ def _files(
         project = Project.NNSIGHT
     words = issue.text(results, shared, batch.model, project, text, path.name)
     path.with_suffix(".md").write_text(words, encoding="utf-8")
-    return [*found, str(path), str(path.with_suffix(".md"))]
+    return [*files, str(path), str(path.with_suffix(".md"))]

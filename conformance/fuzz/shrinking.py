@@ -53,7 +53,7 @@ class Shrinking:
             self.asked = smaller.simpler(self.program)
         else:
             self.asked = [self.program]
-        fatal = any(one.kind != "value" for one in self.failures.values())
+        fatal = any(failure.kind != "value" for failure in self.failures.values())
         self.asked = self.asked[: smaller.MOST_FATAL if fatal else smaller.MOST]
         return self.asked
 
@@ -75,7 +75,9 @@ class Shrinking:
             self.stage = Stage.DONE
             return
         alike = [
-            one for one in self.asked if same_failures(self.failures, results.get(one.name, {}))
+            program
+            for program in self.asked
+            if same_failures(self.failures, results.get(program.name, {}))
         ]
         if alike:
             self.program = min(alike, key=smaller.size)
@@ -96,6 +98,6 @@ def few_columns(
     """The first column that fails, and transformers: whether that one fails as well tells causes
     apart.
     """
-    first = next(one for one in backends if one.id in failures)
-    beside = next((one for one in backends if one.engine == "hf"), first)
+    first = next(backend for backend in backends if backend.id in failures)
+    beside = next((backend for backend in backends if backend.engine == "hf"), first)
     return (first,) if beside is first else (beside, first)

@@ -51,7 +51,7 @@ class State:
 
 def places(program: Program) -> Iterable[str]:
     """The pairs (operation, place) of a program."""
-    return (f"{one.do} at {one.part}" for one in program.operations)
+    return (f"{op.do} at {op.part}" for op in program.operations)
 
 
 def added(counts: Mapping[str, int], more: Iterable[str]) -> dict[str, int]:
@@ -76,8 +76,8 @@ def summary(state: State) -> Iterator[str]:
         yield f"the corpus' {name} passes now: remove its file"
     for name in state.changed:
         yield f"the corpus' {name}"
-    for one in state.differences:
-        yield from described(one)
+    for difference in state.differences:
+        yield from described(difference)
     for words in state.harness:
         yield f"the harness failed: {words}"
 
@@ -86,20 +86,22 @@ def exit_code(state: State) -> ExitCode:
     """3 where the harness failed, 1 where something differs that is not known, else 0."""
     if state.harness:
         return ExitCode.HARNESS
-    unknown = any(not one.explained for one in state.differences)
+    unknown = any(not difference.explained for difference in state.differences)
     return ExitCode.UNEXPECTED if unknown or state.mended or state.changed else ExitCode.OK
 
 
-def described(one: Difference) -> Iterator[str]:
+def described(difference: Difference) -> Iterator[str]:
     """A difference in a few lines."""
-    what = f"known ({one.explained})" if one.explained else "NEW"
-    where = ", ".join(f"{f.backend} {f.verdict}" for f in one.failures)
-    yield f"{what}: {one.model}: {where}: {len(one.program.operations)} operations, {one.cause}"
-    first = one.failures[0] if one.failures else None
+    standing = f"known ({difference.explained})" if difference.explained else "NEW"
+    where = ", ".join(f"{f.backend} {f.verdict}" for f in difference.failures)
+    size = len(difference.program.operations)
+    yield f"{standing}: {difference.model}: {where}: {size} operations, {difference.cause}"
+    first = difference.failures[0] if difference.failures else None
     if first is not None:
         yield f"  {first.reason.splitlines()[0][:200] if first.reason else ''}"
         if first.diagnosis:
             yield f"  {first.diagnosis[:200]}"
-    yield f"  shown by {one.again + 1} programs, first after {one.after} and {one.seconds:.0f} s"
-    for path in one.files:
+    first_shown = f"first after {difference.after} and {difference.seconds:.0f} s"
+    yield f"  shown by {difference.again + 1} programs, {first_shown}"
+    for path in difference.files:
         yield f"  {path}"

@@ -31,8 +31,8 @@ def program(plain: Any) -> Program:
     return check(from_plain(plain))
 
 
-def layers(asked: Program) -> dict[str, int]:
+def layers(program: Program) -> dict[str, int]:
     """The highest layer that it names, as `@scenario(layers=…)` takes it: a model that has not so
     many refuses.
     """
-    return {"highest": asked.layers - 1} if asked.layers else {}
+    return {"highest": program.layers - 1} if program.layers else {}

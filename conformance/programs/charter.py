@@ -27,7 +27,7 @@ def charter(layers: int) -> Mapping[str, Program]:
         return Program(PAIR, operations, steps)
 
     early, late = at("early"), at("late")
-    found = {
+    programs = {
         "clean-pair": pair(),
         "clean-alone": Program(PAIR[:1]),
         "read_all-pair": pair(*reads(0)),
@@ -60,14 +60,14 @@ def charter(layers: int) -> Mapping[str, Program]:
         ),
     }
     for first, second in (("first", "middle"), ("early", "last")):
-        found[f"cross_consume-{first}-{second}"] = pair(
+        programs[f"cross_consume-{first}-{second}"] = pair(
             Operation(Do.READ, layer=at(first)),
             Operation(Do.DIFFERENCE, layer=at(second), value=0),
             Operation(Do.PRODUCT, layer=at(second), value=0),
         )
     for place in ("first", "middle", "last"):
-        found[f"ablation-{place}"] = pair(Operation(Do.ZERO, layer=at(place)), *reads(at(place)))
+        programs[f"ablation-{place}"] = pair(Operation(Do.ZERO, layer=at(place)), *reads(at(place)))
         for dose, amount in _DOSES.items():
             steer = Operation(Do.ADD, layer=at(place), amount=amount)
-            found[f"steering-{place}-{dose}-all"] = pair(steer, *reads(at(place)))
-    return found
+            programs[f"steering-{place}-{dose}-all"] = pair(steer, *reads(at(place)))
+    return programs

@@ -28,11 +28,11 @@ _ROWS = {Tokens.ALL: slice(None), Tokens.FIRST: slice(0, 1), Tokens.LAST: slice(
 def meaning(program: Program, model: Reference, case: Case) -> list[dict[str, Any]]:
     """The observations of every prompt, as `gathered` gives them."""
     values: dict[Moment, Tensor] = {}
-    seen: list[dict[Any, Any]] = [{} for _ in program.prompts]
+    by_prompt: list[dict[Any, Any]] = [{} for _ in program.prompts]
     for group in program.groups:
         for prompt in group:
-            seen[prompt] = _Prompt(program, model, prompt, values, active=case.active).run()
-    return gathered(program, seen)
+            by_prompt[prompt] = _Prompt(program, model, prompt, values, active=case.active).run()
+    return gathered(program, by_prompt)
 
 
 class _Prompt:
@@ -53,25 +53,25 @@ class _Prompt:
         self.values = values
         self.active = active
         self.written: dict[tuple[int, int], Tensor] = {}
-        mine = [
-            (index, one)
-            for index, one in enumerate(program.operations)
-            if prompt in prompts_of(program, one)
+        operations = [
+            (index, op)
+            for index, op in enumerate(program.operations)
+            if prompt in prompts_of(program, op)
         ]
-        self.mine = sorted(mine, key=lambda item: (item[1].depth, item[0]))
-        self.stopped = any(one.do is Do.STOP for _, one in mine)
+        self.operations = sorted(operations, key=lambda item: (item[1].depth, item[0]))
+        self.stopped = any(op.do is Do.STOP for _, op in operations)
 
     def run(self) -> dict[Any, Any]:
         text, steps = self.program.prompts[self.prompt], self.program.steps
         # By its number: two prompts may be the same text, with other operations.
         along = self.model.forced[self.prompt] if self.model.forced else ()
         forced = {
-            step: int(one.amount)
-            for _, one in self.mine
-            if one.do is Do.FORCE and self.active
-            for step in (range(steps) if one.step is None else (one.step,))
+            step: int(op.amount)
+            for _, op in self.operations
+            if op.do is Do.FORCE and self.active
+            for step in (range(steps) if op.step is None else (op.step,))
         }
-        if self.active and any(one.do.writes for _, one in self.mine):
+        if self.active and any(op.do.writes for _, op in self.operations):
             visits = self._visits()
             run = self.model.run(text, steps=steps, held=along, at=visits, chosen=forced)
         else:
@@ -90,22 +90,26 @@ class _Prompt:
 
     def _by_place(self) -> dict[tuple[str, int | None], list[tuple[int, Operation]]]:
         """The operations in the order in which a forward meets them."""
-        found: dict[tuple[str, int | None], list[tuple[int, Operation]]] = {}
-        where = sorted(self.mine, key=lambda item: (replace(item[1], do=Do.READ).depth, item[0]))
-        for index, one in where:
-            if one.part is not Part.TOKEN:
-                found.setdefault((one.part, one.layer), []).append((index, one))
-        return found
+        by_place: dict[tuple[str, int | None], list[tuple[int, Operation]]] = {}
+        where = sorted(
+            self.operations, key=lambda item: (replace(item[1], do=Do.READ).depth, item[0])
+        )
+        for index, operation in where:
+            if operation.part is not Part.TOKEN:
+                by_place.setdefault((operation.part, operation.layer), []).append(
+                    (index, operation)
+                )
+        return by_place
 
     def _visits(self) -> dict[tuple[str, int | None], Visit]:
         """What is to be done wherever a forward passes a place of the program."""
         visits: dict[tuple[str, int | None], Visit] = {
             place: _visit(self, members) for place, members in self._by_place().items()
         }
-        for layer in {one.layer for _, one in self.mine if one.do is Do.SKIP}:
+        for layer in {op.layer for _, op in self.operations if op.do is Do.SKIP}:
             before, after = (Part.INPUT.value, layer), (Part.STREAM.value, layer)
             came_in: list[Tensor] = []
-            visits[before] = _kept(visits.get(before), came_in)
+            visits[before] = _keeping_input(visits.get(before), came_in)
             visits[after] = _instead(visits.get(after), came_in)
         return visits
 
@@ -140,7 +144,7 @@ def _visit(prompt: _Prompt, members: Sequence[tuple[int, Operation]]) -> Visit:
     return lambda step, rows: prompt._act(members, step, rows)  # noqa: SLF001 - a part of it
 
 
-def _kept(visit: Visit | None, came_in: list[Tensor]) -> Visit:
+def _keeping_input(visit: Visit | None, came_in: list[Tensor]) -> Visit:
     """The same, and what comes in is kept."""
 
     def keep(step: int, rows: Tensor) -> Tensor:
@@ -161,39 +165,39 @@ def _instead(visit: Visit | None, came_in: list[Tensor]) -> Visit:
     return exchange
 
 
-def changed(operation: Operation, rows: Tensor, taken: Any) -> Tensor:
+def changed(operation: Operation, rows: Tensor, value: Any) -> Tensor:
     """The rows [tokens, width] after a write."""
     rows = rows.clone()
     which = _ROWS[operation.tokens]
     match operation.do:
         case Do.ADD:
-            rows[which] += operation.amount * taken
+            rows[which] += operation.amount * value
         case Do.SCALE:
             rows[which] *= operation.amount
         case Do.ZERO:
             rows[which] *= 0
         case Do.REPLACE:
-            rows[which] = taken
+            rows[which] = value
         case Do.PROJECT:
-            row = taken.reshape(-1)
+            row = value.reshape(-1)
             unit = row / row.norm().clamp_min(1e-12)
             rows[which] -= (rows[which] @ unit)[:, None] * unit
     return rows
 
 
 def gathered(
-    program: Program, seen: Sequence[Mapping[tuple[Any, ...], Any]]
+    program: Program, by_prompt: Sequence[Mapping[tuple[Any, ...], Any]]
 ) -> list[dict[str, Any]]:
     """The observations of every prompt from what its block saved. Keys are `("logits", step)`,
     `("token", step)`, `("read", operation, step)` and `("written", operation, step)`; what is not
     there is left out.
     """
     names = observed_names(program)
-    found: list[dict[str, Any]] = []
-    for prompt, saved in enumerate(seen):
-        mine: dict[str, Any] = {}
+    prompts: list[dict[str, Any]] = []
+    for prompt, saved in enumerate(by_prompt):
+        outputs: dict[str, Any] = {}
 
-        def put(name: str, step: int, value: Any, into: dict[str, Any] = mine) -> None:
+        def put(name: str, step: int, value: Any, into: dict[str, Any] = outputs) -> None:
             steps = into.setdefault(name, [{} for _ in range(program.steps)])
             if isinstance(value, dict):
                 steps[step] = {**steps[step], **value}
@@ -201,7 +205,7 @@ def gathered(
                 steps[step] = value
 
         forced = any(
-            one.do is Do.FORCE and prompt in prompts_of(program, one) for one in program.operations
+            op.do is Do.FORCE and prompt in prompts_of(program, op) for op in program.operations
         )
         for key, value in saved.items():
             match key:
@@ -209,16 +213,16 @@ def gathered(
                     layer = program.operations[index].layer
                     put(names[index], step, value if layer is None else {layer: value})
                 case ("written", index, step):
-                    one = program.operations[index]
+                    operation = program.operations[index]
                     # A number even where no layer has it: the logits come after.
-                    layer = program.layers if one.part is Part.NORM else one.layer or 0
+                    layer = program.layers if operation.part is Part.NORM else operation.layer or 0
                     put(f"written_{index}", step, {layer: value})
                 case ("logits", step):
                     put("logits", step, value)
                 case ("token", step):
                     put(SAMPLED if forced else GREEDY, step, value)
-        found.append(mine)
-    return found
+        prompts.append(outputs)
+    return prompts
 
 
 def observed_names(program: Program) -> dict[int, str]:
@@ -227,13 +231,15 @@ def observed_names(program: Program) -> dict[int, str]:
     """
     names: dict[int, str] = {}
     known: set[tuple[Part, int | None]] = set()
-    for index, one in enumerate(program.operations):
-        if not one.do.reads:
+    for index, operation in enumerate(program.operations):
+        if not operation.do.reads:
             continue
         whole = (
-            one.do is Do.READ and one.tokens is Tokens.ALL and (one.part, one.layer) not in known
+            operation.do is Do.READ
+            and operation.tokens is Tokens.ALL
+            and (operation.part, operation.layer) not in known
         )
         if whole:
-            known.add((one.part, one.layer))
-        names[index] = one.part.value if whole else f"{one.do}_{index}"
+            known.add((operation.part, operation.layer))
+        names[index] = operation.part.value if whole else f"{operation.do}_{index}"
     return names

@@ -135,17 +135,17 @@ class Program:
     @property
     def twin(self) -> bool:
         """Whether it has a clean run beside: what is forced shows without one."""
-        return any(one.do.writes and one.do is not Do.FORCE for one in self.operations)
+        return any(op.do.writes and op.do is not Do.FORCE for op in self.operations)
 
     @property
     def layers(self) -> int:
         """How many layers a model must have."""
-        return 1 + max((one.layer for one in self.operations if one.layer is not None), default=-1)
+        return 1 + max((op.layer for op in self.operations if op.layer is not None), default=-1)
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The parts that a model must have, as `@scenario(needs=…)` names them."""
-        return tuple(sorted({one.part.needs for one in self.operations} - {""}))
+        return tuple(sorted({op.part.needs for op in self.operations} - {""}))
 
     @property
     def name(self) -> str:

@@ -67,7 +67,7 @@ def text(program: Program, name: str = "") -> str:
     name = name or program.name
     data = pprint.pformat(as_json(program), width=_WIDTH - 4, sort_dicts=False)
     body = [line for group in program.groups for line in _trace(program, group)]
-    seen = ", ".join(f"seen_{prompt}" for prompt in range(len(program.prompts)))
+    names = ", ".join(f"seen_{prompt}" for prompt in range(len(program.prompts)))
     return "".join(
         [
             _HEAD.format(
@@ -76,14 +76,14 @@ def text(program: Program, name: str = "") -> str:
                 name=name,
             ),
             *(f"    {line}\n" for line in body),
-            _FOOT.format(seen=seen, name=name),
+            _FOOT.format(seen=names, name=name),
         ]
     )
 
 
 def _trace(program: Program, group: tuple[int, ...]) -> Iterator[str]:
     steps = f"steps={program.steps}"
-    stops = any(one.do is Do.STOP and one.prompt in group for one in program.operations)
+    stops = any(op.do is Do.STOP and op.prompt in group for op in program.operations)
     if len(group) == 1:
         needed = " as tracer" if stops or program.steps > 1 else ""
         yield f"with lm.trace(case.prompts[{group[0]}], {steps}){needed}:"
@@ -97,20 +97,20 @@ def _trace(program: Program, group: tuple[int, ...]) -> Iterator[str]:
 
 def _block(program: Program, prompt: int) -> Iterator[str]:
     """What a prompt's block does, in every step what is due there."""
-    seen = f"seen_{prompt}"
-    yield f"{seen} = {{}}.save()"
-    mine = [
-        (index, one)
-        for index, one in enumerate(program.operations)
-        if prompt in prompts_of(program, one)
+    name = f"seen_{prompt}"
+    yield f"{name} = {{}}.save()"
+    operations = [
+        (index, op)
+        for index, op in enumerate(program.operations)
+        if prompt in prompts_of(program, op)
     ]
     many = program.steps > 1
-    due = [(one.depth, index, _operation(program, one, index, prompt)) for index, one in mine]
+    due = [(op.depth, index, _operation(program, op, index, prompt)) for index, op in operations]
     # What a layer that is left out gives is seen where it would have ended.
     due += [
-        (replace(one, do=Do.READ).depth, index, _written(program, one, index, prompt))
-        for index, one in mine
-        if one.do is Do.SKIP
+        (replace(op, do=Do.READ).depth, index, _written(program, op, index, prompt))
+        for index, op in operations
+        if op.do is Do.SKIP
     ]
     lines: list[str] = []
     for _, index, emitted in sorted(due, key=lambda item: item[:2]):
@@ -119,13 +119,13 @@ def _block(program: Program, prompt: int) -> Iterator[str]:
             own = [f"if step == {when}:", *(f"    {line}" for line in own)]
         lines += own
     step = "step" if many else "0"
-    if not any(one.do is Do.STOP for _, one in mine):
-        lines.append(f'{seen}["logits", {step}] = lm.logits')
-        for _, operation in mine:
+    if not any(op.do is Do.STOP for _, op in operations):
+        lines.append(f'{name}["logits", {step}] = lm.logits')
+        for _, operation in operations:
             if operation.part is Part.TOKEN:
                 at = "" if operation.step is None or not many else f" and step == {operation.step}"
                 lines += [f"if case.active{at}:", f"    lm.force({int(operation.amount)})"]
-        lines.append(f'{seen}["token", {step}] = lm.token')
+        lines.append(f'{name}["token", {step}] = lm.token')
     if many:
         yield f"for step in tracer.iter[:{program.steps}]:"
         lines = [f"    {line}" for line in lines]
@@ -146,9 +146,9 @@ def _operation(program: Program, operation: Operation, index: int, prompt: int) 
         return
     place = _PLACES[operation.part].format(layer=operation.layer)
     rows = _ROWS[operation.tokens]
-    taken = _value(program, operation, prompt)
+    value = _value(program, operation, prompt)
     if operation.do.reads:
-        how = {Do.READ: "", Do.DIFFERENCE: f" - {taken}", Do.PRODUCT: f" * {taken}"}
+        how = {Do.READ: "", Do.DIFFERENCE: f" - {value}", Do.PRODUCT: f" * {value}"}
         name = f"read_{index}_{prompt}"
         yield f"{name} = {place}{rows}{how[operation.do]}"
         step = "0" if program.steps == 1 else "step"
@@ -157,7 +157,7 @@ def _operation(program: Program, operation: Operation, index: int, prompt: int) 
         return
     yield "if case.active:"
     yield f"    rows = {place}"
-    yield from (f"    {line}" for line in _change(operation, rows or "[:]", taken))
+    yield from (f"    {line}" for line in _change(operation, rows or "[:]", value))
     yield f"    {place} = rows"
     yield from _written(program, operation, index, prompt)
 
@@ -169,19 +169,19 @@ def _written(program: Program, operation: Operation, index: int, prompt: int) ->
     yield f'seen_{prompt}["written", {index}, {step}] = {place}'
 
 
-def _change(operation: Operation, rows: str, taken: str) -> Iterator[str]:
+def _change(operation: Operation, rows: str, value: str) -> Iterator[str]:
     amount = f"{operation.amount:g}"
     match operation.do:
         case Do.ADD:
-            yield f"rows{rows} = rows{rows} + {amount} * {taken}"
+            yield f"rows{rows} = rows{rows} + {amount} * {value}"
         case Do.SCALE:
             yield f"rows{rows} = rows{rows} * {amount}"
         case Do.ZERO:
             yield f"rows{rows} = rows{rows} * 0"
         case Do.REPLACE:
-            yield f"rows{rows} = {taken}"
+            yield f"rows{rows} = {value}"
         case Do.PROJECT:
-            yield f"row = {taken}.reshape(-1)"
+            yield f"row = {value}.reshape(-1)"
             yield "unit = row / row.norm().clamp_min(1e-12)"
             yield f"rows{rows} = rows{rows} - (rows{rows} @ unit)[:, None] * unit"
 
@@ -202,6 +202,6 @@ def _taken_elsewhere(program: Program, index: int, prompt: int) -> bool:
     return any(
         taker.value == index
         and program.operations[index].prompt == prompt
-        and any(other != prompt for other in prompts_of(program, taker))
+        and any(taking != prompt for taking in prompts_of(program, taker))
         for taker in program.operations
     )

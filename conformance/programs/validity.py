@@ -22,9 +22,9 @@ def complaints(program: Program) -> Iterator[str]:
         return
     if program.steps < 1:
         yield "there is no step"
-    stopped = {one.prompt for one in program.operations if one.do is Do.STOP}
+    stopped = {op.prompt for op in program.operations if op.do is Do.STOP}
     if stopped >= set(range(len(program.prompts))) and not any(
-        (one.do.reads and one.saved) or one.do.writes for one in program.operations
+        (op.do.reads and op.saved) or op.do.writes for op in program.operations
     ):
         yield "every trace is stopped before anything is observed"
     for index, operation in enumerate(program.operations):
@@ -99,14 +99,14 @@ def _place(program: Program, operation: Operation) -> Iterator[str]:
 
 def _stop(program: Program, operation: Operation) -> Iterator[str]:
     """A trace that ends in its middle: of one prompt and one step, and nothing after it."""
-    group = next((one for one in program.groups if operation.prompt in one), ())
+    group = next((group for group in program.groups if operation.prompt in group), ())
     if operation.prompt is None or len(group) != 1 or program.steps != 1:
         yield "only a trace of one prompt and one step is stopped"
         return
     last = _moment(program, operation)
-    for index, other in enumerate(program.operations):
-        mine = operation.prompt in prompts_of(program, other)
-        if other is not operation and mine and _moment(program, other, index) > last:
+    for index, later in enumerate(program.operations):
+        shared = operation.prompt in prompts_of(program, later)
+        if later is not operation and shared and _moment(program, later, index) > last:
             yield f"operation {index} comes after the end"
 
 
@@ -116,15 +116,17 @@ def _skip(program: Program, operation: Operation) -> Iterator[str]:
         yield "a layer is left out: its part is the stream"
     if operation.step is not None and program.steps > 1:
         yield "a layer is left out in every step, or in none"
-    whole = operation.prompt is None or any(one == (operation.prompt,) for one in program.groups)
+    whole = operation.prompt is None or any(
+        group == (operation.prompt,) for group in program.groups
+    )
     if not whole:  # nnsight says so: the prompts of a trace share a forward
         yield "a layer is left out for every prompt of a trace, or for none"
     inside = (Part.ATTENTION_INPUT, Part.ATTENTION, Part.MLP_INPUT, Part.MLP)
-    for index, other in enumerate(program.operations):
-        together = set(prompts_of(program, other)) & set(prompts_of(program, operation))
-        if together and other.layer == operation.layer and other.part in inside:
+    for index, beside in enumerate(program.operations):
+        together = set(prompts_of(program, beside)) & set(prompts_of(program, operation))
+        if together and beside.layer == operation.layer and beside.part in inside:
             yield f"operation {index} is inside of the layer that is left out"
-        if other is not operation and other.do is Do.SKIP and other.layer == operation.layer:
+        if beside is not operation and beside.do is Do.SKIP and beside.layer == operation.layer:
             yield f"operation {index} leaves it out as well"
 
 
@@ -160,5 +162,5 @@ def _moment(
 ) -> tuple[tuple[int, int], int]:
     """When in one step an operation happens: at its place, in the order of the program."""
     if index is None:
-        index = next(i for i, other in enumerate(program.operations) if other is operation)
+        index = next(i for i, candidate in enumerate(program.operations) if candidate is operation)
     return operation.depth, index

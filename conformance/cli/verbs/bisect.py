@@ -90,7 +90,7 @@ def bisect(
             )
         selected = selection.select(choice)
         row = bisect_rows.row(subject, good, bad, repo, also)
-        asked = states.Asked(
+        request = states.Asked(
             subject=row.subject,
             good=good,
             bad=bad,
@@ -101,7 +101,9 @@ def bisect(
             confirm=confirm,
             backwards=row.backwards,
         )
-        folder = bisect_rows.begin(reports, choice.scenarios, asked, row, selected, running.groups)
+        folder = bisect_rows.begin(
+            reports, choice.scenarios, request, row, selected, running.groups
+        )
     _finish(folder, running.limits)
 
 
@@ -118,8 +120,8 @@ def _finish(folder: BisectFolder, limits: Limits) -> None:
     from conformance.bisect.presentation import document, report
     from conformance.report.render import terminal
 
-    found = report.make(folder.read(), conclusion, folder, cache_folder())
-    page = files.write(found, folder)
-    terminal.document(document.document(found), out)
+    made = report.make(folder.read(), conclusion, folder, cache_folder())
+    page = files.write(made, folder)
+    terminal.document(document.document(made), out)
     out.print(f"{page}", soft_wrap=True)
-    raise typer.Exit(found.exit_code)
+    raise typer.Exit(made.exit_code)

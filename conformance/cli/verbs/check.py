@@ -85,7 +85,7 @@ def check(
     recorded = dumps.read(dump, maps) if dump else None
     if recorded:
         texts = (dumps.as_file(recorded, place / "dump"),)
-    asked = gather.Asked(
+    request = gather.Asked(
         texts,
         named,
         () if recorded else columns,
@@ -95,10 +95,10 @@ def check(
         dump=recorded is not None,
         memory=memory,
     )
-    if asked.backends:
-        ports.require_both_sides(asked.files)
-    folder = gather.begin(asked, place)
-    kept.keep(folder, asked)
+    if request.backends:
+        ports.require_both_sides(request.files)
+    folder = gather.begin(request, place)
+    kept.keep(folder, request)
     with err.status("starting") as status:
 
         def progress(event: Event) -> None:
@@ -109,23 +109,23 @@ def check(
                 err.print(words, highlight=False)
 
         limits = Limits(cell=timeout, load=load_timeout)
-        summary = gather.gather(asked, folder, limits, progress)
+        summary = gather.gather(request, folder, limits, progress)
     if summary.interrupted:
         err.print("interrupted")
         raise typer.Exit(ExitCode.INTERRUPTED)
     answered = (
-        [dumps.judged(recorded, asked, folder, Thresholds())]
+        [dumps.judged(recorded, request, folder, Thresholds())]
         if recorded
-        else answer.answers(asked, folder, Thresholds())
+        else answer.answers(request, folder, Thresholds())
     )
-    page = kept.publish(folder, asked, answered, summary)
+    page = kept.publish(folder, request, answered, summary)
     if reports is None:
         kept.sweep(place)
-    checked = [replace(one.checked, page=str(page)) for one in answered]
+    checked = [replace(answer.checked, page=str(page)) for answer in answered]
     if json:
         typer.echo(checked_as.to_text(checked))
     else:
         show.show(checked, out)
-        cells = [kept.cell_id(one) for one in answered]
+        cells = [kept.cell_id(answer) for answer in answered]
         show.more(list(zip(cells, checked, strict=True)), folder.id, reports, err)
     raise typer.Exit(checked_as.exit_code(checked))

@@ -42,13 +42,13 @@ def diff(
         selecting.open_run(Path() if Path(name, "plan.json").is_file() else reports, name).results()
         for name in (before, after)
     )
-    found = differences.compare(a, b, margin=margin, cost=cost)
-    answer = differences.document(found)
+    compared = differences.compare(a, b, margin=margin, cost=cost)
+    answer = differences.document(compared)
     if json:
-        write_text(json, to_json(found, indent=1) + "\n")
+        write_text(json, to_json(compared, indent=1) + "\n")
     if markdown:
         write_text(markdown, render.markdown.document(answer))
     if html:
         write_text(html, render.page.document(answer))
     render.terminal.document(answer, out)
-    raise typer.Exit(found.exit_code(strict=strict))
+    raise typer.Exit(compared.exit_code(strict=strict))

@@ -48,21 +48,21 @@ def list_environments() -> None:
     from conformance.checkpoints import cache_folder
     from conformance.environments import listed
 
-    found = listed(cache_folder())
-    lines = (line for one in found for line in _listed(one, out.width))
-    for line in lines if found else ("there are none",):
+    folders = listed(cache_folder())
+    lines = (line for folder in folders for line in _listed(folder, out.width))
+    for line in lines if folders else ("there are none",):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _listed(one: EnvironmentFolder, width: int) -> Iterator[str]:
+def _listed(folder: EnvironmentFolder, width: int) -> Iterator[str]:
     """An environment, its size and when it was built, and below that what it was made from; no
     path is broken.
     """
-    made = one.environment
+    made = folder.environment
     built = "not finished, never used"
     if made:
         built = f"built {made.built[:16].replace('T', ' ')} UTC"
-    yield f"{one.id}  {built}; {one.own_mib:.0f} MiB of its own, {one.mib:.0f} MiB in all"
+    yield f"{folder.id}  {built}; {folder.own_mib:.0f} MiB of its own, {folder.mib:.0f} MiB in all"
     for line in _made_from(made).splitlines() if made else ():
         yield from textwrap.wrap(
             line,
@@ -78,8 +78,8 @@ def _made_from(made: Environment) -> str:
     """Requirements, those from a source tree with its commit."""
     lines = [f"{name} of {tree}" for name, tree in made.sources.items()]
     named = tuple(f"{name} @" for name in made.sources)
-    others = [text for text in made.requirements if not text.startswith(named)]
-    return "\n".join([" ".join(others), *lines]).strip()
+    requirements = [text for text in made.requirements if not text.startswith(named)]
+    return "\n".join([" ".join(requirements), *lines]).strip()
 
 
 def build_environment(
@@ -127,6 +127,6 @@ def remove_environments(
     from conformance.environments import listed, remove
 
     cache = cache_folder()
-    for name in [one.id for one in listed(cache)] if every else names:
+    for name in [folder.id for folder in listed(cache)] if every else names:
         remove(cache, name)
         out.print(f"removed {name}", highlight=False)

@@ -69,12 +69,12 @@ def fuzz(
         folder = campaign.open_campaign(reports, resume)
         state = campaign.read(folder)
     else:
-        asked = tally.Asked(
-            tuple(one.id for one in plan.choose(whole.models, model or ["llama"], "model")),
+        request = tally.Asked(
+            tuple(chosen.id for chosen in plan.choose(whole.models, model or ["llama"], "model")),
             tuple(
-                one.id
-                for one in plan.choose(whole.backends, backend, "backend")
-                if backend or one.default
+                chosen.id
+                for chosen in plan.choose(whole.backends, backend, "backend")
+                if backend or chosen.default
             ),
             seed,
             minutes,
@@ -83,7 +83,7 @@ def fuzz(
             str(corpus),
             frozen,
         )
-        folder, state = campaign.new(reports), tally.State(asked)
+        folder, state = campaign.new(reports), tally.State(request)
     models = plan.choose(whole.models, state.asked.models, "model")
     check_sources(models, manifest)
     backends = plan.choose(whole.backends, state.asked.backends, "backend")
@@ -103,9 +103,13 @@ def fuzz(
         err.print(f"interrupted; go on with: conformance fuzz --resume {folder.name}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     if not state.asked.frozen:
-        for one in running.state.differences:
-            corpora.keep(Path(state.asked.corpus), one)
-    new = [one for one in running.state.differences if not one.explained and not one.files]
+        for difference in running.state.differences:
+            corpora.keep(Path(state.asked.corpus), difference)
+    new = [
+        difference
+        for difference in running.state.differences
+        if not difference.explained and not difference.files
+    ]
     if new:
         err.print(f"{len(new)} new differences are run once more, on every column")
         running.describe(

@@ -21,10 +21,10 @@ def history(
     from conformance.report import render
     from conformance.store.files import write_text
 
-    def told(name: str) -> None:
+    def tell(name: str) -> None:
         err.print(f"reading {name}", highlight=False)
 
-    answer = past.document(past.stored(reports, last, told))
+    answer = past.document(past.stored(reports, last, tell))
     render.terminal.document(answer, out)
     page = reports / "history.html"
     write_text(page, render.page.document(answer))

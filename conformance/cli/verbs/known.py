@@ -38,13 +38,13 @@ def update_known(
     known = selection.expected(expectations)
     every = selection.every_cell(manifest, scenarios)
     text = expectations.read_text("utf-8") if expectations.is_file() else "known: []\n"
-    found = update(
+    updated = update(
         text, known, selecting.open_run(reports, name).results(), every, selecting.today()
     )
-    for line in (*found.changes, *(f"left for you: {line}" for line in found.left)):
+    for line in (*updated.changes, *(f"left for you: {line}" for line in updated.left)):
         err.print(line, markup=False, highlight=False, soft_wrap=True)
     if write:
-        write_text(expectations, found.text)
+        write_text(expectations, updated.text)
     else:
-        typer.echo(difference(text, found.text, expectations), nl=False)
-        raise typer.Exit(ExitCode.UNEXPECTED if found.changes else ExitCode.OK)
+        typer.echo(difference(text, updated.text, expectations), nl=False)
+        raise typer.Exit(ExitCode.UNEXPECTED if updated.changes else ExitCode.OK)

@@ -65,11 +65,11 @@ def repro(
     if kept.is_check(folder):
         if issue:
             raise ConformanceError("a text for upstream is written of a run's cell, not of a check")
-        found = cell_text.find(results, cell)
+        judged = cell_text.find(results, cell)
         checked = of_check.text(
-            folder, found, file=of_check.script_name(found), standalone=standalone
+            folder, judged, file=of_check.script_name(judged), standalone=standalone
         )
-        _written(output / of_check.script_name(found), checked)
+        _written(output / of_check.script_name(judged), checked)
         return
     result = script.shareable(cell_text.find(results, cell))
     scenario = _scenario(results, result, scenarios)

@@ -64,7 +64,7 @@ def selftest(
     gaps = selection.expected().entries
     models = model or list(command.QUICK_MODELS if quick else command.MODELS)
     backends = plan.choose(known.backends, backend, "backend")
-    asked = command.Asked(
+    request = command.Asked(
         models=plan.choose(known.models, models, "model"),
         backends=backends if backend else command.default_backends(backends),
         scenarios=tuple(scenarios),
@@ -78,9 +78,9 @@ def selftest(
         gaps=gaps,
         sensitivity=sensitivity,
     )
-    folder, found = command.run(asked, cache_folder(), Lines(err))
-    if found is None:
+    folder, table = command.run(request, cache_folder(), Lines(err))
+    if table is None:
         raise typer.Exit(ExitCode.INTERRUPTED)
-    show_table(found, out)
+    show_table(table, out)
     out.print(f"{folder.path / 'index.html'}", soft_wrap=True)
-    raise typer.Exit(command.exit_code(found))
+    raise typer.Exit(command.exit_code(table))

@@ -73,14 +73,14 @@ def _merged(names: list[str], against: str, reports: Path) -> Path:
     from conformance.report import html, merging, tables
     from conformance.store import RunFolder
 
-    found = merging.merged([selecting.open_run(reports, name).results() for name in names])
-    folder = RunFolder(reports / found.results.run.id)
+    merged = merging.merged([selecting.open_run(reports, name).results() for name in names])
+    folder = RunFolder(reports / merged.results.run.id)
     folder.path.mkdir(exist_ok=True)
-    folder.write_results(found.results)
-    tables.write(found.results, folder.path)
-    changes = _changes(folder.path, found.results, against or "none", reports)
-    besides = html.Besides(changes=changes, sources=found.sources, origin=found.origin)
-    return html.publish(found.results, folder.path, besides)
+    folder.write_results(merged.results)
+    tables.write(merged.results, folder.path)
+    changes = _changes(folder.path, merged.results, against or "none", reports)
+    besides = html.Besides(changes=changes, sources=merged.sources, origin=merged.origin)
+    return html.publish(merged.results, folder.path, besides)
 
 
 def _changes(path: Path, results: Results, against: str, reports: Path) -> Changes | None:

@@ -71,26 +71,26 @@ def sweep(
     raise typer.Exit(results.footer.exit_code)
 
 
-def _swept(asked: dict[str, str]) -> tuple[Swept, dict[Spec, Environment | Untestable]]:
+def _swept(ranges: dict[str, str]) -> tuple[Swept, dict[Spec, Environment | Untestable]]:
     """The versions that are meant, and the environment of every combination."""
     from conformance import sweep as sweeps
     from conformance.environments import vllm_package
 
-    if not asked:
+    if not ranges:
         raise ConformanceError(
             "no versions are named", remedy="for example --vllm 0.28..0.32 --nnsight 0.8.0,0.8.1"
         )
     axes = {}
-    for option, text in asked.items():
+    for option, text in ranges.items():
         package = vllm_package() if option == "vllm" else option
         axes[package] = sweeps.expand(text, sweeps.published(package))
     combinations = sweeps.combinations(axes)
     err.print(f"{len(combinations)} combinations of {axes}", markup=False, highlight=False)
     points, environments = [], {}
-    for one in combinations:
-        spec = sweeps.spec_of(one)
+    for versions in combinations:
+        spec = sweeps.spec_of(versions)
         environments[spec] = had(spec)
-        points.append(sweeps.point(one, environments[spec]))
+        points.append(sweeps.point(versions, environments[spec]))
     return sweeps.Swept(axes, tuple(points)), environments
 
 

@@ -38,14 +38,14 @@ def validate(
         known=expectations,
         environments=environments,
     )
-    found = read(here)
-    for line in found.lines:
+    validated = read(here)
+    for line in validated.lines:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
-    for error in found.errors:
+    for error in validated.errors:
         err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         if os.environ.get("GITHUB_ACTIONS"):
             typer.echo(_annotation(error))
-    raise typer.Exit(ExitCode.BAD_INPUT if found.errors else ExitCode.OK)
+    raise typer.Exit(ExitCode.BAD_INPUT if validated.errors else ExitCode.OK)
 
 
 def _annotation(error: ConformanceError) -> str:

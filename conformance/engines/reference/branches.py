@@ -37,7 +37,7 @@ class Branches:
     @contextmanager
     def recorded(self, model: Any, layers: Sequence[Module], steps: list[Step]) -> Iterator[None]:
         """Append what every forward of the model holds, rows [tokens, width] of its only prompt."""
-        with _watched(model, layers) as seen, _hooks() as hook:
+        with _watched(model, layers) as watched, _hooks() as hook:
 
             def begin(module: Any, args: Any, kwargs: Any) -> None:
                 steps.append({})
@@ -46,14 +46,14 @@ class Branches:
                 def after(module: Any, args: Any, output: Any) -> None:
                     value = _tensor(output)
                     if value is not None:
-                        steps[-1][name] = value.reshape(-1, seen.width).clone()
+                        steps[-1][name] = value.reshape(-1, watched.width).clone()
 
                 return after
 
             def end(module: Any, args: Any, output: Any) -> None:
-                steps[-1]["embedding"] = seen.inputs[0].clone()
-                if seen.head is not None and not torch.equal(seen.head, output.logits[0, -1]):
-                    steps[-1]["uncapped"] = seen.head
+                steps[-1]["embedding"] = watched.inputs[0].clone()
+                if watched.head is not None and not torch.equal(watched.head, output.logits[0, -1]):
+                    steps[-1]["uncapped"] = watched.head
 
             hook(model.register_forward_pre_hook(begin, with_kwargs=True))
             hook(model.register_forward_hook(end))
@@ -63,7 +63,7 @@ class Branches:
 
 
 @dataclass
-class _Seen:
+class _Watched:
     """One forward: what went into every layer and came out, and all that its modules gave."""
 
     width: int
@@ -105,17 +105,17 @@ class _Seen:
 
 def find(model: Any, layers: Sequence[Module], run: Callable[[], Any]) -> Branches:
     """The branches of every layer, from one forward of a prompt that `run` makes."""
-    with _watched(model, layers, thorough=True) as seen:
+    with _watched(model, layers, thorough=True) as watched:
         run()
-    found: dict[str, Module] = {}
-    for layer, output in seen.outputs.items():
-        pair = _adding_up(seen.inner[layer], output - seen.inputs[layer], output)
+    modules: dict[str, Module] = {}
+    for layer, output in watched.outputs.items():
+        pair = _adding_up(watched.inner[layer], output - watched.inputs[layer], output)
         if pair is not None:
-            found[f"attention.{layer}"], found[f"mlp.{layer}"] = pair
-        following = (module for module, value in seen.norms if _same(value, output))
+            modules[f"attention.{layer}"], modules[f"mlp.{layer}"] = pair
+        following = (module for module, value in watched.norms if _same(value, output))
         if (norm := next(following, None)) is not None:
-            found[f"normed.{layer}"] = norm
-    return Branches(found)
+            modules[f"normed.{layer}"] = norm
+    return Branches(modules)
 
 
 def observed(truth: Mapping[str, Tensor], runs: Sequence[Any]) -> dict[str, Tensor]:
@@ -126,18 +126,18 @@ def observed(truth: Mapping[str, Tensor], runs: Sequence[Any]) -> dict[str, Tens
     is left out.
     """
     sites = {Site.parse(name): value for name, value in truth.items()}
-    found: dict[Site, Tensor] = {}
+    observed: dict[Site, Tensor] = {}
     for site, value in sites.items():
         step = None if site.run == "edited" else _of_run(site, value, runs)
-        for name, kept in (step or {}).items():
+        for name, recorded in (step or {}).items():
             kind, _, layer = name.partition(".")
             where = replace(site, name=kind, layer=int(layer) if layer else None)
             wanted = where.layer in {None, site.layer} if kind != "uncapped" else site.layer is None
             before = None if site.layer is None else replace(site, layer=site.layer - 1)
             known = kind == "attention" and (site.layer == 0 or before in sites)
             if wanted and not known and where not in sites:
-                found[where] = kept.detach().cpu().clone()
-    return {str(site): value for site, value in found.items()}
+                observed[where] = recorded.detach().cpu().clone()
+    return {str(site): value for site, value in observed.items()}
 
 
 def _of_run(site: Site, value: Tensor, runs: Sequence[Any]) -> Step | None:
@@ -145,10 +145,10 @@ def _of_run(site: Site, value: Tensor, runs: Sequence[Any]) -> Step | None:
     for run in runs:
         if site.step >= len(run.branches):
             continue
-        there = run.logits[site.step] if site.name == "logits" else None
+        expected = run.logits[site.step] if site.name == "logits" else None
         if site.layer is not None:
-            there = run.stream[site.step].get(site.layer)
-        if there is not None and torch.equal(there.cpu(), value):
+            expected = run.stream[site.step].get(site.layer)
+        if expected is not None and torch.equal(expected.cpu(), value):
             step: Step = run.branches[site.step]
             return step
     return None
@@ -159,35 +159,35 @@ def _adding_up(
 ) -> tuple[Module, Module] | None:
     """The two modules of a layer whose outputs together are what it adds to the stream."""
     room = _ADDS_UP * float(output.norm())
-    for (first, one), (second, two) in combinations(inner, 2):
-        if float((one + two - added).norm()) <= room:
+    for (first, former), (second, two) in combinations(inner, 2):
+        if float((former + two - added).norm()) <= room:
             return first, second
     return None
 
 
-def _same(left: Tensor, right: Tensor) -> bool:
-    return left.shape == right.shape and torch.equal(left, right)
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)
 
 
 @contextmanager
-def _watched(model: Any, layers: Sequence[Module], *, thorough: bool = False) -> Iterator[_Seen]:
+def _watched(model: Any, layers: Sequence[Module], *, thorough: bool = False) -> Iterator[_Watched]:
     """The inputs of the layers and the head's output; with `thorough` everything inside."""
-    seen = _Seen(model.config.get_text_config().hidden_size)
+    watched = _Watched(model.config.get_text_config().hidden_size)
     with _hooks() as hook:
         for index, layer in enumerate(layers):
-            hook(layer.register_forward_pre_hook(partial(seen.enter, index), with_kwargs=True))
+            hook(layer.register_forward_pre_hook(partial(watched.enter, index), with_kwargs=True))
         if (head := model.get_output_embeddings()) is not None:
-            hook(head.register_forward_hook(seen.last))
+            hook(head.register_forward_hook(watched.last))
         for index, layer in enumerate(layers if thorough else ()):
-            seen.inner[index] = []
-            hook(layer.register_forward_hook(partial(seen.leave, index)))
+            watched.inner[index] = []
+            hook(layer.register_forward_hook(partial(watched.leave, index)))
             for module in layer.modules():
                 if module is not layer:
-                    hook(module.register_forward_hook(partial(seen.inside, index)))
+                    hook(module.register_forward_hook(partial(watched.inside, index)))
         for module in model.modules() if thorough else ():
             if "norm" in type(module).__name__.lower():
-                hook(module.register_forward_hook(seen.norm))
-        yield seen
+                hook(module.register_forward_hook(watched.norm))
+        yield watched
 
 
 @contextmanager

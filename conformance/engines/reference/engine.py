@@ -74,22 +74,22 @@ class ReferenceEngine:
         """How far the members' ways of computing are from each other where rounding is not
         the reason: in float32. A way that computes something else would hide every fault.
         """
-        found = {}
+        distances = {}
         bf16 = self._probe(replace(TRUTH, dtype=torch.bfloat16)).logits[0].float()
         with uncapped(self.modules[torch.float32]):
             truth = self._probe(TRUTH).logits[0]
             for member in ensemble:
-                other = self._probe(replace(member, dtype=torch.float32)).logits[0]
-                found[member.name] = relative(other, truth)
+                logits = self._probe(replace(member, dtype=torch.float32)).logits[0]
+                distances[member.name] = relative(logits, truth)
         allowed = AGREEMENT * FINER * max(relative(bf16, truth), ROUNDING)
-        for name, distance in found.items():
+        for name, distance in distances.items():
             if not distance <= allowed:
                 raise TruthRejected(
                     f"float32 computed in two ways ({TRUTH.name}, {name}) differs by "
                     f"{distance:.1e} (allowed {allowed:.1e}): "
                     f"the truth of {self.job.model.id} cannot be trusted"
                 )
-        return max(found.values())
+        return max(distances.values())
 
     def _probe(self, member: Member) -> Run:
         return ReferenceModel(self._weights(member), self.tokenizer, member, self.path, ()).run(
@@ -143,13 +143,13 @@ class ReferenceEngine:
         self.member(TRUTH).parts.require(scenario.needs(case))
         truth = self._member_run(TRUTH, scenario, case, case.forced)
         forced = case.forced or continuation(truth, len(case.prompts))
-        found = {f"truth|{site}": value for site, value in truth.items()}
+        values_by_name = {f"truth|{site}": value for site, value in truth.items()}
         branches = observed(truth, self.member(TRUTH).unedited())
-        found |= {f"aux|{site}": value for site, value in branches.items()}
+        values_by_name |= {f"aux|{site}": value for site, value in branches.items()}
         for member in self._wanted(scenario):
             values = self._member_run(member, scenario, case, forced)
-            found |= {f"{member.name}|{site}": value for site, value in values.items()}
-        return found
+            values_by_name |= {f"{member.name}|{site}": value for site, value in values.items()}
+        return values_by_name
 
     def _wanted(self, scenario: Scenario) -> Sequence[Member]:
         """The honest runs that were asked for; a layout is measured by those of both precisions."""

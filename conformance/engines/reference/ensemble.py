@@ -75,9 +75,9 @@ def split_reductions(module: Any) -> Iterator[None]:
         value = args[0]
         weight = layer.weight if isinstance(layer, Linear) else layer.weight.T
         middle = weight.shape[1] // 2
-        left = linear(value[..., :middle], weight[:, :middle])
+        first = linear(value[..., :middle], weight[:, :middle])
         right = linear(value[..., middle:], weight[:, middle:])
-        total = left + right
+        total = first + right
         bias = getattr(layer, "bias", None)
         return total if bias is None else total + bias
 

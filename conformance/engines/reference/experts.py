@@ -20,14 +20,14 @@ from torch.nn import Module
 def is_experts(module: Module) -> bool:
     """Does the module hold all experts of a layer, in the two tensors of transformers?"""
     held = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
-    return all(isinstance(each, Tensor) and each.ndim == 3 for each in held)
+    return all(isinstance(parameter, Tensor) and parameter.ndim == 3 for parameter in held)
 
 
 def rounded_once(module: Module) -> Callable[..., Tensor]:
     """The experts and their weighted sum in float32."""
 
     def forward(value: Tensor, index: Tensor, weights: Tensor) -> Tensor:
-        wide = {name: each.float() for name, each in module.named_parameters()}
+        wide = {name: parameter.float() for name, parameter in module.named_parameters()}
         return _computed(module, wide, value.float(), index, weights.float()).to(value.dtype)
 
     return forward
@@ -44,16 +44,16 @@ def in_halves(module: Module) -> Callable[..., Tensor]:
         first = torch.arange(down.shape[inner], device=down.device) < down.shape[inner] // 2
         mask = first if inner == 2 else first[:, None]
         bias = {n: torch.zeros_like(b) for n, b in held.items() if n == "down_proj_bias"}
-        left = _computed(module, {**held, "down_proj": down * mask}, value, index, weights)
+        computed = _computed(module, {**held, "down_proj": down * mask}, value, index, weights)
         right = {**held, **bias, "down_proj": down * ~mask}
-        return left + _computed(module, right, value, index, weights)
+        return computed + _computed(module, right, value, index, weights)
 
     return forward
 
 
 def _computed(module: Any, held: dict[str, Tensor], *args: Tensor) -> Tensor:
     """What the module's own forward gives with these weights."""
-    other = copy.copy(module)
-    other._parameters = held
-    computed: Tensor = type(module).forward(other, *args)
+    copied = copy.copy(module)
+    copied._parameters = held
+    computed: Tensor = type(module).forward(copied, *args)
     return computed

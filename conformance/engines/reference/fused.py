@@ -46,8 +46,8 @@ def rms_norm(module: Any) -> Callable[[Tensor], Tensor] | None:
     weight = getattr(module, "weight", None)
     if not type(module).__name__.endswith("RMSNorm") or weight is None or weight.ndim != 1:
         return None
-    found = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
-    epsilon = 1e-6 if found is None else float(found)
+    declared = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
+    epsilon = 1e-6 if declared is None else float(declared)
 
     def computing(offset: float) -> Callable[[Tensor], Tensor]:
         def forward(value: Tensor) -> Tensor:

@@ -55,14 +55,14 @@ class Run:
         if steps > len(self.tokens):
             return False
         greedy = (int(logits.argmax()) for logits in self.logits[len(forced) : steps])
-        return [int(each) for each in self.tokens[:steps]] == [*forced[:steps], *greedy]
+        return [int(token) for token in self.tokens[:steps]] == [*forced[:steps], *greedy]
 
     def first(self, steps: int) -> Run:
         """The first steps of this run."""
         if steps == len(self.tokens):
             return self
-        each = ("stream", "logits", "tokens", "branches", "parts")
-        return replace(self, **{name: getattr(self, name)[:steps] for name in each})
+        per_step = ("stream", "logits", "tokens", "branches", "parts")
+        return replace(self, **{name: getattr(self, name)[:steps] for name in per_step})
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,8 @@ class ReferenceModel:
         changes = Changes(edits or {}, given or {}, at or {}, chosen or {})
         if changes.any:
             return self._generate(ids, changes, steps, forced, parts)
-        for (other, *kept), run in self._unedited:
-            if (other, kept) == (ids, list(parts)) and run.goes_on(forced, steps):
+        for (ids_run, *parts_run), run in self._unedited:
+            if (ids_run, parts_run) == (ids, list(parts)) and run.goes_on(forced, steps):
                 return run.first(steps)
         run = self._generate(ids, changes, steps, forced, parts)
         self._unedited.append(((ids, *parts), run))
@@ -231,8 +231,8 @@ class ReferenceModel:
             tokens = {**dict(enumerate(forced)), **changes.chosen}
             if steps == 1 and not self.member.pad:
                 # A prefill alone needs none of what `generate` prepares, which takes as long.
-                asked = {"input_ids": inputs, "attention_mask": mask, "use_cache": False}
-                logits = self.module(**asked, **self._last).logits[0, -1]
+                arguments = {"input_ids": inputs, "attention_mask": mask, "use_cache": False}
+                logits = self.module(**arguments, **self._last).logits[0, -1]
                 token = tokens.get(0, int(logits.argmax()))
                 run.tokens.append(torch.tensor([token], device=inputs.device))
                 return run
@@ -257,12 +257,12 @@ class ReferenceModel:
         """Inputs, mask and how many rows precede the prompt's own."""
         if not self.member.pad:
             return ids, torch.ones_like(ids), 0
-        other = ids[:, torch.arange(ids.shape[1] + self.member.pad) % ids.shape[1]].flip(1)
+        neighbour = ids[:, torch.arange(ids.shape[1] + self.member.pad) % ids.shape[1]].flip(1)
         padding = torch.full_like(ids[:, :1], self.module.generation_config.pad_token_id)
         padding = padding.expand(1, self.member.pad)
         mask = torch.cat([torch.zeros_like(padding), torch.ones_like(ids)], dim=1)
-        inputs = torch.cat([torch.cat([padding, ids], dim=1), other])
-        return inputs, torch.cat([mask, torch.ones_like(other)]), self.member.pad
+        inputs = torch.cat([torch.cat([padding, ids], dim=1), neighbour])
+        return inputs, torch.cat([mask, torch.ones_like(neighbour)]), self.member.pad
 
     @contextmanager
     def _given(self, given: Mapping[int, Tensor]) -> Iterator[None]:

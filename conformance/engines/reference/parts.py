@@ -61,11 +61,11 @@ def recorded(
             ]
         )
         for index, module in places:
-            seen = partial(keep, name, index)
+            keep_part = partial(keep, name, index)
             if name in INPUTS:
-                hook = module.register_forward_pre_hook(_before(seen), with_kwargs=True)
+                hook = module.register_forward_pre_hook(_before(keep_part), with_kwargs=True)
             else:
-                hook = module.register_forward_hook(_after(seen))
+                hook = module.register_forward_hook(_after(keep_part))
             handles.append(hook)
     try:
         yield

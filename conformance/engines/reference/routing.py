@@ -10,7 +10,7 @@ from conformance.engines.reference.experts import is_experts
 
 def routers(module: Module) -> list[Module]:
     """The modules that choose experts: beside the experts of a layer, a row for each of them."""
-    found = []
+    modules = []
     for parent in module.modules():
         children = list(parent.children())
         counts = {
@@ -19,5 +19,5 @@ def routers(module: Module) -> list[Module]:
         for child in children:
             weight = getattr(child, "weight", None)
             if isinstance(weight, Tensor) and weight.ndim == 2 and weight.shape[0] in counts:
-                found.append(child)
-    return found
+                modules.append(child)
+    return modules

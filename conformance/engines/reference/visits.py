@@ -39,7 +39,7 @@ def visited(
         steps[0] += 1
         prompts[0] = len(kwargs["input_ids"])
 
-    def seen(visit: Visit, value: Tensor) -> Tensor:
+    def observe(visit: Visit, value: Tensor) -> Tensor:
         """The value as it goes on: itself where nothing was written."""
         whole = value.reshape(prompts[0], -1, value.shape[-1])
         first = padding if whole.shape[1] > 1 else 0
@@ -54,10 +54,10 @@ def visited(
     for (part, layer), visit in at.items():
         module = _module(model, layers, parts, part, layer)
         if part in INPUTS:
-            hook = _before(visit, seen)
+            hook = _before(visit, observe)
             handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
         else:
-            handles.append(module.register_forward_hook(_after(visit, seen)))
+            handles.append(module.register_forward_hook(_after(visit, observe)))
     try:
         yield
     finally:
@@ -70,23 +70,23 @@ def _module(
 ) -> Module:
     path = getattr(parts, OUTPUTS.get(part) or INPUTS.get(part, ""), "")
     root = model if layer is None else layers[layer]
-    found: Module = follow(root, path) if path else root
-    return found
+    module: Module = follow(root, path) if path else root
+    return module
 
 
-def _before(visit: Visit, seen: Callable[[Visit, Tensor], Tensor]) -> Callable[..., Any]:
+def _before(visit: Visit, observe: Callable[[Visit, Tensor], Tensor]) -> Callable[..., Any]:
     def hook(module: Module, args: Any, kwargs: Any) -> Any:
-        given = arguments((args, kwargs))[0]
-        new = seen(visit, given)
-        return _exchanged((tuple(args), dict(kwargs)), given, new)
+        value = arguments((args, kwargs))[0]
+        new = observe(visit, value)
+        return _exchanged((tuple(args), dict(kwargs)), value, new)
 
     return hook
 
 
-def _after(visit: Visit, seen: Callable[[Visit, Tensor], Tensor]) -> Callable[..., Any]:
+def _after(visit: Visit, observe: Callable[[Visit, Tensor], Tensor]) -> Callable[..., Any]:
     def hook(module: Module, args: Any, output: Any) -> Any:
-        given = next(floating(output))
-        return _exchanged(output, given, seen(visit, given))
+        value = next(floating(output))
+        return _exchanged(output, value, observe(visit, value))
 
     return hook
 
