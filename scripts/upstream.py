@@ -1,14 +1,21 @@
 """Write docs/upstream/ anew: of each gap that known.yaml names a text, its script, and the index.
 
     python scripts/upstream.py REPORTS [REPORTS …]
+    python scripts/upstream.py --run [NAME …]
 
 Each cell below is taken from the newest run under those folders that has it and in which it
-fails. A name that none has is said, and its files stay as they are.
+fails. A name that none has is said, and its files stay as they are. `--run` executes the scripts
+that are there, one after the other, and writes into the index how each ended.
 """
 
 from __future__ import annotations
 
+import argparse
+import re
+import subprocess
 import sys
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from conformance.errors import ConformanceError
@@ -45,68 +52,145 @@ GAPS: dict[str, tuple[str, Project | None]] = {
     "extract_last_normed": ("extract[llama-hf-last]", Project.TRANSFORMERS),
     "extract_mamba2": ("extract[mamba2-hf-alone]", None),
     "bloom_sdpa": ("clean[bloom-hf-sdpa-alone]", Project.TRANSFORMERS),
+    "bloom_gelu": ("clean[bloom-vllm-pp1-alone]", Project.VLLM),
+    "mla_rotary_cpu": ("clean[deepseek_v2-plain-vllm-pp1-alone]", Project.VLLM),
+    "gpt_oss_clamp": ("clean[gpt_oss-clamp-vllm-pp1-alone]", Project.VLLM),
+    "raises_beside_others": ("staggered[llama-hf-raises-trace]", Project.NNSIGHT),
+    "serve_raises_beside_others": ("staggered[llama-vllm-serve-raises-trace]", Project.NNSIGHT),
+}
+#: What a script's exit code says.
+_ENDS = {
+    0: "passes: it is gone",
+    1: "fails as recorded",
+    2: "could not be run",
+    3: "fails in another way",
 }
 _INDEX = """\
 # Texts for upstream
 
 Of each gap in [known.yaml](../../known.yaml) a text that can be sent, and the script that shows it,
 written by `conformance repro CELL --issue` (`scripts/upstream.py` writes all of them anew). A
-script exits with 1 while the gap is there and with 0 when it is gone; how each ended when it was
-last run stands in the table.
+script exits with 1 while the gap is there and with 0 when it is gone; how each ended when
+`python scripts/upstream.py --run` last ran it stands in the table.
 
 | text | for | what | script | last run |
 |---|---|---|---|---|
 """
 
 
-def main(reports: list[Path]) -> int:
-    """Returns the exit status: 1 when a cell is nowhere."""
-    runs = sorted((path for folder in reports for path in folder.glob("*/results.json")), key=str)
-    found: dict[str, tuple[RunFolder, Results, CellResult]] = {}
-    for path in runs:
-        run = RunFolder(path.parent)
-        results = run.results()
-        failing = {cell.id: cell for cell in results.cells if not cell.verdict.passes}
-        found |= {name: (run, results, cell) for name, cell in failing.items()}
+@dataclass(frozen=True)
+class Row:
+    """A line of the index. `last` is how the script ended when it was last run, and when."""
+
+    name: str
+    project: str
+    what: str
+    last: str = ""
+
+    def __str__(self) -> str:
+        name = self.name
+        text = f"[{name}]({name}.md) | {self.project} | {self.what} | [{name}.py]({name}.py)"
+        return f"| {text} | {self.last} |"
+
+
+def write(reports: list[Path]) -> int:
+    """Write every text, script and line whose cell some run has. Returns 1 when one has none."""
+    failing = _failing(reports)
     scenarios = discover(ROOT / "scenarios")
     FOLDER.mkdir(exist_ok=True)
-    ended = _ended(FOLDER / "README.md")
-    rows = []
-    missing = 0
+    index = read_index()
     for name, (cell_id, to) in GAPS.items():
-        if cell_id not in found:
+        if cell_id not in failing:
             sys.stderr.write(f"{cell_id} is in none of the runs\n")
-            missing = 1
             continue
-        run, results, whole = found[cell_id]
+        run, results, whole = failing[cell_id]
         cell = script.shareable(whole)
         plan = run.plan()
         model = next(model for model in plan.models if model.id == cell.model)
         column = next(column for column in plan.columns if column.id == cell.backend)
-        known = script.recorded(results, cell, model, column)
-        text = script.text(cell, known, scenarios[cell.scenario], file=f"{name}.py")
+        recorded = script.recorded(results, cell, model, column)
+        text = script.text(cell, recorded, scenarios[cell.scenario], file=f"{name}.py")
         project = to or issue.addressee(cell, column)
         words = issue.text(results, cell, model, project, text, f"{name}.py")
         (FOLDER / f"{name}.py").write_text(text, encoding="utf-8")
         (FOLDER / f"{name}.md").write_text(words, encoding="utf-8")
-        last = ended.get(name, "")
-        what = plain(issue.title(cell, project))
-        rows.append(
-            f"| [{name}]({name}.md) | {project} | {what} | [{name}.py]({name}.py) | {last} |"
+        last = index[name].last if name in index else ""
+        index[name] = Row(name, project, plain(issue.title(cell, project)), last)
+        write_index(index)
+    return int(any(cell_id not in failing for cell_id, _ in GAPS.values()))
+
+
+def run(names: list[str]) -> int:
+    """Execute these scripts, all when none is named. Returns 1 when one does not fail as recorded.
+
+    What a script printed is shown where it ended otherwise; its engine starts anew each time.
+    """
+    index = read_index()
+    strange = [name for name in names if name not in index]
+    if strange:
+        remedy = f"those that are there are listed in {FOLDER.name}/README.md"
+        raise ConformanceError(f"there is no script {', '.join(strange)}", remedy=remedy)
+    codes = {}
+    for name in names or list(index):
+        command = [sys.executable, str(FOLDER / f"{name}.py")]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        codes[name] = ended.returncode
+        words = _ENDS.get(ended.returncode, f"exit {ended.returncode}")
+        index[name] = replace(index[name], last=f"{words}, {datetime.now(UTC):%Y-%m-%d}")
+        write_index(index)
+        sys.stdout.write(f"{name}: {words}\n")
+        if ended.returncode != 1:
+            sys.stderr.write(ended.stdout + ended.stderr)
+    return int(any(code != 1 for code in codes.values()))
+
+
+def read_index() -> dict[str, Row]:
+    """The lines of the index that is there, by name."""
+    path = FOLDER / "README.md"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    rows = {}
+    for line in lines:
+        match = re.fullmatch(
+            r"\| \[(\w+)\]\S* \| (.*?) \| (.*) \| \[\w+\.py\]\S* \| (.*?) ?\|", line
         )
-    (FOLDER / "README.md").write_text(_INDEX + "\n".join(rows) + "\n", encoding="utf-8")
-    return missing
+        if match:
+            rows[match[1]] = Row(*match.groups())
+    return rows
 
 
-def _ended(index: Path) -> dict[str, str]:
-    """How each script ended when it was last run, from the index that is there."""
-    lines = index.read_text(encoding="utf-8").splitlines() if index.is_file() else []
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| [")]
-    return {row[0][1:].partition("]")[0]: row[4] for row in rows if len(row) == 5}
+def write_index(rows: dict[str, Row]) -> None:
+    """In the order of GAPS."""
+    lines = "\n".join(str(rows[name]) for name in GAPS if name in rows)
+    (FOLDER / "README.md").write_text(f"{_INDEX}{lines}\n", encoding="utf-8")
+
+
+def _failing(reports: list[Path]) -> dict[str, tuple[RunFolder, Results, CellResult]]:
+    """The cells that fail, each of the newest run that has it."""
+    runs = [path.parent for folder in reports for path in folder.glob("*/results.json")]
+    failing = {}
+    for folder in sorted(runs, key=lambda path: path.name):
+        run = RunFolder(folder)
+        results = run.results()
+        failing |= {
+            cell.id: (run, results, cell) for cell in results.cells if not cell.verdict.passes
+        }
+    return failing
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("arguments", nargs="*", metavar="REPORTS or NAME")
+    parser.add_argument("--run", action="store_true", help="execute the scripts that are there")
+    options = parser.parse_args()
+    if not (options.run or options.arguments):
+        parser.error("name folders of runs, or --run")
     try:
-        sys.exit(main([Path(argument) for argument in sys.argv[1:]]))
+        sys.exit(
+            run(options.arguments)
+            if options.run
+            else write([Path(argument) for argument in options.arguments])
+        )
     except ConformanceError as error:
         sys.exit(f"error: {error}")

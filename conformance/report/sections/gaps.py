@@ -75,7 +75,7 @@ def brief(results: Results) -> Table | None:
             str(count),
             _names(columns[index]),
             title(results.gaps[index]),
-            results.gaps[index].link or results.gaps[index].whose,
+            results.gaps[index].whose or results.gaps[index].link,
         )
         for index, count in counts.most_common()
         if index is not None
@@ -97,7 +97,7 @@ def _row(results: Results, index: int, cells: Sequence[CellResult]) -> tuple[Ent
         (
             Text(gap.reason, anchor=anchor(index)),
             Text(f"{standing}; mend known.yaml" if wrong else "", Family.DOUBT, "?"),
-            Text(gap.link or "", link=gap.link),
+            Text(gap.link, link=gap.link if gap.link.startswith("https://") else ""),
             example,
         ),
         str(len(cells)),
