@@ -11,6 +11,7 @@ import pytest
 
 from conformance.errors import ConformanceError, ExitCode
 from conformance.processes import parallel
+from tests.patience import PATIENCE
 
 
 def double(number):
@@ -73,6 +74,6 @@ def test_a_process_that_waits_for_work_ends_with_the_one_that_was_killed(tmp_pat
         worker = psutil.Process(int(parent.stdout.readline()))
         server = worker.parent()
         parent.kill()
-    gone, alive = psutil.wait_procs([worker, server], timeout=30)
+    gone, alive = psutil.wait_procs([worker, server], timeout=PATIENCE)
     assert alive == [], "they wait for ever"
     assert len(gone) == 2

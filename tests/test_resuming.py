@@ -14,6 +14,7 @@ from conformance import execution
 from conformance.records import Thresholds
 from conformance.store import RunFolder, open_run
 from tests.faulty_command import Workplace, workplace
+from tests.patience import PATIENCE
 
 CASES = ("first", "bad", "last")
 
@@ -23,7 +24,7 @@ def interrupted(place: Workplace) -> str:
     process = place.start(place.of_a_run("run", "--precision", "bf16"))
     wait_until_in_last(place, process)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, output
     [name] = set(runs(place)) & {word.strip() for word in output.split()}
     return name
@@ -33,7 +34,7 @@ def wait_until_in_last(place: Workplace, process: subprocess.Popen[str]) -> None
     """Until the column that waits has begun its last case."""
     noted = place.folder / "noted-WaitsInLast"
     begun = noted.read_text().count("plain.last") if noted.exists() else 0
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + PATIENCE
     while not noted.exists() or noted.read_text().count("plain.last") == begun:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline

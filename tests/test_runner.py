@@ -42,6 +42,7 @@ from conformance.runner import (
 from conformance.runner.group import GroupRun
 from conformance.store import GroupFolder, ObservationCache
 from tests.faulty_run import CASES, LIMITS, SCENARIOS, group, job, noted, planned
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 
@@ -621,9 +622,9 @@ def test_a_zygote_whose_socket_closes_ends_and_spares_the_rest_of_the_run(
     )
     try:
         for zygote in (one, other):
-            wait_until(lambda zygote=zygote: zygote.hear() == [] and zygote.ready, 20)
+            wait_until(lambda zygote=zygote: zygote.hear() == [] and zygote.ready)
         one.socket.close()
-        assert one.process.wait(timeout=10) == 0
+        assert one.process.wait(timeout=PATIENCE) == 0
         assert other.process.poll() is None
     finally:
         one.end()
@@ -654,8 +655,8 @@ def test_the_end_of_one_worker_spares_what_another_one_needs(tmp_path: Path, mar
 # --- the parent ends ------------------------------------------------------------------
 
 
-def wait_until(true: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
@@ -680,15 +681,15 @@ def start_parent(
 
 def to_the_middle(parent: subprocess.Popen[str], folder: Path) -> None:
     """Until one group is done and the other hangs, with a child that is deaf to SIGTERM."""
-    wait_until(lambda: len(group(folder, "healthy").finished()) == len(CASES), 20)
-    wait_until(lambda: bool(list(folder.glob("deaf-*"))), 20)
+    wait_until(lambda: len(group(folder, "healthy").finished()) == len(CASES))
+    wait_until(lambda: bool(list(folder.glob("deaf-*"))))
     assert parent.poll() is None
 
 
 def resume(folder: Path) -> dict[str, object]:
     (folder / "gate").touch()
     parent = start_parent(folder)
-    output, _ = parent.communicate(timeout=30)
+    output, _ = parent.communicate(timeout=PATIENCE)
     found: dict[str, object] = json.loads(output)
     return found
 
@@ -706,7 +707,7 @@ def test_a_killed_parent_leaves_nobody_and_can_be_resumed(
     else:
         parent.kill()
     parent.communicate()
-    wait_until(lambda: not survivors(mark) and not shared_of(tmp_path), 10)
+    wait_until(lambda: not survivors(mark) and not shared_of(tmp_path))
 
     assert resume(tmp_path) == {"interrupted": False, "finished": 1, "resumed": 5}
     assert noted(tmp_path, "healthy") == list(CASES)
@@ -718,14 +719,14 @@ def test_a_parent_killed_together_with_its_zygote_leaves_no_worker(
     tmp_path: Path, mark: str
 ) -> None:
     parent = start_parent(tmp_path, ["hangs"])
-    wait_until(lambda: len(noted(tmp_path, "hangs")) == 2, 20)
+    wait_until(lambda: len(noted(tmp_path, "hangs")) == 2)
     both = [psutil.Process(parent.pid), *psutil.Process(parent.pid).children()]
     for process in both:
         process.suspend()  # so that neither sees the other one end
     for process in both:
         process.kill()
     parent.communicate()
-    wait_until(lambda: not survivors(mark), 10)
+    wait_until(lambda: not survivors(mark))
 
 
 def test_a_parent_killed_during_imports_leaves_nobody(tmp_path: Path, mark: str) -> None:
@@ -741,10 +742,10 @@ def test_a_parent_killed_during_imports_leaves_nobody(tmp_path: Path, mark: str)
         "run([planned('healthy', folder, launch=launch)], logs=folder)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT)
-    wait_until((tmp_path / "importing").exists, 20)
+    wait_until((tmp_path / "importing").exists)
     parent.kill()
     parent.wait()
-    wait_until(lambda: not survivors(mark), 10)
+    wait_until(lambda: not survivors(mark))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -757,7 +758,7 @@ def test_an_interrupted_run_stops_cleanly_and_can_be_resumed(
     for process in psutil.Process(parent.pid).children():
         process.send_signal(number)
     parent.send_signal(number)
-    output, _ = parent.communicate(timeout=10)
+    output, _ = parent.communicate(timeout=PATIENCE)
     assert json.loads(output) == {"interrupted": True, "finished": 5, "resumed": 0}
     assert parent.returncode == 0
     assert survivors(mark) == set()
@@ -792,7 +793,7 @@ def test_zygotes_leave_to_the_runner_when_a_run_ends(tmp_path: Path, mark: str) 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             assert ignored >> (number - 1) & 1, number
     parent.send_signal(signal.SIGTERM)
-    parent.communicate(timeout=10)
+    parent.communicate(timeout=PATIENCE)
     assert survivors(mark) == set()
 
 
@@ -811,7 +812,7 @@ def test_two_runners_do_not_work_on_one_run(tmp_path: Path, mark: str) -> None:
         run([planned("healthy", tmp_path)], logs=tmp_path / "logs")
     parent.kill()
     parent.communicate()
-    wait_until(lambda: not survivors(mark), 10)
+    wait_until(lambda: not survivors(mark))
     run([], logs=tmp_path / "logs")
 
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from conformance.processes import sessions
+from tests.patience import PATIENCE
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def ready(process: subprocess.Popen[str]) -> str:
 
 
 def gone(pid: int) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while sessions.alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     return not sessions.alive(pid)
@@ -58,7 +59,7 @@ def gone(pid: int) -> bool:
 
 def no_group(pgid: int) -> bool:
     """Asked of the kernel, which misses nobody; the ended are reaped by and by."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
             os.killpg(pgid, 0)

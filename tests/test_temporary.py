@@ -92,7 +92,7 @@ def test_no_socket_is_left_behind(place: Path, tmp_path: Path, end: signal.Signa
         start_new_session=True,
         stdout=subprocess.DEVNULL,
     )
-    wait_until(lambda: len(group(tmp_path, "LeavesSockets").finished()) == 2, 60)
+    wait_until(lambda: len(group(tmp_path, "LeavesSockets").finished()) == 2)
     name, pid = (tmp_path / "listens").read_text().split()
     assert Path(name).is_socket()
     assert place in Path(name).parents
@@ -102,7 +102,7 @@ def test_no_socket_is_left_behind(place: Path, tmp_path: Path, end: signal.Signa
     assert outside.startswith("0.0.0.0:")
     parent.send_signal(end)
     parent.wait(30)
-    wait_until(lambda: list(place.iterdir()) == [], 20)
+    wait_until(lambda: list(place.iterdir()) == [])
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ import torch
 
 from conformance.engines import ENVIRONMENT
 from conformance.processes import sessions
+from tests.patience import PATIENCE
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -79,7 +80,7 @@ class Engine:
             self.connection.close()
         except OSError:
             pass
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
                 os.killpg(self.pid, 0)
@@ -145,7 +146,7 @@ class Lab:
             self.drop(spec)
         if self.forks:
             self.zygote.send(None)
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=PATIENCE)
         self.listener.close()
         self.log.close()
         self.folder.cleanup()

@@ -5,6 +5,8 @@ from relay_compare import GROWING, differences
 from relay_faults import FAULTS
 from relay_lab import Lab, ProgramError, Spec
 
+from tests.patience import PATIENCE
+
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 FLIGHT = (("max_model_len", 64), ("max_num_batched_tokens", 64))
@@ -44,7 +46,7 @@ SPLIT = {"no_cascade": ("llama-6", 3, 1), "pieces_sent_under_tensor_parallelism"
 def outcome(engine, program):
     """What a program gives, its error's first line, or that it hung."""
     try:
-        return engine.run(*program, timeout=30)
+        return engine.run(*program, timeout=PATIENCE)
     except ProgramError as error:
         return f"{error.kind}: {error.text.splitlines()[0]}"
     except TimeoutError:
