@@ -54,7 +54,7 @@ def test_only_a_load_that_takes_too_long_is_not_tried_again() -> None:
 def test_the_cell_under_which_a_worker_died_comes_last() -> None:
     trials = Trials(cases(3))
     assert trials.died(Death(Status.CRASH, "", "plain.0"), progressed=False) == {}
-    assert [case.name for case in trials.left] == ["1", "2", "0"]
+    assert [case.name for case in trials.waiting] == ["1", "2", "0"]
 
 
 def test_a_cell_is_given_up_at_its_second_death_with_what_it_said() -> None:
@@ -62,7 +62,7 @@ def test_a_cell_is_given_up_at_its_second_death_with_what_it_said() -> None:
     trials.died(Death(Status.CRASH, "first", "plain.0"), progressed=False)
     second = Death(Status.TIMEOUT, "second", "plain.0")
     assert trials.died(second, progressed=False) == {"plain.0": second}
-    assert [case.name for case in trials.left] == ["1"]
+    assert [case.name for case in trials.waiting] == ["1"]
 
 
 def test_a_load_is_tried_twice_unless_another_would_end_alike() -> None:
@@ -81,7 +81,7 @@ def test_a_cell_that_was_not_tried_is_not_blamed() -> None:
         assert not given_up
         death = Death(Status.TIMEOUT, f"hang {index}", f"plain.{index}")
         given_up = trials.died(death, progressed=False)
-    assert not trials.left
+    assert not trials.waiting
     assert given_up["plain.0"].reason == "hang 0"
     untried = given_up[f"plain.{DEATHS_IN_A_ROW}"]
     assert untried.status is Status.ERROR
@@ -100,23 +100,23 @@ def test_every_group_comes_to_its_end_with_every_cell_accounted_for(
     deaths for each cell and two idle ones are possible before nothing is left.
     """
     trials = Trials(cases(count))
-    every = {case.key for case in trials.left}
+    every = {case.key for case in trials.waiting}
     ended: dict[str, str] = {}
     for workers, (progress, in_cell, final) in enumerate(lives):
-        if not trials.left:
+        if not trials.waiting:
             break
         assert workers <= 4 * count + 2
-        finished = [case.key for case in trials.left[:progress]]
+        finished = [case.key for case in trials.waiting[:progress]]
         trials.finished(finished)
         ended |= dict.fromkeys(finished, "finished")
-        if not trials.left:
+        if not trials.waiting:
             break
-        case = trials.left[0].key if in_cell else ""
+        case = trials.waiting[0].key if in_cell else ""
         death = Death(Status.CRASH, "died", case, final=final and not in_cell)
         given_up = trials.died(death, progressed=bool(finished))
         assert not given_up.keys() & ended.keys(), "a cell ended twice"
         ended |= dict.fromkeys(given_up, "given up")
-        assert {case.key for case in trials.left} | ended.keys() == every
+        assert {case.key for case in trials.waiting} | ended.keys() == every
     else:
         raise AssertionError("it never ended")
     assert ended.keys() == every

@@ -29,7 +29,7 @@ STATE = "state.json"
 
 
 @record()
-class Asked:
+class Request:
     """What was asked for. `subject` is what moves: a package, or "lock".
 
     `with_cells` are the options that select the cells, for the command that reproduces.
@@ -72,7 +72,7 @@ class Attempt:
 class State:
     """All that is known. `locked` holds both lock files where they are what is searched."""
 
-    asked: Asked
+    asked: Request
     candidates: tuple[Candidate, ...]
     attempts: tuple[Attempt, ...] = ()
     locks: tuple[Mapping[str, str], ...] = ()

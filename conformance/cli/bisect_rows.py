@@ -15,7 +15,7 @@ from conformance.bisect.history import locks, releases, revisions
 from conformance.bisect.history.candidates import Candidate, Row
 from conformance.bisect.next_step import Conclusion
 from conformance.bisect.presentation.progress import Progress
-from conformance.bisect.state import Asked, Attempt, BisectFolder, State, create
+from conformance.bisect.state import Attempt, BisectFolder, Request, State, create
 from conformance.environments import Environment
 from conformance.errors import ConformanceError
 from conformance.planning.selection import Choice, Selected
@@ -64,20 +64,20 @@ def options(choice: Choice) -> str:
 def begin(
     reports: Path,
     scenarios: Places,
-    options: Asked,
+    request: Request,
     row: Row,
     selected: Selected,
     jobs: int,
 ) -> BisectFolder:
     """The folder of a new bisect, with all that it needs to go on."""
     now = datetime.now(UTC)
-    options = replace(options, started=now.isoformat(timespec="seconds"))
-    folder = create(reports, State(options, row.candidates, locks=row.locks), now)
+    request = replace(request, started=now.isoformat(timespec="seconds"))
+    folder = create(reports, State(request, row.candidates, locks=row.locks), now)
     models, columns, cells = selected
     plan = RunPlan(
         run=folder.id,
-        started=options.started,
-        command=options.command,
+        started=request.started,
+        command=request.command,
         models=tuple(model for model in models if any(cell.model == model.id for cell in cells)),
         columns=tuple(
             column for column in columns if any(cell.backend == column.id for cell in cells)

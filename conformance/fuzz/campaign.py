@@ -106,10 +106,10 @@ class Campaign:
         self.known = known
         self.cache = cache
         self.tell = tell
-        self.kept = corpus.read(Path(state.asked.corpus))
+        self.corpus = corpus.read(Path(state.asked.corpus))
         self.thresholds = Thresholds()
         self._unreplayed = (
-            [model for model in self.models if not state.replayed] if self.kept else []
+            [model for model in self.models if not state.replayed] if self.corpus else []
         )
         self._batches: dict[int, Batch | None] = {}
         self._in_work: dict[int, Shrinking] = {}
@@ -272,7 +272,7 @@ class Campaign:
     def _replay(self, model: str) -> list[Trial]:
         return [
             Trial(entry.program, self.backends)
-            for entry in self.kept.values()
+            for entry in self.corpus.values()
             if entry.model == model
         ]
 
@@ -320,7 +320,7 @@ class Campaign:
             }
             if trial.purpose is not None:
                 tried.setdefault(trial.purpose, {})[trial.program.name] = failures
-            elif any(trial.program == entry.program for entry in self.kept.values()):
+            elif any(trial.program == entry.program for entry in self.corpus.values()):
                 self._replayed(model, trial.program, failures)
             else:
                 self._count(model, trial.program, cells)
@@ -349,7 +349,7 @@ class Campaign:
         )
 
     def _replayed(self, model: str, program: Program, failures: Mapping[str, Failure]) -> None:
-        name, entry = next((n, k) for n, k in self.kept.items() if k.program == program)
+        name, entry = next((n, k) for n, k in self.corpus.items() if k.program == program)
         here = {backend.id for backend in self.backends}
         expected = {column: kind for column, kind in entry.fails.items() if column in here}
         kinds = {column: failure.kind for column, failure in failures.items()}
@@ -457,7 +457,7 @@ class Campaign:
             return
         words = {failed.known for failed in shrinking.failures.values()}
         explained = words.pop() if len(words) == 1 else ""
-        for name, entry in self.kept.items():
+        for name, entry in self.corpus.items():
             if entry.cause == cause:
                 explained = explained or entry.why or f"in the corpus as {name}"
         difference = Difference(

@@ -43,19 +43,19 @@ class Shrinking:
     rounds: int = 0
     after: int = 0
     seconds: float = 0.0
-    asked: list[Program] = field(default_factory=list)
+    tried: list[Program] = field(default_factory=list)
 
     def candidates(self) -> list[Program]:
         """What to try next; remembered until `take` is told what came of it."""
         if self.stage is Stage.FEW:
-            self.asked = smaller.few(self.program)
+            self.tried = smaller.few(self.program)
         elif self.stage is Stage.SIMPLER:
-            self.asked = smaller.simpler(self.program)
+            self.tried = smaller.simpler(self.program)
         else:
-            self.asked = [self.program]
+            self.tried = [self.program]
         fatal = any(failure.kind != "value" for failure in self.failures.values())
-        self.asked = self.asked[: smaller.MOST_FATAL if fatal else smaller.MOST]
-        return self.asked
+        self.tried = self.tried[: smaller.MOST_FATAL if fatal else smaller.MOST]
+        return self.tried
 
     @property
     def columns(self) -> tuple[Backend, ...]:
@@ -76,7 +76,7 @@ class Shrinking:
             return
         alike = [
             program
-            for program in self.asked
+            for program in self.tried
             if same_failures(self.failures, results.get(program.name, {}))
         ]
         if alike:

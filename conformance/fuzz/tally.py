@@ -13,7 +13,7 @@ from conformance.records import record
 
 
 @record()
-class Asked:
+class Request:
     """What the campaign was asked for; a resumed one goes on with the same."""
 
     models: tuple[str, ...]
@@ -33,7 +33,7 @@ class State:
     made smaller.
     """
 
-    asked: Asked
+    asked: Request
     draws: Mapping[str, int] = field(default_factory=dict)
     drawn: Mapping[str, int] = field(default_factory=dict)
     verdicts: Mapping[str, int] = field(default_factory=dict)

@@ -77,7 +77,7 @@ def text(
         + f", on {plain(', '.join(results.environment.devices) or results.environment.device)}.",
         *_section("What was done", _done(cell, model, column, scenario)),
         *_section("What was expected", _expected(results, cell, truth)),
-        *_section("What was seen", _seen(results, cell)),
+        *_section("What was seen", _symptoms(results, cell)),
         *_section("Who confirms it", _confirmed(results, cell)),
         *_section("Where else", _elsewhere(results, cell)),
         *_section("The script", _again(script, file)),
@@ -152,7 +152,7 @@ def _expected(results: Results, cell: CellResult, truth: Group | None) -> Iterat
         )
 
 
-def _seen(results: Results, cell: CellResult) -> Iterator[str]:
+def _symptoms(results: Results, cell: CellResult) -> Iterator[str]:
     about = context(results, cell)
     lines = reasoning(cell, about)
     left_out = ("At fault:", "This is expected:", "The same case is")

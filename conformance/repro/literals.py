@@ -17,6 +17,6 @@ def assigned(text: str, *names: str) -> tuple[dict[str, Any], str]:
         for node in ast.parse(text).body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
-    found = {name: ast.literal_eval(nodes[name].value) for name in names if name in nodes}
+    literals = {name: ast.literal_eval(nodes[name].value) for name in names if name in nodes}
     lines = text.splitlines(keepends=True)
-    return found, "".join(lines[: nodes[names[0]].lineno - 1] if names[0] in nodes else lines)
+    return literals, "".join(lines[: nodes[names[0]].lineno - 1] if names[0] in nodes else lines)

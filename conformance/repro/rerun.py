@@ -119,13 +119,13 @@ def _main(file: Path, arguments: Sequence[str] | None) -> int:
 def read(file: Path) -> Script:
     """A script's parts. Raises ConformanceError for a file that holds none."""
     try:
-        found, scenario = assigned(file.read_text(encoding="utf-8"), RECORDED, BESIDE)
-        data = found[RECORDED]
+        literals, scenario = assigned(file.read_text(encoding="utf-8"), RECORDED, BESIDE)
+        data = literals[RECORDED]
         folder = str(data.pop("scenarios"))
         recorded = from_json(Recorded, json.dumps(data))
     except (KeyError, TypeError, ValueError, SyntaxError) as error:
         raise ConformanceError(f"holds no recorded cell: {error}", path=file) from error
-    return Script(recorded, scenario, folder, found.get(BESIDE, {}))
+    return Script(recorded, scenario, folder, literals.get(BESIDE, {}))
 
 
 def placed(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> Recorded:

@@ -89,7 +89,7 @@ class Trials:
     done first. After so many `tries` it is given up.
     """
 
-    left: list[Case]
+    waiting: list[Case]
     tries: int = DEATHS_OF_A_CELL
     _deaths: Counter[str] = field(default_factory=Counter)
     _last: dict[str, Death] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Trials:
 
     def finished(self, keys: Sequence[str]) -> None:
         done = set(keys)
-        self.left = [case for case in self.left if case.key not in done]
+        self.waiting = [case for case in self.waiting if case.key not in done]
 
     def died(self, death: Death, *, progressed: bool) -> dict[str, Death]:
         """The cells that are given up, each with what is recorded for it.
@@ -113,11 +113,11 @@ class Trials:
             self._last[death.case] = death
             if self._deaths[death.case] >= self.tries:
                 given_up[death.case] = death
-            self.left.sort(key=lambda case: case.key == death.case)
+            self.waiting.sort(key=lambda case: case.key == death.case)
         elif death.final or self._idle >= DEATHS_OF_A_CELL:
-            given_up = {case.key: death for case in self.left}
+            given_up = {case.key: death for case in self.waiting}
         if self._barren >= DEATHS_IN_A_ROW:
-            given_up = {case.key: self._hopeless(case, death) for case in self.left} | given_up
+            given_up = {case.key: self._hopeless(case, death) for case in self.waiting} | given_up
         self.finished(tuple(given_up))
         return given_up
 

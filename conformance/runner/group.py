@@ -58,8 +58,8 @@ class GroupRun:
         self._reason = ""
 
     @property
-    def nothing_left(self) -> bool:
-        return not self._trials.left
+    def nothing_waiting(self) -> bool:
+        return not self._trials.waiting
 
     def reuse(self, device: str, cache: ObservationCache | None) -> None:
         """Take what was finished before as done.
@@ -91,18 +91,18 @@ class GroupRun:
         """Write what the next worker is told, and look out for its events."""
         if self._starts == 0:
             self._begun = time.monotonic()
-            self._note_keys(case.key for case in self._trials.left)
+            self._note_keys(case.key for case in self._trials.waiting)
         self._starts += 1
         name = "job.json" if self._starts == 1 else f"job.{self._starts}.json"
         path = self.folder.path / name
-        write_text(path, to_json(replace(self.job, cases=tuple(self._trials.left)), indent=1))
+        write_text(path, to_json(replace(self.job, cases=tuple(self._trials.waiting)), indent=1))
         self.attempt = Attempt.begin(self.folder, self._starts)
         self._tell(
             GroupStarted(
                 self.planned.id,
                 self.job.model.id,
                 self.job.column.id,
-                len(self._trials.left),
+                len(self._trials.waiting),
                 self._starts,
             )
         )
@@ -144,13 +144,13 @@ class GroupRun:
         self._loaded = self._loaded or attempt.loaded
         sessions.unlink_shared(attempt.shared)
         self._trials.finished(self.folder.finished())
-        if attempt.phase == "close" and (attempt.finished or not self._trials.left):
+        if attempt.phase == "close" and (attempt.finished or not self._trials.waiting):
             # It has done what it meant to do; how its shutdown went harms no cell.
             if attempt.overdue or status:
                 ended = attempt.overdue or f"the worker ended with status {status}"
                 self._reason = f"after its last cell: {ended}"
                 self._tail = self.folder.log_tail(attempt.log_start)
-            return bool(self._trials.left)
+            return bool(self._trials.waiting)
         death = explain(
             status,
             case=attempt.case,
@@ -170,14 +170,14 @@ class GroupRun:
         hung = death.status is Status.TIMEOUT and self._hung
         if death.case and (attempt.did or hung):
             self._own_doing(death, attempt, tail)
-            return bool(self._trials.left)
+            return bool(self._trials.waiting)
         given_up = self._trials.died(death, progressed=bool(attempt.finished))
         self._record(given_up, tail, lasted=time.monotonic() - attempt.since)
-        if not self._loaded and not self._trials.left:
+        if not self._loaded and not self._trials.waiting:
             again = not self.job.cases and not death.final and self._starts < DEATHS_OF_A_CELL
             self._failure = None if again else death
             return again
-        return bool(self._trials.left)
+        return bool(self._trials.waiting)
 
     def _own_doing(self, death: Death, attempt: Attempt, tail: str) -> None:
         """A block has ended its process, hung, or left it so that nothing more came of it: that is
@@ -202,8 +202,8 @@ class GroupRun:
         to blame for it.
         """
         self._failure = Death(Status.ERROR, reason, harness=harness)
-        self._record({case.key: self._failure for case in self._trials.left}, "")
-        self._trials.left = []
+        self._record({case.key: self._failure for case in self._trials.waiting}, "")
+        self._trials.waiting = []
 
     def _record(self, given_up: Mapping[str, Death], detail: str, *, lasted: float = 0.0) -> None:
         for key, death in given_up.items():

@@ -125,7 +125,7 @@ class Runner:
         except ConformanceError as error:
             why = why or str(error)
         self._resumed += group.reused
-        if job.cases and group.nothing_left:
+        if job.cases and group.nothing_waiting:
             self._close(group)
         elif why:
             # What it needs is a checkpoint or the reference: no engine has anything to do with it.

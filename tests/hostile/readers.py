@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from conformance import checkpoints
 from conformance.bisect.history import locks
 from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.state import Asked, BisectFolder, State
+from conformance.bisect.state import BisectFolder, Request, State
 from conformance.check import source
 from conformance.cli import of_the_system
 from conformance.environments import declared
@@ -142,7 +142,7 @@ KEPT = corpus.Entry(
     {"vllm-pp2": "wrong"},
     "cause",
 )
-STATE = State(Asked("vllm", "0.28.0", "0.32.0", "bisect"), (Candidate("a", "a", ("vllm==1",)),))
+STATE = State(Request("vllm", "0.28.0", "0.32.0", "bisect"), (Candidate("a", "a", ("vllm==1",)),))
 EVENTS: list[dict[str, Any]] = [
     {"event": "loading", "at": 1.0, "pid": 1},
     {"event": "loaded", "at": 2.0, "pid": 1, "seconds": 1.0, "shared": ["/dev/shm/psm_none"]},

@@ -90,7 +90,7 @@ def bisect(
             )
         selected = selection.select(choice)
         row = bisect_rows.row(subject, good, bad, repo, also)
-        request = states.Asked(
+        request = states.Request(
             subject=row.subject,
             good=good,
             bad=bad,

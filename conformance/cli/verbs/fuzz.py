@@ -69,7 +69,7 @@ def fuzz(
         folder = campaign.open_campaign(reports, resume)
         state = campaign.read(folder)
     else:
-        request = tally.Asked(
+        request = tally.Request(
             tuple(chosen.id for chosen in plan.choose(whole.models, model or ["llama"], "model")),
             tuple(
                 chosen.id

@@ -219,7 +219,7 @@ class ReferenceModel:
                 places = visited(self.module, self.modules, self.parts, changes.at, rows)
                 stack.enter_context(places)
             stack.enter_context(self._recorded(run, changes.edits, rows))
-            stack.enter_context(self._given(changes.given))
+            stack.enter_context(self._routed_by(changes.given))
             if parts:
                 stack.enter_context(
                     recorded(self.module, self.modules, self.parts, parts, run.parts, rows)
@@ -265,16 +265,16 @@ class ReferenceModel:
         return inputs, torch.cat([mask, torch.ones_like(neighbour)]), self.member.pad
 
     @contextmanager
-    def _given(self, given: Mapping[int, Tensor]) -> Iterator[None]:
+    def _routed_by(self, inputs: Mapping[int, Tensor]) -> Iterator[None]:
         """Hooks that give the routers of these layers something else, for every token."""
 
         def replacing(value: Tensor) -> Callable[..., Any]:
             return lambda router, args: (value.to(args[0].dtype).expand_as(args[0]), *args[1:])
 
         handles = [
-            router.register_forward_pre_hook(replacing(given[index]))
+            router.register_forward_pre_hook(replacing(inputs[index]))
             for router, index in self.layer_of.items()
-            if index in given
+            if index in inputs
         ]
         try:
             yield
