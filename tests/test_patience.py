@@ -10,7 +10,8 @@ import pytest
 
 from conformance.checkpoints import FETCH_SECONDS
 from conformance.inputs import manifest
-from conformance.planning import jobs
+from conformance.planning import jobs, plan
+from conformance.records import Column
 from conformance.runner import Limits
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Planned
@@ -49,8 +50,10 @@ def test_a_job_of_its_own_patience_is_given_it_for_loading_only(
 def test_no_build_is_ended_before_its_downloads_are_given_up(tmp_path: Path) -> None:
     known = manifest.load(ROOT / "models.yaml")
     model = next(one for one in known.models if len(one.sources) == 2)
-    build, reference = jobs.reference_jobs(
-        RunFolder(tmp_path), model, ours.scenarios(), folder=ROOT, cache=tmp_path
+    scenarios, columns = ours.scenarios(), [Column(known.backends[0])]
+    cells = plan.cells([model], known.backends[:1], scenarios)
+    build, reference, *_ = jobs.planned_jobs(
+        RunFolder(tmp_path), [model], columns, cells, scenarios, folder=ROOT, cache=tmp_path
     )
     assert build.load > len(model.sources) * FETCH_SECONDS
     assert reference.load == 0.0

@@ -127,14 +127,16 @@ def _ends(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
     return None
 
 
+def _innermost(known: Sequence[_Tried]) -> tuple[_Tried, _Tried]:
+    """The last that is surely good, and the first that is surely bad."""
+    good = [tried for tried in known if tried.surely(Class.GOOD)]
+    bad = [tried for tried in known if tried.surely(Class.BAD)]
+    return good[-1], bad[0]
+
+
 def _contradiction(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
     """A bad candidate before a good one: whichever was tried less is tried again."""
-    good = max(
-        (tried for tried in known if tried.surely(Class.GOOD)), key=lambda tried: tried.candidate
-    )
-    bad = min(
-        (tried for tried in known if tried.surely(Class.BAD)), key=lambda tried: tried.candidate
-    )
+    good, bad = _innermost(known)
     if good.candidate < bad.candidate:
         return None
     doubtful = min(bad, good, key=lambda tried: tried.times)
@@ -144,12 +146,7 @@ def _contradiction(known: Sequence[_Tried], confirm: int) -> Try | Answer | None
 
 
 def _narrower(known: Sequence[_Tried], confirm: int) -> Try | Answer:
-    good = max(
-        (tried for tried in known if tried.surely(Class.GOOD)), key=lambda tried: tried.candidate
-    )
-    bad = min(
-        (tried for tried in known if tried.surely(Class.BAD)), key=lambda tried: tried.candidate
-    )
+    good, bad = _innermost(known)
     between = known[good.candidate + 1 : bad.candidate]
     # The middle one of those that are left, so that every answer halves them.
     untried = [tried for tried in between if not tried.times]

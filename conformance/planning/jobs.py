@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -80,51 +80,23 @@ def planned_jobs(
     return sorted(jobs, key=lambda job: places.index(job.launch.python))
 
 
-def reference_cells(model: Model, scenarios: Mapping[str, Scenario]) -> tuple[Cell, ...]:
-    """What the reference runs of a model by itself."""
-    return plan.cells([model], [REFERENCE], scenarios)
-
-
-def reference_jobs(
-    run: RunFolder,
-    model: Model,
-    scenarios: Mapping[str, Scenario],
-    *,
-    folder: Path | tuple[Path, ...],
-    cache: Path,
-) -> list[Planned]:
-    """The jobs of a model that has no columns: its checkpoint, and its reference on every case."""
-    names = {(cell.scenario, cell.case) for cell in reference_cells(model, scenarios)}
-    return _Maker(run, model, scenarios, folder, cache).groundwork(names)
-
-
 def build_job(run: RunFolder, model: Model, cache: Path) -> Planned:
     """The job that makes a model's checkpoint, where there is none."""
     build, _ = _Maker(run, model, {}, run.path, cache).groundwork(set())
     return build
 
 
+@dataclass(frozen=True, eq=False)
 class _Maker:
     """The jobs of one model. Each is made when it is due: only then is the checkpoint there."""
 
-    def __init__(
-        self,
-        run: RunFolder,
-        model: Model,
-        scenarios: Mapping[str, Scenario],
-        folder: Path | tuple[Path, ...],
-        cache: Path,
-        precisions: Sequence[Precision] = (Precision.BF16,),
-        *,
-        lean: bool = False,
-    ) -> None:
-        self.precisions = precisions
-        self.lean = lean
-        self.run = run
-        self.model = model
-        self.scenarios = scenarios
-        self.folder = folder
-        self.cache = cache
+    run: RunFolder
+    model: Model
+    scenarios: Mapping[str, Scenario]
+    folder: Path | tuple[Path, ...]
+    cache: Path
+    precisions: Sequence[Precision] = (Precision.BF16,)
+    lean: bool = False
 
     def jobs(self, columns: Columns) -> list[Planned]:
         names = {(cell.scenario, cell.case) for _, cells in columns for cell in cells}

@@ -45,7 +45,7 @@ def judge_models(
     judged: Iterable[dict[str, CellResult]] = (_judged(*call, scenarios) for call in calls)
     if processes:
         judged = side_by_side(
-            _judged_elsewhere,
+            _judged,
             calls,
             processes=processes,
             begin=_begin,
@@ -66,17 +66,6 @@ def _begin(folders: tuple[Path, ...]) -> None:
     _scenarios.update(discover(folders))
 
 
-def _judged_elsewhere(
-    path: Path,
-    model: Model,
-    columns: Sequence[Column],
-    cells: Sequence[Cell],
-    thresholds: Thresholds,
-    precisions: Sequence[Precision],
-) -> dict[str, CellResult]:
-    return _judged(path, model, columns, cells, thresholds, precisions, _scenarios)
-
-
 def _judged(
     path: Path,
     model: Model,
@@ -84,6 +73,6 @@ def _judged(
     cells: Sequence[Cell],
     thresholds: Thresholds,
     precisions: Sequence[Precision],
-    scenarios: Mapping[str, Scenario],
+    scenarios: Mapping[str, Scenario] = _scenarios,
 ) -> dict[str, CellResult]:
     return judge_model(RunFolder(path), model, columns, cells, scenarios, thresholds, precisions)

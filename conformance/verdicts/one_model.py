@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, case_of
 from conformance.planning.jobs import REFERENCE
@@ -51,25 +52,16 @@ def model_info(run: RunFolder, model: Model) -> ModelInfo:
     )
 
 
+@dataclass(frozen=True, eq=False)
 class OneModel:
     """Judges a model's cells, and finds who is to blame: by all of the columns, or by some."""
 
-    def __init__(
-        self,
-        run: RunFolder,
-        model: Model,
-        columns: Sequence[Column],
-        scenarios: Mapping[str, Scenario],
-        thresholds: Thresholds,
-        precisions: Sequence[Precision],
-    ) -> None:
-        self.run = run
-        self.model = model
-        self.columns = columns
-        self.scenarios = scenarios
-        self.thresholds = thresholds
-        self.precisions = precisions
-        self._without_nnsight = cache(self._columns_without_nnsight)
+    run: RunFolder
+    model: Model
+    columns: Sequence[Column]
+    scenarios: Mapping[str, Scenario]
+    thresholds: Thresholds
+    precisions: Sequence[Precision]
 
     def cells(self, cells: Iterable[Cell]) -> dict[str, CellResult]:
         """The verdicts by id, case by case, the columns side by side. Nobody is blamed yet."""
@@ -115,8 +107,12 @@ class OneModel:
             own = Cell(self.model.id, cell.backend, name, case_of(name, prompts).name)
             folder = gathered_in(own.backend, cell.precision)
             if self.run.outcome(own.model, folder, own.key) is not None:
-                results[name] = self._without_nnsight(name, prompts, cell.precision).cell(own)
+                results[name] = self._beside(name, prompts, cell.precision).cell(own)
         return results
+
+    @cached_property
+    def _beside(self) -> Callable[[str, tuple[str, ...], Precision], Columns]:
+        return cache(self._columns_without_nnsight)
 
     def _columns_without_nnsight(
         self, name: str, prompts: tuple[str, ...], precision: Precision

@@ -59,7 +59,7 @@ def test_the_verdicts_are_those_of_one_process(
 ) -> None:
     alone = judged(run)
     monkeypatch.setattr(models, "worth", lambda cells: 2)
-    monkeypatch.setattr(models, "_judged", None)  # not in this process
+    monkeypatch.setattr(models, "judge_model", None)  # not in this process
     assert judged(run) == alone
     wrong = [cell.id for cell in alone.values() if cell.verdict is Verdict.WRONG]
     assert wrong == ["reading[two-b-all]"]
