@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from conformance.clip import few
 from conformance.errors import ExitCode
 from conformance.expectations import Assessed, Finding, Standing, where_of
 from conformance.expectations.entries import describe
@@ -100,12 +101,12 @@ def _rows(findings: Sequence[Assessed]) -> Iterator[tuple[Entry, ...]]:
         for cell in cells:
             scenarios.setdefault(cell.scenario, []).append(cell.case)
         if members[0].finding in _BY_ENTRY and len(cells) > _FEW:
-            summed_up = f"{len(cells)} cells of {_some(scenarios)}"
+            summed_up = f"{len(cells)} cells of {few(scenarios, _FEW)}"
         else:
             cases = {name: ", ".join(dict.fromkeys(names)) for name, names in scenarios.items()}
             summed_up = "; ".join(f"{name}: {names}" for name, names in cases.items())
         models, names, verdicts = (
-            _some(dict.fromkeys(values))
+            few(values, _FEW)
             for values in (
                 (cell.model for cell in cells),
                 (cell.backend for cell in cells),
@@ -113,13 +114,6 @@ def _rows(findings: Sequence[Assessed]) -> Iterator[tuple[Entry, ...]]:
             )
         )
         yield finding, models, names, summed_up, Text(verdicts), words
-
-
-def _some(names: Iterable[str]) -> str:
-    """The names, of many the first few."""
-    every = list(names)
-    more = f" and {len(every) - _FEW} more" if len(every) > _FEW else ""
-    return ", ".join(every[:_FEW]) + more
 
 
 def _entries(decision: Decision) -> Iterator[Table]:

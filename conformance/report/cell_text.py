@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text as Line
 
+from conformance.clip import few
 from conformance.errors import ConformanceError
 from conformance.records import CellResult, Judged, Limits, Results, Verdict
 from conformance.report.figures import magnitude
@@ -34,10 +35,9 @@ def find(results: Results, wanted: str) -> CellResult:
     if len(alike) == 1:
         return by_id[alike[0]]
     if alike:
-        more = f" and {len(alike) - _NEAR} more" if len(alike) > _NEAR else ""
         raise ConformanceError(
             f"{len(alike)} cells are like {wanted!r}",
-            remedy=f"say more of the id: {', '.join(alike[:_NEAR])}{more}",
+            remedy=f"say more of the id: {few(alike, _NEAR)}",
         )
     near = difflib.get_close_matches(wanted, by_id, n=_NEAR, cutoff=0.4)
     raise ConformanceError(

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text as Line
 
+from conformance.clip import few
 from conformance.records import Finding, Results, Verdict
 from conformance.report.render.terminal import blocks, line, shown
 from conformance.report.sections import gaps as gaps_section
@@ -21,9 +22,7 @@ def summary(results: Results, report_path: Path, console: Console) -> None:
     blocks([_matrix(results), *filter(None, [gaps_section.brief(results)])], console)
     listed = troubles(results)
     for trouble in listed[:_TROUBLES]:
-        models = ", ".join(trouble.models[:4])
-        if len(trouble.models) > 4:
-            models += f" and {len(trouble.models) - 4} more"
+        models = few(trouble.models, 4)
         words = line(verdict_text(trouble.verdict))
         words.append(
             shown(f"  {', '.join(trouble.backends)} · {models} · {trouble.where}"), style="default"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from conformance.clip import clip
+from conformance.clip import clip, few
 from conformance.expectations.assess import Standing
 from conformance.records import CellResult, Finding, Gap, Results, Side
 from conformance.report.sections.section import Entry, Heading, Section, Table, Text
@@ -73,7 +73,7 @@ def brief(results: Results) -> Table | None:
     rows = tuple(
         (
             str(count),
-            _names(columns[index]),
+            few(columns[index], _NAMES),
             title(results.gaps[index]),
             results.gaps[index].whose or results.gaps[index].link,
         )
@@ -101,8 +101,8 @@ def _row(results: Results, index: int, cells: Sequence[CellResult]) -> tuple[Ent
             example,
         ),
         str(len(cells)),
-        _names([cell.model for cell in cells]),
-        _names([cell.backend for cell in cells], len(results.columns)),
+        few((cell.model for cell in cells), _NAMES),
+        few((cell.backend for cell in cells), len(results.columns)),
         whose,
         _since(results, gap, whose),
     )
@@ -112,12 +112,6 @@ def _blamed(cells: Sequence[CellResult]) -> str:
     sides = Counter(cell.attribution.side for cell in cells if cell.attribution)
     side = next((side for side, _ in sides.most_common() if side is not Side.UNDECIDED), None)
     return side.value if side else ""
-
-
-def _names(names: Sequence[str], most: int = _NAMES) -> str:
-    distinct = list(dict.fromkeys(names))
-    more = f" and {len(distinct) - most} more" if len(distinct) > most else ""
-    return f"{', '.join(distinct[:most])}{more}"
 
 
 def _since(results: Results, gap: Gap, whose: str) -> tuple[Text, ...]:
