@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from conformance.check import statements
 from conformance.check.edits import Edit, is_layer
 from conformance.check.finding import Finding
 from conformance.check.findings import unfilled
@@ -17,6 +18,9 @@ from conformance.records import Outcome, Status
 
 #: Characters of an engine's own words in a sentence.
 _MOST = 160
+
+#: How nnsight names a value that comes too late: its module's path, and what of it.
+_LATE = r"'([\w.]+)\.(\w+)\.i\d+' was requested but the model already ran past"
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class Failed:
         """Of the user's file, where it is known."""
         if self.outcome.status is Status.TIMEOUT:
             return _hung(self.outcome.detail, self.file)
-        return _line(f"{self.outcome.reason}\n{self.outcome.detail}", self.file)
+        line = _line(f"{self.outcome.reason}\n{self.outcome.detail}", self.file)
+        return _read_late(self.reason, self.file, self.function) or line
 
 
 def explain(failed: Failed) -> Told:
@@ -111,12 +116,13 @@ def _single(file: UserFile, function: str) -> Edit | None:
         if (
             write.value == "output"
             and is_layer(write)
-            and not isinstance(made, ast.Tuple | ast.Call)
+            and (not isinstance(made, ast.Tuple | ast.Call) or statements.single(made))
         ):
             before = file.line(write.line)
             value = file.segment(made)
             target = f"{write.module}.output"
             after = before.replace(value, f"({value}, {target}[1] * 0)") if value in before else ""
+            after = "" if statements.single(made) else after  # which half it is meant for?
             why = "on vLLM this layer returns (MLP output, residual), and one tensor is put there"
             return Edit(write.line, before, after, why)
     return None
@@ -155,6 +161,21 @@ def _line(detail: str, file: UserFile) -> int | None:
         if near:
             return min(near, key=lambda n: abs(n - int(number)))
     return None
+
+
+def _read_late(reason: str, file: UserFile, function: str) -> int | None:
+    """The one line that takes the value that a block asked for too late."""
+    asked = re.search(
+        r"'([\w.]+)\.(\w+)\.i\d+' was requested but the model already ran past", reason
+    )
+    if asked is None:
+        return None
+    module, value = re.sub(r"\.(\d+)", r"[\1]", asked[1]).rpartition(".")[2], asked[2]
+    numbered = r"\[[^\[\]]+\]" if "[" in module else ""
+    pattern = rf"\.{re.escape(module.partition('[')[0])}{numbered}\.{value}\b"
+    lines = {one.line for one in Places(file, function).accesses()}
+    near = [number for number in sorted(lines) if re.search(pattern, file.line(number))]
+    return near[0] if len(near) == 1 else None
 
 
 def _hung(detail: str, file: UserFile) -> int | None:

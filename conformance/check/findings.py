@@ -18,7 +18,7 @@ from conformance.check.edits import (
 )
 from conformance.check.finding import Finding
 from conformance.check.identify import Held, identify, identify_part
-from conformance.check.known import Known, catalogue
+from conformance.check.known import UNWRITTEN, Known, catalogue
 from conformance.check.places import Places
 from conformance.check.source import UserFile
 from conformance.check.write_edits import write_edit
@@ -178,6 +178,8 @@ class _Explaining:
         name = f"`{blank.name}`"
         if meant is None:
             return self._unmeant(found, site, held)
+        if held.words == f"{meant.words}{UNWRITTEN}":
+            return replace(found, kind="unwritten", words=f"{name} is what it is without the write")
         if held.words == meant.words and held.sequence != meant.sequence:
             words = f"{name} holds another prompt's rows: those of prompt {held.sequence}"
             put = self.places.filling(site.name)

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from conformance.records import Site
 
+#: What is said of a value where the trace wrote, and this is as it were without.
+UNWRITTEN = ", without what the trace writes"
+
 #: Relative distance up to which two values in float32 are one.
 SAME = 1e-3
 
@@ -49,7 +52,7 @@ def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
 
 
 def _unwritten(known: Known) -> Known:
-    return replace(known, words=f"{known.words}, without what the trace writes")
+    return replace(known, words=f"{known.words}{UNWRITTEN}")
 
 
 def _likelihood(known: Known) -> int:
@@ -73,7 +76,7 @@ def _streams(seen: Mapping[str, Tensor], kind: str) -> Iterator[Known]:
             rows = value.reshape(-1, 1)
             yield Known("ids", "the token ids", rows, sequence=site.prompt, step=site.step)
             continue
-        edited = "" if kind == "layers" else ", without what the trace writes"
+        edited = "" if kind == "layers" else UNWRITTEN
         step = f" in step {site.step}" if site.step else ""
         words = f"the residual stream after layer {site.layer}{step}{edited}"
         name = "stream" if kind == "layers" else "unedited"

@@ -155,17 +155,9 @@ class Places:
         """The last statement that makes a new value of this layer's, of which nothing becomes; with
         what of the layer it is made of.
         """
-        used = {
-            node.id
-            for statement in self._statements
-            if not hasattr(statement, "body")
-            for node in ast.walk(statements.value_of(statement) or statement)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-            if not (isinstance(statement, _MAKING) and node.id in statements.bound(statement))
-        }
         for statement in reversed(self._statements):
             names = statements.bound(statement) if isinstance(statement, _MAKING) else []
-            if not names or used & set(names):
+            if not names or self.scopes.used_after(statement, names):
                 continue
             behind = [statement, *self._behind(statement)]
             taken = [one for each in behind for one in self.accesses(each) if one.layer == layer]

@@ -94,6 +94,18 @@ class Scopes:
         more = [one.id for each in over for one in ast.walk(each) if isinstance(one, ast.Name)]
         return list(dict.fromkeys(found + more))
 
+    def used_after(self, statement: ast.stmt, names: list[str]) -> bool:
+        """Is one of these variables used below a statement, or in a loop with it?"""
+        loops = [one for one in self.statements if isinstance(one, (ast.For, ast.While))]
+        around = [loop for loop in loops if any(n is statement for n in ast.walk(loop))]
+        first = min((loop.lineno for loop in around), default=statement.lineno + 1)
+        return any(
+            isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names
+            for later in self.statements
+            if later.lineno >= first and later is not statement and not hasattr(later, "body")
+            for node in ast.walk(statements.value_of(later) or later)
+        )
+
     def returns(self, function: ast.stmt) -> list[ast.Return]:
         """What a function gives back, and not what those inside of it do."""
         return [

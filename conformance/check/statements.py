@@ -90,6 +90,11 @@ def scales(statement: ast.stmt) -> bool:
     return zero or (in_place(statement) and "zero_" in ast.unparse(statement))
 
 
+def single(made: ast.expr) -> bool:
+    """Is it a tuple of one?"""
+    return isinstance(made, ast.Tuple) and len(made.elts) == 1
+
+
 def halves(part: ast.AST, target: ast.expr | None) -> dict[str, ast.expr]:
     """Which halves of a pair a part of a function uses, by their text: `a` or `b` where they were
     bound as `a, b = …`, `out[0]` or `out[1]` where it was `out = …`.

@@ -36,7 +36,7 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
         return Edit(write.line, before, replaced(places, *whole), NO_BATCH)
     if part.kind in {"first-half", "second-half"} and (after := _both(places, write)):
         return Edit(write.line, before, after, _REPLACES)
-    after, why = _writing(write, before, part.kind)
+    after, why = _writing(write, before, part.kind, part.step)
     return Edit(write.line, before, after, why)
 
 
@@ -108,7 +108,7 @@ def _second(writes: list[Access]) -> Access:
     return next((one for one in writes if one.index == 1), writes[-1])
 
 
-def _writing(write: Access, before: str, kind: str) -> tuple[str, str]:
+def _writing(write: Access, before: str, kind: str, step: int) -> tuple[str, str]:
     if kind in {"first-half", "second-half"}:
         have, lack = (0, 1) if kind == "first-half" else (1, 0)
         mine = f"{write.module}.output[{have}]"
@@ -123,6 +123,6 @@ def _writing(write: Access, before: str, kind: str) -> tuple[str, str]:
         return f"{before}\n{indent}{target} = 0", _REPLACES
     if kind == "twice":
         return "", f"{SUM}: what is added to one of them is added to the stream, so leave this out"
-    if kind in {"dropped", "partial"}:
+    if kind in {"dropped", "partial"} and not step:
         return "", _COPY
     return "", ""

@@ -131,6 +131,45 @@ def test_the_first_token_for_the_first_prompt_is_mended_by_all_tokens(tmp_path):
     assert "no batch axis" in edit.why
 
 
+def test_a_value_that_is_rebound_and_not_used_again_is_the_line_without_effect(tmp_path):
+    lines = ("m, r = model.model.layers[1].output", "h = m + r", "u = unit(h)", "h = h - u")
+    places = Places(ported(tmp_path, *lines), "vllm")
+    edit = write_edit(places, Parting(1, 0, 0, (0,), 1, "dropped"))
+    assert edit.line == 10 and edit.after.splitlines()[1].strip().startswith(
+        "model.model.layers[1]"
+    )
+
+
+def test_of_a_later_step_no_copy_is_blamed(tmp_path):
+    places = Places(ported(tmp_path, "model.model.layers[1].output[0][:] += v"), "vllm")
+    assert write_edit(places, Parting(1, 0, 0, (0,), 1, "dropped")).why
+    assert not write_edit(places, Parting(1, 1, 0, (0,), 1, "dropped")).why
+
+
+def test_a_tuple_of_one_is_one_for_two(tmp_path):
+    file = ported(tmp_path, "model.model.layers[1].output = (x,)")
+    words = "ValueError: not enough values to unpack (expected 2, got 1)"
+    told = failures.explain(failed(file, words, dual=True))
+    assert (told.findings[0].kind, told.findings[0].edit.line) == ("one-for-two", 7)
+    file = ported(tmp_path, "model.model.layers[1].output = (x, y)")
+    assert failures.explain(failed(file, words, dual=True)).words == words
+
+
+def test_what_is_asked_for_too_late_is_found_by_its_name(tmp_path):
+    file = ported(
+        tmp_path,
+        "a = {i: model.model.layers[i].mlp.output.save() for i in (1, 2)}",
+        "b = model.model.embed_tokens.output.save()",
+    )
+    words = (
+        "OutOfOrderError: 'model.model.{}.output.i0' was requested but the model already ran past"
+    )
+    told = failures.explain(failed(file, words.format("model.embed_tokens")))
+    assert told.findings[0].edit.line == 8
+    told = failures.explain(failed(file, words.format("model.layers.1.mlp")))
+    assert told.findings[0].edit.line == 7
+
+
 def failed(file, words, **more):
     detail = f'  File "<nnsight 1>", line 7, in block\n    {file.line(7).strip()}\n{words}'
     return failures.Failed(Outcome(Status.ERROR, 0.1, words, detail), file, "vllm", **more)
