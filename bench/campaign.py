@@ -3,14 +3,16 @@
     python bench/campaign.py [--trials 20] [--seed 1] [--backend hf ...] [--folder FOLDER]
 
 A trial starts a run, does one thing to it (a kill: who × phase × signal; or a machine that refuses
-something), waits for its end, goes on with `run --resume latest` where nothing is refused, and
-compares with an undisturbed run. *Held*: no traceback and an exit code that is documented; no
-process, file in shared memory or temporary folder left; every verdict and every figure as
+something), waits for its end, goes on with `run --resume latest` where it did not come to a good
+one, and compares with an undisturbed run. *Held*: no traceback and an exit code that is documented;
+no process, file in shared memory or temporary folder left; every verdict and every figure as
 undisturbed. *Missed*: a kill whose moment did not come. Prints tried, held, missed and lost by
 kind, and every loss; exits 1 when there is one.
 
 With --folder what was tried is kept in it, and a later call goes on after it. `--lock FILE` holds
-that file's lock during trials, and gives it up every two minutes.
+that file's lock during trials, and gives it up every two minutes. `--part 2/8` tries every eighth
+from the second: for several at once, each with a folder and, so that none takes another's files
+for its own, a /dev/shm of its own (unshare --mount).
 """
 
 from __future__ import annotations
@@ -41,17 +43,41 @@ MARK = "CONFORMANCE_CAMPAIGN"
 
 SHARED = Path("/dev/shm")
 
-WHO = ("parent", "zygote", "worker", "engine")
-PHASES = ("plan", "import", "load", "cell", "judge")
+#: Who is there in a phase, by what the run has written: others could not be killed. The engines'
+#: own processes are there with a worker's.
+_ALL = ("parent", "zygote", "worker")
+PHASES: Mapping[str, Sequence[str]] = {
+    "plan": ("parent",),
+    "import": ("parent", "zygote"),
+    "load": _ALL,
+    "probe": _ALL,
+    "cell": _ALL,
+    "collect": _ALL,
+    "judge": ("parent",),
+    "page": ("parent",),
+}
+#: The engines' own processes, by words of their titles. Transformers runs in the worker itself.
+INNER: Mapping[str, Mapping[str, str]] = {
+    "vllm-pp2": {"stage": "Worker_PP"},
+    "vllm-async": {"engine core": "EngineCore"},
+    "vllm-serve": {"engine core": "EngineCore"},
+}
+#: Whose a phase is: the reference's, which is run first, or a column's.
+_SHARED_PHASES = ("load", "cell", "collect")
+REFERENCE, COLUMN = "reference", "column"
+
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGSEGV", "SIGABRT")
 REFUSED = (
     "no room for a file",
+    "a full disk",
     "no room in shared memory",
     "no room in temporary files",
     "little memory",
     "ASCII locale",
     "no HOME",
     "reports cannot be written",
+    "reports on a read-only disk",
+    "a cache on a read-only disk",
     "two runs on one cache",
     "umask 077",
     "the clock jumps",
@@ -68,19 +94,23 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trial:
-    """`kind` is "kill" or one of `REFUSED`; the rest is a kill's."""
+    """`kind` is "kill" or one of `REFUSED`. `share` says how far into the phase it comes, or how
+    much is refused; the rest is a kill's.
+    """
 
     number: int
     kind: str
     backend: str
+    share: float = 0.0
     who: str = ""
+    of: str = ""
     phase: str = ""
     signal: str = ""
-    delay: float = 0.0
 
     @property
     def words(self) -> str:
-        return " ".join(filter(None, (self.kind, self.who, self.phase, self.signal, self.backend)))
+        parts = (self.kind, self.who, self.of, self.phase, self.signal, self.backend)
+        return " ".join(filter(None, parts))
 
 
 @dataclass
@@ -142,14 +172,16 @@ def drawn(trials: int, seed: int, backends: Sequence[str]) -> list[Trial]:
     for number in range(trials):
         backend = draw.choice(list(backends))
         if number % 4 == 3:
-            found.append(Trial(number, draw.choice(REFUSED), backend))
+            found.append(Trial(number, draw.choice(REFUSED), backend, draw.uniform(0, 1)))
             continue
-        # Transformers runs in the worker itself.
-        who = draw.choice(WHO[:-1] if backend == "hf" else WHO)
-        phase = draw.choice(PHASES)
-        found.append(
-            Trial(number, "kill", backend, who, phase, draw.choice(SIGNALS), draw.uniform(0, 1))
-        )
+        phase = draw.choice(list(PHASES))
+        inner = tuple(INNER.get(backend, ())) if phase in _SHARED_PHASES else ()
+        who = draw.choice((*PHASES[phase], *inner))
+        of = draw.choice((REFERENCE, COLUMN)) if phase in _SHARED_PHASES else ""
+        number_of = draw.choice(SIGNALS)
+        share = draw.uniform(0, 1)
+        of = COLUMN if who in inner else of
+        found.append(Trial(number, "kill", backend, share, who, of, phase, number_of))
     return found
 
 
@@ -160,21 +192,23 @@ def figures(reports: Path) -> Figures:
     return {cell["id"]: {key: cell.get(key) for key in kept} for cell in document["cells"]}
 
 
-def disturbed(trial: Trial, place: Place, whole: Figures) -> str:
+def disturbed(trial: Trial, place: Place, whole: Whole) -> str:
     """What was lost, "" for nothing, "missed" where the moment of a kill did not come."""
     shared = set(SHARED.iterdir())
-    happened = _killed(trial, place) if trial.kind == "kill" else _refused(trial, place)
+    code, happened = _killed(trial, place, whole) if trial.who else _refused(trial, place)
     if happened and happened != "missed":
-        return happened
+        return f"{happened}: {place.output()[-600:]}"
     place.environment.clear()
-    resumed = (place.reports / "latest" / "plan.json").exists()
-    code = _end(place.start(place.command(trial.backend, *(("--resume", "latest") * resumed))))
     if code != 0:
-        return f"going on ended with {code}: {place.output()[-600:]}"
+        resumed = (place.reports / "latest" / "plan.json").exists()
+        again = place.command(trial.backend, *(("--resume", "latest") * resumed))
+        if (code := _end(place.start(again))) != 0:
+            return f"going on ended with {code}: {place.output()[-600:]}"
     if "Traceback" in place.output():
         return f"a traceback: {place.output()[-900:]}"
-    if (seen := figures(place.reports)) != whole:
-        return f"other figures in {[key for key in whole if seen.get(key) != whole[key]]}"
+    if (seen := figures(place.reports)) != whole.figures:
+        other = [key for key, one in whole.figures.items() if seen.get(key) != one]
+        return f"other figures in {other}: {place.output()[-600:]}"
     return _left(place, shared) or happened
 
 
@@ -221,21 +255,34 @@ def _forgotten(path: Path) -> bool:
 # --- kills -------------------------------------------------------------------------------------
 
 
-def _killed(trial: Trial, place: Place) -> str:
+def _killed(trial: Trial, place: Place, whole: Whole) -> tuple[int | str, str]:
+    """Its end, and what is wrong with that."""
     process = place.start(place.command(trial.backend))
     number = signal.Signals[trial.signal]
     hit = False
     while process.poll() is None:
-        if _phase(place) == trial.phase:
-            time.sleep(trial.delay)
-            hit = _hit(_who(trial.who, process.pid), number)
+        now = _now(place)
+        if now.phase == trial.phase and trial.of in {"", now.of}:
+            time.sleep(trial.share * whole.seconds.get(f"{now.of} {now.phase}", 0.0))
+            hit = _hit(_who(trial, process.pid, _now(place)), number)
             break
-        time.sleep(0.02)
+        time.sleep(_LOOK)
     code = _end(process)
     if not hit:
-        return "missed" if code == 0 else f"undisturbed, it ended with {code}"
-    allowed = {0, 1, 2, 3, 130, -number} if trial.who == "parent" else {0}
-    return "" if code in allowed else f"it ended with {code}: {place.output()[-600:]}"
+        return code, "missed" if code == 0 else f"undisturbed, it ended with {code}"
+    allowed: set[int | str] = {0}
+    if trial.who == "parent":
+        allowed |= {130} if number in _ASKING else {-number}
+        # What asks for its end comes before it can hear of it.
+        allowed |= {-number} if trial.phase == "plan" else set()
+    return code, "" if code in allowed else f"it ended with {code}"
+
+
+#: Signals that ask a run to end: it says so, with an exit code of its own.
+_ASKING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+#: Seconds between two looks at how far a run is.
+_LOOK = 0.005
 
 
 def _hit(who: Sequence[psutil.Process], number: signal.Signals) -> bool:
@@ -246,76 +293,132 @@ def _hit(who: Sequence[psutil.Process], number: signal.Signals) -> bool:
     return False
 
 
-def _phase(place: Place) -> str:
-    """Where the run is, by what it has written."""
+@dataclass(frozen=True)
+class Now:
+    """Where a run is, by what it has written: the phase, whose, and the worker of that."""
+
+    phase: str
+    of: str = ""
+    worker: int = 0
+
+
+def _now(place: Place) -> Now:
     run = place.reports / "latest"
     if not run.exists():
-        return "plan"
-    events = [path.read_text() for path in run.glob("groups/*/*/events.jsonl")]
+        return Now("plan")
     if not (run / "unfinished").exists():
-        return "judge"
-    if not events:
-        return "import"
-    last = max(events, key=_latest)
-    return "cell" if '"loaded"' in last else "load"
+        return Now("page" if (run / "results.json").exists() else "judge")
+    found = [(path, _last(path)) for path in run.glob("groups/*/*/events.jsonl")]
+    path, last = max(found, key=lambda one: one[1]["at"], default=(run, _NOTHING))
+    if not last["at"]:
+        return Now("import")
+    of = REFERENCE if path.parent.name.startswith("reference") else COLUMN
+    phase = {"loading": "load", "closing": "collect", "closed": "collect"}.get(
+        last["event"], "cell"
+    )
+    if last["event"] == "started" and last["case"].startswith("probe"):
+        phase = "probe"
+    return Now(phase, of, last["pid"])
 
 
-def _latest(events: str) -> float:
-    with contextlib.suppress(ValueError, KeyError, IndexError):
-        return float(json.loads(events.splitlines()[-1])["at"])
-    return 0.0
+_NOTHING: Mapping[str, Any] = {"at": 0.0, "event": "", "pid": 0}
 
 
-def _who(name: str, parent: int) -> list[psutil.Process]:
+def _last(events: Path) -> Mapping[str, Any]:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        found: Mapping[str, Any] = json.loads(events.read_text().splitlines()[-1])
+        return found
+    return _NOTHING
+
+
+def _who(trial: Trial, parent: int, now: Now) -> list[psutil.Process]:
     """The processes of that name: the one that began last comes first."""
     with contextlib.suppress(psutil.Error):
-        top = psutil.Process(parent)
-        zygotes = [
-            one for one in top.children() if "conformance.worker.zygote" in " ".join(one.cmdline())
-        ]
-        workers = [worker for zygote in zygotes for worker in zygote.children()]
-        inner = [child for worker in workers for child in worker.children(recursive=True)]
-        found = {"parent": [top], "zygote": zygotes, "worker": workers, "engine": inner}[name]
+        if trial.who == "parent":
+            return [psutil.Process(parent)]
+        if trial.who == "zygote" and not now.worker:
+            zygotes = psutil.Process(parent).children()
+            return sorted(filter(_is_zygote, zygotes), key=lambda one: -one.create_time())
+        worker = psutil.Process(now.worker)
+        if trial.who in {"zygote", "worker"}:
+            return [worker if trial.who == "worker" else worker.parent() or worker]
+        title = INNER[trial.backend][trial.who]
+        found = [one for one in worker.children(recursive=True) if title in _title(one)]
         return sorted(found, key=lambda one: -one.create_time())
     return []
+
+
+def _is_zygote(process: psutil.Process) -> bool:
+    return "conformance.worker.zygote" in _title(process)
+
+
+def _title(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
 
 
 # --- refusals ----------------------------------------------------------------------------------
 
 
-def _refused(trial: Trial, place: Place) -> str:
+def _refused(trial: Trial, place: Place) -> tuple[int | str, str]:
+    """Its end, and what is wrong with that."""
+    command, more = _refusing(trial, place)
+    runs = 2 if trial.kind == "two runs on one cache" else 1
+    codes = [_end(one) for one in [place.start(command, **more) for _ in range(runs)]]
+    if place.reports.is_file():
+        place.reports.unlink()
+    bad = [code for code in codes if code not in _ALLOWED.get(trial.kind, {0, 1, 2, 3})]
+    return max(codes, key=bool), f"it ended with {bad[0]}" if bad else ""
+
+
+def _refusing(trial: Trial, place: Place) -> tuple[list[str], dict[str, Any]]:
+    """The command, and what its process is started with."""
     command = place.command(trial.backend)
+    place.environment.update(_VARIABLES.get(trial.kind, {}))
     match trial.kind:
         case "no room for a file":
-            code = _end(place.start(command, preexec_fn=_limited(resource.RLIMIT_FSIZE, 40_000)))
+            most = int(10 ** (2 + 4 * trial.share))
+            return command, {"preexec_fn": _limited(resource.RLIMIT_FSIZE, most)}
         case "little memory":
-            code = _end(place.start(command, preexec_fn=_limited(resource.RLIMIT_AS, 1 << 30)))
-        case "no room in shared memory":
-            code = _end(place.start(_in_little("/dev/shm", command)))
-        case "no room in temporary files":
-            code = _end(place.start(_in_little(place.variables()["TMPDIR"], command)))
+            most = int(2 ** (29 + 3 * trial.share))
+            return command, {"preexec_fn": _limited(resource.RLIMIT_AS, most)}
         case "reports cannot be written":
             place.reports.write_text("")
-            code = _end(place.start(command))
-            place.reports.unlink()
-            return "" if code == 2 else f"it ended with {code}: {place.output()[-600:]}"
-        case "two runs on one cache":
-            both = [place.start(command), place.start(command)]
-            codes = [_end(one) for one in both]
-            return "" if codes == [0, 0] else f"they ended with {codes}: {place.output()[-600:]}"
         case "umask 077":
-            code = _end(place.start(command, umask=0o077))
-            return "" if code == 0 else f"it ended with {code}: {place.output()[-600:]}"
+            return command, {"umask": 0o077}
         case "the clock jumps":
             place.environment["LD_PRELOAD"] = str(_jumping_clock(place.folder))
-            code = _end(place.start(command))
-            return "" if code == 0 else f"it ended with {code}: {place.output()[-600:]}"
-        case _:
-            place.environment.update(_VARIABLES[trial.kind])
-            code = _end(place.start(command))
-            return "" if code == 0 else f"it ended with {code}: {place.output()[-600:]}"
-    return "" if code in {0, 1, 2, 3} else f"it ended with {code}: {place.output()[-600:]}"
+    folder, mount = _MOUNTS.get(trial.kind, ("", ""))
+    if not mount:
+        return command, {}
+    at = place.folder / folder
+    at.mkdir(exist_ok=True)
+    words = mount.format(at=at, size=int(2 ** (4 + 8 * trial.share)))
+    # Nobody else sees it.
+    shell = f'mount {words} {at} && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", shell, "sh", *command], {}
 
+
+#: What is mounted where, in a trial's folder.
+_MOUNTS: Mapping[str, tuple[str, str]] = {
+    "a full disk": ("reports", "-t tmpfs -o size={size}k tmpfs"),
+    "reports on a read-only disk": ("reports", "-t tmpfs -o ro tmpfs"),
+    "a cache on a read-only disk": ("cache", "-o bind,ro {at}"),
+    "no room in temporary files": ("tmp", "-t tmpfs -o size=64k tmpfs"),
+    "no room in shared memory": (str(SHARED), "-t tmpfs -o size=64k tmpfs"),
+}
+
+#: How it may end where that is not any documented end.
+_ALLOWED: Mapping[str, set[int]] = {
+    "reports cannot be written": {2},
+    "reports on a read-only disk": {2},
+    "two runs on one cache": {0},
+    "umask 077": {0},
+    "the clock jumps": {0},
+    "ASCII locale": {0},
+    "no HOME": {0},
+}
 
 _VARIABLES: Mapping[str, Mapping[str, str]] = {
     "ASCII locale": {
@@ -373,12 +476,6 @@ def _limited(what: int, most: int) -> Callable[[], None]:
     return limit
 
 
-def _in_little(folder: str, command: Sequence[str]) -> list[str]:
-    """The command where a folder has 64 KiB, which nobody else sees."""
-    little = f'mount -t tmpfs -o size=64k tmpfs {folder} && exec "$@"'
-    return ["unshare", "--mount", "sh", "-c", little, "sh", *command]
-
-
 # --- the whole ---------------------------------------------------------------------------------
 
 
@@ -409,13 +506,46 @@ def _place(folder: Path, mark: str, checkpoints: Path | None) -> Place:
     return Place(folder, mark)
 
 
-def _whole(folder: Path, backend: str) -> tuple[Figures, Path]:
+@dataclass(frozen=True)
+class Whole:
+    """An undisturbed run: what it says of its cells, and how long its phases last."""
+
+    figures: Figures
+    seconds: Mapping[str, float]
+    checkpoints: Path
+
+
+def _whole(folder: Path, backend: str) -> Whole:
     place = Place(folder / f"whole-{backend}", f"whole-{os.getpid()}")
-    if not (place.reports / "latest" / "results.json").exists():
+    kept = place.folder / "seconds.json"
+    if not kept.exists():
+        # The first makes what later ones find, the checkpoint for one.
         place = _place(place.folder, place.mark, None)
-        if (code := _end(place.start(place.command(backend)))) != 0:
-            raise SystemExit(f"undisturbed, it ended with {code}:\n{place.output()[-2000:]}")
-    return figures(place.reports), place.folder / "cache" / "checkpoints"
+        _timed(place, backend)
+        shutil.rmtree(place.reports)
+        shutil.rmtree(place.folder / "cache" / "observations", ignore_errors=True)
+        kept.write_text(json.dumps(_timed(place, backend), indent=1))
+    seconds = json.loads(kept.read_text())
+    return Whole(figures(place.reports), seconds, place.folder / "cache" / "checkpoints")
+
+
+def _timed(place: Place, backend: str) -> dict[str, float]:
+    """How long a run stays in each phase when it is first there."""
+    process = place.start(place.command(backend))
+    seconds: dict[str, float] = {}
+    before, since = "", time.monotonic()
+    while process.poll() is None:
+        now = _now(place)
+        name = f"{now.of} {now.phase}"
+        if name != before:
+            seconds.setdefault(before, time.monotonic() - since)
+            before, since = name, time.monotonic()
+        time.sleep(_LOOK)
+    seconds.setdefault(before, time.monotonic() - since)
+    if process.returncode != 0:
+        words = place.output()[-2000:]
+        raise SystemExit(f"undisturbed, it ended with {process.returncode}:\n{words}")
+    return seconds
 
 
 def run(trials: Sequence[Trial], folder: Path, lock: Path | None = None) -> dict[str, str]:
@@ -429,8 +559,8 @@ def run(trials: Sequence[Trial], folder: Path, lock: Path | None = None) -> dict
             continue
         turn.take()
         begun = time.monotonic()
-        whole, checkpoints = _whole(folder, trial.backend)
-        place = _place(folder / "trial", f"{os.getpid()}-{trial.number}", checkpoints)
+        whole = _whole(folder, trial.backend)
+        place = _place(folder / "trial", f"{os.getpid()}-{trial.number}", whole.checkpoints)
         lost = disturbed(trial, place, whole)
         for process in place.processes():
             process.kill()
@@ -441,20 +571,34 @@ def run(trials: Sequence[Trial], folder: Path, lock: Path | None = None) -> dict
     return tried
 
 
-def table(tried: Mapping[str, str]) -> tuple[str, int]:
-    """Tried, held, missed and lost by kind; and how many were lost."""
-    rows: dict[str, Counter[str]] = {}
-    for name, lost in tried.items():
-        words = name.split(": ", 1)[1].rsplit(" ", 1)[0]
-        kind = " ".join(words.split()[:2]) if words.startswith("kill") else words
+def table(trials: Sequence[Trial], tried: Mapping[str, str]) -> tuple[str, int]:
+    """Tried, held, missed and lost by kind, and of kills by phase and signal as well; and how many
+    were lost.
+    """
+    kinds: dict[str, Counter[str]] = {}
+    for trial in trials:
+        lost = tried.get(f"{trial.number}: {trial.words}")
+        if lost is None:
+            continue
         end = "held" if not lost else "missed" if lost == "missed" else "lost"
-        rows.setdefault(kind, Counter())[end] += 1
-    rows["in all"] = sum(rows.values(), Counter())
+        names = [" ".join(filter(None, (trial.kind, trial.who)))]
+        if trial.who:
+            phase = " ".join(filter(None, (trial.of, trial.phase)))
+            names += [f"  in {phase}", f"  {trial.signal}"]
+        for name in (*names, f"on {trial.backend}", "in all"):
+            kinds.setdefault(name, Counter())[end] += 1
     lines = [f"{'kind':30}{'tried':>7}{'held':>7}{'missed':>8}{'lost':>6}"]
-    for kind, row in rows.items():
-        line = f"{kind:30}{row.total():7}{row['held']:7}{row['missed']:8}{row['lost']:6}"
+    for name, row in sorted(kinds.items(), key=lambda one: _order(one[0])):
+        line = f"{name:30}{row.total():7}{row['held']:7}{row['missed']:8}{row['lost']:6}"
         lines.append(line)
-    return "\n".join(lines), rows["in all"]["lost"]
+    return "\n".join(lines), kinds.get("in all", Counter())["lost"]
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Who was killed, in which phase, by which signal; what was refused; on what; in all."""
+    starts = ("kill", "  in", "  SIG", "", "on ", "in all")
+    found = [place for place, start in enumerate(starts) if start and name.startswith(start)]
+    return (found[-1] if found else starts.index(""), name)
 
 
 def main(given: argparse.Namespace) -> int:
@@ -462,7 +606,9 @@ def main(given: argparse.Namespace) -> int:
         folder = given.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         trials = drawn(given.trials, given.seed, given.backend or ["hf"])
-        text, lost = table(run(trials, folder.absolute(), given.lock))
+        part, parts = map(int, given.part.split("/"))
+        trials = trials[part - 1 :: parts]
+        text, lost = table(trials, run(trials, folder.absolute(), given.lock))
         print(text)
         return int(lost > 0)
 
@@ -474,4 +620,5 @@ if __name__ == "__main__":
     parser.add_argument("--backend", action="append")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--lock", type=Path)
+    parser.add_argument("--part", default="1/1")
     sys.exit(main(parser.parse_args()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,25 +12,64 @@ from bench import campaign
 
 
 def test_the_same_seed_draws_the_same_trials_however_many() -> None:
-    trials = campaign.drawn(40, 1, ["hf", "vllm-pp2"])
+    trials = campaign.drawn(400, 1, ["hf", "vllm-pp2"])
     assert campaign.drawn(20, 1, ["hf", "vllm-pp2"]) == trials[:20]
-    assert campaign.drawn(40, 2, ["hf", "vllm-pp2"]) != trials
-    assert {trial.phase for trial in trials if trial.kind == "kill"} == set(campaign.PHASES)
-    assert not [trial for trial in trials if (trial.backend, trial.who) == ("hf", "engine")]
+    assert campaign.drawn(400, 2, ["hf", "vllm-pp2"]) != trials
+    kills = [trial for trial in trials if trial.who]
+    assert {trial.phase for trial in kills} == set(campaign.PHASES)
+    assert {trial.signal for trial in kills} == set(campaign.SIGNALS)
+    assert {trial.kind for trial in trials if not trial.who} == set(campaign.REFUSED)
+    stages = {(trial.backend, trial.of) for trial in kills if trial.who == "stage"}
+    assert stages == {("vllm-pp2", "column")}, "neither transformers nor the reference has any"
 
 
 def test_the_table_counts_by_kind() -> None:
-    tried = {
-        "0: kill parent load SIGKILL hf": "",
-        "1: kill parent cell SIGTERM hf": "missed",
-        "2: no HOME hf": "other figures",
-    }
-    text, lost = campaign.table(tried)
+    trials = [
+        campaign.Trial(0, "kill", "hf", 0.0, "parent", "column", "load", "SIGKILL"),
+        campaign.Trial(1, "kill", "hf", 0.0, "parent", "", "plan", "SIGTERM"),
+        campaign.Trial(2, "no HOME", "hf"),
+        campaign.Trial(3, "umask 077", "hf"),
+    ]
+    ends = ("", "missed", "other figures")
+    tried = {f"{one.number}: {one.words}": end for one, end in zip(trials, ends, strict=False)}
+    text, lost = campaign.table(trials, tried)
     rows = {line[:30].strip(): line[30:].split() for line in text.splitlines()[1:]}
+    assert list(rows) == [
+        *("kill parent", "in column load", "in plan", "SIGKILL", "SIGTERM", "no HOME"),
+        *("on hf", "in all"),
+    ]
     assert rows["kill parent"] == ["2", "1", "1", "0"]
     assert rows["no HOME"] == ["1", "0", "0", "1"]
     assert rows["in all"] == ["3", "1", "1", "1"]
     assert lost == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "group", "phase", "of"),
+    [
+        ({"event": "loading"}, "reference", "load", "reference"),
+        ({"event": "loading"}, "hf+float32", "load", "column"),
+        ({"event": "started", "case": "probe.all"}, "reference", "probe", "reference"),
+        ({"event": "finished", "case": "probe.all"}, "reference", "cell", "reference"),
+        ({"event": "closing"}, "hf+float32", "collect", "column"),
+    ],
+)
+def test_a_phase_is_known_by_what_the_run_writes(
+    event: dict[str, str], group: str, phase: str, of: str, tmp_path: Path
+) -> None:
+    place = campaign.Place(tmp_path, "of-a-test")
+    run = place.reports / "latest"
+    assert campaign._now(place) == campaign.Now("plan")
+    (run / "groups" / "llama" / group).mkdir(parents=True)
+    (run / "unfinished").touch()
+    assert campaign._now(place) == campaign.Now("import")
+    events = run / "groups" / "llama" / group / "events.jsonl"
+    events.write_text(json.dumps({**event, "at": 1.0, "pid": 7}) + "\n")
+    assert campaign._now(place) == campaign.Now(phase, of, 7)
+    (run / "unfinished").unlink()
+    assert campaign._now(place) == campaign.Now("judge")
+    (run / "results.json").touch()
+    assert campaign._now(place) == campaign.Now("page")
 
 
 def test_a_process_that_is_left_is_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,8 +95,8 @@ def test_a_process_that_is_left_is_a_loss(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.slow
 def test_nothing_is_lost(tmp_path: Path) -> None:
     trials = (
-        campaign.Trial(0, "kill", "hf", "parent", "load", "SIGKILL"),
-        campaign.Trial(1, "kill", "hf", "worker", "cell", "SIGKILL"),
+        campaign.Trial(0, "kill", "hf", 0.5, "parent", "column", "load", "SIGKILL"),
+        campaign.Trial(1, "kill", "hf", 0.1, "worker", "reference", "cell", "SIGKILL"),
         campaign.Trial(2, "umask 077", "hf"),
     )
     tried = campaign.run(trials, tmp_path)

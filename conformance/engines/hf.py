@@ -232,7 +232,7 @@ class HFEngine:
             device="cuda" if torch.cuda.is_available() else "cpu",
             **(attention(job) | dict(job.backend.options)),
         )
-        module = self.model._module
+        self.module = module = self.model._module
         module.register_forward_pre_hook(PADDING.watch, with_kwargs=True)
         # Greedy for exactly the steps asked for: a checkpoint's own settings (sampling,
         # an end token) would make sequences of other lengths than the other engines'.

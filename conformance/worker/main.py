@@ -199,7 +199,7 @@ def _watched(
     """Run one case, and see what it does to the processes of its engine."""
     log_start, told_start = folder.log_size(), folder.events.stat().st_size
     blocks = own_doing.watch()
-    blocks.begin()
+    blocks.begin(getattr(engine, "module", None))
     outcome, observed = observe(engine, scenarios, case, _roots(job))
     blocks.leave_if_forked()
     if outcome.status is not Status.ERROR or all(map(sessions.alive, processes)):

@@ -52,18 +52,21 @@ class Watch:
         self._put_back = keep_random_state()
         self._before: Mapping[str, Any] = {}
         self._left: set[str] = set()
+        self._model: Any = None
         self._watch_ends()
 
-    def begin(self) -> None:
-        """A cell begins."""
+    def begin(self, model: Any = None) -> None:
+        """A cell begins. `model` is the module that this process computes with, if it has one."""
         self._put_back()
         self._left = set()
-        self._before = surroundings()
+        self._model = model if model is not None else self._model
+        self._before = surroundings(model=self._model)
 
     def look(self, *, in_a_step: bool = False) -> None:
         """A block has run: say what it has left otherwise, once."""
         self.leave_if_forked()
-        for name in changes(self._before, surroundings(in_a_step=in_a_step)):
+        now = surroundings(in_a_step=in_a_step, model=self._model)
+        for name in changes(self._before, now):
             self._say_left(name)
 
     def leave_if_forked(self) -> None:

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from conformance.worker import modules
+
 #: Where torch's functions are that a block could replace.
 _FUNCTIONS = ("torch", "torch.nn.functional", "torch.linalg")
 
@@ -29,11 +31,13 @@ _OPEN, _STANDARD = "/proc/self/fd", {0, 1, 2}
 _STARTED, _CHILDREN = "its threads", "its child processes"
 _OPENED, DESCRIPTORS = "the number of its descriptors", "descriptors of its files"
 _REPLACED = "functions of "
+_OF_MODULES = {modules.HOOKS, modules.MODULES, modules.WEIGHTS, modules.BUFFERS}
 
 
-def surroundings(*, in_a_step: bool = False) -> Mapping[str, Any]:
-    """What of this process the cells share, by what it is called. What an engine changes for the
-    length of a step, and what takes long to find out, is left out in one.
+def surroundings(*, in_a_step: bool = False, model: Any = None) -> Mapping[str, Any]:
+    """What of this process the cells share, by what it is called: of an engine's `model` as well,
+    where it has one. What an engine changes for the length of a step, and what takes long to find
+    out, is left out in one.
     """
     found: dict[str, Any] = {
         "the working directory": _folder(),
@@ -55,6 +59,8 @@ def surroundings(*, in_a_step: bool = False) -> Mapping[str, Any]:
     if torch is not None and not in_a_step:
         found["whether gradients are kept"] = torch.is_grad_enabled()
         found["whether types are cast by themselves"] = torch.is_autocast_enabled("cpu")
+    if model is not None and not in_a_step:
+        found |= modules.state(model)
     return found
 
 
@@ -86,6 +92,8 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def _differs(name: str, value: Any, now: Any) -> bool:
     if name.startswith(_REPLACED):
         return any(now.get(key) is not one for key, one in value.items())
+    if name in _OF_MODULES:
+        return modules.differs(name, value, now)
     if name == _CHILDREN:
         return bool(now - value)  # an engine's own may end
     if name == DESCRIPTORS:

@@ -23,6 +23,8 @@ EXPECTED = {
     "interrupts": Verdict.ERROR,
     "allocates": Verdict.ERROR,
     "patches": Verdict.WRONG,
+    "scales": Verdict.WRONG,
+    "hooks": Verdict.WRONG,
 }
 
 #: What they leave otherwise, by words that its name holds. An engine that has no descriptors left
@@ -32,6 +34,8 @@ LEFT = {
     "forks": "child processes",
     "moves": "working directory",
     "patches": "functions of torch",
+    "scales": "the engine's weights",
+    "hooks": "hooks of the engine's modules",
     "seeds": "the default type",
     "threads": "threads",
 }
@@ -86,7 +90,7 @@ def test_what_a_block_changes_is_said_on_its_cell_alone(ran: Ran, column: str) -
 @pytest.mark.parametrize("column", COLUMNS)
 def test_the_honest_reads_are_as_if_nothing_had_been(ran: Ran, column: str) -> None:
     honest = [cell for name, cell in cells(ran, column).items() if name.endswith("_after")]
-    assert len(honest) == 6
+    assert len(honest) == 8
     first = honest[0]
     for cell in honest[1:]:
         figures = [(one.site, one.q_max, one.verdict) for one in cell.observations]

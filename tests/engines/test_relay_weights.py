@@ -36,6 +36,14 @@ def test_a_fetched_weight_is_where_the_stage_computes() -> None:
     assert held.fetch("model.head", "weight").device.type == "meta"
 
 
+def test_what_a_block_has_written_to_is_fetched_anew() -> None:
+    head = torch.nn.Linear(3, 2)
+    held = owners(head, "cpu")
+    held.fetch("model.head", "weight").zero_()
+    held.forget()
+    assert torch.equal(held.fetch("model.head", "weight"), head.weight)
+
+
 def test_a_weight_that_no_stage_has_is_named() -> None:
     with pytest.raises(RemoteWeightError, match=r"model\.head\.scale"):
         owners(torch.nn.Linear(3, 2), "cpu").fetch("model.head", "scale")

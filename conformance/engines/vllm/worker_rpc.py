@@ -108,7 +108,7 @@ class IdentityRPC:
                 output_locations(runner.get_model(), start, end, known["total_layers"])
             )
         runner.hooks.taken()
-        own_doing.watch().begin()
+        own_doing.watch().begin(runner.get_model())
 
     def conformance_hooks(self) -> dict[str, int]:
         """The steps with a block since the cell began, and those without a hook."""

@@ -48,6 +48,7 @@ class RelayRunner:
         tree = placeholders.tree(model._module, whole)
         calls = Calls(whole, config, self.vllm_config, self.device)  # type: ignore[attr-defined]
         owners = weights.Owners(column, tree, self.device)  # type: ignore[attr-defined]
+        self.fetched = owners
         spanning = frozenset().union(*owners.spanning)
         first, last = column.stage == 0, column.stage == stages - 1
         adopt(interleaver, placeholders.elsewhere(spanning, tree.absent, first=first, last=last))

@@ -1,7 +1,7 @@
 """Weights of modules that live on another stage, fetched when a block uses them.
 
 Weights do not change, so fetching one has no place in the order of steps: each stage answers
-from a thread of its own, over a local socket, and what was fetched is kept.
+from a thread of its own, over a local socket, and what was fetched is kept for a while.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ class Owners:
         if key not in self._kept:
             self._kept[key] = self._ask(path, name).to(self.device)
         return self._kept[key]
+
+    def forget(self) -> None:
+        """Keep nothing of what was fetched: a block may have written to it."""
+        self._kept.clear()
 
     def _ask(self, path: str, name: str) -> torch.Tensor:
         stage = self.stage_of.get(path)

@@ -43,6 +43,11 @@ class RelayWorker:
             relay.fail(f"stage {relay.stage}: {type(error).__name__}: {error}")
             raise
 
+    def conformance_begin(self) -> None:
+        """A cell begins: what it fetches of other stages no other cell has written to."""
+        super().conformance_begin()  # type: ignore[misc]
+        self.model_runner.fetched.forget()
+
     def conformance_relay_state(self) -> dict[str, Any]:
         """The relay's counters on this rank (see :meth:`Relay.state`)."""
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
