@@ -58,6 +58,43 @@ def test_shared_memory_that_a_run_has_noted_goes_with_its_folder(
         others.unlink()
 
 
+def test_shared_memory_is_a_runs_from_its_first_moment(place: Path) -> None:
+    """Nothing has noted it when a kill comes while an engine loads."""
+    code = (
+        "import os, signal; from multiprocessing import shared_memory, resource_tracker\n"
+        "from conformance.processes import temporary; temporary.name_shared()\n"
+        "kept = shared_memory.SharedMemory(create=True, size=64)\n"
+        # Nor is there a tracker where all of a machine's processes are killed.
+        "resource_tracker.unregister(kept._name, 'shared_memory')\n"
+        "print(kept.name, flush=True); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with temporary.folder() as folder:
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(folder)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        left = Path("/dev/shm", ran.stdout.strip())
+        assert left.name.startswith(folder.name)
+        assert left.exists()
+        # vLLM names others after the file at which its processes meet.
+        meeting = folder / f"vllm_dist_{os.getpid()}"
+        meeting.touch()
+        ranks = Path("/dev/shm", f"{meeting.name}-pp:1-[0-1]-cpushm_0")
+        others = Path("/dev/shm", f"{meeting.name}0-pp:1-[0-1]-cpushm_0")
+        ranks.touch()
+        others.touch()
+    try:
+        assert not left.exists()
+        assert not ranks.exists()
+        assert others.exists()
+    finally:
+        others.unlink()
+
+
 def test_what_a_killed_run_left_is_swept_and_what_is_in_use_or_anothers_is_not(
     place: Path, tmp_path: Path
 ) -> None:

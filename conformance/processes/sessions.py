@@ -36,7 +36,7 @@ _EMPTY_LOOKS = 2
 #: How long Python's resource tracker may take to unlink the shared memory of those killed.
 _TIDY_WITHIN = 3.0
 
-_SHARED = "/dev/shm/"  # noqa: S108 - where the system puts it
+SHARED = "/dev/shm/"  # noqa: S108 - where the system puts shared memory
 
 
 def die_with_parent(*, enabled: bool = True) -> None:
@@ -189,7 +189,7 @@ def shared_files(pids: Iterable[int]) -> set[str]:
         with suppress(OSError):
             # Not through psutil, which measures every mapping as well: too slow for an engine.
             for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-                _, slash, name = line.partition(_SHARED)
+                _, slash, name = line.partition(SHARED)
                 paths.add(slash + name)
     return {path for path in paths if path and Path(path).is_file()}
 
@@ -197,7 +197,7 @@ def shared_files(pids: Iterable[int]) -> set[str]:
 def unlink_shared(paths: Iterable[str]) -> None:
     """Give back shared memory whose processes have ended."""
     for path in paths:
-        if path.startswith(_SHARED) and "/.." not in path:
+        if path.startswith(SHARED) and "/.." not in path:
             with suppress(OSError, ValueError):
                 Path(path).unlink(missing_ok=True)
 

@@ -3,18 +3,20 @@
 vLLM's message queues are sockets, and its meeting points files, in the temporary folder; they
 stay there when a process is killed. In a folder of the run's own nobody else can reach them
 while they are there, and all are removed together. Shared memory has one place for all: what of
-it is the run's is noted in the folder, and goes with it.
+it is the run's is known by its name, or noted in the folder, and goes with it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import shared_memory
 from pathlib import Path
 
 from conformance.processes import sessions
@@ -43,6 +45,16 @@ def folder() -> Iterator[Path]:
             os.close(held)
 
 
+def name_shared() -> None:
+    """From a process of a run: what it and those forked from it put into shared memory, such as
+    vLLM's message queues, has the folder's name from its first moment: a kill may come in the next.
+    """
+    name = Path(os.environ.get("TMPDIR", "")).name
+    if name.startswith(PREFIX):
+        made = lambda: f"/{name}-{secrets.token_hex(4)}"  # noqa: E731
+        shared_memory._make_filename = made  # type: ignore[attr-defined]  # noqa: SLF001
+
+
 def note_shared(names: Iterable[str]) -> None:
     """From a process of a run: these are the run's files in shared memory."""
     path = Path(os.environ.get("TMPDIR", ""))
@@ -57,7 +69,19 @@ def remove(path: Path) -> None:
         for noted in path.glob(f"{_SHARED}-*"):
             with suppress(OSError, ValueError):
                 sessions.unlink_shared(noted.read_text(encoding="utf-8").splitlines())
+        sessions.unlink_shared(_named(path))
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _named(path: Path) -> list[str]:
+    """Shared memory that has the name of a run's folder, or of the file in it at which vLLM's
+    processes met.
+    """
+    names = (path.name, *(one.name for one in path.glob("vllm_dist_*")))
+    starts = tuple(f"{name}-" for name in names)
+    with suppress(OSError):
+        return [one.path for one in os.scandir(sessions.SHARED) if one.name.startswith(starts)]
+    return []
 
 
 def environment(path: Path, cache: Path) -> dict[str, str]:

@@ -91,6 +91,7 @@ def lead_session() -> None:
         os.setsid()
     sessions.die_with_parent()
     sessions.adopt_orphans()
+    temporary.name_shared()
     # A crash is expected now and then; the memory of an engine is not wanted on the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     limit_memory()

@@ -12,9 +12,9 @@ import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
+from contextlib import ExitStack
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from conformance.engines import ENVIRONMENT
-from conformance.processes import sessions
+from conformance.processes import sessions, temporary
 from tests.patience import PATIENCE
 
 HERE = Path(__file__).parent
@@ -94,16 +94,18 @@ class Lab:
     """Starts engines from one warm process and keeps them until it is closed."""
 
     def __init__(self) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="relay-lab-")
-        self.listener = Listener(str(Path(self.folder.name) / "socket"), family="AF_UNIX")
+        # A run's: what a killed one leaves goes when the next begins.
+        self.owned = ExitStack()
+        self.folder = self.owned.enter_context(temporary.folder())
+        self.listener = Listener(str(self.folder / "socket"), family="AF_UNIX")
         environment = {
             # Some of it is read as soon as torch is imported.
             **ENVIRONMENT,
             **os.environ,
-            "TMPDIR": self.folder.name,  # for vLLM's sockets
+            "TMPDIR": str(self.folder),  # for vLLM's sockets
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]),
         }
-        self.log = (Path(self.folder.name) / "log").open("wb")
+        self.log = (self.folder / "log").open("wb")
         self.environment = environment
         self.engines: dict[Spec, Engine] = {}
         # CUDA does not survive a fork: there each engine imports for itself.
@@ -124,9 +126,9 @@ class Lab:
         """The engine of this description, started if it is not there."""
         if spec not in self.engines:
             if self.forks:
-                self.zygote.send((spec, self.folder.name))
+                self.zygote.send((spec, str(self.folder)))
             else:
-                self._started(pickle.dumps(spec).hex(), self.folder.name)
+                self._started(pickle.dumps(spec).hex(), str(self.folder))
             connection = self.listener.accept()
             pid, error = connection.recv()
             if error:
@@ -149,7 +151,7 @@ class Lab:
             self.process.wait(timeout=PATIENCE)
         self.listener.close()
         self.log.close()
-        self.folder.cleanup()
+        self.owned.close()
 
 
 # -- the warm process and its children ---------------------------------------------------
@@ -217,6 +219,9 @@ def _worker(relayed: bool) -> str:
 
 def _serve_engine(spec: Spec, folder: str, address: str) -> None:
     os.setsid()
+    sessions.die_with_parent()
+    os.register_at_fork(after_in_child=sessions.die_with_parent)
+    temporary.name_shared()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     connection = Client(address, family="AF_UNIX")
     try:
@@ -286,6 +291,7 @@ def _serve_engine(spec: Spec, folder: str, address: str) -> None:
 
 def main(address: str) -> None:
     """Import everything, then fork an engine for each description that arrives."""
+    sessions.die_with_parent()
     from conformance.engines.vllm import cpu
 
     cpu.set_environment()

@@ -10,6 +10,7 @@ from conformance.engines.float32_products import whole_products
 from conformance.engines.vllm import patches
 from conformance.engines.vllm.hook_canary import WatchedRunner
 from conformance.engines.vllm.worker_rpc import BlockRPC, IdentityRPC, WatchRPC
+from conformance.processes import temporary
 from conformance.records import Precision
 
 
@@ -21,6 +22,7 @@ class GPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, NNsightGPUWorker):  # type
     """As released, plus the harness's own RPC methods."""
 
     def init_device(self) -> None:
+        temporary.name_shared()  # not forked from a process that did
         super().init_device()
         self.model_runner.__class__ = GPUTraceRunner
         if self.model_config.dtype is torch.float32:
