@@ -8,31 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from bench import campaign
+from bench import campaign, disturbances, trials
 
 
 def test_the_same_seed_draws_the_same_trials_however_many() -> None:
-    trials = campaign.drawn(400, 1, ["hf", "vllm-pp2"])
-    assert campaign.drawn(20, 1, ["hf", "vllm-pp2"]) == trials[:20]
-    assert campaign.drawn(400, 2, ["hf", "vllm-pp2"]) != trials
-    kills = [trial for trial in trials if trial.who]
-    assert {trial.phase for trial in kills} == set(campaign.PHASES)
-    assert {trial.signal for trial in kills} == set(campaign.SIGNALS)
-    assert {trial.kind for trial in trials if not trial.who} == set(campaign.REFUSED)
+    every = trials.drawn(400, 1, ["hf", "vllm-pp2"])
+    assert trials.drawn(20, 1, ["hf", "vllm-pp2"]) == every[:20]
+    assert trials.drawn(400, 2, ["hf", "vllm-pp2"]) != every
+    kills = [trial for trial in every if trial.who]
+    assert {trial.phase for trial in kills} == set(trials.PHASES)
+    assert {trial.signal for trial in kills} == set(trials.SIGNALS)
+    assert {trial.kind for trial in every if not trial.who} == set(trials.REFUSED)
     stages = {(trial.backend, trial.of) for trial in kills if trial.who == "stage"}
     assert stages == {("vllm-pp2", "column")}, "neither transformers nor the reference has any"
 
 
 def test_the_table_counts_by_kind() -> None:
-    trials = [
-        campaign.Trial(0, "kill", "hf", 0.0, "parent", "column", "load", "SIGKILL"),
-        campaign.Trial(1, "kill", "hf", 0.0, "parent", "", "plan", "SIGTERM"),
-        campaign.Trial(2, "no HOME", "hf"),
-        campaign.Trial(3, "umask 077", "hf"),
+    every = [
+        trials.Trial(0, "kill", "hf", 0.0, "parent", "column", "load", "SIGKILL"),
+        trials.Trial(1, "kill", "hf", 0.0, "parent", "", "plan", "SIGTERM"),
+        trials.Trial(2, "no HOME", "hf"),
+        trials.Trial(3, "umask 077", "hf"),
     ]
     ends = ("", "missed", "other figures")
-    tried = {f"{one.number}: {one.words}": end for one, end in zip(trials, ends, strict=False)}
-    text, lost = campaign.table(trials, tried)
+    tried = {f"{one.number}: {one.words}": end for one, end in zip(every, ends, strict=False)}
+    text, lost = campaign.table(every, tried)
     rows = {line[:30].strip(): line[30:].split() for line in text.splitlines()[1:]}
     assert list(rows) == [
         *("kill parent", "in column load", "in plan", "SIGKILL", "SIGTERM", "no HOME"),
@@ -57,26 +57,26 @@ def test_the_table_counts_by_kind() -> None:
 def test_a_phase_is_known_by_what_the_run_writes(
     event: dict[str, str], group: str, phase: str, of: str, tmp_path: Path
 ) -> None:
-    place = campaign.Place(tmp_path, "of-a-test")
+    place = trials.Place(tmp_path, "of-a-test")
     run = place.reports / "latest"
-    assert campaign._now(place) == campaign.Now("plan")
+    assert disturbances.now(place) == disturbances.Now("plan")
     (run / "groups" / "llama" / group).mkdir(parents=True)
     (run / "unfinished").touch()
-    assert campaign._now(place) == campaign.Now("import")
+    assert disturbances.now(place) == disturbances.Now("import")
     events = run / "groups" / "llama" / group / "events.jsonl"
     events.write_text(json.dumps({**event, "at": 1.0, "pid": 7}) + "\n")
-    assert campaign._now(place) == campaign.Now(phase, of, 7)
+    assert disturbances.now(place) == disturbances.Now(phase, of, 7)
     (run / "unfinished").unlink()
-    assert campaign._now(place) == campaign.Now("judge")
+    assert disturbances.now(place) == disturbances.Now("judge")
     (run / "results.json").touch()
-    assert campaign._now(place) == campaign.Now("page")
+    assert disturbances.now(place) == disturbances.Now("page")
 
 
 def test_a_process_that_is_left_is_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "GONE", 0.2)
     (tmp_path / "shm").mkdir()
     monkeypatch.setattr(campaign, "SHARED", tmp_path / "shm")  # others' comes and goes
-    place = campaign.Place(tmp_path, f"of-a-test-{os.getpid()}")
+    place = trials.Place(tmp_path, f"of-a-test-{os.getpid()}")
     (tmp_path / "tmp" / "cfm-run-x").mkdir(parents=True)
     assert "cfm-run-x" in campaign._left(place, set(campaign.SHARED.iterdir()))
     (tmp_path / "tmp" / "cfm-run-x").rmdir()
@@ -94,11 +94,11 @@ def test_a_process_that_is_left_is_a_loss(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.engine
 @pytest.mark.slow
 def test_nothing_is_lost(tmp_path: Path) -> None:
-    trials = (
-        campaign.Trial(0, "kill", "hf", 0.5, "parent", "column", "load", "SIGKILL"),
-        campaign.Trial(1, "kill", "hf", 0.1, "worker", "reference", "cell", "SIGKILL"),
-        campaign.Trial(2, "umask 077", "hf"),
+    every = (
+        trials.Trial(0, "kill", "hf", 0.5, "parent", "column", "load", "SIGKILL"),
+        trials.Trial(1, "kill", "hf", 0.1, "worker", "reference", "cell", "SIGKILL"),
+        trials.Trial(2, "umask 077", "hf"),
     )
-    tried = campaign.run(trials, tmp_path)
+    tried = campaign.run(every, tmp_path)
     assert len(tried) == 3
     assert not [lost for lost in tried.values() if lost not in {"", "missed"}], tried

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from conformance import execution
-from conformance.errors import ExitCode
+from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import Entry
 from conformance.planning import plan
 from conformance.records import Backend, Column, Model, Thresholds
 from conformance.runner import Event
-from conformance.scenario import discover, folders_of
+from conformance.scenario import Scenario, discover, folders_of
 from conformance.selftest import controls, table
 from conformance.selftest import run as injections
 from conformance.selftest.fault import ALL, Fault
@@ -80,6 +80,7 @@ def run(
         gaps=asked.gaps,
         measured=QUICK_MEASURED if asked.quick else None if asked.sensitivity else (),
     )
+    _check_scenarios(planned, scenarios)
     if asked.again:
         folder = open_run(asked.reports, asked.again)
     else:
@@ -115,6 +116,16 @@ def run(
     injections.write(folder, found)
     execution.publish(folder, execution.judge(folder, scenarios, asked.thresholds))
     return folder, found
+
+
+def _check_scenarios(planned: injections.Plan, scenarios: Mapping[str, Scenario]) -> None:
+    """Raises ConformanceError where there is no such scenario as a fault is injected into."""
+    wanted = {cell.scenario for column in planned.faulty for cell in column.cells}
+    if absent := sorted(wanted - scenarios.keys()):
+        raise ConformanceError(
+            f"faults are injected into scenarios that are not there: {', '.join(absent)}",
+            remedy="name the built-in ones: --scenarios built-in",
+        )
 
 
 def exit_code(found: table.SelfTest) -> ExitCode:

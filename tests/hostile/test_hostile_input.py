@@ -43,6 +43,13 @@ def test_a_command_line_is_taken_or_refused(command: tuple[str, ...], tmp_path: 
     assert arguments.tried(command, tmp_path) in ENDS
 
 
+def test_a_self_test_needs_the_scenarios_that_its_faults_are_for(tmp_path: Path) -> None:
+    assert arguments.tried(("selftest", "-m", "llama"), tmp_path) == "refused"
+    # It would begin: nothing else is wrong with it.
+    built_in = ("selftest", "-m", "llama", "--scenarios", "built-in")
+    assert arguments.tried(built_in, tmp_path) == "accepted"
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
