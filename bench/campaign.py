@@ -23,6 +23,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -38,7 +39,7 @@ from bench.disturbances import LOOK, killed, now, refused
 from bench.trials import SHARED, Place, Trial, Whole, drawn, end, figures
 
 #: Seconds that processes and files may take to go once a run has ended.
-GONE = 15.0
+GONE = 60.0
 
 #: After so many seconds others have their turn.
 TURN = 120.0
@@ -210,6 +211,9 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def main(given: argparse.Namespace) -> int:
+    # In a shell's background some are ignored, and would be by every run that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with contextlib.ExitStack() as stack:
         folder = given.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)

@@ -61,7 +61,7 @@ REFUSED = (
 )
 
 #: Seconds a run may take.
-PATIENCE = 400.0
+PATIENCE = 1200.0
 
 Figures = dict[str, Any]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conformance.processes import sessions, temporary
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -57,7 +58,7 @@ def test_a_killed_lab_takes_its_engines_with_it(tmp_path: Path) -> None:
     finally:
         os.killpg(lab.pid, signal.SIGKILL)
         lab.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while (left := {one for one in processes if sessions.alive(one)}) and (
         time.monotonic() < deadline
     ):
