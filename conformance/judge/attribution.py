@@ -32,6 +32,8 @@ __all__ = ["Plain", "attribute"]
 
 #: nnsight mirrors the engine's modules: a name that it lacks is one that they lack.
 _NO_MODULE = re.compile(r"'Envoy' object \(nor its module\) has (?:no )?attribute '(\w+)'")
+#: How the canary begins that looks whether nnsight's hooks fire (`engines.vllm.hook_canary`).
+_SKIPPED = "HooksSkippedError"
 #: A scenario's names for the engine's own extraction, and for the ends of a run.
 EXTRACTED, ENDS = "extracted", frozenset({"logits", "tokens"})
 #: How the reason of a cell reads whose process did not end by its own doing.
@@ -138,6 +140,8 @@ def _ended(cell: CellResult, plain: Plain | None) -> Attribution:
     if absent:
         words = f"its modules have no {absent[1]!r}: another tree than the trace was written for"
         return Attribution(Side.ENGINE, words)
+    if cell.reason.startswith(_SKIPPED):
+        return Attribution(Side.ENGINE, "it went around nnsight's hooks, of which none fired")
     if (raised := by_frames(cell.frames, plain)) is not None:
         return raised
     said = f"{cell.verdict}, and no traceback says where"

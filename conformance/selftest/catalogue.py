@@ -147,6 +147,17 @@ DAMAGE: Mapping[str, str] = {
     "rope": "Every position after the first is too far on.",
     "rope-long": "Every position of a long prompt after the first is one too far on.",
     "softcap-window": "The sliding window of attention is ignored.",
+    "mlp-scaled": "What one layer's MLP gives is multiplied by a constant.",
+    "mlp-rows": "What one layer's MLP gives is shifted by one token, across requests too.",
+    "mlp-halves": "The halves of the width of what one layer's MLP gives have changed places.",
+    "mlp-stale": "One layer's MLP gives what that of the layer before gave: a stale buffer.",
+    "attention-scaled": "What one layer's attention gives is multiplied by a constant.",
+    "attention-rows": "What one layer's attention gives is shifted by one token.",
+    "attention-order": "What one layer's attention gives is in reverse order of the tokens.",
+    "slots-off": (
+        "The scheduler's map of tokens to slots of the cache is one off, so that later steps "
+        "attend to keys and values in each other's place."
+    ),
     "coarse-mlp": "One layer's MLP carries a random error.",
     "drift": "The matrices of all layers are rounded to int8.",
     "layer-weights": "The second layer has the third one's weights.",

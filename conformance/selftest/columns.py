@@ -17,7 +17,7 @@ from conformance.planning.jobs import FORCED, expected, launch, planned_jobs
 from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision, Side
 from conformance.runner import Planned
 from conformance.scenario import Scenario
-from conformance.selftest.fault import MARK, Fault, Variant
+from conformance.selftest.fault import MARK, WITH_A_BLOCK, Fault, Variant
 from conformance.store import RunFolder, gathered_in
 
 ENGINE = "conformance.selftest.engine:open_engine"
@@ -214,13 +214,18 @@ def _sharing(
         honest = {case.key: case for case in job.cases}
         cases: list[Case] = []
         target = run.group_folder(job.model.id, name)
-        # What the engine does without nnsight, with the same fault: the judge blames by it.
+        # What the engine does without nnsight, with the same fault: the judge blames by it. A fault
+        # of what passes to and from a block is not in there: that is the honest column's.
         without = [key for key, case in honest.items() if case.scenario in WITHOUT_NNSIGHT]
         for column in members:
             own = run.group_folder(job.model.id, column.folder)
             (own.path / "cells").mkdir(parents=True, exist_ok=True)
             _link(own.path / "group.json", target.path / "group.json")
-            for key in (*(cell.key for cell in column.cells), *without):
+            beside = run.group_folder(job.model.id, column.honest_folder)
+            acts = column.variant.fault.point not in WITH_A_BLOCK
+            for key in () if acts else without:
+                _link(own.cell(key), beside.cell(key))
+            for key in (*(cell.key for cell in column.cells), *(without if acts else ())):
                 case = replace(honest[key], name=f"{honest[key].name}{MARK}{column.variant.id}")
                 cases.append(case)
                 _link(own.cell(key), target.cell(case.key))

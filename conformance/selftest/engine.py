@@ -87,24 +87,26 @@ class FaultyEngine:
         """The fault is on in this process and in every process of the engine."""
         layers = len(self.real.lm.layers)
         noise = tuple(self.real.probe.noise)
-        armed = switch.Armed(variant, layers, noise=noise)
+        traced = self.real.lm.layers
+        model = switch.Traced(traced.path, traced.layout)
+        armed = switch.Armed(variant, layers, noise=noise, model=model)
         try:
             switch.arm(armed)
             if self.kind == "hf":
                 refusals = [hooks.hook_model(armed, self.real.model._module)]  # noqa: SLF001
             else:
-                refusals = self._tell_workers(variant.id, layers, noise)
+                refusals = self._tell_workers(variant.id, layers, noise, model)
             if all(refusals):
                 raise Inexpressible(refusals[0])
             yield
         finally:
             switch.disarm()
             if self.kind == "vllm":
-                self._tell_workers("", layers, noise)
+                self._tell_workers("", layers, noise, model)
 
-    def _tell_workers(self, name: str, layers: int, noise: tuple[float, ...]) -> list[str]:
+    def _tell_workers(self, name: str, *known: Any) -> list[str]:
         engine = self.real.model.vllm_entrypoint.llm_engine
-        told: list[str] = engine.collective_rpc(hooks.arm_worker, args=(name, layers, noise))
+        told: list[str] = engine.collective_rpc(hooks.arm_worker, args=(name, *known))
         return told
 
 

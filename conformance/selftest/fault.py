@@ -26,6 +26,8 @@ MARK = "@"
 class Point(StrEnum):
     """Where a fault acts, and what its `act` is given besides the `Moment`."""
 
+    SERVED = "served"  # the stream in what nnsight hands to a block → what the block is handed
+    TAKEN = "taken"  # the stream in what it takes from one → what is written, SKIPPED or Raw
     READ = "read"  # what `lm.layers[i].stream` gives → what the block sees
     WRITE = "write"  # what is assigned to it → what is written, SKIPPED or Raw
     INPUT = "input"  # what `lm.layers[i].input` gives
@@ -40,7 +42,8 @@ class Point(StrEnum):
     RESULT = "result"  # the ids in `tracer.result`
     EXTRACTED = "extracted"  # a layer's rows as the engine itself handed them out
     PATH = "path"  # where a block looks for the layers
-    LOGITS = "logits"  # what `lm.logits` gives
+    LOGITS = "logits"  # the last row of the logits that nnsight hands to a block
+    CHOSEN = "chosen"  # the id that nnsight hands to a block
     CHOICE = "choice"  # what `lm.token` gives
     ASKED = "asked"  # how `lm.trace` asks for a generation: its keyword arguments
     RETURNED = "returned"  # all observations of a case by site → those that are kept
@@ -58,6 +61,10 @@ class Point(StrEnum):
 #: act on what the harness's adapter has already read, or is about to write.
 INSIDE = frozenset(
     {
+        Point.SERVED,
+        Point.TAKEN,
+        Point.LOGITS,
+        Point.CHOSEN,
         Point.FORWARD,
         Point.CHECKPOINT,
         Point.RECORD,
@@ -66,6 +73,31 @@ INSIDE = frozenset(
         Point.LOAD,
         Point.STOP,
         Point.SKIP,
+    }
+)
+
+
+#: What is passed only where a block runs: such a fault is in nothing that an engine does by itself.
+WITH_A_BLOCK = frozenset(
+    {
+        Point.SERVED,
+        Point.TAKEN,
+        Point.READ,
+        Point.WRITE,
+        Point.INPUT,
+        Point.PART,
+        Point.GIVEN,
+        Point.LIVE,
+        Point.SKIP,
+        Point.LENS,
+        Point.STOP,
+        Point.CLEAR,
+        Point.FORCE,
+        Point.RESULT,
+        Point.LOGITS,
+        Point.CHOSEN,
+        Point.CHOICE,
+        Point.RETURNED,
     }
 )
 

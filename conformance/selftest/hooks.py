@@ -10,7 +10,7 @@ import importlib
 import re
 from typing import Any
 
-from conformance.selftest import switch
+from conformance.selftest import handed, switch
 from conformance.selftest.fault import SKIPPED, Inexpressible, Point, Raw, find
 from conformance.selftest.faults import FAULTS
 
@@ -33,13 +33,15 @@ def install(engine: str, *, pipeline: int) -> None:
     _path(Layers)
     _stop()
     if engine == "hf":
-        from conformance.engines.hf import HFModel, PaddedLayer
+        from conformance.engines.hf import HFModel, PaddedLayer, without_padding
 
+        handed.install(without_padding)
         _stream(PaddedLayer)
         _lm(HFModel)
         return
     from conformance.engines.vllm.engine import VLLMModel
 
+    handed.install(lambda rows: rows)
     _lm(VLLMModel)
     if pipeline > 1:
         _relay()
@@ -125,8 +127,7 @@ def _index(layer: Any) -> int:
 
 
 def _lm(kind: Any) -> None:
-    for name, point in (("logits", Point.LOGITS), ("token", Point.CHOICE)):
-        setattr(kind, name, _read(kind.__dict__[name], point))
+    kind.token = _read(kind.__dict__["token"], Point.CHOICE)
     trace = kind.trace
 
     def asked(self: Any, *prompt: Any, **how: Any) -> Any:
@@ -197,14 +198,16 @@ def _relay() -> None:
     setattr(stage, "replay", replayed)  # noqa: B010
 
 
-def arm_worker(worker: Any, name: str, layers: int, noise: tuple[float, ...]) -> str:
+def arm_worker(
+    worker: Any, name: str, layers: int, noise: tuple[float, ...], model: switch.Traced
+) -> str:
     """In a process of vLLM: switch a fault on, there also in the model. "" or why not."""
     from conformance.engines.vllm.worker_rpc import pipeline_place
 
     if not name:
         switch.disarm()
         return ""
-    armed = switch.Armed(find(FAULTS, name), layers, *pipeline_place(), noise)
+    armed = switch.Armed(find(FAULTS, name), layers, *pipeline_place(), noise, model)
     switch.arm(armed)
     return hook_model(armed, worker.model_runner.get_model())
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from conformance.selftest.fault import Moment, Point, Variant
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a process must know of the traced model: where the list of its layers is, and how
+    their outputs hold the stream.
+    """
+
+    path: str = ""
+    layout: str = ""
 
 
 @dataclass
@@ -18,6 +29,7 @@ class Armed:
     stage: int = 0
     stages: int = 1
     noise: tuple[float, ...] = ()
+    model: Traced = Traced()
     memory: dict[Any, Any] = field(default_factory=dict)
     handles: list[Any] = field(default_factory=list)
 
@@ -53,6 +65,23 @@ def disarm() -> None:
     armed, _SWITCH.armed = _SWITCH.armed, None
     for handle in armed.handles if armed else ():
         handle.remove()
+
+
+def acts(point: Point) -> bool:
+    """Whether the fault that is on acts at this point."""
+    return _SWITCH.armed is not None and _SWITCH.armed.variant.fault.point is point
+
+
+def layer_of(location: str) -> int | None:
+    """The layer whose output nnsight calls so; None for every other value."""
+    path = _SWITCH.armed.model.path if _SWITCH.armed else ""
+    found = re.search(rf"(?:^|\.){re.escape(path)}\.(\d+)\.output$", location) if path else None
+    return int(found.group(1)) if found else None
+
+
+def layout() -> str:
+    """How a layer's output holds the stream."""
+    return _SWITCH.armed.model.layout if _SWITCH.armed else ""
 
 
 def passes(

@@ -141,6 +141,13 @@ def test_a_module_that_the_engine_lacks_is_the_engines_change() -> None:
     assert found(off).side is Side.ENGINE and "'layers'" in found(off).evidence
 
 
+def test_hooks_that_the_engine_went_around_are_the_engines_though_the_harness_says_so() -> None:
+    words = "HooksSkippedError: in 1 of 1 steps with a block no hook of the layers fired"
+    own = replace(cell(Verdict.ERROR, frames=raised(Owner.HARNESS)), reason=words)
+    assert found(own).side is Side.ENGINE
+    assert found(replace(own, reason="KeyError: 'steps'")).side is Side.HARNESS
+
+
 def test_a_worker_that_just_ended_is_the_engines_where_it_does_so_without_nnsight() -> None:
     assert found(cell(Verdict.MISSING), plain=WRONG).side is Side.ENGINE
     assert found(cell(Verdict.MISSING), plain=RIGHT).side is Side.NNSIGHT

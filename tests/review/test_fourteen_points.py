@@ -199,9 +199,10 @@ def test_03_the_headline_is_a_detection_limit_and_wider_limits_turn_it_red(tmp_p
 def test_04_injections_behind_the_adapter_are_told_from_those_in_the_engine() -> None:
     acts = {name: fault.point in INSIDE for name, fault in FAULTS.items()}
     assert acts["edit-undone"] and acts["mlp-lost"] and acts["pp-noise"] and acts["rows-mixed"]
-    assert not (acts["half-stream"] or acts["name-clash"] or acts["logits-scale"])
+    assert acts["half-stream"] and acts["write-twice"] and acts["logits-scale"]  # in its mediator
+    assert not (acts["stream-shape"] or acts["name-clash"] or acts["samples-dtype"])
     row = Row(
-        *("half-stream", Side.NNSIGHT, "half-stream", "llama", "hf", "read_all", "pair", 0.0, ""),
+        *("stream-shape", Side.NNSIGHT, "stream-shape", "llama", "hf", "read_all", "pair", 0.0, ""),
         *(Ending.CAUGHT, Verdict.WRONG, (Verdict.WRONG,), True),
     )
     counted = totals([row, row, replace(row, inside=True)], 10, 0)

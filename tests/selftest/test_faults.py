@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import ConformanceError
+from conformance.inputs import manifest
 from conformance.records import Side
+from conformance.selftest import columns, command
 from conformance.selftest.catalogue import DAMAGE, MET, catalogue
-from conformance.selftest.fault import Point, find
+from conformance.selftest.fault import INSIDE, Point, find
 from conformance.selftest.faults import FAULTS
 from conformance.store.files import safe
 from tests import ours
@@ -45,6 +47,20 @@ def test_faults_of_the_transport_are_injected_where_there_is_one():
     for fault in FAULTS.values():
         if fault.side is Side.PIPELINE or fault.point in {Point.RECORD, Point.REPLAY}:
             assert fault.backends == ("vllm-pp2",)
+
+
+def test_most_injections_act_inside_of_the_engine_nnsight_or_the_relay():
+    """Of the whole self-test, as it is asked for by default."""
+    known = manifest.load(ROOT / "models.yaml")
+    backends = command.default_backends(known.backends)
+    models = [model for model in known.models if model.id in command.MODELS]
+    injected = [
+        one.variant.fault.point in INSIDE
+        for model in models
+        for one in columns.columns(FAULTS.values(), model, backends)
+        for _ in one.cells
+    ]
+    assert sum(injected) >= 0.6 * len(injected)
 
 
 def test_a_name_that_is_no_fault_is_refused():

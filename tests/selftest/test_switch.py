@@ -22,33 +22,33 @@ def armed(name: str, layers: int = 4) -> None:
 
 def test_with_no_fault_a_point_hands_through_the_very_object():
     value = torch.ones(3)
-    assert switch.passes(Point.READ, value, 2) is value
+    assert switch.passes(Point.SERVED, value, 2) is value
 
 
 def test_a_fault_acts_at_its_own_point_and_layer_only():
     armed("zeros.middle")
     value = torch.ones(3, 4)
-    assert switch.passes(Point.WRITE, value, 2) is value
-    assert switch.passes(Point.READ, value, 1) is value
-    assert not switch.passes(Point.READ, value, 2).any()
+    assert switch.passes(Point.TAKEN, value, 2) is value
+    assert switch.passes(Point.SERVED, value, 1) is value
+    assert not switch.passes(Point.SERVED, value, 2).any()
 
 
 def test_switched_off_it_is_gone_and_its_hooks_are_removed():
     armed("write-dropped")
-    assert switch.passes(Point.WRITE, 1, 0) is SKIPPED
+    assert switch.passes(Point.TAKEN, 1, 0) is SKIPPED
     module = torch.nn.Linear(2, 2)
     fault = switch.Armed(find(FAULTS, "write-dropped"), 4)
     fault.handles.append(module.register_forward_hook(lambda *_: torch.zeros(2)))
     switch.arm(fault)
     assert not module(torch.ones(2)).any()
     switch.disarm()
-    assert switch.passes(Point.WRITE, 1, 0) == 1
+    assert switch.passes(Point.TAKEN, 1, 0) == 1
     assert module(torch.ones(2)).any()
 
 
 def test_what_a_fault_remembers_ends_with_it():
     armed("layer-off")
-    switch.passes(Point.READ, torch.ones(3, 4), 0)
+    switch.passes(Point.SERVED, torch.ones(3, 4), 0)
     armed("layer-off")
     second = torch.full((3, 4), 2.0)
-    assert torch.equal(switch.passes(Point.READ, second, 1), second)
+    assert torch.equal(switch.passes(Point.SERVED, second, 1), second)

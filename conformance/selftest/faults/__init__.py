@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from conformance.selftest.fault import Fault
 from conformance.selftest.faults import (
     arriving,
+    computed,
     extraction,
     forward,
     logits,
@@ -32,6 +33,7 @@ _MODULES = (
     writes,
     arriving,
     forward,
+    computed,
     weights,
     relay,
     processes,

@@ -73,14 +73,14 @@ FAULTS = (
     _fault(
         "read-beside",
         previous_layer,
-        point=Point.READ,
+        point=Point.SERVED,
         side=Side.NNSIGHT,
         says=("previous layer",),
     ),
     _fault(
         "read-bit",
         last_bit,
-        point=Point.READ,
+        point=Point.SERVED,
         side=Side.UNDECIDED,  # as nobody could tell by which of the two values it happened
     ),
 )

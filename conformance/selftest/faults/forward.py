@@ -15,6 +15,8 @@ from conformance.selftest.faults.shapes import noisy
 OFF = frozenset({Verdict.WRONG, Verdict.DRIFT})
 WRONG = frozenset({Verdict.WRONG})
 CASES = ("clean.pair", "read_all.pair")
+#: What else shows a wrong forward: the lens, one prompt of six, the final norm.
+MORE = (*CASES, "logit_lens.all", "batch.six", "accessors.norm")
 
 
 def _branch_output(model: nn.Module, now: Moment, find: Any, change: Any) -> list[Any]:

@@ -74,7 +74,7 @@ FAULTS = (
         cases=("clean.pair", "multigen.read"),
         quick=True,
     ),
-    _fault("token-other", another, Point.CHOICE, doses=(1.0,), cases=("clean.alone",), quick=True),
+    _fault("token-other", another, Point.CHOSEN, doses=(1.0,), cases=("clean.alone",), quick=True),
     _fault(
         "defaults",
         nothing_asked,

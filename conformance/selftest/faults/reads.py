@@ -166,7 +166,7 @@ def other_donor(value: Tensor, now: Moment) -> Tensor:
 def _fault(name: str, act: Any, **more: Any) -> Fault:
     given: dict[str, Any] = {
         "side": Side.NNSIGHT,
-        "point": Point.READ,
+        "point": Point.SERVED,
         "cases": READ,
         "verdicts": WRONG,
         "places": ("middle",),
@@ -178,11 +178,18 @@ FAULTS = (
     _fault(
         "alias",
         overwritten,
+        point=Point.READ,
         verdicts=frozenset({Verdict.ALIASED}),
         places=("",),
         quick=True,
     ),
-    _fault("alias-next", overwritten_next, says=("next layer",), places=("middle", "last")),
+    _fault(
+        "alias-next",
+        overwritten_next,
+        point=Point.READ,
+        says=("next layer",),
+        places=("middle", "last"),
+    ),
     _fault(
         "half-stream",
         half,
@@ -218,12 +225,24 @@ FAULTS = (
         places=("middle", "last"),
     ),
     _fault("positions-as-rows", positions, says=("token positions",)),
-    _fault("stream-shape", extra_row, verdicts=SHAPE, places=BOTH),
-    _fault("flat-rows", row_alone, verdicts=SHAPE, places=BOTH),
+    _fault("stream-shape", extra_row, point=Point.READ, verdicts=SHAPE, places=BOTH),
+    _fault("flat-rows", row_alone, point=Point.READ, verdicts=SHAPE, places=BOTH),
     _fault(
-        "prefix-cache", without_first, verdicts=SHAPE, doses=(1, 4), says=("lacks the row", "alone")
+        "prefix-cache",
+        without_first,
+        point=Point.READ,
+        verdicts=SHAPE,
+        doses=(1, 4),
+        says=("lacks the row", "alone"),
     ),
-    _fault("chunked", last_chunk, verdicts=SHAPE, doses=(1, 3), says=("lacks the row", "alone")),
+    _fault(
+        "chunked",
+        last_chunk,
+        point=Point.READ,
+        verdicts=SHAPE,
+        doses=(1, 3),
+        says=("lacks the row", "alone"),
+    ),
     _fault(
         "norm-tuple",
         in_tuple,

@@ -193,12 +193,12 @@ FAULTS = (
         quick=True,
     ),
     _fault(
-        "pp-rank-divergence", rank_added, Point.READ, places=("early",), cases=("read_all.pair",)
+        "pp-rank-divergence", rank_added, Point.SERVED, places=("early",), cases=("read_all.pair",)
     ),
     _fault(
         "pp-rank-edit",
         other_edit,
-        Point.WRITE,
+        Point.TAKEN,
         cases=("steering.middle-large-all",),
         places=("",),
         verdicts=ENDED,
@@ -207,7 +207,7 @@ FAULTS = (
     _fault(
         "pp-late-write",
         late,
-        Point.WRITE,
+        Point.TAKEN,
         cases=("multigen.cross",),
         places=("",),
         verdicts=ENDED | {Verdict.DROPPED, Verdict.PARTIAL},

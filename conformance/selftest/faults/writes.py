@@ -123,7 +123,7 @@ def _before(value: Tensor, now: Moment) -> Tensor:
 def _fault(name: str, act: Any, **more: Any) -> Fault:
     given: dict[str, Any] = {
         "side": Side.NNSIGHT,
-        "point": Point.WRITE,
+        "point": Point.TAKEN,
         "cases": STEER,
         "verdicts": SCALED,
     }

@@ -1,0 +1,135 @@
+"""Faults of what an engine's layers compute and where its scheduler puts it: hooks in the model."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import VLLM, Fault, Inexpressible, Moment, Point
+from conformance.selftest.faults.forward import MORE
+from conformance.selftest.faults.model import attention, layer, mlp
+
+#: What a branch gives, and the memory of the fault → what it gives instead.
+Change = Callable[[Tensor, Moment], Tensor]
+
+
+def _branch(find: Callable[[nn.Module], nn.Module | None], change: Change) -> Any:
+    """A fault of what a branch of the layer gives."""
+
+    def hooks(model: nn.Module, now: Moment) -> list[Any]:
+        assert now.at is not None  # noqa: S101 - every variant of these names a layer
+        part = layer(model, now.at, now.layers)
+        branch = find(part) if part is not None else None
+        if part is not None and branch is None:
+            raise Inexpressible("the layer has no such branch of its own")
+        return [branch.register_forward_hook(_giving(change, now))] if branch is not None else []
+
+    return hooks
+
+
+def _giving(change: Change, now: Moment) -> Any:
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (change(output[0], now), *output[1:])
+        return change(output, now)
+
+    return hook
+
+
+def scaled(value: Tensor, now: Moment) -> Tensor:
+    return value * now.dose
+
+
+def shifted(value: Tensor, now: Moment) -> Tensor:
+    """Every token has its neighbour's row."""
+    rows = value.reshape(-1, value.shape[-1])
+    return rows.roll(1, dims=0).reshape(value.shape)
+
+
+def halves_swapped(value: Tensor, now: Moment) -> Tensor:
+    return value.roll(value.shape[-1] // 2, dims=-1)
+
+
+def reversed_rows(value: Tensor, now: Moment) -> Tensor:
+    rows = value.reshape(-1, value.shape[-1])
+    return rows.flip(0).reshape(value.shape)
+
+
+def stale(model: nn.Module, now: Moment) -> list[Any]:
+    """A layer's MLP gives what that of the layer before gave: a buffer that was not written."""
+    assert now.at is not None  # noqa: S101
+    parts = [layer(model, at, now.layers) for at in (now.at - 1, now.at)]
+    if parts[0] is None or parts[1] is None:
+        if any(part is not None for part in parts):
+            raise Inexpressible("the two layers are on two stages")
+        return []
+    branches = [mlp(part) for part in parts if part is not None]
+    if branches[0] is None or branches[1] is None:
+        raise Inexpressible("the layer has no such branch of its own")
+    kept: list[Tensor] = []
+
+    def keep(_: Any, args: Any, output: Any) -> None:
+        kept[:] = [(output[0] if isinstance(output, tuple) else output).clone()]
+
+    def instead(value: Tensor, _: Moment) -> Tensor:
+        return kept[0] if kept and kept[0].shape == value.shape else value
+
+    hooks = [branches[0].register_forward_hook(keep)]
+    return [*hooks, branches[1].register_forward_hook(_giving(instead, now))]
+
+
+def slots(model: nn.Module, now: Moment) -> list[Any]:
+    """The scheduler's map of tokens to slots of the cache is one off: of a step of several tokens
+    each key and value lies where its neighbour's should.
+    """
+    context = importlib.import_module("vllm.forward_context")
+
+    def hook(_: Any, args: Any) -> None:
+        if not context.is_forward_context_available():
+            return
+        known = context.get_forward_context()
+        maps = {id(each): each for each in (known.slot_mapping or {}).values()}
+        for described in (known.attn_metadata or {}).values():
+            found = getattr(described, "slot_mapping", None)
+            if isinstance(found, Tensor):
+                maps[id(found)] = found
+        moved = set()
+        for each in maps.values():
+            if len(each) > 1 and each.data_ptr() not in moved:
+                moved.add(each.data_ptr())
+                each.copy_(each.roll(1))
+
+    return [model.register_forward_pre_hook(hook)]
+
+
+def _fault(name: str, act: Any, **more: Any) -> Fault:
+    given: dict[str, Any] = {
+        "side": Side.ENGINE,
+        "point": Point.FORWARD,
+        "cases": MORE,
+        "verdicts": frozenset({Verdict.WRONG}),
+        "places": ("middle",),
+    }
+    return Fault(id=name, act=act, **(given | more))
+
+
+FAULTS = (
+    _fault("mlp-scaled", _branch(mlp, scaled), doses=(1.01, -1.0)),
+    _fault("mlp-rows", _branch(mlp, shifted)),
+    _fault("mlp-halves", _branch(mlp, halves_swapped)),
+    _fault("mlp-stale", stale, places=("last",)),
+    _fault("attention-scaled", _branch(attention, scaled), doses=(1.01, -1.0)),
+    _fault("attention-rows", _branch(attention, shifted)),
+    _fault("attention-order", _branch(attention, reversed_rows)),
+    _fault(
+        "slots-off",
+        slots,
+        cases=("multigen.read",),
+        places=("",),
+        backends=VLLM,
+    ),
+)
