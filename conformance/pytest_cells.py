@@ -75,8 +75,6 @@ class WrongVerdict(Exception):
 
 
 class CellItem(pytest.Item):
-    """One cell."""
-
     def __init__(self, *, cell: Cell, **named: Any) -> None:
         super().__init__(**named)
         self.cell = cell

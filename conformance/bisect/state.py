@@ -8,10 +8,9 @@ reports/bisect-<time>-<random>/{report.json,report.md,index.html}
 
 from __future__ import annotations
 
-import fcntl
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ from conformance.bisect.presentation.parts import USUAL, Part
 from conformance.bisect.search import CONFIRM, Class
 from conformance.bisect.signature import Signatures
 from conformance.errors import ConformanceError
+from conformance.processes import lock
 from conformance.records import record
 from conformance.store.files import read_record, write_record
 
@@ -116,19 +116,9 @@ class BisectFolder:
     def write(self, state: State) -> None:
         write_record(self.path / STATE, state)
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager[None]:
         """Two processes would overwrite each other's trials."""
-        with (self.path / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ConformanceError(
-                    "another process is working on this bisect",
-                    path=self.path,
-                    remedy="wait for it, or end it; then use --resume",
-                ) from error
-            yield
+        return lock.alone(self.path / "lock", self.path, "bisect")
 
 
 def create(reports: Path, state: State, now: datetime) -> BisectFolder:

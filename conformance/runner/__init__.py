@@ -8,14 +8,11 @@ It needs none of the engines installed. What was observed is in the jobs' folder
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from conformance.checkpoints import cache_folder
-from conformance.errors import ConformanceError
-from conformance.processes import temporary
+from conformance.processes import lock, temporary
 from conformance.runner.events import (
     CellFinished,
     CellStarted,
@@ -68,7 +65,8 @@ def run(
     graph that cannot be run, for a run that another process is working on, and for
     processes that cannot be ended.
     """
-    with _alone(logs), temporary.folder() as folder:
+    # Two runners in one folder would take each other's workers for their own.
+    with lock.alone(logs / "lock", logs.parent, "run"), temporary.folder() as folder:
         runner = Runner(
             planned,
             logs=logs,
@@ -80,19 +78,3 @@ def run(
             places=temporary.environment(folder, cache_folder()),
         )
         return runner.run()
-
-
-@contextmanager
-def _alone(logs: Path) -> Iterator[None]:
-    """Two runners in one folder would take each other's workers for their own."""
-    logs.mkdir(parents=True, exist_ok=True)
-    with (logs / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConformanceError(
-                "another process is working on this run",
-                path=logs.parent,
-                remedy="wait for it, or end it; then use --resume",
-            ) from error
-        yield

@@ -29,7 +29,6 @@ class Changes:
 
 
 def cells_table(rows: tuple[tuple[Entry, ...], ...], title: str = "", rest: str = "") -> Table:
-    """Cells that changed."""
     titles = columns("change", "model", "backend", "cells", "before", "after", "why")
     return Table(titles, rows, title, rest=rest, peek=12)
 
