@@ -8,6 +8,7 @@ written (`conformance repro`) from them.
 from __future__ import annotations
 
 import ast
+import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,12 @@ from conformance.verdicts.run import results_of
 
 #: Beside plan.json: what makes a run a check.
 ASKED = "check.json"
+
+#: What may be the name of a file: below its folder, and no hidden one.
+_FILE = re.compile(r"(?:(?![.])[\w.+ -]{1,100}/){0,4}(?![.])[\w.+ -]{1,100}")
+
+#: Bytes beyond which a file that is named is not kept.
+_LARGE = 64 << 20
 
 #: So many are kept where no folder was named.
 MOST = 20
@@ -78,6 +85,9 @@ def keep(run: RunFolder, asked: Asked) -> None:
         folder.mkdir(parents=True)
         for path in (file.path, *beside(file.path)):
             shutil.copyfile(path, folder / path.name)
+        for name in named_files(file, file.path.parent):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file.path.parent / name, folder / name)
     files = tuple(KeptFile(file.name, str(file.path)) for file in asked.files)
     here = str(Path.cwd())
     kept = Kept(asked.named, asked.prompts, files, asked.backends, asked.dump, here)
@@ -140,6 +150,22 @@ def beside(path: Path) -> list[Path]:
                 known.append(file)
                 waiting.append(file)
     return known
+
+
+def named_files(file: UserFile, folder: Path) -> list[str]:
+    """The files below a folder, its own, that a file names in its text, as what it loads: vectors,
+    lists of prompts. Modules and what is large are left out.
+    """
+    texts = (
+        node.value for node in ast.walk(ast.parse(file.text)) if isinstance(node, ast.Constant)
+    )
+    names = {text for text in texts if isinstance(text, str) and _FILE.fullmatch(text)}
+    found = []
+    for name in sorted(names):
+        path = folder / name
+        if path.is_file() and path.suffix != ".py" and path.stat().st_size <= _LARGE:
+            found.append(name)
+    return found
 
 
 def _imports(path: Path) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import traceback
@@ -61,6 +62,9 @@ def _main(file: Path) -> int:
         folder.mkdir()
         for name, content in {Path(data["name"]).name: text, **beside}.items():
             (folder / Path(name).name).write_text(content, encoding="utf-8")
+        for name in data.get("files", ()):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file.parent / name, folder / name)
         traced = source.read(folder / Path(data["name"]).name)
         prompts = tuple(data["prompts"])
         asked = gather.Asked((traced,), model, (backend,), prompts, model.id, file.name)

@@ -68,6 +68,7 @@ def _alone(run: RunFolder, asked: Asked, traced: UserFile, cell: CellResult, fil
     }
     parts = [
         *_header(cell, f"python {file} [--checkpoint FOLDER]", "0 the same", "1 not the same"),
+        *_comment(_reading(files_of(run, traced))),
         _opening(traced),
         _without_opening(_ALONE.read_text(encoding="utf-8")),
         "",
@@ -97,6 +98,7 @@ def _checked_again(
         "model": json.loads(to_json(asked.model)),
         "backend": json.loads(to_json(backend)),
         "prompts": list(asked.prompts),
+        "files": list(files_of(run, traced)),
         "verdict": cell.verdict.value,
         "sentence": cell.reason,
     }
@@ -111,6 +113,7 @@ def _checked_again(
     parts = [
         *_header(cell, line, "0 the same", "1 not the same, as recorded", "3 another answer"),
         *_comment(needs),
+        *_comment(_reading(files_of(run, traced))),
         _opening(traced),
         "",
         call,
@@ -142,6 +145,22 @@ def _beside(run: RunFolder, traced: UserFile) -> dict[str, str]:
         for path in sorted(folder.glob("*.py"))
         if path.name != traced.path.name
     }
+
+
+def files_of(run: RunFolder, traced: UserFile) -> dict[str, Path]:
+    """The files that a file of a check reads, by their names beside it."""
+    folder = kept.folder_of(run, traced.name)
+    return {name: folder / name for name in kept.named_files(traced, folder)}
+
+
+def data_of(run: RunFolder, cell: CellResult) -> dict[str, Path]:
+    """The same of an answer: what must lie beside its script."""
+    files = kept.asked_of(run).files
+    return next((files_of(run, one) for one in files if one.name == cell.case), {})
+
+
+def _reading(files: dict[str, Path]) -> str:
+    return f"It reads {', '.join(files)}, beside it." if files else ""
 
 
 def _split(source: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from conformance.check import answer, gather, kept, source
+from conformance.check import answer, gather, kept, script, source
 from conformance.cli import app
 from conformance.records import (
     Backend,
@@ -152,3 +152,27 @@ def test_the_newest_check_of_this_folder_is_taken_and_said(tmp_path, monkeypatch
     assert f"the newest check of this folder: {mine}, conformance check" in shown("../mine")
     said = shown(tmp_path)
     assert "any folder; none was made in this one" in said and max(mine, theirs) in said
+
+
+def test_what_a_file_loads_is_kept_and_laid_beside_its_script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for name in ("vector.pt", "data/more.pt", "other.pt", ".hidden"):
+        (tmp_path / name).write_text(name)
+    text = FILE.replace("Hello", "data/more.pt").replace('hidden"', '.hidden"')
+    file = tmp_path / "my trace.py"
+    checked(tmp_path, factor=2.0)
+    file.write_text(f'{text}\n\nVECTOR = open("vector.pt").read()\nNOWHERE = "absent.pt", "."\n')
+    read = source.read(file)
+    assert kept.named_files(read, tmp_path) == ["data/more.pt", "vector.pt"]
+    model = Model("llama", "llama", (Source("path", file="/data/llama"),))
+    asked = gather.Asked((read,), model, (VLLM,), (), "/data/llama", "conformance check")
+    run = gather.begin(asked, tmp_path / "again")
+    kept.keep(run, asked)
+    for name in ("vector.pt", "data/more.pt"):
+        (tmp_path / name).unlink()
+    found = script.files_of(run, kept.asked_of(run).files[0])
+    assert {name: path.read_text() for name, path in found.items()} == {
+        "data/more.pt": "data/more.pt",
+        "vector.pt": "vector.pt",
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -70,6 +71,8 @@ def repro(
             folder, judged, file=of_check.script_name(judged), standalone=standalone
         )
         _written(output / of_check.script_name(judged), checked)
+        for data, path in of_check.data_of(folder, judged).items():
+            _beside(path, output / data)
         return
     result = script.shareable(cell_text.find(results, cell))
     scenario = _scenario(results, result, scenarios)
@@ -96,6 +99,14 @@ def _written(path: Path, text: str) -> None:
     err.print(
         f"run it with: {sys.executable} {path}", markup=False, highlight=False, soft_wrap=True
     )
+
+
+def _beside(path: Path, target: Path) -> None:
+    """Copy what a script reads, and say so; a file of its own that lies there stays."""
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    err.print(f"it reads {target}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _scenario(results: Results, cell: CellResult, folders: Places) -> Scenario:
