@@ -14,6 +14,7 @@ import json
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ def judged(path: Path, answer: dict[str, Any]) -> tuple[bool, str]:
     return wanted == (first["kind"], line), f"{first['kind']}, line {line}"
 
 
+def where() -> str:
+    """The day, the commit and the processor."""
+    named = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    git = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    commit = subprocess.run(git, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    today = datetime.now(UTC).date()
+    return f"{today}, commit {commit.stdout.strip()}, on {named[1] if named else 'this machine'}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folders", nargs="*", type=Path, default=FOLDERS)
@@ -93,9 +103,8 @@ def main() -> int:
         print(
             f"| {name} | {f'{kind[0]}, line {kind[1]}' if kind else ''} |", " | ".join(cells), "|"
         )
-    print(
-        f"\n{len(files) * len(heads) - len(wrong)} of {len(files) * len(heads)} as they should be"
-    )
+    every = len(files) * len(heads)
+    print(f"\n{every - len(wrong)} of {every} as they should be: {where()}.")
     for one in wrong:
         print(one, file=sys.stderr)
     return bool(wrong)

@@ -79,6 +79,17 @@ def _half_of_two(places: Places, name: str, statement: ast.stmt) -> Edit | None:
     return Edit(cut.lineno, places.file.line(cut.lineno), "", why) if cut else None
 
 
+def logits_edit(places: Places, name: str) -> Edit | None:
+    """The line that takes the last token of logits that are the last token's alone."""
+    statement = places.origin(name)
+    before = places.file.line(statement.lineno) if statement else ""
+    after = re.sub(r"(\.logits)\[(?::|0), -1(?:, :)?\]", r"\1", before)
+    if statement is None or after == before:
+        return None
+    why = "on vLLM `model.logits` are the last token's, [1, vocabulary]: no index takes a token"
+    return Edit(statement.lineno, before, after, why)
+
+
 def alias_edit(places: Places, name: str) -> Edit | None:
     """The line that keeps a view, with a copy of it."""
     statement = places.origin(name)

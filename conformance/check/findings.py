@@ -13,6 +13,7 @@ from conformance.check.edits import (
     Edit,
     alias_edit,
     layer_edit,
+    logits_edit,
     read_edit,
     suspect,
 )
@@ -236,7 +237,10 @@ class _Explaining:
             return replace(blank, kind="capped", words=words, edit=edit)
         if mine.shape != truth.shape:
             shapes = f"shape {list(mine.shape)} instead of {list(truth.shape)}"
-            return replace(blank, kind="structure", words=f"`{blank.name}` has {shapes}", edit=edit)
+            words = f"`{blank.name}` has {shapes}"
+            last = logits_edit(self.places, site.name) if self.places.file.ported else None
+            words += f" ({last.why})" if last else ""
+            return replace(blank, kind="structure", words=words, edit=last or edit)
         judged = self.judged.get(site)
         said = judged.message if judged else "differs"
         far = f", {judged.error:.2g} of its size off" if judged and judged.error else ""

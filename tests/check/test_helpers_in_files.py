@@ -3,7 +3,7 @@
 import pytest
 
 from conformance.check import failures, source
-from conformance.check.edits import read_edit
+from conformance.check.edits import logits_edit, read_edit
 from conformance.check.identify import Held
 from conformance.check.places import Places
 from conformance.check.write_edits import write_edit
@@ -168,6 +168,16 @@ def test_what_is_asked_for_too_late_is_found_by_its_name(tmp_path):
     assert told.findings[0].edit.line == 8
     told = failures.explain(failed(file, words.format("model.layers.1.mlp")))
     assert told.findings[0].edit.line == 7
+
+
+@pytest.mark.parametrize("index", ["[:, -1]", "[0, -1]", "[:, -1, :]"])
+def test_logits_have_no_token_to_take(tmp_path, index):
+    path = tmp_path / "port.py"
+    body = f"    with model.trace('x'):\n        x = model.logits{index}.save()\n"
+    body += "    return {'x': x}\n"
+    path.write_text(f"def hf(model):\n    return {{}}\n\n\ndef vllm(model):\n{body}")
+    edit = logits_edit(Places(source.read(path), "vllm"), "x")
+    assert (edit.line, edit.after.strip()) == (7, "x = model.logits.save()")
 
 
 def failed(file, words, **more):

@@ -43,6 +43,14 @@ def test_a_transposed_tensor_keeps_its_order():
     assert torch.equal(decode(encode(value)), value)
 
 
+@pytest.mark.parametrize(
+    "value", [torch.ones(1, 8)[:, -1], torch.ones(4, 8)[:1, 2], torch.ones(0, 8)[:, 2]]
+)
+def test_a_number_out_of_a_row_is_sent_whatever_its_stride_is(value):
+    assert torch.equal(decode(encode(value)), value)
+    assert digest(value) == digest(value.clone(memory_format=torch.contiguous_format))
+
+
 def test_the_skip_mark_stays_itself():
     assert decode(encode((NO_SKIP, 1)))[0] is NO_SKIP
 

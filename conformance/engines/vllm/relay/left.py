@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from conformance.engines.structure import map_tensors, tensors_in
-from conformance.engines.vllm.relay.record import Reader, digest, same, snapshot
+from conformance.engines.vllm.relay.record import Reader, digest, flat, same, snapshot
 
 #: A request's rows of a step's batch: the first, and how many.
 Rows = Sequence[int]
@@ -91,8 +91,8 @@ def _differing(alike: Sequence[Sequence[tuple[int, torch.Tensor, torch.Tensor]]]
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.contiguous().reshape(-1)
-    return flat.view(torch.int16) if flat.element_size() % 2 == 0 else flat.view(torch.uint8)
+    whole = flat(tensor)
+    return whole.view(torch.int16) if whole.element_size() % 2 == 0 else whole.view(torch.uint8)
 
 
 def _by_row(visit: Left, batcher: Any) -> tuple[Reader, ...]:

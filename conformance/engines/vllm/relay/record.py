@@ -175,7 +175,15 @@ def pack_tensors(tensors: Sequence[torch.Tensor], stream: bytes = b"") -> Packed
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return flat(tensor.detach()).view(torch.uint8)
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Its numbers side by side. One number alone counts as contiguous whatever its stride is, and
+    with another than one it could not be viewed as bytes.
+    """
+    whole = tensor.contiguous().reshape(-1)
+    return whole.as_strided((whole.numel(),), (1,))
 
 
 def unpack_tensors(packed: Packed) -> tuple[io.BytesIO, list[torch.Tensor]]:
@@ -285,6 +293,6 @@ def digest(value: Any) -> int:
     result = 0
     for tensor in tensors_in(value):
         result = zlib.crc32(f"{tensor.dtype}{tuple(tensor.shape)}".encode(), result)
-        data = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        data = _bytes_of(tensor.to("cpu"))
         result = zlib.crc32(cast(Any, data.numpy()), result)
     return result
