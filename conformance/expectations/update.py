@@ -45,7 +45,7 @@ class Update:
 
     text: str
     changes: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
+    unsolved: tuple[str, ...] = ()
 
 
 def update(

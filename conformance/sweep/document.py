@@ -86,7 +86,7 @@ def _model(trend: Trend, name: str) -> Section:
         rows += [
             (
                 row.scenario,
-                *(_mark(mark, edge=at in row.others) for at, mark in enumerate(row.marks)),
+                *(_mark(mark, edge=at in row.changed_at) for at, mark in enumerate(row.marks)),
             )
             for row in members
         ]

@@ -38,7 +38,7 @@ class Row:
     marks: tuple[Mark, ...]
 
     @property
-    def others(self) -> tuple[int, ...]:
+    def changed_at(self) -> tuple[int, ...]:
         """Which marks stand for other bits than the last one before that observed anything."""
         changes, last = [], 0
         for at, mark in enumerate(self.marks):

@@ -190,8 +190,8 @@ def test_what_still_holds_in_one_environment_of_two_is_left_to_a_person(tmp_path
     run = both(gap, (Verdict.MATCH, ""))
     found = updated(tmp_path, FILE, run)
     assert found.text == FILE and not found.changes
-    assert [line.partition(":")[0] for line in found.left] == ["line 5"]
-    assert "`when: { versions: … }`" in found.left[0]
+    assert [line.partition(":")[0] for line in found.unsolved] == ["line 5"]
+    assert "`when: { versions: … }`" in found.unsolved[0]
 
 
 def test_what_is_there_sometimes_is_not_narrowed_by_another_failure(tmp_path):
@@ -225,8 +225,8 @@ def test_expired_entries_and_faults_of_the_harness_are_left_to_a_person(tmp_path
     cells = [one for one in cells if one.id != broken.id or one.harness]
     found = updated(tmp_path, text, results(cells=cells))
     assert found.text == text
-    assert sum("expired" in line for line in found.left) == len(MAMBA)
-    assert sum("harness" in line for line in found.left) == 1
+    assert sum("expired" in line for line in found.unsolved) == len(MAMBA)
+    assert sum("harness" in line for line in found.unsolved) == 1
 
 
 def test_a_list_in_brackets_is_refused_before_anything_is_edited(tmp_path):

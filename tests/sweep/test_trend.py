@@ -165,8 +165,8 @@ def test_equal_bits_have_equal_numbers():
     read, steer = trend(run, SWEPT, bits).rows
     assert [mark.bits for mark in read.marks] == [1, 1, 1, 1, 1, 1]
     assert [mark.bits for mark in steer.marks] == [1, 1, 2, 2, 1, 1]
-    assert read.others == ()
-    assert steer.others == (2, 4)
+    assert read.changed_at == ()
+    assert steer.changed_at == (2, 4)
     some = {name: one for name, one in bits.items() if "read_all" not in name or "last" not in name}
     assert [mark.bits for mark in trend(run, SWEPT, some).rows[0].marks] == [0] * 6
 

@@ -41,7 +41,7 @@ def update_known(
     updated = update(
         text, known, selecting.open_run(reports, name).results(), every, selecting.today()
     )
-    for line in (*updated.changes, *(f"left for you: {line}" for line in updated.left)):
+    for line in (*updated.changes, *(f"left for you: {line}" for line in updated.unsolved)):
         err.print(line, markup=False, highlight=False, soft_wrap=True)
     if write:
         write_text(expectations, updated.text)

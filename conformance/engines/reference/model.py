@@ -72,13 +72,13 @@ class Changes:
     """
 
     edits: Mapping[int, Edit] = field(default_factory=dict)
-    given: Mapping[int, Tensor] = field(default_factory=dict)
+    router_inputs: Mapping[int, Tensor] = field(default_factory=dict)
     at: Mapping[Place, Visit] = field(default_factory=dict)
     chosen: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def any(self) -> bool:
-        return any((self.edits, self.given, self.at, self.chosen))
+        return any((self.edits, self.router_inputs, self.at, self.chosen))
 
 
 class Forced(LogitsProcessor):  # type: ignore[misc]
@@ -219,7 +219,7 @@ class ReferenceModel:
                 places = visited(self.module, self.modules, self.parts, changes.at, rows)
                 stack.enter_context(places)
             stack.enter_context(self._recorded(run, changes.edits, rows))
-            stack.enter_context(self._routed_by(changes.given))
+            stack.enter_context(self._routed_by(changes.router_inputs))
             if parts:
                 stack.enter_context(
                     recorded(self.module, self.modules, self.parts, parts, run.parts, rows)
