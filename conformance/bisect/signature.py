@@ -102,10 +102,7 @@ def same(a: Signatures, b: Signatures, by: Collection[Part] = USUAL) -> bool:
 
 
 def _key(signatures: Signatures, by: Collection[Part]) -> tuple[tuple[str, ...], ...]:
-    return tuple(
-        (signature.cell, *(signature.part(part) for part in Part if part in by))
-        for signature in signatures
-    )
+    return tuple((s.cell, *(s.part(part) for part in Part if part in by)) for s in signatures)
 
 
 def classify(

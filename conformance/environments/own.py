@@ -72,14 +72,8 @@ def wanted(engine: str = "") -> Spec:
     """What `engine` stands for; "" for the machine's own kind."""
     if engine in ("", CPU, GPU):
         extra = engine or (GPU if Path("/proc/driver/nvidia/version").exists() else CPU)
-        named = [
-            requirement
-            for requirement in _requirements(extra, "engines")
-            if requirement.name != _NAME
-        ]
-        return Spec(
-            tuple(sorted({f"{requirement.name}{requirement.specifier}" for requirement in named}))
-        )
+        named = [req for req in _requirements(extra, "engines") if req.name != _NAME]
+        return Spec(tuple(sorted({f"{req.name}{req.specifier}" for req in named})))
     return parse(engine)
 
 
@@ -90,33 +84,25 @@ def _requirements(*extras: str) -> list[Requirement]:
     """What this package's metadata asks for under one of these extras, or without any ("")."""
     requirements = []
     for text in metadata.requires(_NAME) or ():
-        requirement = Requirement(text)
+        req = Requirement(text)
         if (
-            any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
-            if requirement.marker
+            any(req.marker.evaluate({"extra": extra}) for extra in extras)
+            if req.marker
             else ("" in extras)
         ):
-            requirements.append(requirement)
+            requirements.append(req)
     return requirements
 
 
 def _needs_of_the_tool(spec: Spec) -> tuple[str, ...]:
     """What the tool imports, but for what is named already."""
     names = {*NEEDS, *spec.names}
-    return tuple(
-        f"{requirement.name}{requirement.specifier}"
-        for requirement in _requirements("")
-        if requirement.name not in names
-    )
+    return tuple(f"{req.name}{req.specifier}" for req in _requirements("") if req.name not in names)
 
 
 def _note(cache: Path, engine: str) -> Path:
     """The file that says where the environment of these requirements is."""
-    recipe = [
-        wanted(engine).requirements,
-        [str(requirement) for requirement in _requirements("")],
-        sys.executable,
-    ]
+    recipe = [wanted(engine).requirements, [str(req) for req in _requirements("")], sys.executable]
     return cache / "environments" / "own" / digest(recipe)
 
 

@@ -27,18 +27,16 @@ class Spec:
     requirements: tuple[str, ...]
 
     def __str__(self) -> str:
-        return " ".join(requirement.replace(" @ ", "@") for requirement in self.requirements)
+        return " ".join(req.replace(" @ ", "@") for req in self.requirements)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(
-            canonicalize_name(Requirement(requirement).name) for requirement in self.requirements
-        )
+        return tuple(canonicalize_name(Requirement(req).name) for req in self.requirements)
 
     @property
     def exact(self) -> bool:
         """Is one version of each package asked for? Then nothing is looked up twice."""
-        return all(_exact(Requirement(requirement)) for requirement in self.requirements)
+        return all(_exact(Requirement(req)) for req in self.requirements)
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -49,9 +47,7 @@ class Spec:
     def trees(self) -> Mapping[str, Path]:
         """The same by the package that comes from it."""
         parsed = map(Requirement, self.requirements)
-        places = (
-            (canonicalize_name(requirement.name), folder_of(requirement)) for requirement in parsed
-        )
+        places = ((canonicalize_name(req.name), folder_of(req)) for req in parsed)
         return {name: path for name, path in places if path is not None}
 
 
@@ -65,13 +61,13 @@ def parse(text: str) -> Spec:
     tokens = _OPERATORS.sub(r"\1", text.strip()).split()
     requirements: dict[str, str] = {}
     for token in tokens:
-        requirement = _requirement(token, text)
-        name = canonicalize_name(requirement.name)
+        req = _requirement(token, text)
+        name = canonicalize_name(req.name)
         if name in requirements:
             raise ConformanceError(
                 f"{name} is named twice in {text!r}", remedy="keep one of the two"
             )
-        requirements[name] = _text(requirement, name)
+        requirements[name] = _text(req, name)
     if not requirements:
         raise ConformanceError("the environment has no requirements", remedy=_EXAMPLE)
     return Spec(tuple(requirements[name] for name in sorted(requirements)))
@@ -82,48 +78,41 @@ def _requirement(token: str, text: str) -> Requirement:
     if place:
         token = f"{place[1]}@{Path(place[2]).expanduser().resolve().as_uri()}"
     try:
-        requirement = Requirement(token)
-        scheme = urlsplit(requirement.url or "").scheme
+        req = Requirement(token)
+        scheme = urlsplit(req.url or "").scheme
     except ValueError as error:  # of the requirement, or of its address
         words = str(error).partition("\n")[0]
         raise ConformanceError(
             f"{token!r} in {text!r} is no requirement: {words}", remedy=_EXAMPLE
         ) from error
-    if requirement.marker is not None:
+    if req.marker is not None:
         raise ConformanceError(
             f"{token!r} has a marker, and there is only this machine", remedy="leave it out"
         )
-    if requirement.url and not scheme:
-        raise ConformanceError(f"{requirement.url!r} is no address", remedy=_EXAMPLE)
-    folder = folder_of(requirement)
+    if req.url and not scheme:
+        raise ConformanceError(f"{req.url!r} is no address", remedy=_EXAMPLE)
+    folder = folder_of(req)
     if folder is not None and not folder.exists():
         raise ConformanceError(
-            f"{requirement.name} is to come from a folder that is not there",
-            path=folder,
-            remedy=_EXAMPLE,
+            f"{req.name} is to come from a folder that is not there", path=folder, remedy=_EXAMPLE
         )
-    return requirement
+    return req
 
 
-def folder_of(requirement: Requirement) -> Path | None:
+def folder_of(req: Requirement) -> Path | None:
     """The file or folder that a `file://` requirement names."""
-    parts = urlsplit(requirement.url or "")
+    parts = urlsplit(req.url or "")
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def _text(requirement: Requirement, name: str) -> str:
-    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    return (
-        f"{name}{extras} @ {requirement.url}"
-        if requirement.url
-        else f"{name}{extras}{requirement.specifier}"
-    )
+def _text(req: Requirement, name: str) -> str:
+    extras = f"[{','.join(sorted(req.extras))}]" if req.extras else ""
+    return f"{name}{extras} @ {req.url}" if req.url else f"{name}{extras}{req.specifier}"
 
 
-def _exact(requirement: Requirement) -> bool:
-    if requirement.url:
+def _exact(req: Requirement) -> bool:
+    if req.url:
         return True
     return any(
-        clause.operator in {"==", "==="} and "*" not in clause.version
-        for clause in requirement.specifier
+        clause.operator in {"==", "==="} and "*" not in clause.version for clause in req.specifier
     )

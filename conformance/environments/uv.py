@@ -125,11 +125,6 @@ def run(command: Sequence[str | Path], say: Say, *, holding: int | None = None) 
 
 def environment() -> dict[str, str]:
     """uv trusts the certificates of the machine, as pip does."""
-    variables = {
-        "UV_SYSTEM_CERTS": "true",
-        "UV_HTTP_TIMEOUT": _PATIENCE,
-        "NO_COLOR": "1",
-        **os.environ,
-    }
-    variables.pop("VIRTUAL_ENV", None)
-    return variables
+    env = {"UV_SYSTEM_CERTS": "true", "UV_HTTP_TIMEOUT": _PATIENCE, "NO_COLOR": "1", **os.environ}
+    env.pop("VIRTUAL_ENV", None)
+    return env

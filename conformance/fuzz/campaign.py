@@ -263,10 +263,8 @@ class Campaign:
             if len(trials) > 2 * smaller.MOST:
                 break
             self._due.remove(number)
-            shrinking = self._in_work[number]
-            trials += [
-                Trial(candidate, shrinking.columns, number) for candidate in shrinking.candidates()
-            ]
+            work = self._in_work[number]
+            trials += [Trial(candidate, work.columns, number) for candidate in work.candidates()]
         return trials
 
     def _replay(self, model: str) -> list[Trial]:
@@ -406,9 +404,9 @@ class Campaign:
             remaining, stage, peeled_from = rest, Stage.PEEL, difference.cause
         kinds = _kinds(failures)
         busy = [
-            shrinking
-            for shrinking in self._in_work.values()
-            if shrinking.model == model and _kinds(shrinking.failures).items() <= kinds.items()
+            work
+            for work in self._in_work.values()
+            if work.model == model and _kinds(work.failures).items() <= kinds.items()
         ]
         if len(busy) >= ALIKE and stage is Stage.FEW:
             wait = Difference(model, program, tuple(failures.values()), program, cause="")
@@ -433,42 +431,42 @@ class Campaign:
         self._due.append(self._numbers)
 
     def _go_on(self, number: int, results: Mapping[str, Mapping[str, Failure]]) -> None:
-        shrinking = self._in_work[number]
-        shrinking.take(results)
-        if shrinking.stage is not Stage.DONE:
+        work = self._in_work[number]
+        work.take(results)
+        if work.stage is not Stage.DONE:
             self._due.append(number)
             return
         del self._in_work[number]
-        if not shrinking.failures:
-            if shrinking.peeled_from:
-                self._again(shrinking.peeled_from)
+        if not work.failures:
+            if work.peeled_from:
+                self._again(work.peeled_from)
         else:
-            self._conclude(shrinking)
+            self._conclude(work)
         waiting, self.state = self.state.waiting, replace(self.state, waiting=())
         for difference in waiting:
             self._take_up(
                 difference.model, difference.drawn, {f.backend: f for f in difference.failures}
             )
 
-    def _conclude(self, shrinking: Shrinking) -> None:
-        cause = cause_of(shrinking.model, shrinking.program, shrinking.failures)
+    def _conclude(self, work: Shrinking) -> None:
+        cause = cause_of(work.model, work.program, work.failures)
         if any(known.cause == cause for known in self.state.differences):
             self._again(cause)
             return
-        words = {failed.known for failed in shrinking.failures.values()}
+        words = {failed.known for failed in work.failures.values()}
         explained = words.pop() if len(words) == 1 else ""
         for name, entry in self.corpus.items():
             if entry.cause == cause:
                 explained = explained or entry.why or f"in the corpus as {name}"
         difference = Difference(
-            shrinking.model,
-            shrinking.program,
-            tuple(shrinking.failures.values()),
-            shrinking.drawn,
+            work.model,
+            work.program,
+            tuple(work.failures.values()),
+            work.drawn,
             cause,
             explained,
-            after=shrinking.after,
-            seconds=shrinking.seconds,
+            after=work.after,
+            seconds=work.seconds,
         )
         self.state = replace(self.state, differences=(*self.state.differences, difference))
         for line in tally.described(difference):
@@ -488,13 +486,9 @@ class Campaign:
     def _save(self, *, finished: bool = False) -> None:
         unfinished = tuple(
             Difference(
-                shrinking.model,
-                shrinking.program,
-                tuple(shrinking.failures.values()),
-                shrinking.drawn,
-                cause="",
+                work.model, work.program, tuple(work.failures.values()), work.drawn, cause=""
             )
-            for shrinking in self._in_work.values()
+            for work in self._in_work.values()
         )
         self.state = replace(self.state, seconds=self.seconds, finished=finished)
         state = replace(self.state, waiting=(*self.state.waiting, *unfinished))

@@ -125,12 +125,8 @@ def _row_name(site: Site, rows: Sequence[Sequence[_Point]]) -> str | int:
 
 def _worst_step(row: Sequence[_Point]) -> list[Any]:
     """The step with the largest q_max stands for the layer; its verdict is the row's worst."""
-    worst_point = max(row, key=lambda point: magnitude(short(point.judged.q_max)))
-    return [
-        worst_point.site.layer,
-        worst_point.index,
-        worst(point.judged.verdict for point in row).value,
-    ]
+    top = max(row, key=lambda point: magnitude(short(point.judged.q_max)))
+    return [top.site.layer, top.index, worst(point.judged.verdict for point in row).value]
 
 
 def _along(row: Sequence[_Point], lengths: Mapping[int, int]) -> list[float | None]:

@@ -189,28 +189,20 @@ def _row(judged: Judged) -> str:
 def _confirmed(results: Results, cell: CellResult) -> Iterator[str]:
     if cell.attribution:
         yield f"- {plain(cell.attribution.evidence)}"
-    for sibling in results.cells:
-        same = (sibling.model, sibling.scenario, sibling.case) == (
-            cell.model,
-            cell.scenario,
-            cell.case,
-        )
-        if same and sibling.backend != cell.backend:
-            worst = (
-                f", at most {times(sibling.worst_ratio)} the noise" if sibling.worst_ratio else ""
-            )
-            yield f"- the same case on `{_code(sibling.backend)}`: {sibling.verdict}{worst}"
+    for twin in results.cells:
+        same = (twin.model, twin.scenario, twin.case) == (cell.model, cell.scenario, cell.case)
+        if same and twin.backend != cell.backend:
+            worst = f", at most {times(twin.worst_ratio)} the noise" if twin.worst_ratio else ""
+            yield f"- the same case on `{_code(twin.backend)}`: {twin.verdict}{worst}"
 
 
 def _elsewhere(results: Results, cell: CellResult) -> Iterator[str]:
     """The other cells of the run with the same cause, as far as known.yaml knows it."""
-    same = [
-        sibling for sibling in results.cells if cell.expected and sibling.expected == cell.expected
-    ]
+    same = [twin for twin in results.cells if cell.expected and twin.expected == cell.expected]
     if len(same) < 2:
         return
-    columns = Counter(sibling.backend for sibling in same)
-    models = sorted({sibling.model for sibling in same})
+    columns = Counter(twin.backend for twin in same)
+    models = sorted({twin.model for twin in same})
     counted = ", ".join(f"{count} on `{_code(name)}`" for name, count in columns.items())
     yield f"{len(same)} cells of the run: {counted}. Models: {plain(', '.join(models))}."
 

@@ -45,11 +45,7 @@ def judge_models(
     judged: Iterable[dict[str, CellResult]] = (_judged(*call, scenarios) for call in calls)
     if processes:
         judged = side_by_side(
-            _judged,
-            calls,
-            processes=processes,
-            begin=_begin,
-            begin_with=(tuple(sorted(folders)),),
+            _judged, calls, processes=processes, begin=_begin, begin_with=(tuple(sorted(folders)),)
         )
     return {name: result for results in judged for name, result in results.items()}
 

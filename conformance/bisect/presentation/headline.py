@@ -39,13 +39,11 @@ def labels(state: State, conclusion: Conclusion) -> dict[str, str]:
     labels[HELD] = f"{labels.get(conclusion.bad, '')}, the others held"
     if state.locks:
         steps = locks.changes(*state.locks)
-        for attempt in state.attempts:
+        for trial in state.attempts:
             subset = tuple(
-                int(word) for word in attempt.candidate.partition(" ")[2].split(",") if word
+                int(word) for word in trial.candidate.partition(" ")[2].split(",") if word
             )
-            labels.setdefault(
-                attempt.candidate, locks.subset_of(state.locks[0], steps, subset).label
-            )
+            labels.setdefault(trial.candidate, locks.subset_of(state.locks[0], steps, subset).label)
     return labels
 
 
