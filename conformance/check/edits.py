@@ -55,15 +55,30 @@ def read_edit(
         return Edit(statement.lineno, places.file.line(statement.lineno))
     before = places.file.line(access.line)
     if kind in HALVES and held and not (held.rows and one_of_all):
-        half = _half_of_two(places, name, statement) if access.index is None else None
+        half = _by_adapter(places, access) or _half_of_two(places, name, statement, access)
         if half is not None:
             return half
     after, why = _reading(places, access, kind, held.rows if held and one_of_all else "", meant)
     return Edit(access.line, before, replaced(places, access.node, after), why)
 
 
-def _half_of_two(places: Places, name: str, statement: ast.stmt) -> Edit | None:
+def _by_adapter(places: Places, access: Access) -> Edit | None:
+    """A layer of `trace(lm)` that is read as the engine has it, as the adapter gives it."""
+    number = re.search(r"(?:layers|h|blocks)(\[[^\[\]]+\])$", access.module)
+    adapter = places.function.args.args[0].arg
+    raw = access.value == "output" and access.module.startswith(f"{adapter}.")
+    if places.file.ported or number is None or not raw:
+        return None
+    stream = f"{adapter}.layers{number[1]}.stream"
+    before = places.file.line(access.line)
+    why = f"what a layer returns is another thing on every engine, and `{stream}` is not"
+    return Edit(access.line, before, replaced(places, access.node, stream), why)
+
+
+def _half_of_two(places: Places, name: str, statement: ast.stmt, access: Access) -> Edit | None:
     """A layer's two values are bound to names, or to one, and later one of them is used: there."""
+    if access.index is not None:
+        return None
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
     own = statements.value_of(statement)
     why = SUM if places.dual else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 #: A module's value in a line, with the index that is taken of it.
@@ -16,7 +17,7 @@ _VALUE = re.compile(
     r"(?P<index>(?:\[[^\[\]]*\])*)"
 )
 
-_NO_BATCH = "there is no batch axis there: [tokens, width], and an index takes a token"
+NO_BATCH = "there is no batch axis there: [tokens, width], and an index takes a token"
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ _MODULES = (
         "(?:in|out)put",
         "plain",
         "{0}{1}",
-        _NO_BATCH,
+        NO_BATCH,
     ),
 )
 
@@ -105,19 +106,32 @@ class Value:
     index: str
 
 
-def values(line: str) -> list[Value]:
-    """The values in a line that are another thing on vLLM, in the order of the text."""
+def values(line: str, layers: Collection[str] = (), *, same: bool = False) -> list[Value]:
+    """The values in a line that are another thing on vLLM, in the order of the text; with those
+    that are the `same` there. `layers` are names that hold a layer.
+    """
     found = []
     for match in _VALUE.finditer(line):
-        value = _value(match["module"], match["value"], match["index"], match[0])
-        if value is not None and value.after != value.before:
+        whole = "layer" if match["module"] in layers else match["module"]
+        value = _value(match["module"], whole, match["value"], match["index"], match[0])
+        if value is not None and (same or value.after != value.before):
             found.append(value)
     return found
 
 
-def _value(module: str, name: str, index: str, whole: str) -> Value | None:
+def is_layer(text: str) -> bool:
+    """Is this a model's layer?"""
+    return bool(re.search(r"(?:^|\.)(?:layers|h|blocks)\[[^\[\]]*\]$", text))
+
+
+def index_there(index: str, kind: str) -> str:
+    """The index of a name that holds a value of this kind, without the batch axis."""
+    return _without_batch(_without_first(index) if kind in {"layer", "attention"} else index)
+
+
+def _value(module: str, known_as: str, name: str, index: str, whole: str) -> Value | None:
     for one in _MODULES:
-        if re.search(one.pattern, module) and re.fullmatch(one.value, name):
+        if re.search(one.pattern, known_as) and re.fullmatch(one.value, name):
             rest = _without_batch(_without_first(index) if one.tuples else index)
             place = f"{module}.{name}"
             return Value(whole, one.there.format(place, rest), one.why, one.kind, place, rest)
@@ -145,16 +159,16 @@ def write(line: str) -> tuple[str, str, str] | None:
     return (left, f"{operator.strip()}=", right.strip()) if _VALUE.search(left) else None
 
 
-def written(line: str) -> tuple[str, str] | None:
+def written(line: str, layers: Collection[str] = ()) -> tuple[str, str] | None:
     """A line that writes to a value of which there are two there, as it is there, and why; None
     for any other.
     """
     parts = write(line)
-    found = values(parts[0]) if parts else []
+    found = values(parts[0], layers) if parts else []
     if not parts or not found or found[0].kind not in {"layer", "pair"}:
         return None
     target, (left, operator, right) = found[0], parts
-    for value in values(right):
+    for value in values(right, layers):
         right = right.replace(value.before, value.after, 1)
     first, second = f"{target.place}[0]", f"{target.place}[1]"
     index = target.index or "[:]"

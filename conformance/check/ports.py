@@ -5,12 +5,14 @@ Found in the text only: nothing of it is run, and what is not sure is said to be
 
 from __future__ import annotations
 
+import ast
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from conformance.check import containers, module_values
+from conformance.check import bound_values, containers, module_values, scopes
+from conformance.check.bound_values import Bound
 from conformance.check.edits import Edit
 from conformance.check.source import UserFile
 from conformance.errors import ConformanceError
@@ -93,6 +95,16 @@ RULES = (
         "`tracer.result.outputs[0].token_ids`",
     ),
     Rule(
+        r"\.barrier\(|^\s*barrier\(\)",
+        "on vLLM no value goes from one invoke to another: run two traces, of which the first "
+        "saves what the second uses",
+    ),
+    Rule(
+        r"\.(?:trace|invoke|generate)\((?:\[|[A-Za-z_]*(?:PROMPTS|TEXTS|prompts|texts)\b(?!\[))",
+        "on vLLM a trace takes one prompt, or an invoke does: a trace for each, or an invoke for "
+        "each in one trace",
+    ),
+    Rule(
         r"\.generate\(|max_new_tokens",
         "on vLLM a generation is a trace with max_tokens; without temperature=0.0 it draws",
         _generate,
@@ -155,6 +167,7 @@ def port(file: UserFile) -> Port:
     function = file.functions["hf"]
     filled = {one.made: one for one in containers.containers(function)}
     moved = {one.first: one for one in filled.values() if one.first}
+    held = bound_values.bound(function)
     found, suggested = [], []
     possible = all(one.first for one in filled.values())
     for number in range(function.lineno, (function.end_lineno or function.lineno) + 1):
@@ -162,7 +175,7 @@ def port(file: UserFile) -> Port:
         if number in filled:
             found.append(Edit(number, line, filled[number].there, filled[number].why))
             continue
-        after, reasons, known = _ported(line)
+        after, reasons, known = _ported(line, held)
         possible = possible and known
         if reasons:
             found.append(Edit(number, line, after if after != line else "", "; ".join(reasons)))
@@ -170,10 +183,23 @@ def port(file: UserFile) -> Port:
             indent = line[: len(line) - len(line.lstrip())]
             suggested.append(f"{indent}{moved[number].there}")
         suggested.append(after.replace("def hf(", "def vllm(", 1))
+    found += list(_of_helpers(file, function))
+    possible = possible and not any(one.line < function.lineno for one in found)
     return Port(tuple(found), "\n".join(suggested) if possible else "")
 
 
-def _ported(line: str) -> tuple[str, list[str], bool]:
+def _of_helpers(file: UserFile, function: ast.FunctionDef) -> Iterator[Edit]:
+    """The lines of the file's helpers that are another thing there."""
+    for helper in scopes.used(ast.parse(file.text), function):
+        held = bound_values.bound(helper) if isinstance(helper, ast.FunctionDef) else Bound()
+        for number in range(helper.lineno, (helper.end_lineno or helper.lineno) + 1):
+            line = file.line(number)
+            after, reasons, _ = _ported(line, held)
+            if reasons:
+                yield Edit(number, line, after if after != line else "", "; ".join(reasons))
+
+
+def _ported(line: str, held: Bound) -> tuple[str, list[str], bool]:
     """A line as it is there, why, and whether it has another side at all."""
     after = line
     reasons: list[str] = []
@@ -186,15 +212,17 @@ def _ported(line: str) -> tuple[str, list[str], bool]:
         if mended != after:
             after = mended
             reasons.append(rule.why)
-    after, told, known = _values(after)
+    after, told, known = _values(after, held.layers)
+    if not told:
+        after, told, known = held.ported(after)
     return after, [*reasons, *told], known
 
 
-def _values(line: str) -> tuple[str, list[str], bool]:
+def _values(line: str, layers: Collection[str]) -> tuple[str, list[str], bool]:
     """The line with each module's value as it is there, why, and whether all of it is known."""
-    found = module_values.values(line)
+    found = module_values.values(line, layers)
     known = all(value.after for value in found)
-    changed = module_values.written(line)
+    changed = module_values.written(line, layers)
     if changed is not None:
         return changed[0], [changed[1]], known
     for value in found:

@@ -170,6 +170,19 @@ def test_what_is_asked_for_too_late_is_found_by_its_name(tmp_path):
     assert told.findings[0].edit.line == 7
 
 
+def test_a_raw_read_beside_the_adapter_is_mended_by_the_adapters(tmp_path):
+    path = tmp_path / "raw.py"
+    path.write_text(
+        "def trace(lm):\n"
+        '    with lm.trace("x"):\n'
+        "        x = lm.model.model.layers[2].output[0].clone().save()\n"
+        '    return {"x": x}\n'
+    )
+    places = Places(source.read(path), "trace", dual=False)
+    edit = read_edit(places, "x", Held("mlp", "the MLP output", 2))
+    assert edit.after.strip() == "x = lm.layers[2].stream.clone().save()"
+
+
 @pytest.mark.parametrize("index", ["[:, -1]", "[0, -1]", "[:, -1, :]"])
 def test_logits_have_no_token_to_take(tmp_path, index):
     path = tmp_path / "port.py"

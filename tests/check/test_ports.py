@@ -161,3 +161,56 @@ def test_what_several_blocks_fill_is_not_guessed(tmp_path, blocks):
     body = f"    seen = []\n    {blocks}\n{FILLING}{more}\n    return {{'seen': seen}}"
     found = ports.port(file(tmp_path, body))
     assert found.suggestion == "" and "after the block" in found.lines[0].why
+
+
+def ported(tmp_path, *lines, head=""):
+    path = tmp_path / "mine.py"
+    path.write_text(head + "def hf(model):\n" + "".join(f"    {line}\n" for line in lines))
+    return ports.port(source.read(path))
+
+
+def test_names_that_run_over_layers_are_layers(tmp_path):
+    both = "(blk.output[0] + blk.output[1])"
+    for line in (
+        "x = [blk.output for blk in model.model.layers]",
+        "x = [blk.output for i, blk in enumerate(model.model.layers[:3])]",
+    ):
+        [edit] = ported(tmp_path, line).lines
+        assert edit.after.strip() == line.replace("blk.output", both)
+
+
+def test_the_index_of_a_name_that_holds_a_value_loses_the_batch_axis(tmp_path):
+    made = "out = model.model.layers[3].output.save()"
+    found = ported(tmp_path, made, "x = out[0]", "y = out[:, -1]", "z = [1, 2][0]")
+    assert [edit.after.strip() for edit in found.lines[1:]] == ["x = out", "y = out[-1]"]
+    assert "z = [1, 2][0]" in found.suggestion
+
+
+def test_a_write_to_a_sum_is_not_guessed(tmp_path):
+    for write in ("x[:, -1] += 1", "x[0] = 0", "x.zero_()", "x *= 2"):
+        found = ported(tmp_path, "x = model.model.layers[2].output", write)
+        assert found.suggestion == ""
+        assert "does not go back" in found.lines[1].why and not found.lines[1].after
+    found = ported(tmp_path, "x = model.model.layers[2].mlp.output", "x[:, -1] = 0")
+    assert found.suggestion.endswith("x[-1] = 0")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("acts = [a[0, -1] for a in collect()]", "if this is an activation"),
+        ("barrier = tracer.barrier(2)", "run two traces"),
+        ("with model.trace(PROMPTS): pass", "takes one prompt"),
+        ('with model.trace(["a", "b"]): pass', "takes one prompt"),
+    ],
+)
+def test_what_is_not_known_is_said_and_nothing_is_suggested(tmp_path, line, words):
+    found = ported(tmp_path, line)
+    assert found.suggestion == "" and words in found.lines[0].why
+
+
+def test_a_helper_with_other_lines_is_named(tmp_path):
+    head = "def zero(layer):\n    layer.output[:] = 0\n\n\n"
+    found = ported(tmp_path, "zero(model.model.layers[1])", head=head)
+    assert [edit.line for edit in found.lines] == [2] and found.suggestion == ""
+    assert ported(tmp_path, "print(model)", head=head).lines == ()
