@@ -69,11 +69,18 @@ def judged(path: Path, answer: dict[str, Any]) -> tuple[bool, str]:
 
 def where() -> str:
     """The day, the commit and the processor."""
-    named = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     git = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     commit = subprocess.run(git, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=False)
-    today = datetime.now(UTC).date()
-    return f"{today}, commit {commit.stdout.strip()}, on {named[1] if named else 'this machine'}"
+    return f"{datetime.now(UTC).date()}, commit {commit.stdout.strip()}, on {processor()}"
+
+
+def processor() -> str:
+    """Its name, and which wide instructions it has."""
+    told = Path("/proc/cpuinfo").read_text()
+    named = re.search(r"^model name\s*: (.+)$", told, re.MULTILINE)
+    wide = {"AVX-512": " avx512f ", "AMX": " amx_tile "}
+    has = [name if flag in told else f"no {name}" for name, flag in wide.items()]
+    return ", ".join([named[1] if named else "this machine", *has])
 
 
 def main() -> int:
