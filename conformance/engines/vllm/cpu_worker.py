@@ -7,6 +7,7 @@ nnsight does it: by exchanging the class of the runner once it is built.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from nnsight.modeling.vllm.model_runners.GPUModelRunner import NNsightGPUModelRunner
@@ -17,6 +18,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 from conformance.engines.vllm import patches
 from conformance.engines.vllm.hook_canary import WatchedRunner
 from conformance.engines.vllm.worker_rpc import BlockRPC, IdentityRPC, WatchRPC
+from conformance.processes import sessions, temporary
 from conformance.worker import own_doing
 
 
@@ -50,6 +52,8 @@ class CPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, CPUWorker):  # type: ignor
 
     def init_device(self) -> None:
         super().init_device()
+        # It may fail to load after this, and end with nobody left to be asked.
+        temporary.note_shared(sorted(sessions.shared_files([os.getpid()])))
         if type(self.model_runner) is not CPUModelRunner:
             raise NotImplementedError(
                 f"expected vLLM's CPUModelRunner, got {type(self.model_runner).__qualname__}"
