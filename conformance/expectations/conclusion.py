@@ -55,7 +55,8 @@ class Conclusion:
         if stale := self.wrong.get(Standing.STALE):
             passing = plural(count(Finding.STALE, 0), "cell")
             news.append(
-                f"{plural(stale, 'known gap')} {_is(stale)} gone ({passing}): mend known.yaml."
+                f"{plural(stale, 'known gap')} {_is(stale)} gone ({passing} no longer fail): "
+                "mend known.yaml."
             )
         news += [
             f"{plural(wrong, 'known gap')} {_is(wrong)} {standing}: mend known.yaml."

@@ -22,7 +22,7 @@ FIRST = next(iter(COLUMN))
         ({}, Known(), 0, "Nothing unexpected. 12 cells as expected."),
         (COLUMN, WHOLE, 0, "Nothing unexpected. 12 cells as expected; 1 known gap."),
         (COLUMN, Known(), 1, f"{len(COLUMN)} unexpected in 1 model."),
-        (COLUMN | {FIRST: Verdict.MATCH}, WHOLE, 1, "1 known gap is gone (1 cell): mend known"),
+        (COLUMN | {FIRST: Verdict.MATCH}, WHOLE, 1, "1 known gap is gone (1 cell no longer fail"),
         ({FIRST: Verdict.UNSUPPORTED}, Known(), 1, "1 unexpected in 1 model."),
     ],
 )

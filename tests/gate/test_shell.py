@@ -68,7 +68,7 @@ BROKEN = cell(verdict=Verdict.UNKNOWN, harness=True)
         pytest.param(GAP, GOOD, 0, "The gate is open", id="as expected"),
         pytest.param(GAP, "", 1, "3 unexpected", id="a refusal nobody expected"),
         pytest.param(GAP | {CELLS[0]: Verdict.WRONG}, GOOD, 1, "1 unexpected", id="unexpected"),
-        pytest.param({}, GOOD, 1, "1 known gap is gone (3 cells)", id="stale"),
+        pytest.param({}, GOOD, 1, "1 known gap is gone (3 cells no longer fail)", id="stale"),
         pytest.param(
             GAP, ENTRY.format(model="mamba3", more=""), 2, "known.yaml:3", id="matches nothing"
         ),

@@ -90,7 +90,7 @@ def test_where_names_the_scenarios_with_counts_where_not_all_cases_are_off(
     results: Results,
 ) -> None:
     dropped = next(f for f in findings.troubles(results) if f.verdict is Verdict.DROPPED)
-    assert dropped.where == "steering 8 of 12"
+    assert dropped.where == "steering 8 of 12 cells"
     wrong = next(f for f in findings.troubles(results) if f.verdict is Verdict.WRONG)
     assert wrong.where == "cross_write"
 

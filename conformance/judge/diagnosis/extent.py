@@ -94,7 +94,8 @@ def goes_on(off: Sequence[Site], judged: Sequence[Judged]) -> str:
     if not right:
         return f"{begins}, and so is everything after it"
     end = any(_depth(site) == math.inf for site in right)
-    again = "the logits are right" if end else "later layers are right again"
+    there = " of that prompt and step" if any(site.name == "logits" for site in off) else ""
+    again = f"the logits{there} are right" if end else "later layers are right again"
     if by_site[first].verdict is Verdict.DRIFT:
         return (
             f"{begins}; {again}, so the error fades or what was read is coarser than was computed"

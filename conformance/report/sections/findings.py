@@ -39,11 +39,12 @@ class Trouble:
 
     @property
     def where(self) -> str:
-        """`steering 3 of 6, ablation` — bare when every case of a scenario is concerned."""
+        """`steering 3 of 6 cells, ablation`: bare when every case of a scenario is concerned."""
         if self.cells == self.of:
             return "every scenario" if len(self.scenarios) > 1 else self.scenarios[0][0]
         return ", ".join(
-            name if count == of else f"{name} {count} of {of}" for name, count, of in self.scenarios
+            name if count == of else f"{name} {count} of {of} cells"
+            for name, count, of in self.scenarios
         )
 
 
@@ -170,6 +171,8 @@ class Summary:
     @property
     def column_word(self) -> str:
         """Whether it works, in the words of a reader who asks for a column."""
+        if self.verdict.passes and self.new:
+            return f"better than known: {self.new} no longer fail"
         if self.new:
             return f"something new: {self.new}"
         drifting = self.findings.get(Finding.NUMERICS, 0)
