@@ -46,13 +46,10 @@ def read_edit(
     if statement is None:
         return None
     accesses = [one for one in places.accesses(statement) if one.value in {"output", "input"}]
-    if not accesses or (held and held.columns):
-        statement = places.cut(name) or statement
-        return Edit(statement.lineno, places.file.line(statement.lineno))
+    if not accesses or (held and held.columns) or places.merged(accesses[0].module):
+        line = places.cut(name) or statement.lineno
+        return Edit(line, places.file.line(line))
     access = accesses[0]
-    if places.merged(access.module):
-        statement = places.cut(name) or statement
-        return Edit(statement.lineno, places.file.line(statement.lineno))
     before = places.file.line(access.line)
     if kind in HALVES and held and not (held.rows and one_of_all):
         half = _by_adapter(places, access) or _half_of_two(places, name, statement, access)
@@ -91,7 +88,7 @@ def _half_of_two(places: Places, name: str, statement: ast.stmt, access: Access)
             after = statements.with_node(before, node, both) if places.dual else ""
             return Edit(node.lineno, before, after, why)
     cut = places.cut(name)
-    return Edit(cut.lineno, places.file.line(cut.lineno), "", why) if cut else None
+    return Edit(cut, places.file.line(cut), "", why) if cut else None
 
 
 def logits_edit(places: Places, name: str) -> Edit | None:
@@ -120,12 +117,13 @@ def alias_edit(places: Places, name: str) -> Edit | None:
 
 def _row_edit(places: Places, name: str, held: Held, meant: Held) -> Edit | None:
     """Another token, or other columns: the line that takes them, with the right token's number."""
-    statement = places.cut(name) or places.origin(name)
-    if statement is None:
+    statement = places.origin(name)
+    line = places.cut(name) or (statement.lineno if statement else 0)
+    if not line:
         return None
-    before = places.file.line(statement.lineno)
+    before = places.file.line(line)
     if held.columns or not (held.at and meant.at):
-        return Edit(statement.lineno, before)
+        return Edit(line, before)
     (first, total), (right, _) = held.at, meant.at
     last = total - 1
     numbers = {first: right, first - total: right - total}
@@ -133,8 +131,8 @@ def _row_edit(places: Places, name: str, held: Held, meant: Held) -> Edit | None
         wrong = rf"(?<=[\[, ]){number}(?=\])"
         if len(re.findall(wrong, before)) == 1:
             why = f"this is token {first} of 0 to {last}"
-            return Edit(statement.lineno, before, re.sub(wrong, str(mended), before), why)
-    return Edit(statement.lineno, before)
+            return Edit(line, before, re.sub(wrong, str(mended), before), why)
+    return Edit(line, before)
 
 
 def _reading(

@@ -105,14 +105,13 @@ class Places:
         indent = first[: len(first) - len(first.lstrip())]
         return f"{self.file.line(filled.opened)}\n{indent}{filled.there}"
 
-    def cut(self, name: str) -> ast.stmt | None:
-        """The last statement on the way to this name that takes rows, columns or a part of it."""
+    def cut(self, name: str) -> int | None:
+        """The line of the last index on the way to this name that takes rows, columns or a part."""
         for statement in self.way(name):
             value = statements.value_of(statement) or statement
-            if any(
-                isinstance(n, ast.Subscript) and statements.takes(n.slice) for n in ast.walk(value)
-            ):
-                return statement
+            for node in ast.walk(value):
+                if isinstance(node, ast.Subscript) and statements.takes(node.slice):
+                    return node.slice.lineno
         return None
 
     def reads(self, name: str) -> list[Access]:

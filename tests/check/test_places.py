@@ -196,3 +196,19 @@ def test_a_value_of_another_invoke_is_said_to_be_that(tmp_path):
     assert "made in one invoke (line 4) and used in another" in told.words
     assert told.findings[0].edit.line == 6
     assert Places(file, "trace").used_in_another_invoke("logits") is None
+
+
+def test_the_line_of_an_index_is_shown_and_not_that_of_its_statement(tmp_path):
+    path = tmp_path / "wide.py"
+    path.write_text(
+        "def vllm(model):\n"
+        '    with model.trace("a"):\n'
+        "        head = (\n"
+        "            model.model.layers[1].self_attn.o_proj.input[:, 8:16].clone().save()\n"
+        "        )\n"
+        '    return {"head": head}\n'
+        "def hf(model):\n"
+        "    return {}\n"
+    )
+    held = Held("x", "a value", 1, columns="columns 8 to 15")
+    assert read_edit(Places(source.read(path), "vllm"), "head", held).line == 4

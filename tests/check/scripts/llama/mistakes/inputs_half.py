@@ -11,6 +11,6 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        _, hidden, _ = model.model.layers[2].inputs[0]
-        before = hidden.clone().save()  # mistake: mlp
+        _, hidden, _ = model.model.layers[2].inputs[0]  # mistake: mlp
+        before = hidden.clone().save()
     return {"before": before}

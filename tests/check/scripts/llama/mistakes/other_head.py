@@ -11,7 +11,6 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        head = (
-            model.model.layers[1].self_attn.o_proj.input[:, 128:192].clone().save()
-        )  # mistake: columns
+        o_proj = model.model.layers[1].self_attn.o_proj
+        head = o_proj.input[:, 128:192].clone().save()  # mistake: columns
     return {"head": head}
