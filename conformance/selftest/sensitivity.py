@@ -38,8 +38,8 @@ from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.one_model import model_info
 from conformance.verdicts.truths import Truth, Truths
 
-#: Doses are powers of two, from a millionth of the effect to all of it.
-_FINEST = 20
+#: Doses are powers of two and quarters of them, from a millionth of the effect to all of it.
+_FINEST, _STEPS = 20, 4
 #: In float32 every write must be held to this share of its effect.
 BAR = 1e-3
 #: What befalls the effect later, to this share of the stream where that is more: each layer rounds
@@ -229,12 +229,12 @@ def _smallest(cell: _Cell, fault: Fault, thresholds: Thresholds) -> float:
     """The smallest dose that is found, by halving; infinite where the whole effect is not."""
 
     def found(exponent: int) -> bool:
-        return not cell.passes(fault(2.0**-exponent), thresholds)
+        return not cell.passes(fault(2.0 ** (-exponent / _STEPS)), thresholds)
 
     if not found(0):
         return math.inf
-    low, high = 0, _FINEST + 1  # found at low, taken as not found at high
+    low, high = 0, _FINEST * _STEPS + 1  # found at low, taken as not found at high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if found(middle) else (low, middle)
-    return float(2.0**-low)
+    return float(2.0 ** (-low / _STEPS))
