@@ -133,6 +133,8 @@ class _Explaining:
         return self._identified(blank, site, mine, truth)
 
     def _identified(self, blank: Finding, site: Site, mine: Tensor, truth: Tensor) -> Finding:
+        if relations.cap(mine, truth) is not None:  # both are known then, and called the logits
+            return self._unlike(blank, site, mine, truth)
         held, meant = identify(mine, self.known), identify(truth, self.known)
         if held is not None and held.kind != "unedited" and (meant is None or held != meant):
             return self._instead(blank, site, held, meant)

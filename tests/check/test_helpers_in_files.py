@@ -1,14 +1,16 @@
 """Values and writes are followed through the helpers of a file, and keys that are computed."""
 
 import pytest
+import torch
 
-from conformance.check import failures, source
+from conformance.check import failures, findings, source
 from conformance.check.edits import logits_edit, read_edit
 from conformance.check.identify import Held
+from conformance.check.known import Known
 from conformance.check.places import Places
 from conformance.check.write_edits import write_edit
 from conformance.check.writes import Parting
-from conformance.records import Outcome, Status
+from conformance.records import Outcome, Site, Status
 
 FILE = """\
 import torch
@@ -237,3 +239,17 @@ def test_a_dict_that_stays_empty_there_is_the_cause_of_what_fails_after_it(tmp_p
     assert told.findings[0].kind == "unsaved" and told.findings[0].edit.line == 6
     told = failures.explain(failures.Failed(Outcome(Status.ERROR, 0.1, words), file, "vllm"))
     assert told.words == words
+
+
+def test_logits_before_and_after_a_cap_are_told_apart_though_both_are_known(tmp_path):
+    maker = torch.Generator().manual_seed(2)
+    before = 30 * torch.randn(1, 16, generator=maker)
+    after = 20 * torch.tanh(before / 20)
+    known = [
+        Known("lm_head", "the logits", before),
+        Known("logits", "the logits", after, written=True),
+    ]
+    site = Site("logits")
+    places = Places(ported(tmp_path, "x = model.logits.save()"), "vllm")
+    explain = findings._Explaining(places, {site: before}, {site: after}, known, {}, written=True)
+    assert explain.read(site).kind == "capped"
