@@ -34,6 +34,11 @@ _PLACES = (
 _OF_ALL = tuple(f"_global{place}" for place in _PLACES[:4])
 
 
+#: Packages that hang up hooks of their own when they are first needed: transformers does where it
+#: is asked for hidden states.
+_ENGINES = {"accelerate", "nnsight", "transformers", "vllm"}
+
+
 @dataclass(frozen=True, eq=False)
 class Held:
     """A tensor as it was: its version, None where torch counts none, and a sample of its bytes."""
@@ -91,8 +96,13 @@ def _tensors(module: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def _hooks(owner: Any, places: tuple[str, ...]) -> tuple[Any, ...]:
-    """All that are registered, with their numbers."""
-    return tuple(item for place in places for item in (getattr(owner, place, None) or {}).items())
+    """All that are registered, with their numbers; not those that an engine hangs up itself."""
+    return tuple(
+        (number, hook)
+        for place in places
+        for number, hook in (getattr(owner, place, None) or {}).items()
+        if str(getattr(hook, "__module__", "")).partition(".")[0] not in _ENGINES
+    )
 
 
 def _forward(module: Any) -> Any:
