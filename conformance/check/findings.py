@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from conformance.check import compare, relations, requests
+from conformance.check import arrangement, compare, relations, requests
 from conformance.check.compare import Values
 from conformance.check.edits import (
     HALVES,
@@ -118,6 +118,9 @@ class _Explaining:
             return replace(lost, layer=site.layer, step=site.step, prompt=site.prompt)
         if mine is None or truth is None:
             return self._absent(blank, mine, site)
+        arranged = self._arranged(blank, site, mine, truth)
+        if arranged is not None:
+            return arranged
         later = self._overwritten(site, mine)
         if later:
             edit = alias_edit(self.places, site.name)
@@ -131,6 +134,28 @@ class _Explaining:
             )
             return replace(blank, kind="alias", words=words, edit=edit)
         return self._identified(blank, site, mine, truth)
+
+    def _arranged(self, blank: Finding, site: Site, mine: Tensor, truth: Tensor) -> Finding | None:
+        """The right values in another order, or without the padding of transformers' batch."""
+        moved = arrangement.reordered(site.name, self.values, self.truth)
+        if moved:
+            words = (
+                f"`{site.name}` has the right values in another order: {moved}. On vLLM the blocks "
+                "of several prompts run side by side: keep what each saves by a key (a dict), or "
+                "in a list of its own"
+            )
+            edit = read_edit(self.places, site.name, None)
+            return replace(blank, kind="order", words=words, edit=edit)
+        padded = arrangement.padding(mine, truth)
+        if not padded:
+            return None
+        rows = len(mine.reshape(-1, mine.shape[-1]))
+        words = (
+            f"`{blank.name}` has {rows} rows, and on transformers {rows + padded}, of which the "
+            f"first {padded} are the padding of a batch; the others are the same. Return the "
+            f"prompt's own rows there: `[:, -{rows}:]`"
+        )
+        return replace(blank, kind="padding", words=words, edit=None)
 
     def _identified(self, blank: Finding, site: Site, mine: Tensor, truth: Tensor) -> Finding:
         if relations.cap(mine, truth) is not None:  # both are known then, and called the logits
@@ -255,7 +280,13 @@ class _Explaining:
 
 
 def written(seen: Values) -> bool:
-    """Is any layer another one on transformers than without the trace's writes?"""
+    """Is any layer another one on transformers than without the trace's writes?
+
+    Of equal sequences the first alone is there without them; a later one that the trace wrote in
+    is known by its own forward.
+    """
+    if any(key.startswith("natural|") for key in seen):
+        return True
     clean = compare.layers(seen, "clean")
     return any(
         site in clean and clean[site].shape == rows.shape and not relations.same(rows, clean[site])

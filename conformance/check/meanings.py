@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 
@@ -39,6 +40,17 @@ MEANINGS: tuple[tuple[str, str], ...] = (
             "vLLM computes under inference mode: there are no gradients. Attribute by differences "
             "of forwards instead, or keep this on transformers"
         ),
+    ),
+    (
+        r"LMHead's weights should be used",
+        (
+            "vLLM's head is not to be called. Multiply by its weights: "
+            "`torch.nn.functional.linear(x, model.lm_head.weight)`"
+        ),
+    ),
+    (
+        r"'Tensor' object has no attribute '(?:output|input)'",
+        "this is a value and no module, as `model.logits` is on vLLM: take it without `.output`",
     ),
     (
         r"lm_head",
@@ -98,7 +110,27 @@ MEANINGS: tuple[tuple[str, str], ...] = (
 def mended(pattern: str) -> Callable[[str], str]:
     """What mends a line whose error has this pattern."""
     edits = {
+        r"LMHead's weights should be used": _multiplied,
+        r"'Tensor' object has no attribute '(?:output|input)'": lambda text: re.sub(
+            r"\.(logits|samples)\.(?:output|input)\b", r".\1", text
+        ),
         "lm_head": lambda text: re.sub(r"(\w+)\.lm_head\.output(\[:, -1\])?", r"\1.logits", text),
         "max_new_tokens": lambda text: text.replace("max_new_tokens", "max_tokens"),
     }
     return edits.get(pattern, lambda _: "")
+
+
+def _multiplied(text: str) -> str:
+    """The line with a product by the head's weights for a call of the head."""
+    try:
+        tree = ast.parse(text.strip())
+    except SyntaxError:
+        return text
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr in {"lm_head", "embed_out"} and len(node.args) == 1 and not node.keywords:
+            call, head, value = map(ast.unparse, (node, node.func, node.args[0]))
+            product = f"torch.nn.functional.linear({value}, {head}.weight)"
+            return text.replace(call, product)
+    return text

@@ -2,6 +2,7 @@
 
 import torch
 
+from conformance.check.findings import written
 from conformance.check.identify import identify, identify_part
 from conformance.check.known import catalogue
 
@@ -142,3 +143,17 @@ def test_a_norms_output_is_called_so_and_not_what_it_is_given_to():
     place = "value|0/0|model.layers.1."
     seen = SEEN | {f"{place}mlp.gate_proj|input": rows, f"{place}some_layernorm|output": rows}
     assert identify(rows, catalogue(seen, "model.layers")).kind == "norm-output"
+
+
+def test_a_write_in_a_later_run_of_the_same_prompt_is_a_write():
+    later = {f"layers|p1/s0/stream.{layer}": rows(layer) + 1 for layer in range(LAYERS)}
+    alone = SEEN | later | {"layers|p1/s0/ids": SEEN["layers|p0/s0/ids"]}
+    assert not written(SEEN)
+    # What it would be without the write is kept once, under the first one's number.
+    assert written(
+        alone | {f"natural|p1/s0/stream.{layer}": rows(layer) for layer in range(LAYERS)}
+    )
+
+
+def rows(layer):
+    return SEEN[f"clean|p0/s0/stream.{layer}"]

@@ -1,0 +1,61 @@
+"""Values that are right, and stand elsewhere or without padding."""
+
+import torch
+
+from conformance.check import arrangement
+from conformance.check.meanings import mended
+from conformance.records import Site
+
+
+def entries(*values):
+    return {Site("kept", layer=number): value for number, value in enumerate(values)}
+
+
+def rows(seed, tokens=3):
+    return torch.randn(tokens, 8, generator=torch.Generator().manual_seed(seed))
+
+
+A, B, C = rows(1), rows(2, 5), rows(3)
+
+
+def test_another_order_is_named_by_its_first_entries():
+    said = arrangement.reordered("kept", entries(A, C, rows(4)), entries(A, rows(4), C))
+    assert said == "`kept[1]` holds `kept[2]`, `kept[2]` holds `kept[1]`"
+
+
+def test_an_entry_that_holds_anothers_value_twice_is_no_order():
+    assert arrangement.reordered("kept", entries(C, C), entries(A, C)) == ""
+    assert arrangement.reordered("kept", entries(A, C), entries(A, C)) == ""
+    assert arrangement.reordered("kept", entries(A, C * 2), entries(A, C)) == ""
+    assert arrangement.reordered("other", entries(C, A), entries(A, C)) == ""
+
+
+def test_entries_that_are_alike_have_not_moved():
+    assert arrangement.reordered("kept", entries(A, A, C), entries(A, A, C)) == ""
+
+
+def test_integers_have_an_order_too():
+    one, two = torch.tensor([1, 2]), torch.tensor([3, 4])
+    assert arrangement.reordered("kept", entries(two, one), entries(one, two)) != ""
+
+
+def test_padding_is_in_front_and_the_rest_is_the_same():
+    padded = torch.cat([torch.zeros(2, 8), A])[None]
+    assert arrangement.padding(A, padded) == 2
+    assert arrangement.padding(A, A[None]) == 0
+    assert arrangement.padding(A * 2, padded) == 0
+    assert arrangement.padding(padded, A) == 0
+    assert arrangement.padding(A[:2], torch.cat([A[:2], rows(9)])) == 0
+
+
+def test_a_call_of_the_head_becomes_a_product():
+    mend = mended(r"LMHead's weights should be used")
+    line = "        logits = model.lm_head(model.model.norm(h)).save()"
+    product = "torch.nn.functional.linear(model.model.norm(h), model.lm_head.weight)"
+    assert mend(line) == f"        logits = {product}.save()"
+    assert mend("    x = (") == "    x = ("
+
+
+def test_logits_are_a_value():
+    mend = mended(r"'Tensor' object has no attribute '(?:output|input)'")
+    assert mend("t.append(model.logits.output[-1])") == "t.append(model.logits[-1])"
