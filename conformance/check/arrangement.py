@@ -3,15 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
 from conformance.check import relations
 from conformance.check.compare import shown
+from conformance.check.edits import Edit
+from conformance.check.finding import Finding
 from conformance.records import Site
 
 #: Entries of a list up to which every pair is compared.
 _MOST = 200
+
+
+def explain(
+    blank: Finding,
+    site: Site,
+    values: Mapping[Site, Tensor],
+    truth: Mapping[Site, Tensor],
+    edit: Edit | None,
+) -> Finding | None:
+    """That this value is right and stands elsewhere, or has no padding; None where it is neither.
+    `edit` names the line that reads it.
+    """
+    moved = reordered(site.name, values, truth)
+    if moved:
+        words = (
+            f"`{site.name}` has the right values in another order: {moved}. On vLLM the blocks of "
+            "several prompts run side by side: keep what each saves by a key (a dict), or in a "
+            "list of its own"
+        )
+        return replace(blank, kind="order", words=words, edit=edit)
+    prompt = member(values[site], truth[site])
+    if prompt is not None:
+        words = (
+            f"`{blank.name}` is prompt {prompt}'s alone; on transformers it is all "
+            f"{len(truth[site])} prompts', {list(truth[site].shape)}. Return each prompt's value "
+            "under a name of its own on both sides"
+        )
+        return replace(blank, kind="batch", words=words)
+    padded = padding(values[site], truth[site])
+    if not padded:
+        return None
+    rows = values[site].shape[-2]
+    words = (
+        f"`{blank.name}` has {rows} rows, and on transformers {rows + padded}, of which the first "
+        f"{padded} are the padding of a batch; the others are the same. Return the prompt's own "
+        f"rows there: `[:, -{rows}:]`"
+    )
+    return replace(blank, kind="padding", words=words)
 
 
 def reordered(name: str, values: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]) -> str:
@@ -52,10 +93,18 @@ def padding(value: Tensor, truth: Tensor) -> int:
     """How many rows of padding transformers' value [.., tokens, width] has in front of this one,
     whose rows are the others; 0 where that is not the difference.
     """
-    if not (value.ndim and truth.ndim) or value.shape[-1] != truth.shape[-1]:
+    if min(value.ndim, truth.ndim) < 2 or value.shape[-1] != truth.shape[-1]:
         return 0
-    rows, others = (one.reshape(-1, one.shape[-1]) for one in (value, truth))
-    more = len(others) - len(rows)
-    if more <= 0 or not len(rows):
+    rows, others = (one.reshape(-1, *one.shape[-2:]) for one in (value, truth))
+    more = others.shape[1] - rows.shape[1]
+    if (len(rows), len(others)) != (1, 1) or more <= 0 or not rows.shape[1]:
         return 0
-    return more if _same(rows, others[more:]) else 0
+    return more if _same(rows[0], others[0, more:]) else 0
+
+
+def member(value: Tensor, truth: Tensor) -> int | None:
+    """Which prompt's value of transformers' batch [prompts, ..] this one is, None for none."""
+    if truth.ndim < 2 or len(truth) < 2 or value.numel() != truth[0].numel():
+        return None
+    shape = truth[0].shape
+    return next((n for n, own in enumerate(truth) if _same(value.reshape(shape), own)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 
 from torch import Tensor
@@ -118,7 +119,9 @@ class _Explaining:
             return replace(lost, layer=site.layer, step=site.step, prompt=site.prompt)
         if mine is None or truth is None:
             return self._absent(blank, mine, site)
-        arranged = self._arranged(blank, site, mine, truth)
+        arranged = self._fewer(blank, site) or arrangement.explain(
+            blank, site, self.values, self.truth, read_edit(self.places, site.name, None)
+        )
         if arranged is not None:
             return arranged
         later = self._overwritten(site, mine)
@@ -135,27 +138,25 @@ class _Explaining:
             return replace(blank, kind="alias", words=words, edit=edit)
         return self._identified(blank, site, mine, truth)
 
-    def _arranged(self, blank: Finding, site: Site, mine: Tensor, truth: Tensor) -> Finding | None:
-        """The right values in another order, or without the padding of transformers' batch."""
-        moved = arrangement.reordered(site.name, self.values, self.truth)
-        if moved:
-            words = (
-                f"`{site.name}` has the right values in another order: {moved}. On vLLM the blocks "
-                "of several prompts run side by side: keep what each saves by a key (a dict), or "
-                "in a list of its own"
-            )
-            edit = read_edit(self.places, site.name, None)
-            return replace(blank, kind="order", words=words, edit=edit)
-        padded = arrangement.padding(mine, truth)
-        if not padded:
-            return None
-        rows = len(mine.reshape(-1, mine.shape[-1]))
-        words = (
-            f"`{blank.name}` has {rows} rows, and on transformers {rows + padded}, of which the "
-            f"first {padded} are the padding of a batch; the others are the same. Return the "
-            f"prompt's own rows there: `[:, -{rows}:]`"
+    def _fewer(self, blank: Finding, site: Site) -> Finding | None:
+        """Some entries of this name have not come back, and the others moved up."""
+        here, there = (
+            sum(other.name == site.name for other in values) for values in (self.values, self.truth)
         )
-        return replace(blank, kind="padding", words=words, edit=None)
+        if here >= there:
+            return None
+        lost = unfilled(self.places, site.name)
+        words = f"`{site.name}` has {here} entries, and {there} on transformers"
+        if lost is not None:
+            words = f"{words}: {lost.words}"
+        elif ".invoke(" in ast.unparse(self.places.function):
+            words += (
+                ". Of a list to which the blocks of several prompts append, vLLM brings home one "
+                "block's entries: make it as long as it gets and put each value at its index, or "
+                "have a list for each prompt"
+            )
+        edit = lost.edit if lost else read_edit(self.places, site.name, None)
+        return replace(blank, kind="unsaved" if lost else "missing", words=words, edit=edit)
 
     def _identified(self, blank: Finding, site: Site, mine: Tensor, truth: Tensor) -> Finding:
         if relations.cap(mine, truth) is not None:  # both are known then, and called the logits

@@ -2,9 +2,20 @@
 
 import torch
 
-from conformance.check import arrangement
+from conformance.check import arrangement, findings, source
 from conformance.check.meanings import mended
+from conformance.check.places import Places
 from conformance.records import Site
+
+APPENDS = """\
+def trace(lm):
+    with lm.trace() as tracer:
+        kept = [].save()
+        for prompt in ("One", "Two"):
+            with tracer.invoke(prompt):
+                kept.append(lm.layers[0].stream)
+    return {"kept": kept}
+"""
 
 
 def entries(*values):
@@ -48,6 +59,17 @@ def test_padding_is_in_front_and_the_rest_is_the_same():
     assert arrangement.padding(A[:2], torch.cat([A[:2], rows(9)])) == 0
 
 
+def test_one_of_a_batch_is_told_from_padding():
+    batch = torch.stack([A, C])
+    assert arrangement.member(C, batch) == 1
+    assert arrangement.member(C[None], batch) == 1
+    assert arrangement.member(C * 2, batch) is None
+    assert arrangement.member(A, A[None]) is None
+    assert arrangement.padding(C, batch) == 0
+    top = torch.tensor([[1, 2], [3, 4]])
+    assert (arrangement.member(top[1], top), arrangement.padding(top[1], top)) == (1, 0)
+
+
 def test_a_call_of_the_head_becomes_a_product():
     mend = mended(r"LMHead's weights should be used")
     line = "        logits = model.lm_head(model.model.norm(h)).save()"
@@ -59,3 +81,15 @@ def test_a_call_of_the_head_becomes_a_product():
 def test_logits_are_a_value():
     mend = mended(r"'Tensor' object has no attribute '(?:output|input)'")
     assert mend("t.append(model.logits.output[-1])") == "t.append(model.logits[-1])"
+
+
+def test_entries_of_one_block_alone_are_counted_before_any_is_compared(tmp_path):
+    path = tmp_path / "appends.py"
+    path.write_text(APPENDS)
+    truth, values = entries(A, B, C, rows(4)), entries(B, rows(4))
+    places = Places(source.read(path), "trace")
+    explain = findings._Explaining(places, truth, values, [], {}, written=False)
+    told = explain.read(Site("kept", layer=0))
+    assert told.words.startswith("`kept` has 2 entries, and 4 on transformers")
+    assert "the blocks of several prompts append" in told.words
+    assert told.edit is not None and told.edit.line == 6
