@@ -122,6 +122,13 @@ def main() -> None:
             app(prog_name="conformance")
         except OSError as error:
             raise of_the_system(error) from error
+        finally:
+            # What it came to is said: who interrupts now is only told so by the exit code.
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+    except KeyboardInterrupt:
+        # Between the verb's own care and the lines above.
+        sys.exit(ExitCode.INTERRUPTED)
     except ConformanceError as error:
         err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.code)
