@@ -188,8 +188,9 @@ class Layer:
     """One layer as a scenario sees it: `stream` is [tokens, width] of the block's prompt.
 
     Reading gives a copy: on vLLM the buffers are live and are overwritten. Writing
-    replaces; what was in the layout's other parts is neutralised. Instances travel
-    into the engine's processes with the block that uses them.
+    replaces, in the precision of what was there; what was in the layout's other parts
+    is neutralised. Instances travel into the engine's processes with the block that uses
+    them.
     """
 
     def __init__(self, envoy: Any, layout: str) -> None:
@@ -202,4 +203,6 @@ class Layer:
 
     @stream.setter
     def stream(self, value: Tensor) -> None:
-        self.envoy.output = LAYOUTS[self.layout].write(self.envoy.output, value)
+        output, layout = self.envoy.output, LAYOUTS[self.layout]
+        # vLLM's kernels take what they are given for numbers of the model's own precision.
+        self.envoy.output = layout.write(output, value.to(layout.read(output).dtype))

@@ -153,6 +153,18 @@ def raises(engine: Healthy, case: Case) -> Mapping[str, Any]:
     raise ValueError("shapes [3, 8] and [4, 8] do not fit")
 
 
+class RaisesAndIsWell(Healthy):
+    """After an error it says of itself that it is well, as often as `well` allows."""
+
+    def bad(self, case: Case) -> Mapping[str, Any]:
+        raise ValueError("a trace's own")
+
+    def still_well(self) -> bool:
+        if self.options.get("well") == "broken":
+            raise RuntimeError("it cannot even be asked")
+        return bool(self.options.get("well"))
+
+
 @_with
 def refuses(engine: Healthy, case: Case) -> Mapping[str, Any]:
     raise Refused("does not support pipeline parallelism")

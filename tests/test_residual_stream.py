@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import Tensor
 
+from conformance.engines.structure import map_tensors, tensors_in
 from conformance.residual_stream import LAYOUTS, Layer, describe, settle
 
 TOKENS, WIDTH, DEPTH = 6, 16, 3
@@ -88,6 +90,16 @@ def test_a_layer_reads_a_copy_and_writes_through():
     assert torch.equal(Envoy.output, torch.zeros(2, 3))
     layer.stream = read
     assert torch.equal(layer.envoy.output, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("layout", ["single", "batched", "dual", "full_plus_stale", "second"])
+def test_what_is_written_has_the_precision_of_what_was_there(layout):
+    class Envoy:
+        output = map_tensors(forms(truth()[0])[layout], Tensor.bfloat16)
+
+    layer = Layer(Envoy(), layout)
+    layer.stream = layer.stream + torch.ones(WIDTH)
+    assert {part.dtype for part in tensors_in(layer.envoy.output)} == {torch.bfloat16}
 
 
 def test_forms_are_described_in_words():

@@ -72,6 +72,15 @@ def test_an_engine_that_raised_gets_no_further_case(tmp_path: Path) -> None:
     assert events[-1]["event"] == "closed"
 
 
+@pytest.mark.parametrize(("well", "finished"), [(True, 3), (False, 2), ("broken", 2)])
+def test_an_engine_that_shows_that_it_is_well_is_kept(
+    tmp_path: Path, well: object, finished: int
+) -> None:
+    folder, _, status = run(tmp_path, "RaisesAndIsWell", options={"well": well})
+    assert (status, len(folder.finished())) == (0, finished)
+    assert outcome(folder, "bad").reason == "ValueError: a trace's own"
+
+
 @pytest.mark.parametrize("engine", ["refuses", "unreadable", "sees_nothing"])
 def test_a_case_that_is_not_an_error_does_not_end_the_worker(tmp_path: Path, engine: str) -> None:
     folder, _, _ = run(tmp_path, engine)

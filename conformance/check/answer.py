@@ -14,6 +14,7 @@ from conformance.check.failures import Failed
 from conformance.check.findings import findings, written
 from conformance.check.gather import HF, TRUTH, Asked
 from conformance.check.places import Places
+from conformance.check.precisions import widened
 from conformance.check.source import UserFile
 from conformance.planning.jobs import BUILD
 from conformance.records import Answer as Evidence
@@ -245,5 +246,7 @@ class _Case:
                 f"{numbers.judgement.reason}"
             )
             return self._say(Answer.NUMERICS, sentence, **words)
-        sentence = f"the same in float32, and far off in bf16: {numbers.judgement.reason}"
-        return self._say(Answer.DIFFERS, sentence, **words)
+        told = widened(self.file, self._seen(there))
+        reason = told[0].words if told else numbers.judgement.reason
+        sentence = f"the same in float32, and far off in bf16: {reason}"
+        return self._say(Answer.DIFFERS, sentence, findings=told, **words)

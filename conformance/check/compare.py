@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from conformance.clip import few
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.judgement import unknown
@@ -23,6 +24,9 @@ Values = Mapping[str, Tensor]
 
 #: The judge weighs generated ids by the logits beside them, which a user's trace need not have.
 _OWN = "_ids"
+
+#: So many values, or shapes of them, are named in a note.
+_NAMED = 8
 
 #: More steps than any trace has.
 _STEPS = 1 << 20
@@ -144,18 +148,30 @@ def made_alike(
     """
     truth = reference.get(TRUTH, {})
     found: dict[str, Tensor] = dict(mine)
-    notes: dict[str, str] = {}
+    reshaped: dict[str, list[str]] = {}
     for name in sorted(mine.keys() & truth.keys()):
         value, known = mine[name], truth[name]
         if value.shape != known.shape and _squeezed(value) == _squeezed(known):
             shapes = f"{list(known.shape)} on transformers and {list(value.shape)} there"
             whole = shown(replace(Site.parse(name), layer=None, step=0))
-            notes.setdefault(whole, f"`{whole}` is {shapes}: an axis of one more or less")
+            if not any(whole in names for names in reshaped.values()):
+                reshaped.setdefault(shapes, []).append(whole)
             found[name] = value.reshape(known.shape)
         honest_run = next((run[name] for way, run in reference.items() if way != TRUTH), known)
         if value.is_floating_point() == known.is_floating_point():
             found[name] = found[name].to(honest_run.dtype)
-    return found, tuple(notes.values())
+    return found, _axes(reshaped)
+
+
+def _axes(reshaped: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """One note for all values that have an axis of one more or less: their names by shapes."""
+    said = []
+    for shapes, names in reshaped.items():
+        verb = "is" if len(names) == 1 else "are"
+        said.append(f"{few((f'`{name}`' for name in names), _NAMED)} {verb} {shapes}")
+    more = f"; {len(said) - _NAMED} more" if len(said) > _NAMED else ""
+    words = f"{'; '.join(said[:_NAMED])}{more}: an axis of one more or less"
+    return (words,) if said else ()
 
 
 def _squeezed(value: Tensor) -> list[int]:

@@ -13,6 +13,7 @@ from conformance.check.finding import Finding
 from conformance.check.findings import unfilled
 from conformance.check.meanings import EMPTY, LAYER_LISTS, MEANINGS, mended
 from conformance.check.places import Places
+from conformance.check.precisions import PRECISION, uncast
 from conformance.check.source import UserFile
 from conformance.records import Outcome, Status
 
@@ -59,7 +60,7 @@ class Failed:
 
 def explain(failed: Failed) -> Told:
     """What to tell of a function that did not return values."""
-    for tell in (_late, _unsaved, _other_path, _not_come_back, _one_for_two, _known):
+    for tell in (_late, _unsaved, _other_path, _not_come_back, _one_for_two, _precision, _known):
         told = tell(failed)
         if told is not None:
             return told
@@ -103,6 +104,16 @@ def _one_for_two(failed: Failed) -> Told | None:
         return None
     words = f"{edit.why} ({failed.reason[:_MOST]})"
     return Told(words, (Finding("one-for-two", words, edit=edit),))
+
+
+def _precision(failed: Failed) -> Told | None:
+    """It puts float32 values where the model computes in bf16."""
+    if not re.search(r"same dtype|mat1 and mat2 must have|dtype.*!= ?(?:c10::)?\w+", failed.reason):
+        return None
+    words = f"{PRECISION} ({failed.reason[:_MOST]})"
+    edit = uncast(Places(failed.file, failed.function))
+    found = (Finding("precision", words, edit=edit),) if edit else ()
+    return Told(words, found or _at(failed.line, failed.file, "precision", PRECISION))
 
 
 def _single(file: UserFile, function: str) -> Edit | None:

@@ -7,6 +7,7 @@ codes: 0 the same, 1 the answer that was recorded, 2 it cannot be checked, 3 ano
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import shutil
 import sys
@@ -90,9 +91,22 @@ def read(file: Path) -> tuple[dict[str, Any], dict[str, str], str]:
     """
     try:
         found, own = assigned(file.read_text(encoding="utf-8"), CHECKED, BESIDE)
-        return found[CHECKED], found[BESIDE], own
+        checked = found[CHECKED]
+        return checked, found[BESIDE], user_file(own, int(checked.get("opening", -1)))
     except (KeyError, ValueError, SyntaxError) as error:
         raise ConformanceError(f"holds no check: {error}", path=file) from error
+
+
+def user_file(text: str, opening: int) -> str:
+    """The user's file as it was, line by line, of a script's text: so many lines of it (docstring,
+    future imports) stand before the script's own statement, the others behind.
+    """
+    own = next((node for node in ast.parse(text).body if isinstance(node, ast.If)), None)
+    if own is None or opening < 0:
+        return text
+    lines = text.splitlines(keepends=True)
+    before, behind = lines[: own.lineno - 2], lines[(own.end_lineno or 0) + 1 :]
+    return "".join([*before[len(before) - opening :], *behind])
 
 
 def _tell(event: Event) -> None:

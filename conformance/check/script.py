@@ -99,6 +99,7 @@ def _checked_again(
         "backend": json.loads(to_json(backend)),
         "prompts": list(asked.prompts),
         "files": list(files_of(run, traced)),
+        "opening": len(_opening(traced).splitlines()),
         "verdict": cell.verdict.value,
         "sentence": cell.reason,
     }

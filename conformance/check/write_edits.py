@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from conformance.check import statements
+from conformance.check import statements, steps
 from conformance.check.edits import NO_BATCH, SUM, Edit, is_layer, replaced, shifted
 from conformance.check.places import Access, Places
 from conformance.check.writes import Parting
@@ -26,6 +26,11 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
         return _put_back(places, *rebound)
     if not here:
         return None
+    return _of_the_step(places, part, here) or _at_the_write(places, part, here)
+
+
+def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
+    """One of the lines that write, and the edit for what it was seen to do."""
     write = _second(here) if part.kind == "twice" and len(here) > 1 else here[0]
     before = places.file.line(write.line)
     if part.written is not None and part.meant is not None:
@@ -38,6 +43,50 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
         return Edit(write.line, before, after, _REPLACES)
     after, why = _writing(write, before, part.kind, part.step)
     return Edit(write.line, before, after, why)
+
+
+def _of_the_step(places: Places, part: Parting, here: list[Access]) -> Edit | None:
+    """A write that one side makes in this step and the other one does not, where the text says in
+    which steps it is made: the line that says so.
+    """
+    roots = places.scopes.roots
+    if part.kind in {"dropped", "partial"}:
+        for write in here:
+            found = steps.guard(roots, write.statement, part.step)
+            if found is not None:
+                before = places.file.line(found.lineno)
+                why = f"this keeps the write of line {write.line} from step {part.step}"
+                return Edit(found.lineno, before, _as_on_transformers(places, found), why)
+    if part.kind != "elsewhere" or not places.file.ported:
+        return None
+    theirs = Places(places.file, "hf", dual=False)
+    every = [one for one in theirs.writes() if one.layer in {None, here[0].layer}]
+    kept = (steps.guard(theirs.scopes.roots, one.statement, part.step) for one in every)
+    own = next((one for one in kept if one is not None), None)
+    if own is None:
+        return None
+    why = f"`hf` does not write in step {part.step}: its line {own.lineno} keeps the write from it"
+    condition = steps.condition(roots, here[0].statement)
+    if condition is not None:
+        after = _as_on_transformers(places, condition)
+        return Edit(condition.lineno, places.file.line(condition.lineno), after, why)
+    write, before = here[0], places.file.line(here[0].line)
+    numbers = steps.numbers_of(roots, write.statement)
+    after = ""
+    if len(here) == 1 and isinstance(own, ast.If) and steps.names(own.test) <= numbers:
+        indent = before[: len(before) - len(before.lstrip())]
+        after = f"{indent}if {ast.unparse(own.test)}:\n    {before}"
+    return Edit(write.line, before, after, why)
+
+
+def _as_on_transformers(places: Places, found: steps.Guard) -> str:
+    """The head of an `if` with the test that `hf` has for its own write, "" where it has none."""
+    if not places.file.ported or not isinstance(found, ast.If):
+        return ""
+    theirs = Places(places.file, "hf", dual=False)
+    tests = (steps.condition(theirs.scopes.roots, one.statement) for one in theirs.writes())
+    test = next((one.test for one in tests if one is not None), None)
+    return replaced(places, found.test, ast.unparse(test)) if test is not None else ""
 
 
 def _without_token(places: Places, write: Access) -> tuple[ast.expr, str] | None:

@@ -153,16 +153,15 @@ def _at_other_layer(
     clean = _clean(replace(site, prompt=part.sequence), known)["unedited"]
     ours = mine[site].double()
     # What earlier steps wrote comes back through attention, so later layers say nothing then.
-    if part.step and not bool(_off(ours, clean).any()):
-        return replace(part, kind="dropped", words="in this step the write had no effect")
+    step = " in this step" if any(one.step for one in truth) else ""
+    dropped = made is None
     if part.step:
-        return replace(
-            part, kind="elsewhere", words="on transformers nothing is written in this step"
-        )
-    if made is None:
-        return replace(part, kind="dropped", words="the write had no effect")
-    if meant is None:
-        return replace(part, kind="elsewhere", words="on transformers nothing is written")
+        dropped = not bool(_off(ours, clean).any())
+    if dropped:
+        return replace(part, kind="dropped", words=f"the write had no effect{step}")
+    if part.step or meant is None:
+        words = f"on transformers nothing is written{step}"
+        return replace(part, kind="elsewhere", words=words)
     words = f"the write is at layer {made}, and on transformers at layer {meant}"
     return replace(part, words=words, written=made, meant=meant)
 

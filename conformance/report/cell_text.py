@@ -28,12 +28,25 @@ def find(results: Results, wanted: str) -> CellResult:
 
     Raises ConformanceError naming the near ids when there is none or more than one.
     """
+    [cell] = find_all(results, wanted, several=False)
+    return cell
+
+
+def find_all(results: Results, wanted: str, *, several: bool = True) -> list[CellResult]:
+    """The same; where `several` may be, all cells of one case that differ in their backend alone.
+
+    A case's own name, as a check has of a file, is meant whole before it is part of another.
+    """
     by_id = {cell.id: cell for cell in results.cells}
     if wanted in by_id:
-        return by_id[wanted]
-    alike = [name for name in by_id if wanted.lower() in name.lower()]
-    if len(alike) == 1:
-        return by_id[alike[0]]
+        return [by_id[wanted]]
+    own = wanted.removesuffix(".py")
+    alike = [cell.id for cell in results.cells if cell.case == own]
+    alike = alike or [name for name in by_id if wanted.lower() in name.lower()]
+    found = [by_id[name] for name in alike]
+    cases = {(cell.model, cell.scenario, cell.case) for cell in found}
+    if len(alike) == 1 or (several and len(cases) == 1):
+        return found
     if alike:
         raise ConformanceError(
             f"{len(alike)} cells are like {wanted!r}",
@@ -65,8 +78,17 @@ def explanation(results: Results, cell: CellResult) -> list[str]:
 
 
 def show(results: Results, cell_id: str, console: Console) -> None:
-    """Explain one cell: the same reasoning as on the page, then its evidence."""
-    cell = find(results, cell_id)
+    """Explain one cell, or those of one case on several backends, one after the other: the same
+    reasoning as on the page, then its evidence.
+    """
+    first, *more = find_all(results, cell_id)
+    _show(results, first, console)
+    for cell in more:
+        console.rule(style="dim")
+        _show(results, cell, console)
+
+
+def _show(results: Results, cell: CellResult, console: Console) -> None:
     about = context(results, cell)
     name, first, *rest = explanation(results, cell)
     console.print(Line(name, style="bold"))

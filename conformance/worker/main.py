@@ -175,8 +175,9 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             say("died", case=case.key, words=words, outside=bool(outside))
             return 1
         _record(folder, job, case, outcome, observed, say)
-        if outcome.status in _RAISED and group.status is not Status.ERROR:
-            break  # a fresh worker takes the rest: no cell meets an engine that has raised
+        raised = outcome.status in _RAISED and group.status is not Status.ERROR
+        if raised and not _still_well(engine, outcome):
+            break  # a fresh worker takes the rest: no cell meets an engine that may have suffered
         if outcome.left:
             with suppress(OSError):  # the log may be what it has closed
                 sys.stderr.write(f"{case.key} changed {', '.join(outcome.left)}\n")
@@ -187,6 +188,20 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
     engine.close()
     say("closed")
     return 0
+
+
+def _still_well(engine: Engine, outcome: Outcome) -> bool:
+    """Can an engine that has raised show that it is what it was? Those that cannot look are not
+    asked, and one whose process was to be ended is not either.
+    """
+    look = getattr(engine, "still_well", None)
+    if look is None or outcome.status is not Status.ERROR:
+        return False
+    try:
+        return bool(look())
+    except Exception:  # noqa: BLE001 - whatever is broken in it
+        traceback.print_exc()
+        return False
 
 
 def _watched(

@@ -16,6 +16,7 @@ import torch
 from conformance.check import kept, rerun, script, source
 from conformance.engines.user_trace import alone
 from conformance.records import Backend, Column, Job, Precision
+from conformance.repro import package
 from conformance.store import RunFolder, gathered_in
 from conformance.store.files import write_record
 from tests.check.test_kept_check import FILE, VLLM, checked, published
@@ -66,11 +67,31 @@ def test_what_needs_the_relay_is_checked_again(tmp_path, standalone):
     path = tmp_path / "repro_x.py"
     path.write_text(text)
     data, beside, own = rerun.read(path)
-    assert own.endswith(FILE + "\n# What was checked: read as literals, never executed.\n")
+    assert own == FILE + "\n# What was checked: read as literals, never executed.\n"
     assert beside == {"helper.py": "LAYER = 1\n"}
     assert (data["backend"]["pipeline"], data["verdict"]) == (2, "misscaled")
     assert ("conformance/engines/vllm/relay/cpu.py" in text) is standalone
     assert ("conformance/engines/user_trace/hf.py" in text) is standalone
+
+
+@pytest.mark.parametrize("opening", ["", '"""Its\nwords."""\nfrom __future__ import annotations\n'])
+@pytest.mark.parametrize("call", [package.call(rerun.__name__), package.unpacking(rerun.__name__)])
+def test_the_lines_that_are_named_are_those_of_the_users_file(tmp_path, opening, call):
+    path = tmp_path / "mine.py"
+    path.write_text(f'{opening}\n\n{FILE}\nif __name__ == "__main__":\n    pass\n')
+    mine = source.read(path)
+    first = script._opening(mine)
+    parts = [
+        "#!/usr/bin/env python3",
+        "# check",
+        first,
+        "",
+        call,
+        script._without_opening(mine.text),
+    ]
+    text = "\n".join([*parts, "", "# What was checked."])
+    own = rerun.user_file(text, len(first.splitlines()))
+    assert own.splitlines()[: len(mine.text.splitlines())] == mine.text.splitlines()
 
 
 def test_a_difference_is_a_thousandth_and_a_leading_axis_is_none():

@@ -104,3 +104,23 @@ def test_a_write_at_another_layer_names_both(meant_at, made_at, first):
     found = parting(sides[1], sides[0], catalogue(seen, "model.layers"))
     assert (found.layer, found.kind) == (first, "other-layer")
     assert (found.written, found.meant) == (made_at, meant_at)
+
+
+@pytest.mark.parametrize(
+    ("meant", "made", "kind", "words"),
+    [
+        (CLEAN + ADDED, CLEAN, "dropped", "the write had no effect in this step"),
+        (CLEAN, CLEAN + ADDED, "elsewhere", "on transformers nothing is written in this step"),
+    ],
+)
+@pytest.mark.parametrize("step", [0, 1])
+def test_in_a_generation_the_step_is_named(meant, made, kind, words, step):
+    seen = {f"layers|p0/s{each}/ids": IDS for each in (0, 1)}
+    seen |= {f"clean|p0/s{each}/stream.0": CLEAN for each in (0, 1)}
+    sides = []
+    for written in (meant, made):
+        sides.append({Site("ids"): IDS, Site("ids", step=1): IDS})
+        for each in (0, 1):
+            sides[-1][Site("stream", layer=0, step=each)] = written if each == step else CLEAN
+    found = parting(sides[1], sides[0], catalogue(seen, "model.layers"))
+    assert (found.step, found.kind, found.words) == (step, kind, words)

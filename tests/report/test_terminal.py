@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,6 @@ def test_show_accepts_a_part_that_only_one_id_has(results: Results) -> None:
 
 def test_an_exact_id_wins_over_ids_that_contain_it(results: Results) -> None:
     cells = [cell for cell in results.cells if cell.scenario == "clean"][:2]
-    from dataclasses import replace
-
     some = replace(
         results, cells=(replace(cells[0], id="clean[a]"), replace(cells[1], id="clean[a]x"))
     )
@@ -61,6 +60,19 @@ def test_an_ambiguous_part_names_candidates(results: Results) -> None:
     with pytest.raises(ConformanceError, match="cells are like 'steering'") as caught:
         cell_text.find(results, "steering")
     assert "steering[smollm2-hf-first-small-one]" in caught.value.remedy
+
+
+def test_one_case_on_several_backends_is_shown_on_all_of_them(results: Results) -> None:
+    cells = [replace(results.cells[0], id=f"{number}", case="my-trace") for number in (1, 2)]
+    other = replace(results.cells[0], id="check[my-trace-2]", case="my-trace-2")
+    some = replace(results, cells=(*cells, other))
+    for wanted in ("my-trace", "my-trace.py"):
+        assert cell_text.find_all(some, wanted) == cells
+    with pytest.raises(ConformanceError, match="2 cells are like"):
+        cell_text.find(some, "my-trace")
+    screen, out = console()
+    cell_text.show(some, "my-trace", screen)
+    assert out.getvalue().count("again: ") == 2
 
 
 def test_a_misspelt_id_names_near_ones(results: Results) -> None:

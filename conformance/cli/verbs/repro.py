@@ -66,13 +66,12 @@ def repro(
     if kept.is_check(folder):
         if issue:
             raise ConformanceError("a text for upstream is written of a run's cell, not of a check")
-        judged = cell_text.find(results, cell)
-        checked = of_check.text(
-            folder, judged, file=of_check.script_name(judged), standalone=standalone
-        )
-        _written(output / of_check.script_name(judged), checked)
-        for data, path in of_check.data_of(folder, judged).items():
-            _beside(path, output / data)
+        for judged in cell_text.find_all(results, cell):
+            script_name = of_check.script_name(judged)
+            checked = of_check.text(folder, judged, file=script_name, standalone=standalone)
+            _written(output / script_name, checked)
+            for data, path in of_check.data_of(folder, judged).items():
+                _beside(path, output / data)
         return
     result = script.shareable(cell_text.find(results, cell))
     scenario = _scenario(results, result, scenarios)

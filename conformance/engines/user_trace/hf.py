@@ -46,14 +46,18 @@ class CheckedHF:
         self.end = own_end(job)
         self.layers = dict(enumerate(follow(module, self.truth.path)))
         self.streams = {precision: self._streams(one) for precision, one in self.engines.items()}
+        self.resident = user_file.resident()
         exact = self.streams[Precision.FLOAT32]
         noise = tuple(0.0 for _ in exact)
         for engine in self.engines.values():
             engine.lm.probe = Probe(exact, noise)
 
     def _streams(self, engine: HFEngine) -> tuple[Tensor, ...]:
-        """The stream of the probe prompt after each layer; settles the layout by its form."""
-        outputs = engine._outputs(len(self.layers))
+        """The stream of the probe prompt after each layer, computed as the truth is; settles the
+        layout by its form.
+        """
+        with computing(engine.model._module, TRUTH):
+            outputs = engine._outputs(len(self.layers))
         layout = next(name for name in BATCHED if LAYOUTS[name].fits(outputs[0]))
         engine.lm.layers.layout = layout
         return tuple(LAYOUTS[layout].read(one).detach().float().cpu() for one in outputs)
@@ -126,6 +130,17 @@ class CheckedHF:
         engine.model._module.generation_config.eos_token_id = None if adapter else self.end
         model = engine.lm if adapter else engine.model
         return user_file.call(self.functions.of(case), model, case.prompts)
+
+    def still_well(self) -> bool:
+        """After a function that failed: is the probe prompt's stream what it was when the model
+        was loaded, to the bit, and is no memory kept?
+        """
+        same = (
+            torch.equal(*pair)
+            for precision, engine in self.engines.items()
+            for pair in zip(self._streams(engine), self.streams[precision], strict=True)
+        )
+        return user_file.resident() - self.resident < user_file.KEPT_BYTES and all(same)
 
     def _probe(self) -> dict[str, Tensor]:
         """As the reference writes it: the truth's streams and one honest run's."""

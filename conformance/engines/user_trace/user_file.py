@@ -30,6 +30,10 @@ MEMORY_SHARE = 0.5
 #: from what only takes long.
 MEMORY_BYTES = 16 << 30
 
+#: What a function that failed may have left in a process: an engine that holds more is started
+#: anew.
+KEPT_BYTES = 512 << 20
+
 #: Seconds that a file may take to be imported.
 IMPORT_SECONDS = 60
 
@@ -57,6 +61,11 @@ def room_for(job: Job) -> int:
     share = float(job.settings.get("memory_share", 1.0))
     free = MEMORY_SHARE * psutil.virtual_memory().available
     return given or int(share * min(free, MEMORY_BYTES))
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(psutil.Process().memory_info().rss)
 
 
 def bound_memory(room: int) -> None:

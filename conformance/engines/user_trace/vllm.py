@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from conformance.engines.refusals import refused
+from conformance.engines.structure import tensors_in
 from conformance.engines.user_trace import sequences, user_file
 from conformance.engines.vllm import cpu
 from conformance.engines.vllm.engine import VLLMEngine
@@ -22,6 +24,7 @@ class CheckedVLLM(VLLMEngine):
     """`trace(lm)` gets the adapter of a scenario, `vllm(model)` nnsight's own model."""
 
     def __init__(self, job: Job, functions: user_file.Functions) -> None:
+        self.fresh: tuple[list[Any], list[int]] | None = None
         super().__init__(job)
         self.functions = functions
 
@@ -29,16 +32,46 @@ class CheckedVLLM(VLLMEngine):
         """By site what the function returned, and as `layers|site` what the layers computed."""
         function = self.functions.of(case)
         model = self.lm if case.options["function"] == "trace" else self.model
-        self._everywhere(sequences.begin_on_vllm, self.path, self.settled.layout)
         self._everywhere(bound_process, user_file.room_for(self.job))
         try:
             with user_file.bounded_memory(self.job):
-                found = self.with_hooks(lambda: user_file.call(function, model, case.prompts))
+                return self.with_hooks(lambda: self._seen(function, model, case.prompts))
         except Exception as error:
             raise refused(error) or error from error
-        finally:
-            seen = sequences.unpacked(self._everywhere(sequences.end_on_vllm))
+
+    def _seen(
+        self, function: user_file.Function, model: Any, prompts: Sequence[str]
+    ) -> dict[str, Tensor]:
+        self._everywhere(sequences.begin_on_vllm, self.path, self.settled.layout)
+        try:
+            found = user_file.call(function, model, prompts)
+        except Exception:
+            with suppress(Exception):  # the engine may have ended, and the error says why
+                self._everywhere(sequences.end_on_vllm)
+            raise
+        seen = sequences.unpacked(self._everywhere(sequences.end_on_vllm))
         return found | {f"layers|{site}": value for site, value in seen.items()}
+
+    def _outputs(self, count: int) -> list[Any]:
+        outputs = super()._outputs(count)
+        self.fresh = self.fresh or (outputs, self._resident())
+        return outputs
+
+    def still_well(self) -> bool:
+        """After a trace that failed: is nothing under way, is no memory kept, and is what the
+        engine computes of the probe prompt what it was when it was loaded, to the bit?
+        """
+        if self.fresh is None or self.model.vllm_entrypoint.llm_engine.has_unfinished_requests():
+            return False
+        outputs, resident = self.fresh
+        now = self._outputs(len(outputs))
+        both = zip(tensors_in(now), tensors_in(outputs), strict=True)
+        kept = max(held - before for before, held in zip(resident, self._resident(), strict=True))
+        return kept < user_file.KEPT_BYTES and all(torch.equal(*pair) for pair in both)
+
+    def _resident(self) -> list[int]:
+        """Bytes in memory of every process of the engine."""
+        return self._everywhere(resident)
 
     def close(self) -> None:
         """End at once: all that was observed is written, and an orderly shutdown of vLLM takes
@@ -52,6 +85,11 @@ class CheckedVLLM(VLLMEngine):
         """What this function gives for the worker of every process of the engine."""
         engine = self.model.vllm_entrypoint.llm_engine
         return list(engine.collective_rpc(function, args=args))
+
+
+def resident(worker: Any) -> int:
+    """In a process of the engine: its bytes in memory."""
+    return user_file.resident()
 
 
 def bound_process(worker: Any, room: int) -> None:
