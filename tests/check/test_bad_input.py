@@ -140,6 +140,25 @@ def test_what_a_file_does_wrong_is_said_of_it_and_of_no_other(tmp_path):
     assert [one for one in psutil.process_iter() if _carries(one, marked)] == []
 
 
+@pytest.mark.slow
+@pytest.mark.engine
+def test_an_engine_is_kept_after_a_trace_that_failed(tmp_path):
+    """And after one that did not: what a check watches is no change of the engine."""
+    raising = PORTED.format(block="model.logits.output", result='"logits": logits')
+    right = PORTED.format(block="pass", result='"logits": logits')
+    for name, text in {"a_raises": raising, "b_right": right, "c_right": right}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    files = [str(path) for path in sorted(tmp_path.glob("*.py"))]
+    options = ["-m", "llama", "-b", "vllm-pp1", "-b", "vllm-pp2", "--reports", str(tmp_path / "c")]
+    ran = subprocess.run([*CHECK, *files, *options], cwd=ROOT, check=False, capture_output=True)
+    assert ran.returncode == 1, ran.stderr
+    groups = {}
+    for path in (tmp_path / "c/latest/groups/llama").glob("*/group.json"):
+        groups[path.parent.name] = json.loads(path.read_text())["starts"]
+    assert groups.keys() >= {"reference", "vllm-pp1", "vllm-pp2+float32"}
+    assert set(groups.values()) == {1}, groups
+
+
 def _carries(process, marked):
     try:
         return process.environ().items() >= marked.items()

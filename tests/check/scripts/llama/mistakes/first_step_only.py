@@ -1,22 +1,25 @@
-"""The edit is made in the first step of a generation only."""
+"""A write that is made in the first step only."""
 
-PROMPT = "The capital of France is"
+import torch
+
+VECTOR = torch.randn(256, generator=torch.Generator().manual_seed(3))
 
 
 def hf(model):
-    with model.generate(PROMPT, max_new_tokens=4) as tracer:
+    with model.generate("The capital of France is", max_new_tokens=3) as tracer:
         logits = [].save()
-        for _ in tracer.iter[:4]:
-            model.model.layers[1].mlp.output[:] = 0
+        for _ in tracer.iter[:3]:
+            model.model.layers[2].output[:] += 4.0 * VECTOR.to(model.model.layers[2].output.dtype)
             logits.append(model.lm_head.output[:, -1].clone())
     return {"logits": logits}
 
 
 def vllm(model):
-    with model.trace(PROMPT, temperature=0.0, max_tokens=4) as tracer:
+    with model.trace("The capital of France is", temperature=0.0, max_tokens=3) as tracer:
         logits = [].save()
-        for step in tracer.iter[:4]:
-            if step == 0:
-                model.model.layers[1].mlp.output[:] = 0  # mistake: dropped
+        for step in tracer.iter[:3]:
+            if step == 0:  # mistake: dropped
+                first = model.model.layers[2].output[0]
+                first[:] += 4.0 * VECTOR.to(first.dtype)
             logits.append(model.logits.clone())
     return {"logits": logits}
