@@ -90,7 +90,11 @@ class Unreadable(Exception):
 
 
 class Engine(Protocol):
-    """What a worker needs of an engine. Opening it is the load."""
+    """What a worker needs of an engine. Opening it is the load.
+
+    One that has `still_well()` says with it, after a case that raised, whether it is what it was
+    and may run the next one; any other is closed then.
+    """
 
     def group(self) -> Group:
         """What was really loaded: identity, versions, layout and how it was found."""
