@@ -58,5 +58,26 @@ def close(model: Any) -> None:
     if entry is None:
         return
     model.vllm_entrypoint = None
-    core = getattr(entry, "llm_engine", entry).engine_core
-    core.shutdown()
+    client = getattr(entry, "llm_engine", entry).engine_core
+    core = getattr(client, "engine_core", None)  # where it is in this process
+    if core is None or core.vllm_config.device_config.device_type != "cpu":
+        client.shutdown()
+    else:
+        client._finalizer.detach()
+        _end(core.model_executor)
+
+
+def _end(executor: Any) -> None:
+    """End the stages of an engine whose core is in this process, which is about to end as well.
+
+    vLLM's own way is for one that goes on: it looks through all that was ever imported for what
+    can be given back, a second for each process.
+    """
+    stages = [worker.proc for worker in getattr(executor, "workers", ())]
+    if stages:
+        executor.shutting_down = True  # or its monitor takes their end for an accident
+        for stage in stages:
+            stage.kill()
+        for stage in stages:
+            stage.join()
+        executor.shutdown()
