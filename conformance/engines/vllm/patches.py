@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib
 import logging
 import multiprocessing
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -22,6 +23,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 logger = logging.getLogger(__name__)
+
+#: Seconds between two looks for a message: as long as it takes to be woken at all.
+_NAP = 5e-5
 
 
 class Place(StrEnum):
@@ -84,6 +88,10 @@ def _unless_on_meta(original: Any) -> Any:
 def _forking(_: Any) -> Any:
     context = multiprocessing.get_context("fork")
     return lambda: context
+
+
+def _napping(_: Any) -> Any:
+    return partial(time.sleep, _NAP)
 
 
 def _called_here(_: Any) -> Any:
@@ -165,6 +173,14 @@ PATCHES = (
         ">=0.19",
         "the same of the process that holds a streaming engine's core",
         _forking,
+    ),
+    Patch(
+        "vllm.distributed.device_communicators.shm_broadcast:sched_yield",
+        Place.FORKING,
+        ">=0.19",
+        "vLLM's processes wait for each other by asking without a pause, for a second after the "
+        "last message: three of them on two cores take those from the one that computes",
+        _napping,
     ),
     Patch(
         "vllm.model_executor.models.registry:_run_in_subprocess",
