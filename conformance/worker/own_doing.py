@@ -59,8 +59,8 @@ class Watch:
         """A cell begins. `model` is the module that this process computes with, if it has one."""
         self._put_back()
         self._left = set()
-        self._model = model if model is not None else self._model
-        self._before = surroundings(model=self._model)
+        self._model = model
+        self._before = surroundings(model=model)
 
     def look(self, *, in_a_step: bool = False) -> None:
         """A block has run: say what it has left otherwise, once."""

@@ -6,6 +6,7 @@ fresh processes; only the random state, which every honest cell moves on too, is
 
 from __future__ import annotations
 
+import operator
 import os
 import random
 import signal
@@ -27,6 +28,12 @@ _THREADS, _DESCRIPTORS = 8, 64
 
 _OPEN, _STANDARD = "/proc/self/fd", {0, 1, 2}
 
+#: Of a file in /proc, so many bytes hold all that is wanted.
+_BYTES = 1 << 14
+
+#: Plain numbers: their names would be looked up for each of them in every step.
+_SIGNALS = tuple(map(int, signal.valid_signals()))
+
 #: The names of what `changes` compares in ways of their own.
 _STARTED, _CHILDREN = "its threads", "its child processes"
 _OPENED, DESCRIPTORS = "the number of its descriptors", "descriptors of its files"
@@ -39,17 +46,16 @@ def surroundings(*, in_a_step: bool = False, model: Any = None) -> Mapping[str, 
     where it has one. What an engine changes for the length of a step, and what takes long to find
     out, is left out in one.
     """
+    opened = os.listdir(_OPEN)  # noqa: PTH208 - names alone, in every step of an engine
     found: dict[str, Any] = {
         "the working directory": _folder(),
-        "the environment's variables": dict(os.environ),
+        "the environment's variables": os.environ._data.copy(),  # type: ignore[attr-defined] # noqa: SLF001 - as bytes
         "the limit of recursion": sys.getrecursionlimit(),
         "the mask of new files": _mask(),
-        "the handlers of signals": {
-            number: signal.getsignal(number) for number in signal.valid_signals()
-        },
+        "the handlers of signals": list(map(signal.getsignal, _SIGNALS)),
         _STARTED: threading.active_count(),
-        _OPENED: sum(1 for _ in os.scandir(_OPEN)),
-        DESCRIPTORS: _files(),
+        _OPENED: len(opened),
+        DESCRIPTORS: _files(opened),
     }
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -74,10 +80,7 @@ def _of_torch(torch: Any) -> dict[str, Any]:
     }
     held = {name: sys.modules[name] for name in _FUNCTIONS}
     held |= {"torch.Tensor": torch.Tensor, "torch.nn.Module": torch.nn.Module}
-    for name, owner in held.items():
-        every = vars(owner).items()
-        found[_REPLACED + name] = {key: value for key, value in every if callable(value)}
-    return found
+    return found | {_REPLACED + name: dict(vars(owner)) for name, owner in held.items()}
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -91,7 +94,9 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 def _differs(name: str, value: Any, now: Any) -> bool:
     if name.startswith(_REPLACED):
-        return any(now.get(key) is not one for key, one in value.items())
+        if len(value) == len(now) and all(map(operator.is_, value.values(), now.values())):
+            return False
+        return any(now.get(key) is not one for key, one in value.items() if callable(one))
     if name in _OF_MODULES:
         return modules.differs(name, value, now)
     if name == _CHILDREN:
@@ -131,31 +136,43 @@ def _folder() -> str:
         return ""
 
 
-def _mask() -> str:
+def _mask() -> bytes:
     """As the kernel says it: a process can ask for its own only by setting another."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("Umask:"):
-                return line
-    return ""
+    text = _read("/proc/self/status")
+    start = text.find(b"Umask:")
+    return text[start : text.find(b"\n", start)]
 
 
-def _children() -> set[str]:
-    found: set[str] = set()
+def _children() -> set[bytes]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()  # as a rule, and the files of all threads take long
+    found: set[bytes] = set()
     for thread in Path("/proc/self/task").iterdir():
-        with suppress(OSError):
-            found |= set((thread / "children").read_text().split())
+        found.update(_read(f"{thread}/children").split())
     return found
 
 
-def _files() -> dict[int, tuple[int, int]]:
+def _read(path: str) -> bytes:
+    """A file of /proc: many are read after every cell. Nothing where it is gone."""
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY)
+        try:
+            return os.read(file, _BYTES)
+        finally:
+            os.close(file)
+    return b""
+
+
+def _files(opened: list[str]) -> dict[int, tuple[int, int]]:
     """Which file each descriptor is of. Not of connections, which an engine gives up where the
     other side has ended.
     """
     found: dict[int, tuple[int, int]] = {}
-    for entry in os.scandir(_OPEN):
+    for descriptor in map(int, opened):
         with suppress(OSError):  # the list's own
-            of = os.fstat(int(entry.name))
+            of = os.fstat(descriptor)
             if stat.S_ISREG(of.st_mode) or stat.S_ISCHR(of.st_mode):
-                found[int(entry.name)] = (of.st_dev, of.st_ino)
+                found[descriptor] = (of.st_dev, of.st_ino)
     return found
