@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from conformance.check.edits import Edit
+from conformance.clip import few
 from conformance.records import record
+
+#: So many values are named beside the first one that has the same edit.
+_NAMED = 6
 
 
 @record()
@@ -17,3 +24,19 @@ class Finding:
     step: int = 0
     prompt: int = 0
     edit: Edit | None = None
+
+
+def once(told: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Values that one edit mends: it is shown with the first of them, which names the others."""
+    found: dict[object, list[Finding]] = {}
+    for number, one in enumerate(told):
+        mended = one.edit is not None and bool(one.edit.after)
+        found.setdefault((one.kind, one.edit) if mended else number, []).append(one)
+    return tuple(_with(first, others) for first, *others in found.values())
+
+
+def _with(first: Finding, others: Sequence[Finding]) -> Finding:
+    if not others:
+        return first
+    names = few((f"`{one.name}`" for one in others), _NAMED)
+    return replace(first, words=f"{first.words}. The same edit is for {names}")

@@ -18,7 +18,7 @@ from conformance.check.edits import (
     read_edit,
     suspect,
 )
-from conformance.check.finding import Finding
+from conformance.check.finding import Finding, once
 from conformance.check.identify import Held, identify, identify_part
 from conformance.check.known import UNWRITTEN, Known, catalogue
 from conformance.check.places import Places
@@ -72,10 +72,10 @@ def findings(
         return tuple(drawn)
     told = [one for one in reads if one.kind != "unknown"]
     if part is None:
-        return tuple(told or reads[:1])
+        return once(told or reads[:1])
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [one for one in told if one.kind not in _FOLLOW]
-    return (_written(part, places), *causes)
+    return (_written(part, places), *once(causes))
 
 
 def unfilled(places: Places, name: str) -> Finding | None:

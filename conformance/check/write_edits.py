@@ -23,7 +23,8 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
     here = here or [one for one in writes if one.layer is None] or writes
     rebound = places.rebound(layer) if part.kind == "dropped" else None
     if rebound is not None and not any(one.layer == layer for one in writes):
-        return _put_back(places, *rebound)
+        statement, taken = rebound
+        return _put_back(places, statement, statements.bound(statement)[0], taken)
     if not here:
         return None
     return _of_the_step(places, part, here) or _at_the_write(places, part, here)
@@ -41,8 +42,24 @@ def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
         return Edit(write.line, before, replaced(places, *whole), NO_BATCH)
     if part.kind in {"first-half", "second-half"} and (after := _both(places, write)):
         return Edit(write.line, before, after, _REPLACES)
+    if part.kind == "partial" and (token := _one_token(write, part)) is not None:
+        return Edit(write.line, before, replaced(places, token, ":"), NO_BATCH)
+    if part.kind == "dropped" and (put := _of_a_sum(places, write)) is not None:
+        return put
     after, why = _writing(write, before, part.kind, part.step)
     return Edit(write.line, before, after, why)
+
+
+def _one_token(write: Access, part: Parting) -> ast.expr | None:
+    """The number with which a write begins its index, where it reached that token alone: on
+    transformers it is the batch's first prompt.
+    """
+    target = statements.target(write.statement)
+    index = target.slice if isinstance(target, ast.Subscript) else None
+    first = index.elts[0] if isinstance(index, ast.Tuple) else index
+    reached = set(range(part.total)) - set(part.tokens)
+    number = first.value if isinstance(first, ast.Constant) else None
+    return first if isinstance(number, int) and {number} == reached else None
 
 
 def _of_the_step(places: Places, part: Parting, here: list[Access]) -> Edit | None:
@@ -134,10 +151,20 @@ def _both(places: Places, write: Access) -> str:
     return f"{before}\n{indent}{also}"
 
 
-def _put_back(places: Places, statement: ast.stmt, taken: list[Access]) -> Edit:
+def _of_a_sum(places: Places, write: Access) -> Edit | None:
+    """A write to a name that is bound to a sum: what it changes is nothing of the model's."""
+    target = statements.target(write.statement)
+    root = next((n.id for n in ast.walk(target or write.node) if isinstance(n, ast.Name)), "")
+    for made in places.scopes.makers(root, write.statement)[:1]:
+        taken = places.accesses(made)
+        if isinstance(statements.value_of(made), ast.BinOp) and taken:
+            return _put_back(places, write.statement, root, taken)
+    return None
+
+
+def _put_back(places: Places, statement: ast.stmt, name: str, taken: list[Access]) -> Edit:
     """The line that changes a copy, and the one that puts it where the forward goes on with it."""
     before = places.file.line(statement.lineno)
-    [name, *_] = statements.bound(statement)
     module, after = taken[0].module, ""
     if is_layer(taken[0]) and places.dual:
         indent = before[: len(before) - len(before.lstrip())]

@@ -212,3 +212,44 @@ def test_the_line_of_an_index_is_shown_and_not_that_of_its_statement(tmp_path):
     )
     held = Held("x", "a value", 1, columns="columns 8 to 15")
     assert read_edit(Places(source.read(path), "vllm"), "head", held).line == 4
+
+
+@pytest.mark.parametrize(
+    ("index", "after"), [("[0, 64:128]", "z[:, 64:128] = 0"), ("[0]", "z[:] = 0")]
+)
+def test_a_write_that_takes_a_token_for_the_batch_reaches_all_of_them(tmp_path, index, after):
+    path = tmp_path / "head.py"
+    path.write_text(
+        "def vllm(model):\n"
+        '    with model.trace("a"):\n'
+        "        z = model.model.layers[1].self_attn.o_proj.input\n"
+        f"        z{index} = 0\n"
+        "    return {}\n"
+        "def hf(model):\n"
+        "    return {}\n"
+    )
+    places = Places(source.read(path), "vllm")
+    edit = write_edit(places, Parting(1, 0, 0, (1, 2, 3), 4, "partial"))
+    assert (edit.line, edit.after.strip()) == (4, after) and "no batch axis" in edit.why
+    other = write_edit(places, Parting(1, 0, 0, (0, 1), 4, "partial"))
+    assert other.after == ""
+
+
+def test_a_sum_that_is_written_to_is_put_back(tmp_path):
+    path = tmp_path / "sum.py"
+    path.write_text(
+        "def vllm(model):\n"
+        '    with model.trace("a"):\n'
+        "        layer = model.model.layers[2]\n"
+        "        h = layer.output[0] + layer.output[1]\n"
+        "        h[-1] += 4\n"
+        "    return {}\n"
+        "def hf(model):\n"
+        "    return {}\n"
+    )
+    edit = write_edit(Places(source.read(path), "vllm"), Parting(2, 0, 0, (3,), 4, "dropped"))
+    assert edit.line == 5
+    assert [line.strip() for line in edit.after.splitlines()] == [
+        "h[-1] += 4",
+        "layer.output = (h - layer.output[1], layer.output[1])",
+    ]
