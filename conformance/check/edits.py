@@ -182,6 +182,36 @@ def suspect(places: Places, name: str) -> Edit | None:
     return None
 
 
+def token_edit(places: Places, name: str) -> Edit | None:
+    """Where a value that is not known takes token 0, and transformers' does not: the line."""
+    if not places.file.ported:
+        return None
+    mine, theirs = _rows_taken(places, name), _rows_taken(Places(places.file, "hf"), name)
+    rows = _numbers(theirs)[1:] if theirs else []
+    if mine is None or _numbers(mine)[0] != 0 or rows[:1] == [0]:
+        return None
+    return Edit(mine.slice.lineno, places.file.line(mine.slice.lineno), "", NO_BATCH)
+
+
+def _rows_taken(places: Places, name: str) -> ast.Subscript | None:
+    """The last index on the way to this name that takes rows, and no module or half of a stream."""
+    for statement in places.way(name):
+        value = statements.value_of(statement) or statement
+        for node in ast.walk(value):
+            if not isinstance(node, ast.Subscript) or not statements.takes(node.slice):
+                continue
+            if not (isinstance(node.value, ast.Attribute) and isinstance(node.slice, ast.Constant)):
+                return node
+    return None
+
+
+def _numbers(node: ast.Subscript) -> list[int | None]:
+    """What an index takes on each axis, None for all that is no number."""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    values = (part.value if isinstance(part, ast.Constant) else None for part in parts)
+    return [value if isinstance(value, int) else None for value in values]
+
+
 def shifted(module: str, by: int) -> str:
     """A module's text with the layer so many further on, "" where no number is written out."""
     match = re.search(r"(?<=layers\[)\d+|(?<=\.h\[)\d+", module)

@@ -17,6 +17,7 @@ from conformance.check.edits import (
     logits_edit,
     read_edit,
     suspect,
+    token_edit,
 )
 from conformance.check.finding import Finding, once
 from conformance.check.identify import Held, identify, identify_part
@@ -277,7 +278,10 @@ class _Explaining:
         if half is not None:
             words += f". It is computed from half of the residual stream: {half.why}"
             return replace(blank, kind="half", words=words, edit=half)
-        return replace(blank, words=words, edit=edit)
+        token = None if self.written else token_edit(self.places, site.name)
+        if token is not None:
+            words = f"{words}. It is computed from token 0: {token.why}"
+        return replace(blank, words=words, edit=token or edit)
 
 
 def written(seen: Values) -> bool:

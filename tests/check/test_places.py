@@ -3,7 +3,7 @@
 import pytest
 
 from conformance.check import failures, source
-from conformance.check.edits import layer_edit, read_edit, suspect
+from conformance.check.edits import layer_edit, read_edit, suspect, token_edit
 from conformance.check.identify import Held
 from conformance.check.places import Places
 from conformance.check.write_edits import write_edit
@@ -253,3 +253,32 @@ def test_a_sum_that_is_written_to_is_put_back(tmp_path):
         "h[-1] += 4",
         "layer.output = (h - layer.output[1], layer.output[1])",
     ]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "line"),
+    [
+        ("h[:, -1] @ V", "(h @ V)[0]", 5),
+        ("h[:, -1] @ V", "(h @ V)[0, :]", 5),
+        ("h[:, 0] @ V", "(h @ V)[0]", None),
+        ("h[:, -1] @ V", "(h @ V)[-1]", None),
+        ("h[:, -1] @ V", "h @ V", None),
+    ],
+)
+def test_a_value_of_token_0_that_should_be_anothers_is_shown(tmp_path, theirs, ours, line):
+    path = tmp_path / "probe.py"
+    path.write_text(
+        "def vllm(model):\n"
+        '    with model.trace("a"):\n'
+        "        scores = [None].save()\n"
+        "        h = model.model.layers[2].output[0] + model.model.layers[2].output[1]\n"
+        f"        scores[0] = {ours}\n"
+        '    return {"scores": scores}\n'
+        "def hf(model):\n"
+        '    with model.trace("a"):\n'
+        "        h = model.model.layers[2].output\n"
+        f"        scores = ({theirs}).save()\n"
+        '    return {"scores": scores}\n'
+    )
+    edit = token_edit(Places(source.read(path), "vllm"), "scores")
+    assert (edit and edit.line) == line
