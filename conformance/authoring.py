@@ -11,6 +11,7 @@ tensor that is read is a copy, but for `Part.live`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from conformance.records import Case
@@ -171,6 +172,11 @@ class LM(Protocol):
     def received(self, *, errors: bool = False) -> list[Any]:
         """What each trace that was sent saved, by name, in the order of their sending. The first
         error that came out of one is raised; with `errors` it stands in its trace's place.
+        """
+
+    def aborting(self, index: int, after: int) -> AbstractContextManager[None]:
+        """In here the client aborts the request of this index, of the next trace's prompts or of
+        the next traces that are sent, once it has so many tokens. Its saves are lost.
         """
 
     def decline(self, words: str) -> NoReturn:

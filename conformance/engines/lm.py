@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import torch
@@ -95,6 +96,14 @@ class TracedModel:
     def answers(self) -> list[Any]:
         """The same of every trace that was sent, errors among them. They are forgotten here."""
         raise NotImplementedError
+
+    def aborting(self, index: int, after: int) -> AbstractContextManager[None]:
+        """In here the client aborts the request of this index, of the next trace's prompts or of
+        the next traces that are sent, once it has so many tokens. Its saves are lost.
+
+        Raises RuntimeError afterwards where the request had come to its end before.
+        """
+        raise Refused("a generation of transformers runs to its end: nobody can abort a prompt")
 
     def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:
         """The keywords by which one prompt of a trace asks for so many tokens, or an end at the

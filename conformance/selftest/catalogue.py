@@ -203,6 +203,10 @@ DAMAGE: Mapping[str, str] = {
     "edit-outlives": (
         "What a request did to a layer's branch is still done in the forwards that follow it."
     ),
+    "abort-outlived": (
+        "What an aborted request's block did to a layer's branch is done to its neighbours, and to "
+        "the trace that follows."
+    ),
     "clients-exchanged": "Two of several requests get each other's saves.",
     "neighbour-rows": "A request's last rows are the first ones of its neighbour in the batch.",
     "neighbour-edited": (

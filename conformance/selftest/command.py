@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from conformance import execution
 from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import Entry
 from conformance.planning import plan
-from conformance.records import Backend, Column, Model, Thresholds
+from conformance.records import Backend, Column, Model, Thresholds, widened
 from conformance.runner import Event
 from conformance.scenario import Scenario, discover, folders_of
 from conformance.selftest import controls, table
@@ -27,15 +27,17 @@ MODELS = ("smollm2-135m", "llama", "gpt2", "gpt_neox")
 QUICK_MODELS = ("llama", "gpt2")
 #: Of each fault, the last of its places and doses.
 QUICK_VARIANTS = 2
-#: The writes whose detection limit is measured: at one token, and of all.
+#: The writes whose detection limit is measured always: at one token, and of all.
 QUICK_MEASURED = ("steering.middle-small-one", "ablation.middle")
+#: Limits so many times as wide must turn the self-test red.
+WIDER = 20.0
 
 
 @dataclass(frozen=True)
 class Asked:
     """What the command line asks for. `again` names a stored self-test to judge anew, `blind` a
-    gate that is broken on purpose. `sensitivity` measures the detection limit of every write. A
-    failure that one of `gaps` explains is no false alarm.
+    gate that is broken on purpose. `sensitivity` measures the detection limit of every write, and
+    not of a few on the first model. A failure that one of `gaps` explains is no false alarm.
     """
 
     models: tuple[Model, ...]
@@ -70,17 +72,7 @@ def run(
     """The run's folder and the table; None when it was interrupted."""
     begun = time.monotonic()
     scenarios = discover(asked.scenarios)
-    honest = () if asked.quick else plan.cells(asked.models, asked.backends, scenarios)
-    planned = injections.plan(
-        chosen(asked.expression, quick=asked.quick),
-        asked.models,
-        asked.backends,
-        honest,
-        most=QUICK_VARIANTS if asked.quick else None,
-        gaps=asked.gaps,
-        measured=QUICK_MEASURED if asked.quick else None if asked.sensitivity else (),
-    )
-    _check_scenarios(planned, scenarios)
+    planned = _planned(asked, scenarios)
     if asked.again:
         folder = open_run(asked.reports, asked.again)
     else:
@@ -116,6 +108,38 @@ def run(
     injections.write(folder, found)
     execution.publish(folder, execution.judge(folder, scenarios, asked.thresholds))
     return folder, found
+
+
+def controlled(asked: Asked) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The bars that break when a stored self-test is judged again, first as it is, then with each
+    gate broken on purpose, and with all limits `WIDER` times as wide.
+    """
+    scenarios = discover(asked.scenarios)
+    planned = _planned(asked, scenarios)
+    folder = open_run(asked.reports, asked.again)
+    given = (folder, planned, scenarios, asked.thresholds)
+    sound = injections.judged(*given)
+    yield "", injections.tabulate(folder, planned, sound, asked.thresholds).broken
+    wider = controls.Control(
+        f"all limits × {WIDER:g}", thresholds=lambda known: widened(known, WIDER)
+    )
+    for control in (*controls.CONTROLS.values(), wider):
+        yield control.gate, injections.blinded(*given, control, sound).broken
+
+
+def _planned(asked: Asked, scenarios: Mapping[str, Scenario]) -> injections.Plan:
+    honest = () if asked.quick else plan.cells(asked.models, asked.backends, scenarios)
+    planned = injections.plan(
+        chosen(asked.expression, quick=asked.quick),
+        asked.models,
+        asked.backends,
+        honest,
+        most=QUICK_VARIANTS if asked.quick else None,
+        gaps=asked.gaps,
+        measured=None if asked.sensitivity else QUICK_MEASURED,
+    )
+    _check_scenarios(planned, scenarios)
+    return planned
 
 
 def _check_scenarios(planned: injections.Plan, scenarios: Mapping[str, Scenario]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 
@@ -12,6 +12,7 @@ from conformance.report.render import terminal
 from conformance.report.sections import selftest as selftest_section
 from conformance.report.sections.section import Note, Text
 from conformance.report.verdict_styles import Family
+from conformance.selftest.controls import CONTROLS
 from conformance.selftest.table import Ending, Row, SelfTest
 
 
@@ -23,6 +24,21 @@ def show(outcome: SelfTest, console: Console) -> None:
     console.print(
         f"self-test {'failed' if outcome.broken else 'passed'} in {outcome.seconds:.0f} s"
     )
+
+
+def show_controls(outcomes: Iterable[tuple[str, tuple[str, ...]]], console: Console) -> bool:
+    """A line for each gate that was broken, as it becomes known. Whether the sound judge breaks no
+    bar and each of the others some.
+    """
+    held = True
+    for gate, broken in outcomes:
+        red = bool(broken)
+        held = held and red is bool(gate)
+        name = f"without {gate}" if gate in CONTROLS else gate or "sound"
+        words = broken[0] if red else "every bar holds"
+        console.print(f"{name:<22} {'red' if red else 'green':<6} {words}", soft_wrap=True)
+    console.print("each control is red" if held else "does not hold")
+    return held
 
 
 def _complaints(outcome: SelfTest) -> Iterator[str]:

@@ -49,15 +49,19 @@ def test_faults_of_the_transport_are_injected_where_there_is_one():
             assert fault.backends == ("vllm-pp2",)
 
 
-def test_most_injections_act_inside_of_the_engine_nnsight_or_the_relay():
-    """Of the whole self-test, as it is asked for by default."""
+@pytest.mark.parametrize("quick", [False, True], ids=["whole", "quick"])
+def test_most_injections_act_inside_of_the_engine_nnsight_or_the_relay(quick: bool):
+    """As the self-test is asked for by default, whole and quick."""
     known = manifest.load(ROOT / "models.yaml")
     backends = command.default_backends(known.backends)
-    models = [model for model in known.models if model.id in command.MODELS]
+    chosen = command.QUICK_MODELS if quick else command.MODELS
+    faults = command.chosen("", quick=quick)
+    most = command.QUICK_VARIANTS if quick else None
     injected = [
         one.variant.fault.point in INSIDE
-        for model in models
-        for one in columns.columns(FAULTS.values(), model, backends)
+        for model in known.models
+        if model.id in chosen
+        for one in columns.columns(faults, model, backends, most)
         for _ in one.cells
     ]
     assert sum(injected) >= 0.6 * len(injected)

@@ -17,7 +17,7 @@ from conformance.cli.options import (
     err,
     out,
 )
-from conformance.errors import ExitCode
+from conformance.errors import ConformanceError, ExitCode
 from conformance.planning import plan, selection
 from conformance.records import Thresholds, widened
 
@@ -41,6 +41,13 @@ def selftest(
     widen: Annotated[
         float, typer.Option(help="Judge with limits so many times as wide: must exit with 1.")
     ] = 1.0,
+    gates: Annotated[
+        bool,
+        typer.Option(
+            "--controls",
+            help="With --again: each gate of the judge broken in turn, and all limits × 20.",
+        ),
+    ] = False,
     sensitivity: Annotated[
         bool, typer.Option(help="Measure the detection limit of every write too (minutes).")
     ] = False,
@@ -52,13 +59,19 @@ def selftest(
     """Inject known faults inside real workers and see that they are found and named.
 
     Exits 0 when they are and nothing sound is flagged, 1 otherwise, 3 when the harness failed.
+    With --controls it exits 0 when the sound judge is green, and red with each gate broken.
     """
+    if gates and not again:
+        raise ConformanceError(
+            "--controls judges a stored self-test", remedy="name it: --again latest --controls"
+        )
     engines.needed()
     from conformance.checkpoints import cache_folder
     from conformance.inputs import manifest as manifests
     from conformance.selftest import command
     from conformance.selftest.progress import Lines
     from conformance.selftest.show import show as show_table
+    from conformance.selftest.show import show_controls
 
     known = manifests.load(manifest)
     gaps = selection.expected().entries
@@ -78,6 +91,9 @@ def selftest(
         gaps=gaps,
         sensitivity=sensitivity,
     )
+    if gates:
+        held = show_controls(command.controlled(request), out)
+        raise typer.Exit(ExitCode.OK if held else ExitCode.UNEXPECTED)
     folder, table = command.run(request, cache_folder(), Lines(err))
     if table is None:
         raise typer.Exit(ExitCode.INTERRUPTED)

@@ -8,7 +8,8 @@ into the variables of the function that holds the block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from nnsight.tracing.tracer import mark
 from nnsight.tracing.util import push
 
 from conformance.engines.vllm import cpu
+from conformance.engines.vllm.aborts import NOT_ABORTED
 from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
 from conformance.records import Job
 
@@ -62,8 +64,27 @@ async def _last(stream: Any) -> Any:
     return [output async for output in stream][-1]
 
 
+async def _closed(stream: Any, after: int) -> dict[str, Any]:
+    """Close the stream of a trace after so many tokens, as nnsight says that one aborts it.
+
+    That frees its block, and the engine goes on to the request's last token: what nnsight reads
+    from is left open. It is closed as well, and that aborts the request in vLLM.
+    """
+    outputs = aiter(stream)
+    async for output in outputs:
+        if output.finished:
+            raise RuntimeError(NOT_ABORTED)
+        if len(output.outputs[0].token_ids) >= after:
+            break
+    await outputs.aclose()
+    await stream._generator.aclose()
+    return {}
+
+
 #: Traces whose requests are not consumed yet. Not of `AsyncModel`, which travels with a block.
 SENT: list[AsyncVLLMBackend] = []
+#: Which of them are aborted, after how many tokens.
+ABORTED: dict[int, int] = {}
 
 
 class Sent(AsyncVLLMBackend):  # type: ignore[misc]
@@ -75,8 +96,15 @@ class Sent(AsyncVLLMBackend):  # type: ignore[misc]
 
 
 async def _all(streams: Sequence[Any]) -> list[Any]:
-    """The last output of every stream, or its error, all read at once."""
-    return await asyncio.gather(*(_last(stream) for stream in streams), return_exceptions=True)
+    """What every stream's last output brings home by name, or its error, all read at once."""
+
+    async def saved(index: int, stream: Any) -> dict[str, Any]:
+        if index in ABORTED:
+            return await _closed(stream, ABORTED[index])
+        return gathered((await _last(stream)).nnsight_sequences)
+
+    streams = [saved(index, stream) for index, stream in enumerate(streams)]
+    return await asyncio.gather(*streams, return_exceptions=True)
 
 
 class AsyncModel(VLLMModel):
@@ -89,11 +117,17 @@ class AsyncModel(VLLMModel):
         return self.model.trace(prompt, backend=Sent(self.model), **self.asking(steps, stop))
 
     def answers(self) -> list[Any]:
-        streams = [SENT.pop(0) for _ in range(len(SENT))]
-        return [
-            last if isinstance(last, BaseException) else gathered(last.nnsight_sequences)
-            for last in wait_for(_all(streams))
-        ]
+        answers: list[Any] = wait_for(_all([SENT.pop(0) for _ in range(len(SENT))]))
+        return answers
+
+    @contextmanager
+    def aborting(self, index: int, after: int) -> Iterator[None]:
+        """By closing the stream of its outputs."""
+        ABORTED[index] = after
+        try:
+            yield
+        finally:
+            ABORTED.clear()
 
     def rpc(self, method: str, *args: Any) -> list[Any]:
         answers: list[Any] = wait_for(self.model.vllm_entrypoint.collective_rpc(method, args=args))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from conformance.engines.traced import (
     read_probe,
 )
 from conformance.engines.tree import layer_path
-from conformance.engines.vllm import cpu, hidden_states, patches
+from conformance.engines.vllm import aborts, cpu, hidden_states, patches
 from conformance.engines.vllm.hook_canary import proven
 from conformance.engines.vllm.patches import Place
 from conformance.engines.vllm.relay import relay_needed
@@ -73,6 +74,9 @@ class VLLMModel(TracedModel):
     def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:
         ends = {} if stop is None else {"stop_token_ids": [stop]}
         return {"max_tokens": steps, "temperature": 0.0, "ignore_eos": True, **ends}
+
+    def aborting(self, index: int, after: int) -> AbstractContextManager[None]:
+        return aborts.aborting(self.model.vllm_entrypoint.llm_engine, index, after)
 
     def way(self) -> dict[str, Any]:
         """How a trace gets to the engine, in nnsight's keywords, and its values back."""

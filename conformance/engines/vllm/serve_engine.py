@@ -11,8 +11,9 @@ import multiprocessing
 import pickle
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -20,11 +21,13 @@ import httpx
 import torch
 import uvicorn
 from fastapi import Request, Response
+from nnsight.modeling.vllm.serve import http as nnsight_http
 from nnsight.modeling.vllm.serve import server as nnsight_serve
 from nnsight.modeling.vllm.serve.backend import LocalServeBackend
 from nnsight.schema.request import RequestModel
 
 from conformance.engines.vllm import cpu, patches
+from conformance.engines.vllm.aborts import NOT_ABORTED
 from conformance.engines.vllm.async_engine import generated
 from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
 from conformance.engines.vllm.patches import Place
@@ -73,6 +76,10 @@ async def _ask(method: str, request: Request) -> Response:
 
 #: Answers to traces that were sent. Not of `ServedModel`, which travels with a block.
 SENT: list[Future[dict[str, Any]]] = []
+#: Which of the traces that are sent lose their client.
+HANGING_UP: set[int] = set()
+#: Seconds after which it is gone: it learns nothing of the tokens before the last one.
+HANG_UP = 0.3
 
 
 class Sent(LocalServeBackend):  # type: ignore[misc]
@@ -82,7 +89,21 @@ class Sent(LocalServeBackend):  # type: ignore[misc]
     clients = ThreadPoolExecutor(max_workers=8)
 
     def __call__(self, tracer: Any) -> None:
-        SENT.append(self.clients.submit(self._send, RequestModel.serialize(tracer, compress=False)))
+        send = self._hang_up if len(SENT) in HANGING_UP else self._send
+        SENT.append(self.clients.submit(send, RequestModel.serialize(tracer, compress=False)))
+
+    def _hang_up(self, blob: bytes) -> dict[str, Any]:
+        """Send the trace, and close the connection before its answer comes."""
+        try:
+            httpx.post(
+                f"{self.host}/v1/nnsight/generate",
+                content=blob,
+                headers=nnsight_http.headers(self.api_key),
+                timeout=httpx.Timeout(PATIENCE, read=HANG_UP),
+            )
+        except httpx.ReadTimeout:
+            return {}
+        raise RuntimeError(NOT_ABORTED)
 
 
 class ServedModel(VLLMModel):
@@ -103,6 +124,17 @@ class ServedModel(VLLMModel):
     def answers(self) -> list[Any]:
         answers = [SENT.pop(0) for _ in range(len(SENT))]
         return [answer.exception() or answer.result() for answer in answers]
+
+    @contextmanager
+    def aborting(self, index: int, after: int) -> Iterator[None]:
+        """By closing the client's connection. nnsight says in its source that "stock uvicorn does
+        not cancel a handler on client disconnect": the request goes on beside what comes later.
+        """
+        HANGING_UP.add(index)
+        try:
+            yield
+        finally:
+            HANGING_UP.clear()
 
     def rpc(self, method: str, *args: Any) -> list[Any]:
         body = pickle.dumps(args)

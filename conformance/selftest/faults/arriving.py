@@ -134,6 +134,7 @@ FAULTS = (
         "steering.middle-small-one",
         "steering.middle-large-all",
         "ablation.middle",
+        quick=True,
     ),
     _fault("edit-undone-last", undone, "steering.last-small-one", places=("last",)),
     _fault("edit-fades", fades, "steering.middle-small-one", "ablation.middle"),

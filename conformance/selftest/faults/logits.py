@@ -72,7 +72,6 @@ FAULTS = (
         Point.CHOICE,
         verdicts=frozenset({Verdict.DTYPE}),
         cases=("clean.pair", "multigen.read"),
-        quick=True,
     ),
     _fault("token-other", another, Point.CHOSEN, doses=(1.0,), cases=("clean.alone",), quick=True),
     _fault(

@@ -20,10 +20,12 @@ STRUCTURE = frozenset({Verdict.STRUCTURE})
 #: `tenants` runs its batch twice and then the untouched prompt alone, and that for each twin: the
 #: first forward that follows the edited batch.
 AFTER_EDITS = 5
+#: The first forward after the one at whose end `staggered` aborts a request.
+AFTER_ABORT = 3
 
 
 def outlives(model: nn.Module, now: Moment) -> list[Any]:
-    """What a request of the edited batch did to a branch is still done in later forwards."""
+    """What a request did to a branch is still done in later forwards, from this one on."""
     assert now.at is not None  # noqa: S101 - every variant names a layer
     part = layer(model, now.at, now.layers)
     branch = mlp(part) if part is not None else None
@@ -34,7 +36,7 @@ def outlives(model: nn.Module, now: Moment) -> list[Any]:
     forwards = count(1)
 
     def hook(_: Any, args: Any, output: Any) -> Any:
-        if next(forwards) < AFTER_EDITS:
+        if next(forwards) < now.dose:
             return output
         if isinstance(output, tuple):
             return (torch.zeros_like(output[0]), *output[1:])
@@ -135,7 +137,18 @@ FAULTS = (
         point=Point.FORWARD,
         side=Side.ENGINE,
         places=("middle",),
+        doses=(AFTER_EDITS,),
         verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
+    ),
+    _fault(
+        "abort-outlived",
+        outlives,
+        "staggered.aborted-trace",
+        point=Point.FORWARD,
+        side=Side.ENGINE,
+        backends=VLLM,
+        places=("middle",),
+        doses=(AFTER_ABORT,),
     ),
     _fault(
         "clients-exchanged",
@@ -151,6 +164,7 @@ FAULTS = (
         point=Point.FORWARD,
         side=Side.ENGINE,
         places=("middle",),
+        quick=True,
     ),
     _fault("neighbour-rows", neighbours_rows, "tenants.trace", doses=(1, 4)),
     _fault(

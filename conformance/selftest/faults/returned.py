@@ -173,7 +173,6 @@ FAULTS = (
         doses=(2, 4),
         says=("previous step",),
         verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
-        quick=True,
     ),
     _fault(
         "preempt",
