@@ -21,10 +21,12 @@
 # noise of the truth) and wrong with it
 """Staggered: requests of different length that end at different steps, by the number of tokens
 asked for or at a stop id, join a running batch as others leave it (`joins`: more of them than
-there are seats for), and one whose block raises beside one whose block does not.
+there are seats for), one that its client aborts while its block edits every step (`aborted`), and
+one whose block raises beside one whose block does not.
 
 Each sees its own rows at each of its steps, ends where it is to end, and no neighbour's end or
-error changes it. From one trace of several prompts, and from several clients at once.
+error changes it. Beside an aborted one the others of a trace are, to the last bit, what they are
+where nobody edits. From one trace of several prompts, and from several clients at once.
 """
 
 if __name__ == "__main__":
@@ -54,23 +56,31 @@ STEPS = (2, 5, 3, 4, 1, 3, 2, 4, 1, 2)
 #: What the first prompt of `stop` is forced to; it asks for more, and ends at the last of these.
 FORCED = (20, 21, 90)
 RAISED = "ValueError: in one block of two"
+#: Of `aborted`: how many tokens each prompt asks for, which one is aborted, and after how many.
+LASTING = (4, 100, 6)
+ABORTED, AFTER = 1, 2
 
 
 def members(case):
     """The prompts of this case."""
-    return {"ends": 3, "joins": len(PROMPTS), "stop": 2, "raises": 2}[case.options["of"]]
+    counts = {"ends": 3, "aborted": 3, "joins": len(PROMPTS), "stop": 2, "raises": 2}
+    return counts[case.options["of"]]
 
 
 def asked(case, index):
     """Of one prompt: how many steps it has, how many it asks for, and its stop id."""
     if case.options["of"] == "stop" and index == 0:
         return len(FORCED), case.steps, FORCED[-1]
+    if case.options["of"] == "aborted":
+        return LASTING[index], LASTING[index], None
     return STEPS[index], STEPS[index], None
 
 
-def step(lm, case, seen, forced):
+def step(lm, case, seen, forced, *, edits=False):
     """What each prompt's block does in one step: ids are chosen there, or forced."""
     early, late = case.layers["early"], case.layers["late"]
+    if edits:
+        lm.layers[early].stream = lm.layers[early].stream * 0
     streams = {early: lm.layers[early].stream}
     streams[late] = lm.layers[late].stream
     seen["stream"].append(streams)
@@ -81,7 +91,7 @@ def step(lm, case, seen, forced):
         lm.force(forced)
 
 
-def from_trace(lm, case):
+def from_trace(lm, case, *, edits=False):
     """One trace of all prompts."""
     with lm.trace() as tracer:
         found = [None] * members(case)
@@ -91,7 +101,8 @@ def from_trace(lm, case):
             with tracer.invoke(case.prompts[index], **lm.asking(most, stop)):
                 seen = {"stream": [], "logits": [], "tokens": []}
                 for at in tracer.iter[:steps]:
-                    step(lm, case, seen, None if stop is None else FORCED[at])
+                    forced = None if stop is None else FORCED[at]
+                    step(lm, case, seen, forced, edits=edits and index == ABORTED)
                 ids = lm.generated(tracer.result, case.steps)
                 # Nothing follows from a last id, so it may be another where two are as likely.
                 seen |= {"result": ids[:-1]} if stop is None else {"sampled": ids}
@@ -99,21 +110,56 @@ def from_trace(lm, case):
     return found
 
 
-def from_clients(lm, case):
+def from_clients(lm, case, *, edits=False):
     """A trace of each client's own, all under way at once."""
     for index in range(members(case)):
         steps, most, stop = asked(case, index)
         with lm.send(case.prompts[index], most, stop) as tracer:
             seen = {"stream": [], "logits": [], "tokens": []}.save()
             for at in tracer.iter[:steps]:
-                step(lm, case, seen, None if stop is None else FORCED[at])
+                forced = None if stop is None else FORCED[at]
+                step(lm, case, seen, forced, edits=edits and index == ABORTED)
             result = lm.generated(tracer.result, case.steps).save()  # noqa: F841 - comes home below
     observed = []
     for index, answer in enumerate(lm.received()):
+        if not answer:  # its client did not wait for it
+            observed.append(None)
+            continue
         ids = answer["result"]
         kept = {"result": ids[:-1]} if asked(case, index)[2] is None else {"sampled": ids}
         observed.append(answer["seen"] | kept)
     return observed
+
+
+def aborting(lm, case, together):
+    """One of three prompts is aborted: with its edits, without them, and what comes after."""
+    with lm.aborting(ABORTED, AFTER):
+        observed = together(lm, case, edits=True)
+    with lm.aborting(ABORTED, AFTER):
+        beside = together(lm, case)
+    with lm.trace(case.prompts[ABORTED]):
+        after = {index: layer.stream for index, layer in enumerate(lm.layers)}
+        after = after.save()
+    observed[ABORTED] = {"after": after}
+    for index in range(members(case)):
+        if index != ABORTED:
+            unedited = beside[index]
+            observed[index]["unedited"] = unedited["stream"]
+            observed[index]["unedited_logits"] = unedited["logits"]
+            observed[index]["alone"] = alone(lm, case, index)
+    return observed
+
+
+def alone(lm, case, index):
+    """The streams of one prompt with nobody beside it, as long as in the batch."""
+    with lm.trace(case.prompts[index], steps=LASTING[index]) as tracer:
+        streams = [].save()
+        for _ in tracer.iter[: LASTING[index]]:
+            early, late = case.layers["early"], case.layers["late"]
+            rows = {early: lm.layers[early].stream}
+            rows[late] = lm.layers[late].stream
+            streams.append(rows)
+    return streams
 
 
 def fail():
@@ -159,14 +205,22 @@ def raising_client(lm, case):
     layers={"early": "early", "late": "late"},
     prompts=PROMPTS,
     steps=6,
-    options={"of": ("ends", "stop", "raises", "joins"), "from": ("trace", "clients")},
+    options={"of": ("ends", "stop", "aborted", "raises", "joins"), "from": ("trace", "clients")},
+    equal=lambda case: (
+        [("stream", "unedited"), ("logits", "unedited_logits")]
+        if case.name == "aborted-trace"  # clients join when they come: other batches, other bits
+        else ()
+    ),
     tier=lambda case: "scheduling" if case.options["of"] == "joins" else "",
 )
 def staggered(lm, case):
     clients = case.options["from"] == "clients"
     if case.options["of"] == "raises":
         return (raising_client if clients else raising_in_trace)(lm, case)
-    return (from_clients if clients else from_trace)(lm, case)
+    together = from_clients if clients else from_trace
+    if case.options["of"] == "aborted":
+        return aborting(lm, case, together)
+    return together(lm, case)
 
 
 @staggered.reference
@@ -177,12 +231,17 @@ def _(model, case):
         return [{"error": RAISED}, {"stream": run.stream, "logits": run.logits}]
     observed = []
     for index in range(members(case)):
+        if case.options["of"] == "aborted" and index == ABORTED:
+            observed.append({"after": model.run(case.prompts[index]).stream})
+            continue
         steps, _, stop = asked(case, index)
         run = model.run(case.prompts[index], steps=steps, held=() if stop is None else FORCED)
         streams = [{at: values[at] for at in (early, late)} for values in run.stream]
         chosen = {"sampled": run.tokens}
         if stop is None:
             chosen = {"tokens": run.tokens, "result": run.tokens[:-1]}
+        if case.options["of"] == "aborted":
+            chosen |= {"unedited": streams, "unedited_logits": run.logits, "alone": streams}
         observed.append({"stream": streams, "logits": run.logits, **chosen})
     return observed
 
