@@ -112,19 +112,22 @@ def run(
 
 def controlled(asked: Asked) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The bars that break when a stored self-test is judged again, first as it is, then with each
-    gate broken on purpose, and with all limits `WIDER` times as wide.
+    gate broken on purpose, and with all limits `WIDER` times as wide. One model is enough to turn
+    a control red: the others are judged where it stays green, and last of all detection limits.
     """
     scenarios = discover(asked.scenarios)
     planned = _planned(asked, scenarios)
     folder = open_run(asked.reports, asked.again)
-    given = (folder, planned, scenarios, asked.thresholds)
-    sound = injections.judged(*given)
+    given = (scenarios, asked.thresholds)
+    sound = injections.judged(folder, planned, *given)
     yield "", injections.tabulate(folder, planned, sound, asked.thresholds).broken
     wider = controls.Control(
         f"all limits × {WIDER:g}", thresholds=lambda known: widened(known, WIDER)
     )
+    parts = [*(planned.only(model, ()) for model in planned.models), planned]
     for control in (*controls.CONTROLS.values(), wider):
-        yield control.gate, injections.blinded(*given, control, sound).broken
+        tables = (injections.blinded(folder, part, *given, control, sound) for part in parts)
+        yield control.gate, next((found.broken for found in tables if found.broken), ())
 
 
 def _planned(asked: Asked, scenarios: Mapping[str, Scenario]) -> injections.Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -40,6 +40,12 @@ class Plan:
     honest: tuple[Cell, ...]
     gaps: tuple[Entry, ...] = ()
     measured: tuple[str, ...] | None = ()
+
+    def only(self, model: Model, measured: tuple[str, ...] | None) -> Plan:
+        """The part of one model, of which these limits are measured."""
+        faulty = tuple(one for one in self.faulty if one.cells[0].model == model.id)
+        honest = tuple(cell for cell in self.honest if cell.model == model.id)
+        return replace(self, models=(model,), faulty=faulty, honest=honest, measured=measured)
 
     def sound(self, judged: Mapping[str, CellResult]) -> tuple[Cell, ...]:
         """What must not be flagged: the honest cells whose failure is no known gap."""
