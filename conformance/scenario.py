@@ -40,6 +40,7 @@ PAIR = (
 )
 
 Block = Callable[[Any, Case], Any]
+Forming = Callable[[int, Case], Any]
 Place = str | int
 
 #: A folder of scenario files, or several whose scenarios are taken together.
@@ -76,11 +77,23 @@ class Scenario:
     settings: Callable[[Case], Mapping[str, Any]] = lambda _: {}
     tier: Callable[[Case], str] = lambda _: ""
     _reference: list[Block] = field(default_factory=list)
+    _program: list[Forming] = field(default_factory=list)
 
     def reference(self, block: Block) -> Block:
         """Say in plain PyTorch what the scenario means."""
         self._reference[:] = [block]
         return block
+
+    def program(self, form: Forming) -> Forming:
+        """Say a case of it as data, for a model of so many layers: what a library runs that knows
+        no nnsight (`conformance.programs.Form`, or a program that is the whole of it).
+        """
+        self._program[:] = [form]
+        return form
+
+    def form(self, layers: int, case: Case) -> Any:
+        """The case as data, None where the scenario has no such form."""
+        return self._program[0](layers, case) if self._program else None
 
     @property
     def specification(self) -> Block:

@@ -4,6 +4,7 @@ Read back at the layer, at every later layer and in the logits.
 """
 
 from conformance import scenario
+from conformance.programs import Do, Form, Operation, Program
 
 
 def block(lm, case):
@@ -31,3 +32,11 @@ def _(model, case):
     edits = {at: lambda stream, _: stream * 0} if case.active else {}
     runs = [model.run(prompt, edits=edits) for prompt in case.prompts]
     return [{"stream": run.after(at), "logits": run.logits} for run in runs]
+
+
+@ablation.program
+def _(layers, case):
+    at = case.layers["at"]
+    reads = [Operation(Do.READ, layer=layer) for layer in range(at, layers)]
+    program = Program(case.prompts, (Operation(Do.ZERO, layer=at), *reads))
+    return Form(program, {"stream": tuple(range(1, 1 + len(reads)))}, ("logits",))

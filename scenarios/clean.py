@@ -4,6 +4,7 @@ One prompt by itself, then two prompts of different length in one trace.
 """
 
 from conformance import scenario
+from conformance.programs import Form, Program
 
 
 @scenario(options={"batch": ("alone", "pair")})
@@ -32,3 +33,9 @@ def _(model, case):
     prompts = case.prompts[:1] if case.options["batch"] == "alone" else case.prompts
     runs = [model.run(prompt) for prompt in prompts]
     return [{"logits": run.logits, "tokens": run.tokens} for run in runs]
+
+
+@clean.program
+def _(_, case):
+    prompts = case.prompts[:1] if case.options["batch"] == "alone" else case.prompts
+    return Form(Program(prompts), ends=("logits", "tokens"))

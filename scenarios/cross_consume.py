@@ -5,6 +5,7 @@ With two pipeline stages the two values are made in different processes.
 """
 
 from conformance import scenario
+from conformance.programs import Do, Form, Operation, Program
 
 
 def block(lm, case):
@@ -32,3 +33,14 @@ def _(model, case):
         early, late = (streams[case.layers[key]] for key in ("early", "late"))
         observed.append({"early": early, "difference": late - early, "product": late * early})
     return observed
+
+
+@cross_consume.program
+def _(_, case):
+    early, late = case.layers["early"], case.layers["late"]
+    operations = (
+        Operation(Do.READ, layer=early),
+        Operation(Do.DIFFERENCE, layer=late, value=0),
+        Operation(Do.PRODUCT, layer=late, value=0),
+    )
+    return Form(Program(case.prompts, operations), {"early": 0, "difference": 1, "product": 2})

@@ -5,6 +5,7 @@ The bits that arrive must be the bits that were read.
 """
 
 from conformance import scenario
+from conformance.programs import Do, Form, Operation, Program
 
 
 def targets(case):
@@ -59,3 +60,19 @@ def _(model, case):
             }
         )
     return observed
+
+
+@cross_write.program
+def _(layers, case):
+    early = case.layers["early"]
+    writes = [Operation(Do.REPLACE, layer=layer, value=0) for layer in targets(case)]
+    after = [Operation(Do.READ, layer=layer) for layer in range(early + 1, layers)]
+    arrived = [Operation(Do.READ, layer=layer) for layer in targets(case)]
+    operations = (Operation(Do.READ, layer=early), *writes, *after, *arrived)
+    streams = 1 + len(writes)
+    reads = {
+        "source": 0,
+        "stream": tuple(range(streams, streams + len(after))),
+        "arrived": tuple(range(streams + len(after), len(operations))),
+    }
+    return Form(Program(case.prompts, operations), reads, ("logits",))

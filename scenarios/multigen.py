@@ -6,6 +6,7 @@ layer to the stream after a late one. Logits and ids are kept per step.
 """
 
 from conformance import scenario
+from conformance.programs import Do, Form, Operation, Program
 
 DOSE = 0.25
 
@@ -60,3 +61,16 @@ def _(model, case):
         streams = [{early: values[early], late: values[late]} for values in run.stream]
         observed.append({"stream": streams, "logits": run.logits, "tokens": run.tokens})
     return observed
+
+
+@multigen.program
+def _(_, case):
+    early, middle, late = (case.layers[key] for key in ("early", "middle", "late"))
+    writes = {
+        "read": (),
+        "write": (Operation(Do.ADD, layer=middle, amount=DOSE),),
+        "cross": (Operation(Do.ADD, layer=late, value=0),),
+    }[case.options["does"]]
+    reads = Operation(Do.READ, layer=early), *writes, Operation(Do.READ, layer=late)
+    program = Program(case.prompts, reads, case.steps)
+    return Form(program, {"stream": (0, len(reads) - 1)}, ("logits", "tokens"))

@@ -4,6 +4,7 @@ One prompt by itself, then two prompts of different length in one trace.
 """
 
 from conformance import scenario
+from conformance.programs import Do, Form, Operation, Program
 
 
 @scenario(options={"batch": ("alone", "pair")})
@@ -32,3 +33,10 @@ def _(model, case):
     prompts = case.prompts[:1] if case.options["batch"] == "alone" else case.prompts
     runs = [model.run(prompt) for prompt in prompts]
     return [{"stream": run.stream, "logits": run.logits} for run in runs]
+
+
+@read_all.program
+def _(layers, case):
+    prompts = case.prompts[:1] if case.options["batch"] == "alone" else case.prompts
+    reads = tuple(Operation(Do.READ, layer=layer) for layer in range(layers))
+    return Form(Program(prompts, reads), {"stream": tuple(range(layers))}, ("logits",))

@@ -5,6 +5,7 @@ at one token (the last) and at all of them; read back there, further on and in t
 """
 
 from conformance import scenario
+from conformance.programs import Do, Form, Operation, Program, Tokens
 
 DOSES = {"small": 0.005, "large": 0.5}
 
@@ -50,3 +51,13 @@ def _(model, case):
     edits = {at: steer} if case.active else {}
     runs = [model.run(prompt, edits=edits) for prompt in case.prompts]
     return [{"stream": run.after(at), "logits": run.logits} for run in runs]
+
+
+@steering.program
+def _(layers, case):
+    at, dose = case.layers["at"], DOSES[case.options["dose"]]
+    rows = Tokens.ALL if case.options["tokens"] == "all" else Tokens.LAST
+    reads = [Operation(Do.READ, layer=layer) for layer in range(at, layers)]
+    steer = Operation(Do.ADD, layer=at, tokens=rows, amount=dose)
+    program = Program(case.prompts, (steer, *reads))
+    return Form(program, {"stream": tuple(range(1, 1 + len(reads)))}, ("logits",))

@@ -13,6 +13,14 @@ from typing import Any, Protocol
 from conformance.records import Case, Group
 from conformance.scenario import Scenario
 
+#: Engines that run programs in the words of another library → the module of each one's adapter.
+LIBRARIES: Mapping[str, str] = {
+    "transformer-lens": "conformance.engines.libraries.transformer_lens",
+    "nnterp": "conformance.engines.libraries.nnterp",
+    "pyvene": "conformance.engines.libraries.pyvene",
+    "interp-engine": "conformance.engines.libraries.interp_engine",
+}
+
 #: Engine name in models.yaml → `module:function` that opens it from a Job.
 ENGINES: Mapping[str, str] = {
     "hf": "conformance.engines.hf:open_engine",
@@ -21,6 +29,7 @@ ENGINES: Mapping[str, str] = {
     "vllm-serve": "conformance.engines.vllm.serve_engine:open_engine",
     "reference": "conformance.engines.reference.engine:open_engine",
     "build": "conformance.engines.checkpoint_builder:open_engine",
+    **{name: f"{module}:open_engine" for name, module in LIBRARIES.items()},
 }
 
 #: What takes the requests of those that run on vLLM, in its own words.
@@ -66,6 +75,7 @@ PRELOAD: Mapping[str, str] = {
     "vllm-serve": "conformance.engines.vllm.preload",
     "reference": "conformance.engines.preload_hf",
     "build": "conformance.engines.preload_hf",
+    **LIBRARIES,
 }
 
 

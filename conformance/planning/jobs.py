@@ -21,7 +21,7 @@ from conformance.builtin import one_layer
 from conformance.builtin.engine_alone import cases_beside
 from conformance.builtin.probe import PROBING
 from conformance.checkpoints import Checkpoint, locate, patience
-from conformance.engines import ENGINES, ENVIRONMENT, FRONTS, preload
+from conformance.engines import ENGINES, ENVIRONMENT, FRONTS, LIBRARIES, preload
 from conformance.errors import ConformanceError
 from conformance.generated_tokens import Continuation, by_member, continuation, differing
 from conformance.planning import engine_settings, plan
@@ -295,6 +295,8 @@ def expected(
     if backend.engine == "hf":
         attention = backend.options.get("attn_implementation")
         return {"engine": "hf", "dtype": dtype} | ({"attention": attention} if attention else {})
+    if backend.engine in LIBRARIES:
+        return {"engine": backend.engine, "dtype": dtype}
     if backend.engine not in FRONTS:
         return {}
     return {

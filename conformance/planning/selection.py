@@ -164,13 +164,14 @@ def declared(path: Path) -> dict[str, Spec]:
 
 def _columns(known: manifests.Manifest, choice: Choice, build: Builder) -> tuple[Column, ...]:
     names = choice.backend or [backend.id for backend in known.backends if backend.default]
-    if not choice.env:
-        return tuple(map(Column, plan.choose(known.backends, names, "backend")))
-    from conformance.environments import named_columns, place, read_order
+    chosen = plan.choose(known.backends, names, "backend")
+    if not choice.env and not any(backend.environment for backend in chosen):
+        return tuple(map(Column, chosen))
+    from conformance.environments import named_columns, own_environments, place, read_order
 
     specs = declared(choice.environments)
     orders = [read_order(text, specs) for text in choice.env]
     backends = plan.choose(known.backends, [*names, *named_columns(orders)], "backend")
-    return place(
-        backends, orders, {order.spec: build(order.spec) for order in orders if order.spec}
-    )
+    wanted = [order.spec for order in orders if order.spec]
+    wanted += own_environments(backends, orders, specs)
+    return place(backends, orders, {spec: build(spec) for spec in wanted}, specs)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.programs.meaning import gathered, meaning
-from conformance.programs.records import Do, Operation, Part, Program, Tokens, from_plain
+from conformance.programs.meaning import Acts, gathered, meaning, observed
+from conformance.programs.records import Do, Form, Operation, Part, Program, Tokens, from_plain
 from conformance.programs.source import text
 from conformance.programs.validity import check, complaints, valid
 
 __all__ = [
+    "Acts",
     "Do",
+    "Form",
     "Operation",
     "Part",
     "Program",
@@ -20,6 +22,7 @@ __all__ = [
     "gathered",
     "layers",
     "meaning",
+    "observed",
     "program",
     "text",
     "valid",

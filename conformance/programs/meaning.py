@@ -6,11 +6,11 @@ the two shows on every column.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from conformance.programs.records import Do, Operation, Part, Program, Tokens
+from conformance.programs.records import Do, Form, Operation, Part, Program, Tokens
 from conformance.programs.validity import prompts_of, source_of
 from conformance.records import GREEDY, SAMPLED, Case
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 #: An operation by its index, at a prompt and a step.
 Moment = tuple[int, int, int]
 
+#: Gives the fixed random vector of a layer and a seed.
+Direction = Callable[..., "Tensor"]
+
+#: What a scenario calls the ends of a step, and how a block saves them.
+_ENDS = {"logits": "logits", GREEDY: "token"}
+
 _ROWS = {Tokens.ALL: slice(None), Tokens.FIRST: slice(0, 1), Tokens.LAST: slice(-1, None)}
 
 
@@ -31,26 +37,52 @@ def meaning(program: Program, model: Reference, case: Case) -> list[dict[str, An
     by_prompt: list[dict[Any, Any]] = [{} for _ in program.prompts]
     for group in program.groups:
         for prompt in group:
-            by_prompt[prompt] = _Prompt(program, model, prompt, values, active=case.active).run()
+            acts = Acts(program, prompt, values, model.direction, active=case.active)
+            by_prompt[prompt] = _run(acts, model)
     return gathered(program, by_prompt)
 
 
-class _Prompt:
-    """One prompt of a program, run in the reference."""
+def _run(acts: Acts, model: Reference) -> dict[Any, Any]:
+    """What the reference gives for one prompt of a program."""
+    text, steps = acts.program.prompts[acts.prompt], acts.program.steps
+    # By its number: two prompts may be the same text, with other operations.
+    along = model.forced[acts.prompt] if model.forced else ()
+    forced = {
+        step: int(op.amount)
+        for _, op in acts.operations
+        if op.do is Do.FORCE and acts.active
+        for step in (range(steps) if op.step is None else (op.step,))
+    }
+    if acts.active and any(op.do.writes for _, op in acts.operations):
+        run = model.run(text, steps=steps, held=along, at=acts.visits(), chosen=forced)
+    else:
+        run = model.run(text, steps=steps, held=along, parts=model.readable)
+        for step in range(steps):
+            parts = {**run.parts[step], "stream": run.stream[step]}
+            for (part, layer), members in acts.by_place().items():
+                acts.act(members, step, parts[part] if layer is None else parts[part][layer])
+    return acts.saved(run.logits, run.tokens)
+
+
+class Acts:
+    """What one prompt of a program does wherever a forward passes its places, and what it has
+    seen there. `values` are shared by the prompts of a program; `direction` gives the fixed
+    vector of a layer and a seed.
+    """
 
     def __init__(
         self,
         program: Program,
-        model: Reference,
         prompt: int,
         values: dict[Moment, Tensor],
+        direction: Direction,
         *,
         active: bool,
     ) -> None:
         self.program = program
-        self.model = model
         self.prompt = prompt
         self.values = values
+        self.direction = direction
         self.active = active
         self.written: dict[tuple[int, int], Tensor] = {}
         operations = [
@@ -61,34 +93,18 @@ class _Prompt:
         self.operations = sorted(operations, key=lambda item: (item[1].depth, item[0]))
         self.stopped = any(op.do is Do.STOP for _, op in operations)
 
-    def run(self) -> dict[Any, Any]:
-        text, steps = self.program.prompts[self.prompt], self.program.steps
-        # By its number: two prompts may be the same text, with other operations.
-        along = self.model.forced[self.prompt] if self.model.forced else ()
-        forced = {
-            step: int(op.amount)
-            for _, op in self.operations
-            if op.do is Do.FORCE and self.active
-            for step in (range(steps) if op.step is None else (op.step,))
-        }
-        if self.active and any(op.do.writes for _, op in self.operations):
-            visits = self._visits()
-            run = self.model.run(text, steps=steps, held=along, at=visits, chosen=forced)
-        else:
-            run = self.model.run(text, steps=steps, held=along, parts=self.model.readable)
-            for step in range(steps):
-                parts = {**run.parts[step], "stream": run.stream[step]}
-                for (part, layer), members in self._by_place().items():
-                    self._act(members, step, parts[part] if layer is None else parts[part][layer])
-        ended = 0 if self.stopped else steps
+    def saved(self, logits: Sequence[Tensor], tokens: Sequence[Tensor]) -> dict[Any, Any]:
+        """What `gathered` takes: what was seen, and these ends of every step."""
+        ended = 0 if self.stopped else self.program.steps
+        seen = self.values.items()
         return {
-            **{("read", i, s): rows for (i, p, s), rows in self.values.items() if p == self.prompt},
+            **{("read", i, s): rows for (i, p, s), rows in seen if p == self.prompt},
             **{("written", index, step): rows for (index, step), rows in self.written.items()},
-            **{("logits", step): run.logits[step] for step in range(ended)},
-            **{("token", step): run.tokens[step] for step in range(ended)},
+            **{("logits", step): logits[step] for step in range(ended)},
+            **{("token", step): tokens[step] for step in range(ended)},
         }
 
-    def _by_place(self) -> dict[tuple[str, int | None], list[tuple[int, Operation]]]:
+    def by_place(self) -> dict[tuple[str, int | None], list[tuple[int, Operation]]]:
         """The operations in the order in which a forward meets them."""
         by_place: dict[tuple[str, int | None], list[tuple[int, Operation]]] = {}
         where = sorted(
@@ -101,19 +117,20 @@ class _Prompt:
                 )
         return by_place
 
-    def _visits(self) -> dict[tuple[str, int | None], Visit]:
+    def visits(self) -> dict[tuple[str, int | None], Visit]:
         """What is to be done wherever a forward passes a place of the program."""
         visits: dict[tuple[str, int | None], Visit] = {
-            place: _visit(self, members) for place, members in self._by_place().items()
+            place: _visit(self, members) for place, members in self.by_place().items()
         }
-        for layer in {op.layer for _, op in self.operations if op.do is Do.SKIP}:
+        skipped = {op.layer for _, op in self.operations if op.do is Do.SKIP}
+        for layer in skipped if self.active else ():
             before, after = (Part.INPUT.value, layer), (Part.STREAM.value, layer)
             came_in: list[Tensor] = []
             visits[before] = _keeping_input(visits.get(before), came_in)
             visits[after] = _instead(visits.get(after), came_in)
         return visits
 
-    def _act(self, members: Sequence[tuple[int, Operation]], step: int, rows: Tensor) -> Tensor:
+    def act(self, members: Sequence[tuple[int, Operation]], step: int, rows: Tensor) -> Tensor:
         """The rows that go on from a place after these operations."""
         for index, operation in members:
             if operation.step not in (None, step) or operation.do is Do.STOP:
@@ -135,13 +152,13 @@ class _Prompt:
         if not operation.do.takes:
             return None
         if operation.value is None:
-            return self.model.direction(operation.layer or 0, seed=operation.seed)
+            return self.direction(operation.layer or 0, seed=operation.seed)
         source, then = source_of(self.program, operation, self.prompt, step)
         return self.values[operation.value, source, then]
 
 
-def _visit(prompt: _Prompt, members: Sequence[tuple[int, Operation]]) -> Visit:
-    return lambda step, rows: prompt._act(members, step, rows)  # noqa: SLF001 - a part of it
+def _visit(acts: Acts, members: Sequence[tuple[int, Operation]]) -> Visit:
+    return lambda step, rows: acts.act(members, step, rows)
 
 
 def _keeping_input(visit: Visit | None, came_in: list[Tensor]) -> Visit:
@@ -223,6 +240,33 @@ def gathered(
                     put(SAMPLED if forced else GREEDY, step, value)
         prompts.append(outputs)
     return prompts
+
+
+def observed(
+    form: Form, by_prompt: Sequence[Mapping[tuple[Any, ...], Any]]
+) -> list[dict[str, Any]]:
+    """The same by the names that the scenario has, and nothing else."""
+    steps, operations = range(form.program.steps), form.program.operations
+    prompts: list[dict[str, Any]] = []
+    for saved in by_prompt:
+        outputs: dict[str, Any] = {}
+        for name, which in form.reads.items():
+            if isinstance(which, int):
+                outputs[name] = _steps(saved, "read", which, steps=steps)
+                continue
+            outputs[name] = {
+                operations[index].layer: _steps(saved, "read", index, steps=steps)
+                for index in which
+            }
+        for name in form.ends:
+            outputs[name] = _steps(saved, _ENDS[name], steps=steps)
+        prompts.append(outputs)
+    return prompts
+
+
+def _steps(saved: Mapping[tuple[Any, ...], Any], *key: Any, steps: range) -> Any:
+    """What was saved in each step; a step that saved nothing has nothing there."""
+    return [saved.get((*key, step), {}) for step in steps]
 
 
 def observed_names(program: Program) -> dict[int, str]:

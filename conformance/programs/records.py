@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 from typing import Annotated
@@ -151,6 +152,20 @@ class Program:
     def name(self) -> str:
         """A name that is the program's alone, which Python can import."""
         return f"program_{digest(as_json(self))}"
+
+
+@record()
+class Form:
+    """A scenario's case as a program, so that libraries which know no nnsight can run it.
+
+    `reads` says which reading operation gives each of the scenario's observations: its index, or
+    several where the observation has a value for each of their layers. `ends` are those of
+    "logits" and "tokens" that the scenario observes.
+    """
+
+    program: Program
+    reads: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
+    ends: tuple[str, ...] = ()
 
 
 def as_json(program: Program) -> dict[str, object]:

@@ -44,6 +44,11 @@ _FOOT = """\
 @{name}.reference
 def _(model, case):
     return programs.meaning(PROGRAM, model, case)
+
+
+@{name}.program
+def _(layers, case):
+    return PROGRAM
 """
 
 _PLACES = {

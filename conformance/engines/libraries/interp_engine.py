@@ -1,0 +1,83 @@
+"""interp-engine on transformers: its eager backend, its points, its hook manager."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from interp_engine import EagerModel, HookManager, generate_stream
+from torch import Tensor
+
+from conformance.engines.attention import attention
+from conformance.engines.libraries import Batch, Ends, Place, named
+from conformance.engines.libraries.engine import LibraryEngine
+from conformance.programs import Part
+from conformance.records import Job
+
+_POINTS = {
+    Part.EMBEDDING: "embeddings",
+    Part.INPUT: "resid_pre",
+    Part.ATTENTION_INPUT: "attn_in",
+    Part.ATTENTION: "attn_out",
+    Part.MLP_INPUT: "mlp_in",
+    Part.MLP: "mlp_out",
+    Part.STREAM: "resid_post",
+    Part.NORM: "final_norm",
+}
+
+
+class Eager:
+    def __init__(self, job: Job) -> None:
+        self.model = EagerModel(
+            str(job.checkpoint),
+            device="cpu",
+            dtype=job.precision.dtype,
+            **attention(job.checkpoint),
+        )
+        self.layers = int(self.model.n_layers)
+
+    def identity(self) -> dict[str, str]:
+        return {
+            "dtype": str(self.model.dtype),
+            "attention": str(self.model.attn_implementation),
+            "prompts": "one after the other",
+        }
+
+    def tokenize(self, prompt: str) -> list[int]:
+        # By default it puts the tokenizer's begin token before every text.
+        return [int(token) for token in self._tokens(prompt)[0]]
+
+    def _tokens(self, prompt: str) -> Tensor:
+        tokens: Tensor = self.model.to_tokens(prompt, prepend_bos=False)
+        return tokens
+
+    def run(self, batch: Batch) -> list[Ends]:
+        """Its generation takes one prompt, so those of a batch run one after the other."""
+        ends = []
+        for prompt, alone in batch.each():
+            with HookManager() as hooks:
+                for place in alone.places:
+                    point = named(_POINTS, place, "interp-engine")
+                    module, side = self.model.resolve_point(point, place[1])
+                    hooks.write(module, partial(_act, alone, place), point=side)
+                steps = list(
+                    generate_stream(
+                        self.model,
+                        self._tokens(prompt),
+                        max_tokens=batch.steps,
+                        temperature=0.0,
+                        stop_at_eos=False,
+                    )
+                )
+            tokens = [torch.tensor([step.token_id]) for step in steps]
+            ends.append(Ends([step.logits for step in steps], tokens))
+        return ends
+
+
+def _act(batch: Batch, place: Place, whole: Tensor) -> Tensor:
+    changed = batch.pass_by(place, whole)
+    return whole if changed is None else changed
+
+
+def open_engine(job: Job) -> LibraryEngine:
+    return LibraryEngine(job, Eager(job))

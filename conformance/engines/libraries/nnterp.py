@@ -1,0 +1,76 @@
+"""nnterp: nnsight with one set of names for all models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from nnsight import save
+from nnterp import StandardizedTransformer
+
+from conformance.engines import Refused
+from conformance.engines.attention import attention
+from conformance.engines.libraries import Batch, Ends, Place
+from conformance.engines.libraries.engine import LibraryEngine
+from conformance.programs import Part
+from conformance.records import Job
+
+_ACCESSORS = {
+    Part.INPUT: "layers_input",
+    Part.ATTENTION_INPUT: "attentions_input",
+    Part.ATTENTION: "attentions_output",
+    Part.MLP_INPUT: "mlps_input",
+    Part.MLP: "mlps_output",
+    Part.STREAM: "layers_output",
+}
+
+
+class Standardized:
+    def __init__(self, job: Job) -> None:
+        dtype = getattr(torch, job.precision.dtype)
+        self.model = StandardizedTransformer(
+            str(job.checkpoint), dtype=dtype, device_map="cpu", **attention(job.checkpoint)
+        )
+        self.model.dispatch()
+        self.layers = int(self.model.num_layers)
+        settings = self.model._model.generation_config
+        settings.eos_token_id = None
+        settings.pad_token_id = self.model.tokenizer.pad_token_id or 0
+
+    def identity(self) -> dict[str, str]:
+        return {"dtype": str(self.model._model.dtype)}
+
+    def tokenize(self, prompt: str) -> list[int]:
+        return [int(token) for token in self.model.tokenizer(prompt).input_ids]
+
+    def run(self, batch: Batch) -> list[Ends]:
+        model, steps, places = self.model, batch.steps, batch.places
+        for part, _ in places:
+            if part not in _ACCESSORS:
+                raise Refused(f"nnterp has no name for this place: {part}")
+        logits: Any
+        tokens: Any
+        with model.generate(batch.prompts, max_new_tokens=steps, do_sample=False) as tracer:
+            logits = save([])
+            for _step in tracer.iter[:steps]:
+                for place in places:
+                    act(model, batch, place)
+                logits.append(model.logits[:, -1])
+            tokens = save(model.generator.output)
+        return [
+            Ends([step[index] for step in logits], list(own[-steps:].split(1)))
+            for index, own in enumerate(tokens)
+        ]
+
+
+def act(model: Any, batch: Batch, place: Place) -> None:
+    """Read a place in the running trace, and write to it what changed."""
+    part, layer = place
+    accessor = getattr(model, _ACCESSORS[Part(part)])
+    changed = batch.pass_by(place, accessor[layer])
+    if changed is not None:
+        accessor[layer] = changed
+
+
+def open_engine(job: Job) -> LibraryEngine:
+    return LibraryEngine(job, Standardized(job))

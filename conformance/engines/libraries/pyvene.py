@@ -1,0 +1,98 @@
+"""pyvene: interventions that are functions, at components that it or the model names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyvene
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from conformance.engines.attention import attention
+from conformance.engines.libraries import Batch, Ends, Place, named
+from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.tree import layer_path
+from conformance.programs import Part
+from conformance.records import Job
+
+_COMPONENTS = {
+    Part.INPUT: "block_input",
+    Part.ATTENTION_INPUT: "attention_input",
+    Part.ATTENTION: "attention_output",
+    Part.MLP_INPUT: "mlp_input",
+    Part.MLP: "mlp_output",
+    Part.STREAM: "block_output",
+}
+
+
+class Intervenable:
+    def __init__(self, job: Job) -> None:
+        folder = str(job.checkpoint)
+        dtype = getattr(torch, job.precision.dtype)
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, **attention(job.checkpoint)
+        )
+        self.model = model.eval()
+        self.layers = int(self.model.config.num_hidden_layers)
+        self.path = layer_path(self.model, self.layers)
+        self.mapped = type(self.model) in pyvene.type_to_module_mapping
+        self.model.generation_config.eos_token_id = None
+        self.model.generation_config.pad_token_id = self.tokenizer.pad_token_id or 0
+
+    def identity(self) -> dict[str, str]:
+        named_by = "pyvene" if self.mapped else "the model's own module names"
+        return {"dtype": str(self.model.dtype), "components": named_by}
+
+    def tokenize(self, prompt: str) -> list[int]:
+        return [int(token) for token in self.tokenizer(prompt).input_ids]
+
+    def _component(self, place: Place) -> str:
+        """Of a model that pyvene has no names for it takes the path of a module."""
+        part, layer = place
+        if self.mapped or part not in (Part.STREAM, Part.INPUT):
+            return named(_COMPONENTS, place, "pyvene")
+        side = "output" if part == Part.STREAM else "input"
+        return f"{self.path}[{layer}].{side}"
+
+    def run(self, batch: Batch) -> list[Ends]:
+        interventions = [
+            {
+                "layer": place[1],
+                "component": self._component(place),
+                "intervention": _acting(batch, place),
+            }
+            for place in batch.places
+        ]
+        intervenable = pyvene.IntervenableModel(interventions, model=self.model)
+        _, made = intervenable.generate(
+            self.tokenizer(batch.prompts, return_tensors="pt", padding=True),
+            unit_locations=None,  # every position, of the prompt and of what is generated
+            intervene_on_prompt=True,
+            max_new_tokens=batch.steps,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        tokens = made.sequences[:, -batch.steps :]
+        return [
+            Ends([logits[index] for logits in made.logits], list(own.split(1)))
+            for index, own in enumerate(tokens)
+        ]
+
+
+def _acting(batch: Batch, place: Place) -> Callable[..., Tensor]:
+    """An intervention: pyvene takes functions for one, and no other callable."""
+
+    def act(base: Tensor, source: Any, **_: Any) -> Tensor:
+        del source  # there is none
+        changed = batch.pass_by(place, base)
+        return base if changed is None else changed
+
+    return act
+
+
+def open_engine(job: Job) -> LibraryEngine:
+    return LibraryEngine(job, Intervenable(job))

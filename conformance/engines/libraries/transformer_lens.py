@@ -1,0 +1,90 @@
+"""TransformerLens' TransformerBridge: hooks with names that are its own.
+
+By default it computes with the checkpoint's weights as they are, and is given tokens with their
+attention mask. With the option `compatibility` it processes the weights as HookedTransformer did
+(`enable_compatibility_mode`: norms folded into the weights after them, what writes to the stream
+centred), and the stream is then another one; with `texts` it is given the texts of a batch, and
+makes the mask by itself.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from conformance.engines.libraries import Batch, Ends, Place, named
+from conformance.engines.libraries.engine import LibraryEngine
+from conformance.programs import Part
+from conformance.records import Job
+
+_NAMES = {
+    Part.INPUT: "blocks.{layer}.hook_resid_pre",
+    Part.ATTENTION: "blocks.{layer}.hook_attn_out",
+    Part.MLP: "blocks.{layer}.hook_mlp_out",
+    Part.STREAM: "blocks.{layer}.hook_resid_post",
+}
+
+
+class Bridge:
+    def __init__(self, job: Job) -> None:
+        dtype = getattr(torch, job.precision.dtype)
+        self.model = TransformerBridge.boot_transformers(str(job.checkpoint), dtype=dtype)
+        self.compatibility = bool(job.backend.options.get("compatibility"))
+        if self.compatibility:
+            self.model.enable_compatibility_mode(disable_warnings=True)
+        self.texts = bool(job.backend.options.get("texts"))
+        self.layers = int(self.model.cfg.n_layers)
+
+    def identity(self) -> dict[str, str]:
+        return {
+            "dtype": str(next(self.model.original_model.parameters()).dtype),
+            "weights": "processed" if self.compatibility else "as they are",
+            "given": "texts" if self.texts else "tokens and their mask",
+        }
+
+    def tokenize(self, prompt: str) -> list[int]:
+        # By default it puts the tokenizer's begin token before every text.
+        return [int(token) for token in self.model.to_tokens(prompt, prepend_bos=False)[0]]
+
+    def run(self, batch: Batch) -> list[Ends]:
+        hooks = [
+            (named(_NAMES, place, "TransformerLens"), partial(_act, batch, place))
+            for place in batch.places
+        ]
+        asked = {"input": batch.prompts} if self.texts else self._tokens(batch)
+        with self.model.hooks(fwd_hooks=hooks):
+            generated = self.model.generate(
+                **asked,
+                max_new_tokens=batch.steps,
+                do_sample=False,
+                stop_at_eos=False,
+                prepend_bos=False,
+                output_logits=True,
+                return_type="tokens",
+                verbose=False,
+            )
+        tokens = generated.sequences[:, -batch.steps :]
+        return [
+            Ends([logits[index] for logits in generated.logits], list(own.split(1)))
+            for index, own in enumerate(tokens)
+        ]
+
+    def _tokens(self, batch: Batch) -> dict[str, Tensor]:
+        """The tokens of a batch, padded on the left, and which of them are no padding."""
+        tokens = self.model.to_tokens(batch.prompts, prepend_bos=False, padding_side="left")
+        width = tokens.shape[1]
+        own = [[0] * (width - length) + [1] * length for length in batch.lengths]
+        return {"input": tokens, "attention_mask": torch.tensor(own)}
+
+
+def _act(batch: Batch, place: Place, whole: Tensor, hook: Any) -> Tensor | None:
+    del hook  # says which point it is, which the place does
+    return batch.pass_by(place, whole)
+
+
+def open_engine(job: Job) -> LibraryEngine:
+    return LibraryEngine(job, Bridge(job))
