@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from conformance.builtin.engine_alone import COMPUTED, GENERATED
+from conformance.engines import LIBRARIES
 from conformance.judge.attribution import attribute
 from conformance.judge.plain import Plain
-from conformance.records import CellResult, Column, Judged, Side, Site, Verdict
+from conformance.records import Attribution, CellResult, Column, Judged, Side, Site, Verdict
 
 #: Nothing was generated that could be compared; without an error, the process just ended.
 _ENDED = frozenset({Verdict.CRASH, Verdict.TIMEOUT, Verdict.ERROR, Verdict.MISSING})
@@ -37,6 +38,9 @@ def attributed(
     for cell in cells.values():
         if not cell.verdict.fails or cell.attribution is not None:
             continue
+        if by_id[cell.backend].engine in LIBRARIES:
+            results[cell.id] = replace(cell, attribution=_of_library(cell))
+            continue
         own = (cell.backend, cell.prompt_ids)
         if own not in known:
             known[own] = alone(cell)
@@ -55,6 +59,13 @@ def attributed(
         )
         results[cell.id] = replace(cell, attribution=attribution)
     return results
+
+
+def _of_library(cell: CellResult) -> Attribution:
+    """Neither nnsight nor vLLM had a part in it."""
+    if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
+        return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
+    return Attribution(Side.UNDECIDED, "the library, or how this project's adapter calls it")
 
 
 def one_stage(column: Column, columns: Sequence[Column]) -> Column | None:

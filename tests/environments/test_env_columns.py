@@ -5,6 +5,7 @@ from conformance.environments import (
     Untestable,
     command_of,
     load,
+    own_environments,
     parse,
     place,
     read_order,
@@ -37,6 +38,29 @@ def test_without_an_order_everything_runs_here():
 def test_a_name_puts_every_column_there():
     assert [one.id for one in placed("old")] == ["hf@old", "vllm-pp1@old", "vllm-pp2@old"]
     assert all(one.python and one.requirements for one in placed("old"))
+
+
+LENS = Backend("lens", "transformer-lens", default=False, environment="old")
+
+
+def test_a_backend_s_own_environment_is_had_and_does_not_change_its_name():
+    [spec] = own_environments([HF, LENS, LENS], [], DECLARED)
+    assert spec == DECLARED["old"]
+    [here, column] = place((HF, LENS), [], {spec: made(spec)}, DECLARED)
+    assert here == Column(HF)
+    assert (column.id, column.environment) == ("lens", "")
+    assert column.interpreter == str(made(spec).python)
+
+
+def test_a_backend_whose_own_environment_cannot_be_had_is_untestable():
+    [column] = place((LENS,), [], {DECLARED["old"]: Untestable("resolve", "no")}, DECLARED)
+    assert "no" in column.untestable and column.id == "lens"
+
+
+def test_an_order_goes_before_a_backend_s_own_environment():
+    orders = [read_order("here", DECLARED)]
+    assert own_environments([LENS], orders, DECLARED) == ()
+    assert place((LENS,), orders, {}, DECLARED) == (Column(LENS),)
 
 
 def test_columns_that_are_named_go_and_the_others_stay():

@@ -1,10 +1,14 @@
 """An environment holds what a worker imports: else every column put there would fail."""
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import grimp
 
-from conformance.environments.resolving import NEEDS
+from conformance.engines import LIBRARIES
+from conformance.environments import load
+from conformance.environments.resolving import NEEDS, wanted
 
 #: Modules that come with a package of another name, or that are asked for by themselves.
 COMES_WITH = {"huggingface_hub": "transformers", "vllm": "nnsight"}
@@ -23,6 +27,24 @@ def test_every_package_that_a_worker_imports_is_in_an_environment():
     roots |= {name for name in graph.modules if name.startswith("conformance.engines")}
     imported = {name for root in roots for name in graph.find_upstream_modules(root)}
     packages = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
-    packages.discard("conformance")
+    packages -= {"conformance", *(module.rpartition(".")[2] for module in LIBRARIES.values())}
     assert {"torch", "nnsight", "pydantic"} <= packages
     assert {COMES_WITH.get(name, name) for name in packages} <= set(NEEDS)
+
+
+ENVIRONMENTS = load(Path(__file__).parents[2] / "environments.yaml")
+
+
+def test_every_library_has_an_environment_that_names_it_in_one_version():
+    for library in LIBRARIES:
+        spec = ENVIRONMENTS[library]
+        assert library in spec.names and spec.exact and not spec.engines
+
+
+def test_without_engines_neither_nnsight_nor_vllm_is_wanted_unless_it_is_named():
+    lines = wanted(ENVIRONMENTS["pyvene"], NEEDS)
+    assert {"pyvene==0.1.8", "torch", "pydantic"} <= set(lines)
+    assert not any(line.startswith(("nnsight", "vllm")) for line in lines)
+    assert "nnsight==0.7.0" in wanted(ENVIRONMENTS["nnterp"], NEEDS)
+    with_engines = wanted(replace(ENVIRONMENTS["pyvene"], engines=True), NEEDS)
+    assert "nnsight" in with_engines and any("vllm" in line for line in with_engines)

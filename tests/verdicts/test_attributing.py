@@ -89,3 +89,18 @@ def test_only_failed_cells_are_blamed_and_only_for_them_generations_are_judged()
     assert blamed is not None
     assert blamed.side is Side.ENGINE
     assert "its own 1 token " in blamed.evidence and "confirmed" in blamed.evidence
+
+
+def test_a_library_s_cell_is_neither_nnsight_s_nor_an_engine_s() -> None:
+    edited = (
+        Judged("edited/p0/s0/logits", Verdict.WRONG),
+        Judged("clean/p0/s0/logits", Verdict.MATCH),
+    )
+    failed = cell(Verdict.DROPPED, "lens", observations=edited)
+    columns = [Column(Backend("lens", "transformer-lens"))]
+    [result] = attributed({failed.id: failed}, columns, lambda _: None, lambda _: {}).values()
+    assert result.attribution is not None and result.attribution.side is Side.UNDECIDED
+    assert "the library" in result.attribution.evidence
+    vacuous = cell(Verdict.VACUOUS, "lens")
+    [result] = attributed({vacuous.id: vacuous}, columns, lambda _: None, lambda _: {}).values()
+    assert result.attribution is not None and result.attribution.side is Side.HARNESS
