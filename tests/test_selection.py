@@ -130,3 +130,26 @@ def test_a_record_of_options_is_spread_and_given_back_whole():
     assert (choice.model, choice.expression, running.groups) == (["a", "b"], "c", 2)
     assert (own.flag, name) == (7, "y")
     assert given[1] == (Choice(), Running(), Own(), "x")
+
+
+def test_an_environment_is_built_for_a_backend_that_is_meant_and_for_no_other(choice, tmp_path):
+    path = tmp_path / "models.yaml"
+    lens = "  lens: { engine: pyvene, environment: old, default: false }\n"
+    path.write_text(MANIFEST.replace("tiers:\n  full", f"{lens}tiers:\n  full"))
+    declared = tmp_path / "environments.yaml"
+    declared.write_text("environments: { old: { requirements: [pyvene==0.1.8], engines: false } }")
+    built = []
+
+    def build(spec):
+        built.append(spec.requirements)
+        return Untestable("resolve", "no")
+
+    own = {"manifest": path, "scenarios": ROOT / "scenarios", "environments": declared}
+    assert columns(select(Choice(**own), build)) == ["hf"] and not built
+    meant = tmp_path / "cells.txt"
+    meant.write_text("clean[llama-slow-alone]\n")
+    assert columns(select(Choice(cells=meant, **own), build)) == ["slow"] and not built
+    meant.write_text("clean[llama-slow-alone]\nclean[llama-lens-alone]\n")
+    both = select(Choice(cells=meant, **own), build)
+    assert columns(both) == ["slow", "lens"] and built == [("pyvene==0.1.8",)]
+    assert [cell.id for cell in both.cells] == meant.read_text().split()

@@ -73,9 +73,11 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
     """
     ids = cells_in(choice.cells) if choice.cells else []
     if ids:
-        every = [plan.ALL]
-        choice = replace(choice, model=choice.model or every, backend=choice.backend or every)
+        choice = replace(choice, model=choice.model or [plan.ALL])
     known = manifests.load(choice.manifest)
+    if ids and not choice.backend:  # no environment is built for a backend that has no cell
+        named = [one.id for one in known.backends if any(_names(cell, one.id) for cell in ids)]
+        choice = replace(choice, backend=named)
     models = plan.choose(known.models, choice.model, "model")
     if not choice.model:
         models = plan.in_tier(models, choice.tier)
@@ -115,6 +117,11 @@ def cells_in(path: Path) -> list[str]:
         raise ConformanceError(
             f"cannot be read: {words}", path=path, remedy="conformance list > FILE"
         ) from error
+
+
+def _names(cell: str, backend: str) -> bool:
+    """Whether a cell's id may be one of this backend's, on whatever environment."""
+    return f"-{backend}-" in cell or f"-{backend}@" in cell
 
 
 def _named(cells: Sequence[Cell], ids: Sequence[str], path: Path | None) -> tuple[Cell, ...]:
