@@ -44,7 +44,7 @@ def planted(path: Path) -> tuple[str, int] | None:
 def check(files: list[Path], model: str, columns: tuple[str, ...] = COLUMNS) -> tuple[int, Answers]:
     """The exit code, and the answers by file and column."""
     chosen = [word for column in columns for word in ("-b", column)]
-    command = [sys.executable, "-m", "conformance.cli", "check", *map(str, files), *chosen]
+    command = [sys.executable, "-m", "conformance", "check", *map(str, files), *chosen]
     ran = subprocess.run(
         [*command, "-m", model, "--json", "--timeout", "300", "--load-timeout", "600"],
         stdout=subprocess.PIPE,

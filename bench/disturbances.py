@@ -144,7 +144,7 @@ def _refusing(trial: Trial, place: Place) -> tuple[list[str], dict[str, Any]]:
             most = int(10 ** (2 + 4 * trial.share))
             return command, {"preexec_fn": _limited(resource.RLIMIT_FSIZE, most)}
         case "little memory":
-            most = int(2 ** (29 + 3 * trial.share))
+            most = int(2 ** (31 + 4 * trial.share))
             return command, {"preexec_fn": _limited(resource.RLIMIT_AS, most)}
         case "reports cannot be written":
             place.reports.write_text("")

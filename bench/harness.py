@@ -87,7 +87,7 @@ def _harness(model: str, folder: Path, *options: str) -> float:
     cache.mkdir(parents=True)
     # Checkpoints are made once in a machine's life; observations start empty.
     (cache / "checkpoints").symlink_to((cache_folder() / "checkpoints").resolve())
-    command = [sys.executable, "-m", "conformance.cli", "run", "-m", model, "-j", "1", *options]
+    command = [sys.executable, "-m", "conformance", "run", "-m", model, "-j", "1", *options]
     return _timed(
         lambda: subprocess.run(
             [*command, "--reports", str(folder / "reports")],

@@ -112,7 +112,7 @@ class Place:
         cells = ("-m", "llama", "-b", backend, "-k", "ablation", "--precision", "float32")
         asked = () if "--resume" in more else cells
         place = ("--reports", str(self.reports), "-j", "1")
-        return [sys.executable, "-m", "conformance.cli", "run", *asked, *place, *more]
+        return [sys.executable, "-m", "conformance", "run", *asked, *place, *more]
 
     def start(self, command: Sequence[str], **more: Any) -> subprocess.Popen[bytes]:
         with (self.folder / "output.txt").open("ab") as output:

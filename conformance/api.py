@@ -174,7 +174,7 @@ def run(
             file.write_text("\n".join(cells), encoding="utf-8")
             words += ["--cells", str(file)]
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "conformance.cli", "run", "--json", *words, *options],
+            [sys.executable, "-P", "-m", "conformance", "run", "--json", *words, *options],
             cwd=folder,
             capture_output=True,
             text=True,

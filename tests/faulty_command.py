@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from conformance import checkpoints, engines
-from conformance.cli import main
+from conformance.__main__ import main
 from conformance.records import Source
 
 ROOT = Path(__file__).parent.parent

@@ -476,6 +476,22 @@ def test_what_a_job_needs_and_did_not_get_is_the_reason_of_its_cells(tmp_path: P
     assert noted(tmp_path, "refuses") == list(CASES)
 
 
+def test_what_failed_in_a_job_of_our_own_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
+    def once(*, ours: bool) -> int:
+        job = planned("does_not_start", tmp_path)
+        run([dataclasses.replace(job, ours=ours)], logs=tmp_path / "logs")
+        return group(tmp_path, "does_not_start").group().starts  # type: ignore[union-attr]
+
+    first = once(ours=True)
+    assert once(ours=False) == first, "kept: the engine's words stand"
+    events = group(tmp_path, "does_not_start").events
+    before = events.stat().st_size
+    once(ours=False)
+    assert events.stat().st_size == before
+    once(ours=True)
+    assert events.stat().st_size > before
+
+
 def test_cells_that_never_had_a_worker_are_run_by_a_resumed_run(tmp_path: Path) -> None:
     blocked = planned("healthy", tmp_path, options={"refuse": True})
     broken = planned("does_not_start", tmp_path, cases=())

@@ -100,11 +100,11 @@ def test_what_a_killed_run_left_is_swept_and_what_is_in_use_or_anothers_is_not(
 ) -> None:
     left, mine = place / f"{temporary.PREFIX}left", place / "mine"
     link = place / f"{temporary.PREFIX}link"
-    left.mkdir()
     mine.mkdir()
     (tmp_path / "kept").mkdir()
     link.symlink_to(tmp_path / "kept")
     with temporary.folder() as used:
+        left.mkdir()  # as from a run that was killed since
         for path in (left, mine, used):
             old(path)
         with temporary.folder():
@@ -112,6 +112,54 @@ def test_what_a_killed_run_left_is_swept_and_what_is_in_use_or_anothers_is_not(
             assert mine.exists()
             assert used.exists()
     assert (tmp_path / "kept").exists()
+
+
+def test_what_a_run_left_that_was_killed_just_now_is_swept(place: Path) -> None:
+    code = (
+        "import os, signal; from conformance.processes import temporary\n"
+        "with temporary.folder() as it: print(it, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    command = [sys.executable, "-c", code]
+    killed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    left = Path(killed.stdout.strip())
+    assert left.is_dir()
+    assert left.parent == place
+    with temporary.folder():
+        assert not left.exists()
+
+
+def test_what_a_process_of_a_killed_run_holds_is_not_swept_before_it_ends(place: Path) -> None:
+    code = (
+        "from conformance.processes import temporary; temporary.hold(); print(flush=True); input()"
+    )
+    with temporary.folder() as folder:
+        # The holder comes while its run is there, as a zygote does.
+        holder = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(folder)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        kept = folder.rename(place / "kept")
+    kept.rename(folder)
+    with temporary.folder():
+        assert folder.exists()
+    holder.communicate()
+    with temporary.folder():
+        assert not folder.exists()
+
+
+def test_a_folder_that_is_not_yet_held_has_its_time(place: Path) -> None:
+    young, left = place / "cfm-new-young", place / "cfm-new-left"
+    young.mkdir()
+    left.mkdir()
+    old(left)
+    with temporary.folder():
+        assert young.exists()
+        assert not left.exists()
 
 
 def test_only_a_runs_folder_is_removed(tmp_path: Path) -> None:

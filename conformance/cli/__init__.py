@@ -45,6 +45,7 @@ from conformance.cli.verbs import (
     validate,
 )
 from conformance.errors import ConformanceError, ExitCode
+from conformance.processes.address_space import require_address_space
 
 app = typer.Typer(
     name="conformance",
@@ -85,7 +86,7 @@ VERBS: dict[str, Callable[..., None]] = {
 @app.callback()
 def options(
     *,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback has seen to it
         bool,
         typer.Option(
             "--version",
@@ -96,6 +97,7 @@ def options(
     ] = False,
 ) -> None:
     """Find out where an nnsight intervention differs between transformers and vLLM."""
+    require_address_space()
 
 
 for name, verb in VERBS.items():
@@ -109,10 +111,6 @@ env_app.command("remove")(environments.remove_environments)
 
 def main() -> None:
     """Run a verb. The one place that turns errors into words and exit codes."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        # As by Ctrl-C, from the start on; what nohup has ignored stays ignored.
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         # `×` and `→` are not worth an end where the locale has no letters for them.
         if isinstance(stream, io.TextIOWrapper):

@@ -36,7 +36,7 @@ def needed() -> None:
     environment = had(wanted)
     sys.stdout.flush()
     sys.stderr.flush()
-    arguments = [str(environment.python), "-P", "-m", "conformance.cli", *sys.argv[1:]]
+    arguments = [str(environment.python), "-P", "-m", "conformance", *sys.argv[1:]]
     paths = [str(importable()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     variables = {**os.environ, VARIABLE: own.HERE, "PYTHONPATH": os.pathsep.join(paths)}
     os.execve(arguments[0], arguments, variables)  # noqa: S606 - a list, and no shell

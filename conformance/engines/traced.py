@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conformance.direction import direction
-from conformance.engines import Unreadable
 from conformance.engines.parts import Parts, TracedLayer, require_layers
 from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
+from conformance.errors import ConformanceError
 from conformance.records import Case, Site
 from conformance.residual_stream import Settled, distance, settle
 from conformance.scenario import Scenario
@@ -70,10 +70,14 @@ class Probe:
 
 
 def read_probe(folder: Path) -> Probe:
-    """The reference's observations of the probe prompt. Raises Unreadable without them."""
+    """The reference's observations of the probe prompt. Raises ConformanceError without them: no
+    engine has anything to do with that.
+    """
     path = folder / "observations.safetensors"
     if not path.is_file():
-        raise Unreadable("the reference did not measure the probe prompt; see its log")
+        raise ConformanceError(
+            "the reference did not measure the probe prompt", path=path, remedy="see its log.txt"
+        )
     values = load_file(path)
     layers = sum(key.startswith("truth|p0/s0/stream.") for key in values)
 

@@ -152,6 +152,7 @@ class _Maker:
             needs=needs,
             after=after,
             cached=column.engine in CACHED,
+            ours=column in (BUILD, REFERENCE, FORCED),
             load=load,
             folder=self.run.group_folder(self.model.id, name.partition(":")[2]).path,
         )

@@ -24,25 +24,42 @@ from conformance.processes import sessions
 #: Short, because a local socket's whole path has at most 107 characters.
 PREFIX = "cfm-run-"
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
 #: Files of a run's folder that note what is in shared memory, one for each worker.
 _SHARED = "shared"
 
-#: A folder that nobody holds is swept after so many seconds: a new one is not yet held.
-_NEW = 60.0
+#: What a folder is called until it is held, and after how many seconds such a one is swept.
+_NEW, _OLD = "cfm-new-", 60.0
 
 
 @contextmanager
 def folder() -> Iterator[Path]:
     """A folder that only this user can enter. Those of runs that were killed are swept before."""
-    _sweep(Path(tempfile.gettempdir()))
-    path = Path(tempfile.mkdtemp(prefix=PREFIX))
-    held = _hold(path)
+    parent = Path(tempfile.gettempdir())
+    _sweep(parent)
+    new = Path(tempfile.mkdtemp(prefix=_NEW))
+    held = os.open(new, _FOLDER)
     try:
-        yield path
+        fcntl.flock(held, fcntl.LOCK_SH)
+        # Held before it has its name: a folder of that name that nobody holds is a dead run's.
+        path = new.rename(parent / new.name.replace(_NEW, PREFIX))
+        try:
+            yield path
+        finally:
+            remove(path)
     finally:
-        remove(path)
-        if held is not None:
-            os.close(held)
+        os.close(held)
+
+
+def hold() -> None:
+    """From a process of a run: its folder is in use until this process, and those forked from it,
+    have ended.
+    """
+    path = Path(os.environ.get("TMPDIR", ""))
+    if path.name.startswith(PREFIX):
+        with suppress(OSError):
+            fcntl.flock(os.open(path, _FOLDER), fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def name_shared() -> None:
@@ -65,7 +82,7 @@ def note_shared(names: Iterable[str]) -> None:
 
 def remove(path: Path) -> None:
     """Remove a run's folder and its shared memory; anything else stays."""
-    if path.name.startswith(PREFIX):
+    if path.name.startswith((PREFIX, _NEW)):
         for noted in path.glob(f"{_SHARED}-*"):
             with suppress(OSError, ValueError):
                 sessions.unlink_shared(noted.read_text(encoding="utf-8").splitlines())
@@ -93,23 +110,20 @@ def environment(path: Path, cache: Path) -> dict[str, str]:
 
 
 def _sweep(parent: Path) -> None:
-    for path in parent.glob(f"{PREFIX}*"):
+    for path in (*parent.glob(f"{PREFIX}*"), *parent.glob(f"{_NEW}*")):
         with suppress(OSError):
             status = path.lstat()
-            if status.st_uid != os.getuid() or time.time() - status.st_mtime < _NEW:
-                continue
-            held = _hold(path)
-            if held is not None:
-                remove(path)
-                os.close(held)
+            young = path.name.startswith(_NEW) and time.time() - status.st_mtime < _OLD
+            if status.st_uid == os.getuid() and not young:
+                _remove_unused(path)
 
 
-def _hold(path: Path) -> int | None:
-    """A descriptor that marks the folder as in use; None when another process has one."""
-    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _remove_unused(path: Path) -> None:
+    """Remove it unless some process holds it."""
+    tried = os.open(path, _FOLDER)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(held)
-        return None
-    return held
+        with suppress(BlockingIOError):
+            fcntl.flock(tried, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove(path)
+    finally:
+        os.close(tried)

@@ -68,7 +68,7 @@ class GroupRun:
         cannot be known.
         """
         self._keys = keys_of(self.job, self.planned.launch, device)
-        outcomes, self._made_by = take(self.folder, self._keys, cache)
+        outcomes, self._made_by = take(self.folder, self._keys, cache, ours=self.planned.ours)
         self._note_keys(outcomes)
         for key, outcome in outcomes.items():
             self._tell(

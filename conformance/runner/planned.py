@@ -34,7 +34,9 @@ class Planned:
     one's words. With `cached`, finished observations come from the cache and go there.
     `folder` is the group's: there it is said when no job could be made. `load` is how many
     seconds loading may take where that is more than the limit for all: a download, for one. A
-    cell is given up when `tries` workers have died under it.
+    cell is given up when `tries` workers have died under it. `ours` is a job of the harness
+    itself, such as the reference: what failed in it is no outcome, and is tried again by a
+    resumed run.
     """
 
     id: str
@@ -46,6 +48,7 @@ class Planned:
     folder: Path | None = None
     load: float = 0.0
     tries: int = DEATHS_OF_A_CELL
+    ours: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from conformance.errors import ConformanceError
-from conformance.records import Group, Job, Outcome
+from conformance.records import Group, Job, Outcome, Status
 from conformance.runner.planned import Launch
 from conformance.store import (
     GroupFolder,
@@ -36,11 +36,14 @@ def keys_of(job: Job, launch: Launch, device: str) -> dict[str, str]:
     }
 
 
-def finished_before(folder: GroupFolder, keys: Mapping[str, str]) -> dict[str, Outcome]:
+def finished_before(
+    folder: GroupFolder, keys: Mapping[str, str], *, ours: bool = False
+) -> dict[str, Outcome]:
     """The cells of an interrupted run that still stand.
 
-    One that was observed under another key, is damaged, or failed for our own reasons or by
-    somebody's kill is dropped, so that it is observed again.
+    One that was observed under another key, is damaged, or failed for our own reasons (in a job
+    that is `ours`: for any but a refusal) or by somebody's kill is dropped, so that it is
+    observed again.
     """
     old = folder.keys()
     outcomes: dict[str, Outcome] = {}
@@ -52,7 +55,9 @@ def finished_before(folder: GroupFolder, keys: Mapping[str, str]) -> dict[str, O
             continue
         if outcome is None:
             continue
-        if old.get(key) != content or outcome.harness or outcome.outside:
+        failed = outcome.harness or outcome.outside
+        failed = failed or (ours and outcome.status not in {Status.OK, Status.UNSUPPORTED})
+        if failed or old.get(key) != content:
             folder.drop_cell(key)
             continue
         outcomes[key] = outcome
@@ -60,13 +65,17 @@ def finished_before(folder: GroupFolder, keys: Mapping[str, str]) -> dict[str, O
 
 
 def take(
-    folder: GroupFolder, keys: Mapping[str, str], cache: ObservationCache | None
+    folder: GroupFolder,
+    keys: Mapping[str, str],
+    cache: ObservationCache | None,
+    *,
+    ours: bool = False,
 ) -> tuple[dict[str, Outcome], Group | None]:
     """The cells that need not be run, brought into the run's folder.
 
     Also the group that observed one which came from the cache.
     """
-    outcomes = finished_before(folder, keys)
+    outcomes = finished_before(folder, keys, ours=ours)
     group: Group | None = None
     for key, content in keys.items():
         if cache is None or key in outcomes:

@@ -162,6 +162,7 @@ def main(descriptor: int, preload: str = "") -> None:
     # Imports take seconds in which no socket is read.
     sessions.die_with_parent()
     sessions.adopt_orphans()
+    temporary.hold()
     # The runner decides: a `timeout` or a closed terminal tells its whole process group, and
     # who dies between stopping a session and killing it leaves it stopped for ever.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -13,7 +13,7 @@ from conformance.check import source
 from conformance.errors import ConformanceError, ExitCode
 
 ROOT = Path(__file__).parent.parent.parent
-CHECK = [sys.executable, "-m", "conformance.cli", "check"]
+CHECK = [sys.executable, "-m", "conformance", "check"]
 
 #: Files that cannot be read as a check's, and a part of what is said. None of them starts anything.
 UNREADABLE = {

@@ -35,7 +35,7 @@ def test_every_trace_that_is_shown_is_one_that_can_be_checked(tmp_path):
 @pytest.mark.slow
 @pytest.mark.engine
 def test_every_trace_that_is_shown_is_the_same(tmp_path):
-    command = [sys.executable, "-m", "conformance.cli", "check", *map(str, files(tmp_path))]
+    command = [sys.executable, "-m", "conformance", "check", *map(str, files(tmp_path))]
     columns = ["-b", "vllm-pp1", "-b", "vllm-pp2", "--reports", str(tmp_path / "checks")]
     ran = subprocess.run(
         [*command, "-m", "llama", *columns, "--json"],

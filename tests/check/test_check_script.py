@@ -115,7 +115,7 @@ def test_the_scripts_show_the_difference_again(tmp_path):
     """On one stage without this package, on two with all of it in the script."""
     mistake = ROOT / "examples" / "mistakes" / "head_ablation.py"
     where = ["--reports", str(tmp_path / "checks")]
-    command = [sys.executable, "-m", "conformance.cli"]
+    command = [sys.executable, "-m", "conformance"]
     columns = ["-b", "vllm-pp1", "-b", "vllm-pp2"]
     ran = subprocess.run(
         [*command, "check", str(mistake), "-m", "llama", *columns, *where], cwd=ROOT, check=False
@@ -146,6 +146,6 @@ def test_what_the_readme_shows_is_what_is_answered(tmp_path):
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     by = dict(blocks)
     (tmp_path / "my_trace.py").write_text(by["python"])
-    command = [sys.executable, "-m", "conformance.cli", *shlex.split(by["sh"])[1:]]
+    command = [sys.executable, "-m", "conformance", *shlex.split(by["sh"])[1:]]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (1, by[""])

@@ -43,7 +43,7 @@ class Ran:
 def conformance(reports: Path, *arguments: str) -> Ran:
     """Run the command as a user does, with reports of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "conformance.cli", *arguments, "--reports", str(reports)],
+        [sys.executable, "-m", "conformance", *arguments, "--reports", str(reports)],
         cwd=ROOT,
         capture_output=True,
         text=True,

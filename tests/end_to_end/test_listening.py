@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 def test_nothing_listens_to_other_machines(backend: str, tmp_path: Path) -> None:
     command = ["run", "-m", "llama", "-b", backend, "-k", "clean and alone", "--reports", tmp_path]
     process = subprocess.Popen(
-        [sys.executable, "-m", "conformance.cli", *map(str, command)],
+        [sys.executable, "-m", "conformance", *map(str, command)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

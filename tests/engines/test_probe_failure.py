@@ -7,7 +7,8 @@ from conformance.builtin.engine_alone import GENERATED
 from conformance.builtin.probe import PROBING
 from conformance.engines import Refused, Unreadable
 from conformance.engines.probe_failure import Obstacle, probed, stop_at
-from conformance.engines.traced import Probe
+from conformance.engines.traced import Probe, read_probe
+from conformance.errors import ConformanceError
 from conformance.records import Status
 
 STREAM = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
@@ -16,6 +17,11 @@ PROBE = Probe((STREAM,), (0.01,))
 
 def died() -> list[torch.Tensor]:
     raise RuntimeError("no hook fired")
+
+
+def test_a_probe_that_the_reference_did_not_measure_is_no_engines_fault(tmp_path):
+    with pytest.raises(ConformanceError, match="did not measure"):
+        read_probe(tmp_path)
 
 
 def test_a_layout_that_fits_is_no_obstacle():

@@ -84,7 +84,7 @@ def gate(tmp_path, *arguments):
     known.write_text("known: []\n")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "conformance.cli", "gate", "-m", "llama", "-b", "hf"),
+            *(sys.executable, "-m", "conformance", "gate", "-m", "llama", "-b", "hf"),
             *("--scenarios", str(ACCIDENTS), "--known", str(known), "-j", "1"),
             *("--reports", str(tmp_path / "reports"), *arguments),
         ],

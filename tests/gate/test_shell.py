@@ -45,7 +45,7 @@ def shell(tmp_path, *arguments, known="", **environment):
     (tmp_path / "known.yaml").write_text(known or "known: []\n")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "conformance.cli", *arguments),
+            *(sys.executable, "-m", "conformance", *arguments),
             *("--known", str(tmp_path / "known.yaml"), "--reports", str(tmp_path / "reports")),
         ],
         cwd=ROOT,

@@ -80,7 +80,7 @@ def test_a_program_that_would_be_started_is_not(tmp_path: Path) -> None:
 def test_words_that_a_locale_has_no_letters_for_end_nothing() -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     ran = subprocess.run(
-        [sys.executable, "-m", "conformance.cli", "--help"],
+        [sys.executable, "-m", "conformance", "--help"],
         env={**environment, "PYTHONIOENCODING": "ascii"},
         capture_output=True,
         check=False,
@@ -91,7 +91,7 @@ def test_words_that_a_locale_has_no_letters_for_end_nothing() -> None:
 
 def test_what_the_system_refuses_is_said_without_a_traceback(tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "conformance.cli", "report", "x" * 300, "--reports", str(tmp_path)],
+        [sys.executable, "-m", "conformance", "report", "x" * 300, "--reports", str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,

@@ -1,5 +1,0 @@
-"""`python -m conformance.cli`."""
-
-from conformance.cli import main
-
-main()

@@ -1,0 +1,80 @@
+"""A signal that comes before a command's first line of ours, or after its last: no traceback."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from tests.patience import PATIENCE
+
+EARLY = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "conformance.cli":
+            os.kill(os.getpid(), signal.{signal})
+
+sys.meta_path.insert(0, Finder())
+from conformance.__main__ import main
+main()
+"""
+LATE = """
+import atexit, os, signal, sys
+from conformance.__main__ import main
+atexit.register(os.kill, os.getpid(), signal.{signal})
+sys.argv = ["conformance", *{arguments}]
+main()
+"""
+BETWEEN = """
+from conformance import cli
+def app(**_):
+    raise KeyboardInterrupt
+cli.app = app
+cli.main()
+"""
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+def ended(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_a_signal_while_modules_are_imported_is_an_interruption(signal: str) -> None:
+    ran = ended(EARLY.format(signal=signal))
+    assert (ran.returncode, ran.stderr) == (130, "")
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+@pytest.mark.parametrize(("arguments", "code"), [(["schema"], 0), (["nothing"], 2)])
+def test_a_signal_after_the_last_word_changes_no_exit_code(
+    signal: str, arguments: list[str], code: int
+) -> None:
+    ran = ended(LATE.format(signal=signal, arguments=arguments))
+    assert ran.returncode == code
+    assert "KeyboardInterrupt" not in ran.stderr
+
+
+def test_an_interruption_between_the_lines_is_one() -> None:
+    ran = ended(BETWEEN)
+    assert (ran.returncode, ran.stderr) == (130, "")
+
+
+def test_little_room_is_refused_before_a_library_waits_for_more() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "conformance", "list"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2**29, 2**29)),
+    )
+    assert ran.returncode == 2
+    assert "the address space is limited to 0.5 GiB" in ran.stderr
+    assert "ulimit -v unlimited" in ran.stderr
