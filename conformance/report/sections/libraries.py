@@ -1,0 +1,76 @@
+"""Other libraries: family × scenario, how far each is off in float32 and where first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conformance.clip import clip
+from conformance.engines import LIBRARIES
+from conformance.records import CellResult, Precision, Results, Verdict
+from conformance.report.sections.section import Entry, Heading, Note, Section, Table, Text
+from conformance.report.verdict_styles import LOOKS
+
+#: Of a reason, which says how many observations are off and where the first one is.
+_WORDS = 110
+
+_NOTE = (
+    "Each case as a program in the library's own words, against the same float32 truth. A figure "
+    "is the largest relative distance of any observation from the truth in float32."
+)
+
+
+def section(results: Results) -> Section | None:
+    """None where no column is a library's."""
+    own = [column.id for column in results.columns if column.engine in LIBRARIES]
+    if not own:
+        return None
+    places = dict.fromkeys((cell.model, cell.scenario) for cell in results.cells)
+    by_place: dict[tuple[str, str, str], list[CellResult]] = {}
+    for cell in results.cells:
+        by_place.setdefault((cell.model, cell.scenario, cell.backend), []).append(cell)
+    rows = tuple(
+        (f"{model} · {scenario}", *(_entry(by_place.get((model, scenario, c), [])) for c in own))
+        for model, scenario in places
+        if any((model, scenario, column) in by_place for column in own)
+    )
+    headings = (Heading("model · program"), *map(Heading, own))
+    table = Table(headings, rows, first=len(rows))
+    return Section("Other libraries", (Note(_NOTE), table), "libraries")
+
+
+def _entry(cells: Sequence[CellResult]) -> Entry:
+    """What the cells of a scenario come to: how many pass and how near, or what the first that
+    does not is, and where.
+    """
+    if not cells:
+        return ""
+    verdicts = {cell.id: cell.meaning or cell.verdict for cell in cells}
+    failed = [cell for cell in cells if verdicts[cell.id].fails]
+    if not failed:
+        neutral = [cell for cell in cells if not verdicts[cell.id].passes]
+        if neutral:
+            return _text(neutral[0], verdicts[neutral[0].id], neutral[0].reason)
+        nearest = cells[0]
+        return _text(nearest, verdicts[nearest.id], f"{len(cells)} pass{_distance(cells)}")
+    first = failed[0]
+    verdict = verdicts[first.id]
+    many = f"{verdict} {len(failed)} of {len(cells)}{_distance(failed)}"
+    return (_text(first, verdict, many), clip(first.reason, _WORDS))
+
+
+def _text(cell: CellResult, verdict: Verdict, words: str) -> Text:
+    look = LOOKS[verdict]
+    return Text(words, look.family, look.symbol, cell=cell.id)
+
+
+def _distance(cells: Sequence[CellResult]) -> str:
+    """The largest error of an observation that is known in float32."""
+    errors = [
+        judged.error
+        for cell in cells
+        for answer in (cell, cell.beside)
+        if answer is not None and answer.precision is Precision.FLOAT32
+        for judged in answer.observations
+        if judged.error is not None
+    ]
+    return f", {max(errors):.1e}" if errors else ""
