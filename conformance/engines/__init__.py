@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.records import Case, Group
@@ -79,16 +80,21 @@ PRELOAD: Mapping[str, str] = {
 }
 
 
+#: There where a machine has an NVIDIA driver.
+DRIVER = Path("/dev/nvidiactl")
+
+
 def preload(engine: str) -> str:
     """The module a zygote imports once, so that its forked workers need not; "" for none.
 
     HF and vLLM never share a process: vLLM's Transformers backend patches transformers'
-    classes. With a GPU each worker imports for itself: CUDA's driver starts a thread when it
-    is asked for devices, and what it opened cannot be used in a forked process.
+    classes. With a GPU, be it hidden, each worker imports for itself: CUDA's driver starts a
+    thread when it is asked for devices, and what it opened cannot be used in a forked process.
     """
     import torch
 
-    return "" if torch.cuda.is_available() else PRELOAD.get(engine, "")
+    driver = torch.cuda.is_available() or (torch.version.cuda and DRIVER.exists())
+    return "" if driver else PRELOAD.get(engine, "")
 
 
 class Refused(Exception):
