@@ -146,6 +146,7 @@ def test_an_environment_is_built_for_a_backend_that_is_meant_and_for_no_other(ch
 
     own = {"manifest": path, "scenarios": ROOT / "scenarios", "environments": declared}
     assert columns(select(Choice(**own), build)) == ["hf"] and not built
+    assert columns(select(Choice(backend=["all"], **own), build)) == ["hf", "slow"] and not built
     meant = tmp_path / "cells.txt"
     meant.write_text("clean[llama-slow-alone]\n")
     assert columns(select(Choice(cells=meant, **own), build)) == ["slow"] and not built

@@ -171,6 +171,10 @@ def declared(path: Path) -> dict[str, Spec]:
 
 def _columns(known: manifests.Manifest, choice: Choice, build: Builder) -> tuple[Column, ...]:
     names = choice.backend or [backend.id for backend in known.backends if backend.default]
+    if plan.ALL in names:  # what has an environment to be built is asked for by its name
+        apart = declared(choice.environments)
+        every = [backend.id for backend in known.backends if backend.environment not in apart]
+        names = [*every, *(name for name in names if name != plan.ALL)]
     chosen = plan.choose(known.backends, names, "backend")
     if not choice.env and not any(backend.environment for backend in chosen):
         return tuple(map(Column, chosen))
