@@ -147,9 +147,8 @@ def test_what_a_process_of_a_killed_run_holds_is_not_swept_before_it_ends(place:
     kept.rename(folder)
     with temporary.folder():
         assert folder.exists()
-    holder.communicate()
-    with temporary.folder():
-        assert not folder.exists()
+        holder.communicate()
+    assert not folder.exists(), "swept at a run's end, too"
 
 
 def test_a_folder_that_is_not_yet_held_has_its_time(place: Path) -> None:

@@ -35,7 +35,7 @@ _NEW, _OLD = "cfm-new-", 60.0
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A folder that only this user can enter. Those of runs that were killed are swept before."""
+    """A folder that only this user can enter. Those of runs that were killed are swept."""
     parent = Path(tempfile.gettempdir())
     _sweep(parent)
     new = Path(tempfile.mkdtemp(prefix=_NEW))
@@ -48,6 +48,8 @@ def folder() -> Iterator[Path]:
             yield path
         finally:
             remove(path)
+            # A process of a run that was killed just before this one may have held on to its own.
+            _sweep(parent)
     finally:
         os.close(held)
 
