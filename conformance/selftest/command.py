@@ -96,7 +96,7 @@ def run(
         ):
             return folder, None
         folder.finish()
-    judged = injections.judged(folder, planned, scenarios, asked.thresholds)
+    judged = injections.judged(folder, planned, scenarios, asked.thresholds, jobs=asked.jobs)
     found = injections.tabulate(
         folder, planned, judged, asked.thresholds, quick=asked.quick, begun=begun
     )
@@ -119,7 +119,7 @@ def controlled(asked: Asked) -> Iterator[tuple[str, tuple[str, ...]]]:
     planned = _planned(asked, scenarios)
     folder = open_run(asked.reports, asked.again)
     given = (scenarios, asked.thresholds)
-    sound = injections.judged(folder, planned, *given)
+    sound = injections.judged(folder, planned, *given, jobs=asked.jobs)
     yield "", injections.tabulate(folder, planned, sound, asked.thresholds).broken
     wider = controls.Control(
         f"all limits × {WIDER:g}", thresholds=lambda known: widened(known, WIDER)

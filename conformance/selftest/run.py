@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +14,11 @@ from conformance.errors import ConformanceError
 from conformance.expectations import Entry
 from conformance.expectations.assess import explains
 from conformance.planning import machine
+from conformance.processes.parallel import side_by_side
 from conformance.records import Attribution, Backend, Cell, CellResult, Model, Thresholds
 from conformance.runner import Event, Limits
 from conformance.runner import run as run_jobs
-from conformance.scenario import Scenario
+from conformance.scenario import Scenario, discover
 from conformance.selftest import columns, examine, sensitivity, table
 from conformance.selftest.controls import Control
 from conformance.selftest.fault import Fault
@@ -120,21 +121,64 @@ def judged(
     planned: Plan,
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
+    *,
+    jobs: int = 1,
 ) -> examine.Told:
-    """The verdict on every cell, honest or faulty."""
-    torch.set_num_threads(1)
+    """The verdict on every cell, honest or faulty. With more `jobs` the models are judged side by
+    side, in processes of their own, where no gate can be broken.
+    """
+    parts = [
+        planned.only(model, planned.measured if _measures(planned, model) else ())
+        for model in planned.models
+    ]
+    calls = [(run.path, part, thresholds) for part in parts]
+    told: Iterable[examine.Told]
+    if min(jobs, len(parts)) > 1:
+        folders = tuple(sorted({scenario.path.parent for scenario in scenarios.values()}))
+        told = side_by_side(
+            _judged, calls, processes=min(jobs, len(parts)), begin=_begin, begin_with=(folders,)
+        )
+    else:
+        torch.set_num_threads(1)
+        told = (_judged(*call, scenarios) for call in calls)
     cells: dict[str, CellResult] = {}
     apart: dict[str, Attribution] = {}
     limits: list[sensitivity.Limit] = []
-    for model in planned.models:
-        faulty = [one for one in planned.faulty if one.cells[0].model == model.id]
-        told = examine.results(
-            run, model, planned.backends, faulty, planned.honest, scenarios, thresholds
-        )
-        cells |= told.cells
-        apart |= told.apart
-        limits += _limits(run, planned, model, scenarios, thresholds)
+    for part in told:
+        cells |= part.cells
+        apart |= part.apart
+        limits += part.limits
     return examine.Told(cells, apart, limits)
+
+
+#: What a process of its own judges by.
+_scenarios: dict[str, Scenario] = {}
+
+
+def _begin(folders: tuple[Path, ...]) -> None:
+    """Scenarios hold functions, which no pipe can carry: they are imported again."""
+    torch.set_num_threads(1)
+    _scenarios.update(discover(folders))
+
+
+def _judged(
+    path: Path,
+    part: Plan,
+    thresholds: Thresholds,
+    scenarios: Mapping[str, Scenario] = _scenarios,
+) -> examine.Told:
+    """The part of one model."""
+    run, [model] = RunFolder(path), part.models
+    told = examine.results(
+        run, model, part.backends, part.faulty, part.honest, scenarios, thresholds
+    )
+    limits = _limits(run, part, model, scenarios, thresholds)
+    return examine.Told(dict(told.cells), dict(told.apart), limits)
+
+
+def _measures(planned: Plan, model: Model) -> bool:
+    """Whether detection limits of this model are measured: a few only on the first."""
+    return planned.measured is None or model is planned.models[0]
 
 
 def _limits(
@@ -148,7 +192,7 @@ def _limits(
     measured = planned.measured
     if measured is None:
         return sensitivity.limits(run, model, planned.backends, scenarios, thresholds)
-    if model is not planned.models[0]:
+    if not measured:
         return []
     return sensitivity.limits(
         run,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,11 @@ def test_every_fault_names_cases_that_exist_and_a_verdict_that_suits_it(fault):
         assert case in SCENARIOS[scenario].cases
     assert all(verdict.passes == fault.silent for verdict in fault.verdicts)
     assert not (fault.short and not fault.alone), "only a group of its own has short limits"
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.id)
+def test_every_fault_can_be_sent_to_a_process_that_judges(fault):
+    assert pickle.loads(pickle.dumps(fault)).id == fault.id
 
 
 def test_there_are_five_faults_and_more_of_each_side():

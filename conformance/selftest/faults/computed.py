@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,16 +20,18 @@ Change = Callable[[Tensor, Moment], Tensor]
 
 def _branch(find: Callable[[nn.Module], nn.Module | None], change: Change) -> Any:
     """A fault of what a branch of the layer gives."""
+    return partial(_hooks, find, change)
 
-    def hooks(model: nn.Module, now: Moment) -> list[Any]:
-        assert now.at is not None  # noqa: S101 - every variant of these names a layer
-        part = layer(model, now.at, now.layers)
-        branch = find(part) if part is not None else None
-        if part is not None and branch is None:
-            raise Inexpressible("the layer has no such branch of its own")
-        return [branch.register_forward_hook(_giving(change, now))] if branch is not None else []
 
-    return hooks
+def _hooks(
+    find: Callable[[nn.Module], nn.Module | None], change: Change, model: nn.Module, now: Moment
+) -> list[Any]:
+    assert now.at is not None  # noqa: S101 - every variant of these names a layer
+    part = layer(model, now.at, now.layers)
+    branch = find(part) if part is not None else None
+    if part is not None and branch is None:
+        raise Inexpressible("the layer has no such branch of its own")
+    return [branch.register_forward_hook(_giving(change, now))] if branch is not None else []
 
 
 def _giving(change: Change, now: Moment) -> Any:
