@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,15 +14,21 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LogitsProcessor
 
+from conformance.builtin.probe import PROBE
 from conformance.direction import direction
 from conformance.engines.parts import find_parts
 from conformance.engines.reference.branches import Branches, Step
 from conformance.engines.reference.ensemble import Member, split_reductions
 from conformance.engines.reference.fused import fused
+from conformance.engines.reference.known import Known, same, unchanged
 from conformance.engines.reference.parts import INPUTS, OUTPUTS, Seen, recorded
+from conformance.engines.reference.patched_forward import exchanged
 from conformance.engines.reference.routing import routers
 from conformance.engines.reference.visits import Place, Visit, visited
 from conformance.engines.tree import follow
+
+#: Of so many prompts it is known what all rows of a padded batch were: no run holds them besides.
+_PADDED = 8
 
 #: Changes the stream after one layer: (stream [tokens, width], the streams of this step
 #: so far by layer) → the new stream.
@@ -119,6 +126,8 @@ class ReferenceModel:
         #: Of what, and the run: ids of the prompt, then the parts that were kept.
         self._unedited: list[tuple[tuple[Any, ...], Run]] = []
         self._ids: dict[str, list[int]] = {}
+        self._known = Known(_PADDED if member.pad else sys.maxsize)
+        self._tried = False
         # As `generate` does: of a large vocabulary, the last token's logits alone.
         known = inspect.signature(module.forward).parameters
         self._last = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
@@ -214,11 +223,14 @@ class ReferenceModel:
         ids = torch.tensor([prompt], device=self.module.device)
         inputs, mask, rows = self._batch(ids)
         run = Run(ids=ids[0])
+        begun = self._begun(prompt, changes) if steps == 1 and not parts else {}
         with ExitStack() as stack:
+            stack.enter_context(exchanged(begun))
             if changes.at:  # first: what is recorded is what they leave
                 places = visited(self.module, self.modules, self.parts, changes.at, rows)
                 stack.enter_context(places)
-            stack.enter_context(self._recorded(run, changes.edits, rows))
+            noted = None if changes.any else prompt
+            stack.enter_context(self._recorded(run, changes.edits, rows, noted))
             stack.enter_context(self._routed_by(changes.router_inputs))
             if parts:
                 stack.enter_context(
@@ -245,6 +257,27 @@ class ReferenceModel:
             )
         run.tokens.extend(output[0, inputs.shape[1] :].split(1))
         return run
+
+    def _begun(self, prompt: tuple[int, ...], changes: Changes) -> Mapping[Any, Callable[..., Any]]:
+        """Forwards that give what the layers before the first change gave without it."""
+        if not changes.any:
+            return {}
+        if not self._tried:
+            self._tried = True
+            self._try()
+        count = len(self.modules)
+        first = unchanged(changes.edits, changes.router_inputs, changes.at, count)
+        return self._known.forwards(prompt, self.modules, first)
+
+    def _try(self) -> None:
+        """Whether a run that is begun in the middle ends as the whole one does, after another
+        that left to the modules what they keep.
+        """
+        middle = len(self.modules) // 2
+        whole = self.run(PROBE)
+        self.run(self.tokenize(PROBE)[::-1])
+        begun = self.run(PROBE, edits={middle: lambda stream, _: stream})
+        self._known.usable &= same(whole, begun)
 
     def _forced(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         """What follows this prompt, where that is laid down: of the case's own prompts."""
@@ -283,8 +316,12 @@ class ReferenceModel:
                 handle.remove()
 
     @contextmanager
-    def _recorded(self, run: Run, edits: Mapping[int, Edit], padding: int) -> Iterator[None]:
-        """Hooks that edit and keep the stream after every layer, and the logits."""
+    def _recorded(
+        self, run: Run, edits: Mapping[int, Edit], padding: int, noted: tuple[int, ...] | None
+    ) -> Iterator[None]:
+        """Hooks that edit and keep the stream after every layer, and the logits. Of the prompt
+        that is `noted` what the layers give is known from now on.
+        """
 
         def begin(module: Any, args: Any, kwargs: Any) -> None:
             run.stream.append({})
@@ -299,7 +336,9 @@ class ReferenceModel:
                     rows = torch.cat([whole[0, :first], stream.to(whole.dtype)])
                     whole = torch.cat([rows[None], whole[1:]])
                     output = (whole, *output[1:]) if isinstance(output, tuple) else whole
-                run.stream[-1][index] = stream.clone()
+                run.stream[-1][index] = kept = stream.clone()
+                if noted is not None and len(run.stream) == 1:
+                    self._known.note(noted, index, whole.clone() if padding else kept[None], output)
                 return output
 
             return hook
