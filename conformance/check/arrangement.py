@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -23,9 +23,10 @@ def explain(
     values: Mapping[Site, Tensor],
     truth: Mapping[Site, Tensor],
     edit: Edit | None,
+    lengths: Sequence[int] = (),
 ) -> Finding | None:
     """That this value is right and stands elsewhere, or has no padding; None where it is neither.
-    `edit` names the line that reads it.
+    `edit` names the line that reads it, `lengths` are the prompts' on transformers in tokens.
     """
     moved = reordered(site.name, values, truth)
     if moved:
@@ -35,7 +36,7 @@ def explain(
             "list of its own"
         )
         return replace(blank, kind="order", words=words, edit=edit)
-    prompt = member(values[site], truth[site])
+    prompt = member(values[site], truth[site], lengths)
     if prompt is not None:
         words = (
             f"`{blank.name}` is prompt {prompt}'s alone; on transformers it is all "
@@ -43,7 +44,7 @@ def explain(
             "under a name of its own on both sides"
         )
         return replace(blank, kind="batch", words=words)
-    padded = padding(values[site], truth[site])
+    padded = padding(values[site], truth[site], lengths)
     if not padded:
         return None
     rows = values[site].shape[-2]
@@ -89,9 +90,10 @@ def _same(value: Tensor, other: Tensor) -> bool:
     return relations.same(value, other)
 
 
-def padding(value: Tensor, truth: Tensor) -> int:
+def padding(value: Tensor, truth: Tensor, lengths: Sequence[int]) -> int:
     """How many rows of padding transformers' value [.., tokens, width] has in front of this one,
-    whose rows are the others; 0 where that is not the difference.
+    whose rows are the others; 0 where that is not the difference. Prompts of these `lengths` in a
+    batch are padded to the longest of them, and a prompt alone is not.
     """
     if min(value.ndim, truth.ndim) < 2 or value.shape[-1] != truth.shape[-1]:
         return 0
@@ -99,12 +101,16 @@ def padding(value: Tensor, truth: Tensor) -> int:
     more = others.shape[1] - rows.shape[1]
     if (len(rows), len(others)) != (1, 1) or more <= 0 or not rows.shape[1]:
         return 0
+    if not {rows.shape[1], others.shape[1]} <= set(lengths):
+        return 0
     return more if _same(rows[0], others[0, more:]) else 0
 
 
-def member(value: Tensor, truth: Tensor) -> int | None:
-    """Which prompt's value of transformers' batch [prompts, ..] this one is, None for none."""
-    if truth.ndim < 2 or len(truth) < 2 or value.numel() != truth[0].numel():
+def member(value: Tensor, truth: Tensor, lengths: Sequence[int]) -> int | None:
+    """Which prompt's value of transformers' batch [prompts, ..] this one is, None for none: there
+    are as many prompts as `lengths`, or some of them in a trace of their own.
+    """
+    if truth.ndim < 2 or not 2 <= len(truth) <= len(lengths) or value.numel() != truth[0].numel():
         return None
     shape = truth[0].shape
     return next((n for n, own in enumerate(truth) if _same(value.reshape(shape), own)), None)

@@ -64,6 +64,7 @@ def findings(
     part = parting(compare.layers(mine), compare.layers(seen), known)
     judged = {Site.parse(one.site): one for one in judgement.observations}
     explain = _Explaining(places, truth, values, known, judged, written=written(seen))
+    explain.lengths = tuple(map(len, compare.prompt_ids(compare.layers(seen))))
     names: dict[str, Site] = {}
     for site in compare.wrong(judgement):
         names.setdefault(site.name, site)
@@ -104,6 +105,7 @@ class _Explaining:
         written: bool,
     ) -> None:
         self.written = written
+        self.lengths: tuple[int, ...] = ()
         self.places = places
         self.truth = truth
         self.values = values
@@ -121,7 +123,12 @@ class _Explaining:
         if mine is None or truth is None:
             return self._absent(blank, mine, site)
         arranged = self._fewer(blank, site) or arrangement.explain(
-            blank, site, self.values, self.truth, read_edit(self.places, site.name, None)
+            blank,
+            site,
+            self.values,
+            self.truth,
+            read_edit(self.places, site.name, None),
+            self.lengths,
         )
         if arranged is not None:
             return arranged

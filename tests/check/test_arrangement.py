@@ -52,22 +52,34 @@ def test_integers_have_an_order_too():
 
 def test_padding_is_in_front_and_the_rest_is_the_same():
     padded = torch.cat([torch.zeros(2, 8), A])[None]
-    assert arrangement.padding(A, padded) == 2
-    assert arrangement.padding(A, A[None]) == 0
-    assert arrangement.padding(A * 2, padded) == 0
-    assert arrangement.padding(padded, A) == 0
-    assert arrangement.padding(A[:2], torch.cat([A[:2], rows(9)])) == 0
+    both = (3, 5)
+    assert arrangement.padding(A, padded, both) == 2
+    assert arrangement.padding(A, A[None], both) == 0
+    assert arrangement.padding(A * 2, padded, both) == 0
+    assert arrangement.padding(padded, A, both) == 0
+    assert arrangement.padding(A[:2], torch.cat([A[:2], rows(9)]), (2, 5)) == 0
+
+
+def test_the_last_rows_of_a_prompt_are_not_what_is_left_without_padding():
+    assert arrangement.padding(B[-1:], B[None], (5,)) == 0
+    assert arrangement.padding(B[-1:], B[None], (5, 3)) == 0
 
 
 def test_one_of_a_batch_is_told_from_padding():
-    batch = torch.stack([A, C])
-    assert arrangement.member(C, batch) == 1
-    assert arrangement.member(C[None], batch) == 1
-    assert arrangement.member(C * 2, batch) is None
-    assert arrangement.member(A, A[None]) is None
-    assert arrangement.padding(C, batch) == 0
+    batch, two = torch.stack([A, C]), (3, 3)
+    assert arrangement.member(C, batch, two) == 1
+    assert arrangement.member(C[None], batch, two) == 1
+    assert arrangement.member(C * 2, batch, two) is None
+    assert arrangement.member(A, A[None], two) is None
+    assert arrangement.padding(C, batch, two) == 0
     top = torch.tensor([[1, 2], [3, 4]])
-    assert (arrangement.member(top[1], top), arrangement.padding(top[1], top)) == (1, 0)
+    assert arrangement.member(top[1], top, two) == 1
+    assert arrangement.padding(top[1], top, two) == 0
+
+
+def test_a_token_of_one_prompt_is_no_prompt_of_a_batch():
+    assert arrangement.member(B[0], B, (5,)) is None
+    assert arrangement.member(B[0], B, (5, 3)) is None
 
 
 def test_a_call_of_the_head_becomes_a_product():
