@@ -571,7 +571,8 @@ def test_imports_that_hang_are_given_up(tmp_path: Path, mark: str) -> None:
     )
     outcome = group(tmp_path, "refuses").outcome("plain.first")
     assert outcome is not None
-    assert outcome.reason == "the engine cannot be imported: bad_preload took more than 1 s"
+    assert outcome.reason == "the imports of bad_preload took more than 1 s"
+    assert outcome.harness, "a busy machine is no engine's fault"
     assert survivors(mark) == set()
 
 

@@ -171,8 +171,8 @@ class Runner:
     def _ask_for_workers(self) -> None:
         for name, group in list(self._running.items()):
             launch = group.planned.launch
-            if launch in self._pool.unusable:
-                group.refuse(self._pool.unusable[launch])
+            if why := self._pool.unusable.get(launch):
+                group.refuse(why.words, harness=why.slow)
                 self._close(group)
             elif group.attempt is None and self._pool.ready(launch):
                 self._pool.ask(launch, name, group.next_job())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import selectors
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,21 @@ ZYGOTE_STARTS = 3
 CANNOT_IMPORT = "the engine cannot be imported"
 
 
+@dataclass(frozen=True)
+class Unusable:
+    """Why no worker can be had of a launch. `slow`: its imports took too long, as on a machine
+    that is busy with other things, of which no engine is to blame.
+    """
+
+    words: str
+    slow: bool = False
+
+
 class Pool:
     """`unusable` says why no worker can be had of a launch any more."""
 
     def __init__(self, logs: Path, *, mark: str, imports: float, places: Mapping[str, str]) -> None:
-        self.unusable: dict[Launch, str] = {}
+        self.unusable: dict[Launch, Unusable] = {}
         self._logs = logs
         self._mark = mark
         self._imports = imports
@@ -42,7 +53,7 @@ class Pool:
                 launch, log=log, mark=self._mark, places=self._places
             )
         except OSError as error:
-            self.unusable[launch] = f"{launch.python} cannot be started: {error}"
+            self.unusable[launch] = Unusable(f"{launch.python} cannot be started: {error}")
 
     def warm(self, launch: Launch, *, most: int) -> None:
         """Start a zygote ahead of its use, if it never had one and there are fewer."""
@@ -72,8 +83,8 @@ class Pool:
         """
         lost: dict[Launch, str] = {}
         for launch, zygote in list(self._zygotes.items()):
-            if zygote.overdue(self._imports):
-                zygote.words = f"{launch.preload} took more than {self._imports:g} s"
+            if slow := zygote.overdue(self._imports):
+                zygote.words = f"the imports of {launch.preload} took more than {self._imports:g} s"
             if launch in deaf:
                 zygote.words = zygote.words or "its zygote no longer answers"
             if not zygote.words:
@@ -81,10 +92,13 @@ class Pool:
             lost[launch] = zygote.words
             zygote.end()
             del self._zygotes[launch]
-            if not zygote.ready:
-                self.unusable[launch] = f"{CANNOT_IMPORT}: {zygote.words}"
+            if slow:
+                self.unusable[launch] = Unusable(zygote.words, slow=True)
+            elif not zygote.ready:
+                self.unusable[launch] = Unusable(f"{CANNOT_IMPORT}: {zygote.words}")
             elif self._starts[launch] >= ZYGOTE_STARTS:
-                self.unusable[launch] = f"{ZYGOTE_STARTS} zygotes have ended: {zygote.words}"
+                words = f"{ZYGOTE_STARTS} zygotes have ended: {zygote.words}"
+                self.unusable[launch] = Unusable(words)
         return lost
 
     def keep_only(self, wanted: Collection[Launch]) -> None:
