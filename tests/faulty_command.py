@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from conformance import checkpoints, engines
-from conformance.__main__ import main
 from conformance.records import Source
+from conformance_command import main
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = ROOT / "tests" / "three_scenarios"

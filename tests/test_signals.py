@@ -15,16 +15,16 @@ import os, signal, sys
 
 class Finder:
     def find_spec(self, name, *_):
-        if name == "conformance.cli":
+        if name == "{module}":
             os.kill(os.getpid(), signal.{signal})
 
 sys.meta_path.insert(0, Finder())
-from conformance.__main__ import main
+from conformance_command import main
 main()
 """
 LATE = """
 import atexit, os, signal, sys
-from conformance.__main__ import main
+from conformance_command import main
 atexit.register(os.kill, os.getpid(), signal.{signal})
 sys.argv = ["conformance", *{arguments}]
 main()
@@ -45,9 +45,10 @@ def ended(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize("module", ["conformance", "conformance.cli"])
 @pytest.mark.parametrize("signal", SIGNALS)
-def test_a_signal_while_modules_are_imported_is_an_interruption(signal: str) -> None:
-    ran = ended(EARLY.format(signal=signal))
+def test_a_signal_while_modules_are_imported_is_an_interruption(signal: str, module: str) -> None:
+    ran = ended(EARLY.format(signal=signal, module=module))
     assert (ran.returncode, ran.stderr) == (130, "")
 
 

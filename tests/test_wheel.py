@@ -51,7 +51,8 @@ def test_the_wheel_holds_what_a_run_needs_and_no_more(wheel):
     wanted = {name.replace("scenarios/", f"{scenarios}/", 1) if name.startswith("scenarios/")
               else name for name in tracked}  # fmt: skip
     wanted |= {f"{inside}/{name}" for name in ("models.yaml", "known.yaml", "environments.yaml")}
-    wanted |= {f"{inside}/cpu.txt", "conformance_pytest.py", "conformance/_version.py"}
+    wanted |= {f"{inside}/cpu.txt", "conformance_pytest.py", "conformance_command.py"}
+    wanted |= {"conformance/_version.py"}
     assert {name for name in names if ".dist-info/" not in name} == wanted
 
 

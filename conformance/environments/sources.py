@@ -12,17 +12,19 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 def importable(package: Path = _PACKAGE, cache: Path | None = None) -> Path:
-    """The folder for PYTHONPATH: the source tree, or a folder with a link to the installed package.
+    """The folder for PYTHONPATH: the source tree, or a folder with links to the installed package
+    and its command.
 
     Beside an installed one lie all the packages of its interpreter, which must not be seen.
     """
     if package.parent.name not in {"site-packages", "dist-packages"}:
         return package.parent
     folder = (cache or cache_folder()) / "harness" / digest(str(package))
-    link = folder / package.name
-    if not link.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f".{secrets.token_hex(4)}"
-        part.symlink_to(package, target_is_directory=True)
-        part.replace(link)
+    for there in (package, package.with_name("conformance_command.py")):
+        link = folder / there.name
+        if there.exists() and not link.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            part = folder / f".{secrets.token_hex(4)}"
+            part.symlink_to(there)
+            part.replace(link)
     return folder

@@ -14,7 +14,7 @@ from conformance.records import Case, Status
 DEATHS_OF_A_CELL = 2
 
 #: Signals by which somebody else ends a worker.
-_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 #: After so many workers in a row that finished no cell, the group is given up.
 DEATHS_IN_A_ROW = 6
@@ -68,7 +68,7 @@ def explain(
         case,
         final=bool(overdue) and not loaded,
         harness=status == sessions.HARNESS_FAILED and not overdue,
-        outside=not overdue and (outside or (not words and -status in _OUTSIDE)),
+        outside=not overdue and (outside or (not words and -status in OUTSIDE)),
     )
 
 

@@ -12,7 +12,8 @@ from conformance.runner import zygotes
 from conformance.runner.planned import Launch
 from conformance.runner.zygotes import Zygote
 
-#: A zygote that served and then ended is started anew; after so many ends it is given up.
+#: A zygote that served and then ended, or that somebody killed, is started anew; after so many
+#: ends it is given up.
 ZYGOTE_STARTS = 3
 
 #: How the reason begins of a group whose interpreter has what the engine needs not, or broken.
@@ -94,7 +95,7 @@ class Pool:
             del self._zygotes[launch]
             if slow:
                 self.unusable[launch] = Unusable(zygote.words, slow=True)
-            elif not zygote.ready:
+            elif not zygote.ready and not zygote.killed:
                 self.unusable[launch] = Unusable(f"{CANNOT_IMPORT}: {zygote.words}")
             elif self._starts[launch] >= ZYGOTE_STARTS:
                 words = f"{ZYGOTE_STARTS} zygotes have ended: {zygote.words}"

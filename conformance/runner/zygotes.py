@@ -17,6 +17,7 @@ from typing import Any
 
 from conformance.environments import importable
 from conformance.processes import sessions
+from conformance.runner.deaths import OUTSIDE
 from conformance.runner.planned import Launch
 
 #: A zygote has one thread while it forks, and its workers share the machine with others.
@@ -58,6 +59,11 @@ class Zygote:
             elif message["is"] == "failed":
                 self.words = str(message["words"])
         return [message for message in messages if "id" in message]
+
+    @property
+    def killed(self) -> bool:
+        """Whether it has ended by a signal that others send: its imports had no part in that."""
+        return -(self.process.poll() or 0) in OUTSIDE
 
     def overdue(self, limit: float) -> bool:
         return not self.ready and not self.words and time.monotonic() - self.begun > limit
