@@ -75,8 +75,9 @@ def _late(failed: Failed) -> Told | None:
             f"{failed.reason}. If it only takes long, allow it more: --load-timeout SECONDS"
         )
     words = (
-        f"`{failed.function}` does not come to an end: {failed.reason}. If it only takes long, "
-        "allow it more: --timeout SECONDS"
+        f"`{failed.function}` has not come to an end: {failed.reason}. If it only takes long (on "
+        "transformers it runs a dozen times, for the truth and its floor), allow it more: "
+        "--timeout SECONDS"
     )
     return Told(words, _at(failed.line, failed.file, "timeout", words))
 

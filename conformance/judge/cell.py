@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from conformance.judge import conclude
+from conformance.judge import conclude, integers
 from conformance.judge import judgement as verdict
 from conformance.judge.diagnosis import diagnose, extent
 from conformance.judge.evidence import Evidence
@@ -134,7 +134,9 @@ def _compare_values(evidence: Evidence, limits: Limits) -> None:
     for site in open_sites:
         truth = evidence.reference.truth[site]
         if not truth.is_floating_point():
-            evidence.settle(site, *_same_integers(evidence.observed[site], truth))
+            reference, mine = evidence.reference, evidence.observed[site]
+            found = integers.compare(mine, truth, reference.honest[site], reference.precision)
+            evidence.settle(site, *found)
             continue
         evidence.rows[site] = metrics.rows(evidence.observed[site])
     evidence.reference.prepare(evidence.rows)
@@ -146,15 +148,6 @@ def _compare_values(evidence: Evidence, limits: Limits) -> None:
         mine = evidence.observed[site]
         exact = _is_honest(mine, evidence.reference, site)
         evidence.judged[site] = _judged(mine, site, distance, exact, limits)
-
-
-def _same_integers(mine: Tensor, truth: Tensor) -> tuple[Verdict, str]:
-    unequal = mine != truth
-    count = int(unequal.sum())
-    if not count:
-        return Verdict.EXACT, ""
-    first = torch.nonzero(unequal)[0].tolist() if mine.ndim else []
-    return Verdict.WRONG, f"{count} of {mine.numel()} integers differ, the first at {first}"
 
 
 def _is_honest(mine: Tensor, reference: Reference, site: Site) -> bool:
