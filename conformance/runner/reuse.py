@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from conformance.errors import ConformanceError
@@ -14,6 +15,12 @@ from conformance.store import (
     observation_key,
     scenario_digest,
     sources_digest,
+)
+
+#: How systems and engines say that a machine had no room, which it may have the next time.
+_NO_ROOM = re.compile(
+    r"No space left on device|Disk quota exceeded|Insufficient space in /dev/shm"
+    r"|Cannot allocate memory"
 )
 
 
@@ -42,8 +49,8 @@ def finished_before(
     """The cells of an interrupted run that still stand.
 
     One that was observed under another key, is damaged, or failed for our own reasons (in a job
-    that is `ours`: for any but a refusal) or by somebody's kill is dropped, so that it is
-    observed again.
+    that is `ours`: for any but a refusal), by somebody's kill or for want of room on the machine
+    is dropped, so that it is observed again.
     """
     old = folder.keys()
     outcomes: dict[str, Outcome] = {}
@@ -55,7 +62,7 @@ def finished_before(
             continue
         if outcome is None:
             continue
-        failed = outcome.harness or outcome.outside
+        failed = outcome.harness or outcome.outside or bool(_NO_ROOM.search(outcome.reason))
         failed = failed or (ours and outcome.status not in {Status.OK, Status.UNSUPPORTED})
         if failed or old.get(key) != content:
             folder.drop_cell(key)
