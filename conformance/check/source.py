@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.errors import ConformanceError
+from conformance.inputs import text_file
 
 #: The forms a file can have; the first function is what transformers runs.
 BOTH, PORTED = ("trace",), ("hf", "vllm")
@@ -52,10 +53,7 @@ class UserFile:
 
 def read(path: Path) -> UserFile:
     """Raises ConformanceError for what is no such file, with the edit that makes it one."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConformanceError(f"cannot be read: {error}", path=path) from error
+    text = text_file.read(path)
     try:
         tree = ast.parse(text, filename=str(path))
     except (ValueError, MemoryError, RecursionError) as error:

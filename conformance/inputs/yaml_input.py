@@ -20,6 +20,7 @@ from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning
 from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
 from conformance.errors import ConformanceError
+from conformance.inputs import text_file
 from conformance.records import adapter
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ def parse(path: Path, *, holds: str) -> CommentedMap:
 
     Raises ConformanceError for a file that cannot be read, is no YAML or holds no mapping.
     """
-    text = _text(path)
+    text = text_file.read(path, most=MOST_BYTES)
     try:
         _shallow(text)
         with warnings.catch_warnings(action="ignore", category=ReusedAnchorWarning):
@@ -84,31 +85,6 @@ def parse(path: Path, *, holds: str) -> CommentedMap:
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
     return tree
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
-        raise ConformanceError(
-            f"cannot be read: {getattr(error, 'strerror', None) or error}",
-            path=path,
-            remedy="name a file that exists",
-        ) from error
-    if len(data) > MOST_BYTES:
-        raise ConformanceError(
-            f"has more than {MOST_BYTES >> 10} KiB", path=path, remedy="name a file that is smaller"
-        )
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConformanceError(
-            f"is no text in UTF-8: byte {data[error.start]:#04x} at {error.start}",
-            path=path,
-            line=data.count(b"\n", 0, error.start) + 1,
-            remedy="write it as plain text",
-        ) from error
 
 
 def _shallow(text: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest as manifests
-from conformance.inputs import project, usable
+from conformance.inputs import project, text_file, usable
 from conformance.planning import plan
 from conformance.records import Cell, Column, Model
 from conformance.scenario import Places, Scenario, discover
@@ -110,13 +110,7 @@ def check_sources(models: Sequence[Model], path: Path) -> None:
 
 def cells_in(path: Path) -> list[str]:
     """The ids in a file, one a line."""
-    try:
-        return path.read_text(encoding="utf-8").split()
-    except (OSError, ValueError) as error:
-        words = getattr(error, "strerror", None) or error
-        raise ConformanceError(
-            f"cannot be read: {words}", path=path, remedy="conformance list > FILE"
-        ) from error
+    return text_file.read(path, remedy="conformance list > FILE").split()
 
 
 def _names(cell: str, backend: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from conformance.check import source
+from conformance.errors import ConformanceError
+from conformance.inputs import text_file
+from conformance.planning import selection
 from tests.hostile import arguments, readers, watching
 from tests.hostile.damage import CANARY
 
@@ -99,3 +104,13 @@ def test_what_the_system_refuses_is_said_without_a_traceback(tmp_path: Path) -> 
     assert ran.returncode == 2
     assert "File name too long" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("read", [selection.cells_in, source.read])
+def test_a_text_is_read_as_far_as_one_goes(read: Callable[[Path], object], tmp_path: Path) -> None:
+    """A device would be read until the machine has no memory left."""
+    endless = tmp_path / "endless"
+    with endless.open("wb") as file:
+        file.truncate(text_file.MOST_BYTES + 1)
+    with pytest.raises(ConformanceError, match="has more than 16384 KiB"):
+        read(endless)
