@@ -52,14 +52,14 @@ def read_edit(
     access = accesses[0]
     before = places.file.line(access.line)
     if kind in HALVES and held and not (held.rows and one_of_all):
-        half = _by_adapter(places, access) or _half_of_two(places, name, statement, access)
+        half = by_adapter(places, access) or _half_of_two(places, name, statement, access)
         if half is not None:
             return half
     after, why = _reading(places, access, kind, held.rows if held and one_of_all else "", meant)
     return Edit(access.line, before, replaced(places, access.node, after), why)
 
 
-def _by_adapter(places: Places, access: Access) -> Edit | None:
+def by_adapter(places: Places, access: Access) -> Edit | None:
     """A layer of `trace(lm)` that is read as the engine has it, as the adapter gives it."""
     number = re.search(r"(?:layers|h|blocks)(\[[^\[\]]+\])$", access.module)
     adapter = places.function.args.args[0].arg

@@ -8,11 +8,13 @@ from dataclasses import replace
 from torch import Tensor
 
 from conformance.check import arrangement, compare, relations, requests
+from conformance.check.causes import ordered
 from conformance.check.compare import Values
 from conformance.check.edits import (
     HALVES,
     Edit,
     alias_edit,
+    is_layer,
     layer_edit,
     logits_edit,
     read_edit,
@@ -24,8 +26,7 @@ from conformance.check.identify import Held, identify, identify_part
 from conformance.check.known import UNWRITTEN, Known, catalogue
 from conformance.check.places import Places
 from conformance.check.source import UserFile
-from conformance.check.write_edits import write_edit
-from conformance.check.writes import Parting, parting
+from conformance.check.writes import parting
 from conformance.judge.cell import Judgement
 from conformance.records import Judged, Precision, Site
 
@@ -77,7 +78,7 @@ def findings(
         return once(told or reads[:1])
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [one for one in told if one.kind not in _FOLLOW]
-    return (_written(part, places), *once(causes))
+    return ordered(part, places, causes, dual=dual)
 
 
 def unfilled(places: Places, name: str) -> Finding | None:
@@ -281,7 +282,7 @@ class _Explaining:
         said = judged.message if judged else "differs"
         far = f", {judged.error:.2g} of its size off" if judged and judged.error else ""
         words = f"`{blank.name}` differs: {said}{far}"
-        half = None if self.written else suspect(self.places, site.name)
+        half = suspect(self.places, site.name) if self._whole_there(site) else None
         if half is not None:
             words += f". It is computed from half of the residual stream: {half.why}"
             return replace(blank, kind="half", words=words, edit=half)
@@ -289,6 +290,14 @@ class _Explaining:
         if token is not None:
             words = f"{words}. It is computed from token 0: {token.why}"
         return replace(blank, words=words, edit=token or edit)
+
+    def _whole_there(self, site: Site) -> bool:
+        """Is it sure that half of a stream is not what is meant? `hf` may read an MLP's output."""
+        file = self.places.file
+        if not self.written or not file.ported:
+            return True
+        reads = Places(file, file.function_for("hf")).reads(site.name)
+        return any(one.value == "output" and is_layer(one) for one in reads)
 
 
 def written(seen: Values) -> bool:
@@ -305,14 +314,3 @@ def written(seen: Values) -> bool:
         for site, rows in compare.layers(seen).items()
         if site.name == "stream"
     )
-
-
-def _written(part: Parting, places: Places) -> Finding:
-    edit = write_edit(places, part)
-    words = f"the layers differ since {part.place()}"
-    if part.words:
-        words += f": {part.words}"
-    if edit is not None and edit.why:
-        words += f" ({edit.why})"
-    kind = part.kind or "write"
-    return Finding(kind, words, layer=part.layer, step=part.step, prompt=part.sequence, edit=edit)

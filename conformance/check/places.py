@@ -130,15 +130,34 @@ class Places:
         every = [value, *(statements.value_of(one) or one for one in behind)]
         return [part for part in every if part is not None]
 
+    def way_to(self, write: Access) -> list[ast.stmt]:
+        """The statements that the value of a write is computed by, itself the last one."""
+        value = statements.value_of(write.statement)
+        behind = [] if value is None else self._behind(value)
+        return [*(one for one in behind if one is not write.statement), write.statement]
+
+    def block(self, statement: ast.stmt) -> ast.stmt | None:
+        """The innermost `with` around a statement, None outside of all."""
+        around = [
+            one
+            for one in self._statements
+            if isinstance(one, ast.With) and any(node is statement for node in ast.walk(one))
+        ]
+        return around[-1] if around else None
+
     def _behind(self, node: ast.AST) -> list[ast.stmt]:
         """The statements that make the variables in it, and theirs, back to the first, with what
-        the helpers in it return.
+        the helpers in it return and are called with.
         """
         waiting = [(node, self.scopes.statement_of(node))]
         found: list[ast.stmt] = []
         while waiting:
             within, near = waiting.pop(0)
             for name in self.scopes.names(within):
+                for argument, call in self.scopes.arguments(name, near):
+                    if call not in found:
+                        found.append(call)
+                        waiting.append((argument, call))
                 for statement in self._behind_name(name, near):
                     if statement not in found and statement is not node:
                         found.append(statement)

@@ -87,6 +87,30 @@ class Scopes:
         own = [one for one in every if self._scopes[one] is self._scopes.get(near)]
         return own or every
 
+    def arguments(self, name: str, near: ast.stmt) -> list[tuple[ast.expr, ast.stmt]]:
+        """What the calls of a helper give to its parameter of this name, and where they stand; of
+        the helper in which a statement is.
+        """
+        scope = self._scopes.get(near)
+        if not isinstance(scope, ast.FunctionDef) or scope is self.function:
+            return []
+        names = [one.arg for one in (*scope.args.posonlyargs, *scope.args.args)]
+        if name not in names:
+            return []
+        found = []
+        for statement in self.statements:
+            if hasattr(statement, "body"):
+                continue
+            for call in ast.walk(statement):
+                if not isinstance(call, ast.Call) or ast.unparse(call.func) != scope.name:
+                    continue
+                given = {k.arg: k.value for k in call.keywords} | dict(
+                    zip(names, call.args, strict=False)
+                )
+                if name in given:
+                    found.append((given[name], statement))
+        return found
+
     def names(self, node: ast.AST) -> list[str]:
         """The variables in it, and those over which one of them runs."""
         found = [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]

@@ -17,17 +17,28 @@ _REPLACES = f"{SUM}, so what replaces the stream must clear or scale both"
 
 def write_edit(places: Places, part: Parting) -> Edit | None:
     """The line that writes at this layer, and the edit for what the write was seen to do."""
-    writes = places.writes()
-    layer = part.layer if part.written is None else part.written
-    here = [one for one in writes if one.layer == layer]
-    here = here or [one for one in writes if one.layer is None] or writes
+    here = written_here(places, part)
+    layer = _layer(part)
     rebound = places.rebound(layer) if part.kind == "dropped" else None
-    if rebound is not None and not any(one.layer == layer for one in writes):
+    if rebound is not None and not any(one.layer == layer for one in here):
         statement, taken = rebound
         return _put_back(places, statement, statements.bound(statement)[0], taken)
     if not here:
         return None
     return _of_the_step(places, part, here) or _at_the_write(places, part, here)
+
+
+def _layer(part: Parting) -> int:
+    return part.layer if part.written is None else part.written
+
+
+def written_here(places: Places, part: Parting) -> list[Access]:
+    """The writes at the layer where the two sides part: those that name it, or else those of which
+    it is not known, or else all.
+    """
+    writes = places.writes()
+    here = [one for one in writes if one.layer == _layer(part)]
+    return here or [one for one in writes if one.layer is None] or writes
 
 
 def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from conformance.check.given import Given, given
 from conformance.check.known import Known, near
 from conformance.judge.diagnosis.extent import ranges
 from conformance.records import Site
@@ -23,12 +24,19 @@ OFF = 2e-3
 #: How near a guess about the two halves of a stream must come.
 _HALVES = 5e-3
 
+#: What a write into one of the two halves of a stream did.
+_REACHED = {
+    "first-half": "the write reached the MLP output only: the residual was left as it was",
+    "second-half": "the write reached the residual only: the MLP output was left as it was",
+}
+
 
 @dataclass(frozen=True)
 class Parting:
     """The first layer whose stream differs: `kind` and words say how, where that is known.
 
-    A write at another layer is at `written` on the engine and at `meant` on transformers.
+    A write at another layer is at `written` on the engine and at `meant` on transformers; `given`
+    is what was written where another value was due.
     """
 
     layer: int
@@ -40,6 +48,7 @@ class Parting:
     words: str = ""
     written: int | None = None
     meant: int | None = None
+    given: Given | None = None
 
     def place(self) -> str:
         which = "every token" if len(self.tokens) == self.total else _named(self.tokens)
@@ -103,9 +112,15 @@ def parting(
             if found.kind == "other-layer":
                 return _at_other_layer(found, mine, truth, site, known)
             kind, words = found.kind, found.words
+            put = None
             if not kind:
-                kind, words = _explained(ours[far], theirs[far], _rows_of(clean, far))
-            return replace(found, kind=kind, words=words)
+                own = _rows_of(clean, far)
+                kind, words = _explained(ours[far], theirs[far], own)
+                put = given(ours[far], theirs[far], own, known) if not kind else None
+            if put is not None:
+                kind = put.left
+                words = f"{_REACHED[kind]}, and {put.words}" if kind else put.words
+            return replace(found, kind=kind, words=words, given=put)
     return None
 
 
@@ -217,13 +232,8 @@ def _half(ours: Tensor, theirs: Tensor, branch: Tensor, residual: Tensor) -> tup
     """Was a value for the whole stream put in place of one of its summands, or one scaled?"""
     scale = float((theirs * (branch + residual)).sum() / (branch + residual).square().sum())
     scaled = bool((theirs - scale * (branch + residual)).norm() <= 1e-3 * theirs.norm())
-    first = "the write reached the MLP output only: the residual was left as it was"
-    second = "the write reached the residual only: the MLP output was left as it was"
-    for kind, words, own, left in (
-        ("first-half", first, branch, residual),
-        ("second-half", second, residual, branch),
-    ):
+    for kind, own, left in (("first-half", branch, residual), ("second-half", residual, branch)):
         replaced = near(ours, theirs + left, _HALVES)
         if replaced or (scaled and near(ours, scale * own + left, _HALVES)):
-            return kind, words
+            return kind, _REACHED[kind]
     return None

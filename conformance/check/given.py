@@ -1,0 +1,57 @@
+"""Which known value a write put in the place of another: by its numbers, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from conformance.check.identify import Held, identify
+from conformance.check.known import Known, near
+
+
+@dataclass(frozen=True)
+class Given:
+    """`held` was put where `meant` was due, None where that is nothing known. `left` is the half
+    of the stream that stayed beside it, "" where none did.
+    """
+
+    held: Held
+    meant: Held | None
+    left: str = ""
+
+    @property
+    def half(self) -> bool:
+        """Is it half of a residual stream where the whole was due?"""
+        whole = self.meant is None or self.meant.kind in {"stream", "unedited"}
+        return self.held.kind in {"mlp", "residual"} and whole
+
+    @property
+    def words(self) -> str:
+        half = ", half of the residual stream," if self.half else ""
+        due = f" instead of {self.meant.what()}" if self.meant else ""
+        return f"what is written is {self.held.what()}{half if due else half[:-1]}{due}"
+
+
+def given(
+    ours: Tensor, theirs: Tensor, clean: Mapping[str, Tensor], known: list[Known]
+) -> Given | None:
+    """What was written in these rows, [tokens, width], alone or beside a half that was left;
+    None where it is no known value. `clean` is what the layer computes there, by kind.
+    """
+    halves = {"first-half": clean.get("residual"), "second-half": clean.get("mlp")}
+    for kind, left in {"": None, **halves}.items():
+        if kind and left is None:
+            continue
+        rows = _once(ours if left is None else ours - left)
+        held = identify(rows, known)
+        meant = identify(_once(theirs), known)
+        if held is not None and held != meant:
+            return Given(held, meant, kind)
+    return None
+
+
+def _once(rows: Tensor) -> Tensor:
+    """A row that was written to several tokens, once."""
+    return rows[:1] if near(rows, rows[:1].expand_as(rows)) else rows

@@ -1,0 +1,186 @@
+"""A write whose value is read in the wrong place: the line that reads it is the cause."""
+
+import pytest
+import torch
+
+from conformance.check import source
+from conformance.check.causes import ordered
+from conformance.check.edits import Edit
+from conformance.check.finding import Finding
+from conformance.check.given import Given, given
+from conformance.check.identify import Held
+from conformance.check.known import Known
+from conformance.check.places import Places
+from conformance.check.writes import Parting
+
+SUM = "(model.model.layers[1].output[0] + model.model.layers[1].output[1])"
+
+PART = Parting(1, 0, 0, (3,), 4)
+
+HF = """\
+def hf(model):
+    with model.trace("a"):
+        donor = model.model.layers[1].{read}.save()
+    with model.trace("b"):
+        model.model.layers[1].output[:, -1] = donor
+        logits = model.lm_head.output.save()
+    return {{"logits": logits}}
+
+"""
+
+#: What a donor is read by, which lines read half of a stream, and one of them mended.
+HALVES = {
+    "a value": (
+        """\
+def vllm(model):
+    with model.trace("a"):
+        donor = model.model.layers[1].output[0][-1].save()
+    with model.trace("b"):
+        model.model.layers[1].output[0][-1] = donor
+        model.model.layers[1].output[1][-1] = 0
+""",
+        {11: f"donor = {SUM}[-1].save()"},
+    ),
+    "a dict of layers": (
+        """\
+def vllm(model):
+    with model.trace("a"):
+        kept = {}.save()
+        for i in range(4):
+            out = model.model.layers[i].output
+            kept[i] = out[0][-1].clone()
+    for i in range(4):
+        with model.trace("b"):
+            model.model.layers[i].output[0][-1] = kept[i]
+            model.model.layers[i].output[1][-1] = 0
+""",
+        {14: "kept[i] = (out[0] + out[1])[-1].clone()"},
+    ),
+    "a difference": (
+        """\
+def vllm(model):
+    with model.trace("a"):
+        layer = model.model.layers[1]
+        love = layer.output[0][-1].save()
+    with model.trace("b"):
+        branch, rest = model.model.layers[1].output
+        hate = branch[-1].save()
+    vector = 4.0 * (love - hate)
+    with model.trace("c"):
+        model.model.layers[1].output[0][:] += vector
+""",
+        {
+            12: "love = (layer.output[0] + layer.output[1])[-1].save()",
+            15: "hate = (branch + rest)[-1].save()",
+        },
+    ),
+    "a helper's parameter": (
+        """\
+def put(layer, value):
+    layer.output[0][-1] = value
+    layer.output[1][-1] = 0
+
+def vllm(model):
+    with model.trace("a"):
+        donor = model.model.layers[1].output[1][-1].save()
+    with model.trace("b"):
+        put(model.model.layers[1], donor)
+""",
+        {15: f"donor = {SUM}[-1].save()"},
+    ),
+    "both halves, added later": (
+        """\
+def vllm(model):
+    with model.trace("a"):
+        first = model.model.layers[1].output[0][-1]
+        rest = model.model.layers[1].output[1][-1]
+        donor = (first + rest).save()
+    with model.trace("b"):
+        model.model.layers[1].output[0][-1] = donor
+""",
+        {},
+    ),
+    "the layer's own half, put back": (
+        """\
+def vllm(model):
+    with model.trace("b"):
+        half = model.model.layers[1].output[0]
+        half = half * 2
+        model.model.layers[1].output = (half, model.model.layers[1].output[1])
+""",
+        {},
+    ),
+}
+
+
+def places(tmp_path, text):
+    path = tmp_path / "port.py"
+    path.write_text(text)
+    return Places(source.read(path), "vllm")
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_half_of_a_stream_that_is_written_is_named_where_it_is_read(tmp_path, name):
+    text, lines = HALVES[name]
+    told = ordered(PART, places(tmp_path, HF.format(read="output[:, -1]") + text), [], dual=True)
+    sources = [one for one in told if one.kind == "half"]
+    assert {one.edit.line: one.edit.after.strip() for one in sources} == lines
+    assert told[: len(lines)] == tuple(sources)
+    assert len(told) == len(lines) + 1 and told[-1].words.startswith("so " if lines else "the ")
+
+
+def test_an_mlp_output_that_hf_writes_too_is_no_half_and_neither_is_another_family_s(tmp_path):
+    text = HF.format(read="mlp.output[:, -1]") + HALVES["a value"][0]
+    [told] = ordered(PART, places(tmp_path, text), [], dual=True)
+    assert told.kind == "write"
+    text = HF.format(read="output[:, -1]") + HALVES["a value"][0]
+    [told] = ordered(PART, places(tmp_path, text), [], dual=False)
+    assert told.kind == "write"
+
+
+def test_a_value_that_is_returned_is_named_beside_the_line_and_others_come_after(tmp_path):
+    port = places(tmp_path, HF.format(read="output[:, -1]") + HALVES["a value"][0])
+    [line] = HALVES["a value"][1]
+    before = port.file.line(line)
+    own = Edit(line, before, f"        {HALVES['a value'][1][line]}", ordered_why(port))
+    mlp = Finding("mlp", "`donor` holds the MLP output", "donor", edit=own)
+    reads = [Finding("other", "`x` is off", "x"), mlp]
+    told = ordered(PART, port, reads, dual=True)
+    assert [one.kind for one in told] == ["half", "write", "other"]
+    assert told[0].words.endswith("The same edit is for `donor`")
+
+
+def ordered_why(port):
+    return ordered(PART, port, [], dual=True)[0].edit.why
+
+
+def test_another_layer_s_value_that_is_written_is_mended_where_it_is_read(tmp_path):
+    port = places(tmp_path, HF.format(read="output[:, -1]") + HALVES["a value"][0])
+    held, meant = (Held("stream", f"the stream after layer {n}", n) for n in (1, 2))
+    part = Parting(1, 0, 0, (3,), 4, given=Given(held, meant))
+    first, write = ordered(part, port, [], dual=False)
+    assert (first.kind, first.edit.line) == ("other-value", 11)
+    assert "layers[2].output[0][-1].save()" in first.edit.after
+    assert "the stream after layer 1 instead of the stream after layer 2" in first.words
+    assert write.edit is None
+
+
+MAKER = torch.Generator().manual_seed(3)
+STREAM, BRANCH, OWN = (torch.randn(4, 16, generator=MAKER).double() for _ in range(3))
+KNOWN = [
+    Known("stream", "the stream", STREAM, 1),
+    Known("mlp", "the MLP output", BRANCH, 1),
+]
+
+
+@pytest.mark.parametrize("left", [0, OWN[-1:]])
+def test_what_is_written_is_known_by_its_numbers_alone_or_beside_a_half_that_was_left(left):
+    found = given(BRANCH[-1:] + left, STREAM[-1:], {"residual": OWN[-1:]}, KNOWN)
+    assert found.half and found.left == ("first-half" if bool(torch.is_tensor(left)) else "")
+    assert found.words == (
+        "what is written is the MLP output of the last token, half of the residual stream, "
+        "instead of the stream of the last token"
+    )
+    spread = given(BRANCH[-1:].expand(3, -1), STREAM[-1:], {}, KNOWN)
+    assert spread.held == found.held
+    assert given(OWN[-1:] * 3, STREAM[-1:], {"residual": OWN[-1:]}, KNOWN) is None
