@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from conformance.check import statements
+
 
 @dataclass(frozen=True)
 class Container:
@@ -38,7 +40,7 @@ class Container:
         return f"{self.name} = {self.value}.save()" if self.first else ""
 
 
-def _empty(value: ast.expr) -> bool:
+def empty(value: ast.expr) -> bool:
     """`{}`, `[]`, `dict()` or `list()`, which nothing saves."""
     return isinstance(value, (ast.Dict, ast.List)) or (
         isinstance(value, ast.Call)
@@ -56,7 +58,7 @@ def containers(function: ast.FunctionDef) -> list[Container]:
         if not isinstance(statement, ast.Assign) or id(statement) in inside:
             continue
         for name, value in _made(statement):
-            filling = [block for block in blocks if _fills(block, name)]
+            filling = [block for block in blocks if fills(block, name)]
             # Of blocks in each other the inner ones.
             inner = [
                 b for b in filling if not any(o is not b and o in ast.walk(b) for o in filling)
@@ -75,7 +77,7 @@ def _made(statement: ast.Assign) -> list[tuple[str, ast.expr]]:
     pairs = [(target, value)]
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         pairs = list(zip(target.elts, value.elts, strict=False))
-    return [(t.id, v) for t, v in pairs if isinstance(t, ast.Name) and _empty(v)]
+    return [(t.id, v) for t, v in pairs if isinstance(t, ast.Name) and empty(v)]
 
 
 def _repeated(function: ast.FunctionDef, block: ast.With, statement: ast.stmt) -> bool:
@@ -88,19 +90,7 @@ def _repeated(function: ast.FunctionDef, block: ast.With, statement: ast.stmt) -
     )
 
 
-def _fills(block: ast.With, name: str) -> bool:
-    for node in ast.walk(block):
-        target: ast.expr | None = None
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            target = node.value
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in {"append", "extend", "update"}
-        ):
-            target = node.func.value
-        while isinstance(target, ast.Subscript):
-            target = target.value
-        if isinstance(target, ast.Name) and target.id == name:
-            return True
-    return False
+def fills(block: ast.stmt, name: str) -> bool:
+    """Does a block put something into the dict or the list of this name?"""
+    roots = (statements.filled_by(node) for node in ast.walk(block))
+    return any(root is not None and root.id == name for root in roots)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.check import statements
+from conformance.check import crossing, statements
 from conformance.check.edits import Edit, is_layer
 from conformance.check.finding import Finding
 from conformance.check.findings import unfilled
@@ -86,6 +86,9 @@ def _not_come_back(failed: Failed) -> Told | None:
     """It uses a list or a dict that a block fills, which is empty then."""
     lost = None
     if failed.there and re.search(EMPTY, failed.reason):
+        crosses = crossing.finding(Places(failed.file, failed.function), failed.line)
+        if crosses is not None:
+            return Told(f"{crosses.words} ({failed.reason[:_MOST]})", (crosses,))
         lost = emptied(failed.file, failed.function)
     return replace(lost, words=f"{lost.words} ({failed.reason[:_MOST]})") if lost else None
 

@@ -11,6 +11,7 @@ import ast
 import re
 import shlex
 import shutil
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -292,5 +293,6 @@ def _edits(findings: Sequence[Finding]) -> str:
         if finding.edit is not None:
             lines.append(f"line {finding.edit.line}:")
             lines.append(f"{'-' if finding.edit.after else ' '} {finding.edit.before.strip()}")
-            lines += [f"+ {line.strip()}" for line in finding.edit.after.splitlines()]
+            after = textwrap.dedent(finding.edit.after)
+            lines += [f"+ {line}".rstrip() for line in after.splitlines()]
     return "\n".join(lines)

@@ -48,6 +48,22 @@ def bound(statement: ast.stmt) -> list[str]:
     return []
 
 
+def filled_by(node: ast.AST) -> ast.Name | None:
+    """The variable of a dict or a list that a node puts something into."""
+    target: ast.expr | None = None
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        target = node.value
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"append", "extend", "update"}
+    ):
+        target = node.func.value
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    return target if isinstance(target, ast.Name) else None
+
+
 def value_of(statement: ast.stmt) -> ast.expr | None:
     """What a statement gives to its target, or hands to a call."""
     if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
