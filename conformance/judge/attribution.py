@@ -49,7 +49,7 @@ _NOT_RUN = frozenset({Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNTESTABLE, 
 
 def attribute(
     cell: CellResult,
-    others: Iterable[CellResult],
+    peers: Iterable[CellResult],
     *,
     one_stage: str = "",
     stages: int = 1,
@@ -58,53 +58,61 @@ def attribute(
 ) -> Attribution | None:
     """Who is to blame for a failed cell; None for one that did not fail.
 
-    `others` are the cells of the same model. `one_stage` is the column that differs from
+    `peers` are the cells of the same model. `one_stage` is the column that differs from
     the cell's only in having one pipeline stage, "" when it has one itself or there is none;
     `stages` is how many the cell's has. `plain` is what its engine does without nnsight, None
     when that is not known. `engines` names the engine of each column.
     """
     if not cell.verdict.fails:
         return None
-    known = {(other.backend, other.scenario, other.case): other for other in others}
-    single = known.get((one_stage, cell.scenario, cell.case))
-    if (nobodys := _no_sides(cell)) is not None:
-        return nobodys
-    if single is not None and _better(single, cell):
+    cells = {(peer.backend, peer.scenario, peer.case): peer for peer in peers}
+    single = cells.get((one_stage, cell.scenario, cell.case))
+    if (harness := _by_neither(cell)) is not None:
+        return harness
+    if single is not None and _does_better(single, cell):
         return _between_stages(cell, single, plain)
-    found = _blamed(cell, list(known.values()), plain, engines)
-    return _beside_one_stage(found, single, stages) if found.side is Side.NNSIGHT else found
-
-
-def _beside_one_stage(found: Attribution, single: CellResult | None, stages: int) -> Attribution:
-    """What is called nnsight's might on several stages be the pipeline's."""
-    if single is not None and single.verdict not in _NOT_RUN:
-        said = f"on {single.backend} the cell is {single.verdict} as well"
-        return Attribution(Side.NNSIGHT, f"{found.evidence}; {said}")
-    if stages > 1:
-        said = "on one stage the cell was not run, so nnsight and the pipeline cannot be told apart"
-        return Attribution(Side.UNDECIDED, f"{found.evidence}; {said}")
-    return found
-
-
-def _blamed(
-    cell: CellResult,
-    known: Sequence[CellResult],
-    plain: Plain | None,
-    engines: Mapping[str, str],
-) -> Attribution:
-    if shared := _alike_everywhere(cell, known, engines):
-        return Attribution(shared.side, shared.evidence + _also(plain))
-    if _is_ended(cell):
-        return _ended(cell, plain)
+    attribution = _by_evidence(cell, list(cells.values()), plain, engines)
     return (
-        _of_write(cell, plain)
-        or _of_engine(plain)
-        or _of_extraction(cell)
-        or _by_parts(cell, known, plain)
+        _beside_one_stage(attribution, single, stages)
+        if attribution.side is Side.NNSIGHT
+        else attribution
     )
 
 
-def _no_sides(cell: CellResult) -> Attribution | None:
+def _beside_one_stage(
+    attribution: Attribution, single: CellResult | None, stages: int
+) -> Attribution:
+    """What is called nnsight's might on several stages be the pipeline's."""
+    if single is not None and single.verdict not in _NOT_RUN:
+        words = f"on {single.backend} the cell is {single.verdict} as well"
+        return Attribution(Side.NNSIGHT, f"{attribution.evidence}; {words}")
+    if stages > 1:
+        words = (
+            "on one stage the cell was not run, so nnsight and the pipeline cannot be told apart"
+        )
+        return Attribution(Side.UNDECIDED, f"{attribution.evidence}; {words}")
+    return attribution
+
+
+def _by_evidence(
+    cell: CellResult,
+    peers: Sequence[CellResult],
+    plain: Plain | None,
+    engines: Mapping[str, str],
+) -> Attribution:
+    if alike := _alike_everywhere(cell, peers, engines):
+        return Attribution(alike.side, alike.evidence + _without_nnsight(plain))
+    if _is_ended(cell):
+        return _ended(cell, plain)
+    return (
+        _by_write(cell, plain)
+        or _by_engine(plain)
+        or _by_extraction(cell)
+        or _by_runs_and_ends(cell, peers, plain)
+    )
+
+
+def _by_neither(cell: CellResult) -> Attribution | None:
     """What was the doing of neither the engine nor nnsight."""
     if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
         return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
@@ -118,7 +126,7 @@ def _no_sides(cell: CellResult) -> Attribution | None:
     return None
 
 
-def _better(single: CellResult, cell: CellResult) -> bool:
+def _does_better(single: CellResult, cell: CellResult) -> bool:
     """Does one stage pass, or merely drift where several stages do worse?"""
     drifts = single.verdict is Verdict.DRIFT and cell.verdict is not Verdict.DRIFT
     return single.verdict.passes or drifts
@@ -127,8 +135,8 @@ def _better(single: CellResult, cell: CellResult) -> bool:
 def _between_stages(cell: CellResult, single: CellResult, plain: Plain | None) -> Attribution:
     passes = f"the same cell is {single.verdict} on {single.backend}"
     if plain is not None and not plain.agrees:  # one stage stands behind the definition
-        said = f"{passes}, but {cell.backend} is wrong without nnsight as well: {plain.evidence}"
-        return Attribution(Side.ENGINE, said)
+        words = f"{passes}, but {cell.backend} is wrong without nnsight as well: {plain.evidence}"
+        return Attribution(Side.ENGINE, words)
     if plain is not None:
         passes += f", and {cell.backend} is right without nnsight: {plain.evidence}"
     return Attribution(Side.PIPELINE, passes)
@@ -144,12 +152,12 @@ def _ended(cell: CellResult, plain: Plain | None) -> Attribution:
         return Attribution(Side.ENGINE, "it went around nnsight's hooks, of which none fired")
     if (raised := by_frames(cell.frames, plain)) is not None:
         return raised
-    said = f"{cell.verdict}, and no traceback says where"
+    ending = f"{cell.verdict}, and no traceback says where"
     if plain is not None and not plain.agrees:
         return Attribution(Side.ENGINE, f"without nnsight it fails as well: {plain.evidence}")
     if plain is not None:
-        return Attribution(Side.NNSIGHT, f"{said}; without nnsight it is right: {plain.evidence}")
-    return Attribution(Side.UNDECIDED, said)
+        return Attribution(Side.NNSIGHT, f"{ending}; without nnsight it is right: {plain.evidence}")
+    return Attribution(Side.UNDECIDED, ending)
 
 
 def _is_ended(cell: CellResult) -> bool:
@@ -158,73 +166,78 @@ def _is_ended(cell: CellResult) -> bool:
 
 
 def _alike_everywhere(
-    cell: CellResult, known: Sequence[CellResult], engines: Mapping[str, str]
+    cell: CellResult, peers: Sequence[CellResult], engines: Mapping[str, str]
 ) -> Attribution | None:
     """A failure that the columns of several engines share: the trace, its reference, or what of
     nnsight all of them run. Only a trace that raised says which.
     """
     columns = [
-        other
-        for other in known
-        if (other.scenario, other.case) == (cell.scenario, cell.case)
-        and other.verdict not in _NOT_RUN
+        peer
+        for peer in peers
+        if (peer.scenario, peer.case) == (cell.scenario, cell.case) and peer.verdict not in _NOT_RUN
     ]
-    if len({engines.get(other.backend, other.backend) for other in columns}) < 2:
+    if len({engines.get(peer.backend, peer.backend) for peer in columns}) < 2:
         return None
-    if any(other.verdict is not cell.verdict for other in columns):
+    if any(peer.verdict is not cell.verdict for peer in columns):
         return None
-    where = ", ".join(other.backend for other in columns)
+    where = ", ".join(peer.backend for peer in columns)
     if _is_ended(cell):
         if raised_by_the_scenario(cell.frames) or not _same_words(columns):
             return None
-        said = f"{cell.verdict} alike on {where}"
-        return Attribution(Side.UNDECIDED, f"{said}: the trace, or nnsight on every engine")
-    proof = [_done_rightly(other, known) for other in columns]
+        where_alike = f"{cell.verdict} alike on {where}"
+        return Attribution(Side.UNDECIDED, f"{where_alike}: the trace, or nnsight on every engine")
+    proof = [_passing_scenario(peer, peers) for peer in columns]
     rightly = f", where {proof[0]} does the same rightly" if all(proof) else ""
-    said = f"{cell.verdict} alike on {where}{rightly}"
-    words = "the scenario or its reference, or nnsight on every engine"
-    return Attribution(Side.UNDECIDED, f"{said}: {words}")
+    where_alike = f"{cell.verdict} alike on {where}{rightly}"
+    suspects = "the scenario or its reference, or nnsight on every engine"
+    return Attribution(Side.UNDECIDED, f"{where_alike}: {suspects}")
 
 
 def _same_words(columns: Sequence[CellResult]) -> bool:
     """Did all end with one message? Engines of several processes raise it again in their own."""
-    first = [other.reason.partition("\n")[0] for other in columns]
-    shortest = min(first, key=len)
-    return all(shortest in words for words in first)
+    messages = [column.reason.partition("\n")[0] for column in columns]
+    shortest = min(messages, key=len)
+    return all(shortest in message for message in messages)
 
 
-def _done_rightly(cell: CellResult, known: Sequence[CellResult]) -> str:
+def _passing_scenario(cell: CellResult, peers: Sequence[CellResult]) -> str:
     """Another scenario that passes on the cell's column and does what fails here, "" for none."""
-    edited = any(Site.parse(one.site).run == "edited" for one in cell.observations)
-    off = {_spot(one) for one in cell.observations if one.verdict.fails}
-    for other in known:
-        if other.backend != cell.backend or other.scenario == cell.scenario:
+    edited = any(Site.parse(observation.site).run == "edited" for observation in cell.observations)
+    failing = {_spot(observation) for observation in cell.observations if observation.verdict.fails}
+    for peer in peers:
+        if peer.backend != cell.backend or peer.scenario == cell.scenario:
             continue
-        if not other.verdict.passes:
+        if not peer.verdict.passes:
             continue
-        writes = any(Site.parse(one.site).run == "edited" for one in other.observations)
-        right = {_spot(one) for one in other.observations}
-        same_layer = set(cell.layers.values()) <= set(other.layers.values())
-        if (not edited or (writes and same_layer)) and off <= right and (off or edited):
-            return other.scenario
+        writes = any(
+            Site.parse(observation.site).run == "edited" for observation in peer.observations
+        )
+        passing = {_spot(observation) for observation in peer.observations}
+        same_layer = set(cell.layers.values()) <= set(peer.layers.values())
+        if (not edited or (writes and same_layer)) and failing <= passing and (failing or edited):
+            return peer.scenario
     return ""
 
 
-def _spot(judged: Judged) -> tuple[str, int | None]:
-    site = Site.parse(judged.site)
+def _spot(observation: Judged) -> tuple[str, int | None]:
+    site = Site.parse(observation.site)
     return site.name, site.layer
 
 
-def _of_write(cell: CellResult, plain: Plain | None) -> Attribution | None:
+def _by_write(cell: CellResult, plain: Plain | None) -> Attribution | None:
     """The clean run of the very same trace is right, so engine and reads are."""
-    clean = [one for one in cell.observations if Site.parse(one.site).run == "clean"]
-    if cell.verdict not in _WRITE or not clean or not _right(clean):
+    clean = [
+        observation
+        for observation in cell.observations
+        if Site.parse(observation.site).run == "clean"
+    ]
+    if cell.verdict not in _WRITE or not clean or not _all_pass(clean):
         return None
     words = "the clean run is right, only the run with the write is not"
-    return Attribution(Side.NNSIGHT, words + _also(plain))
+    return Attribution(Side.NNSIGHT, words + _without_nnsight(plain))
 
 
-def _of_engine(plain: Plain | None) -> Attribution | None:
+def _by_engine(plain: Plain | None) -> Attribution | None:
     """It is wrong by itself: to blame, where its definition of the model is not in question."""
     if plain is None or plain.agrees:
         return None
@@ -238,72 +251,82 @@ def _of_engine(plain: Plain | None) -> Attribution | None:
     )
 
 
-def _of_extraction(cell: CellResult) -> Attribution | None:
+def _by_extraction(cell: CellResult) -> Attribution | None:
     """What the engine handed out by itself, beside what the block read of the same run."""
-    own = [one for one in cell.observations if Site.parse(one.site).name == EXTRACTED]
-    read = [one for one in cell.observations if Site.parse(one.site).name not in {EXTRACTED, *ENDS}]
-    if not own or not read or cell.verdict is Verdict.DRIFT:
+    extracted = [
+        observation
+        for observation in cell.observations
+        if Site.parse(observation.site).name == EXTRACTED
+    ]
+    read = [
+        observation
+        for observation in cell.observations
+        if Site.parse(observation.site).name not in {EXTRACTED, *ENDS}
+    ]
+    if not extracted or not read or cell.verdict is Verdict.DRIFT:
         return None
-    if _right(read) and not _right(own):
+    if _all_pass(read) and not _all_pass(extracted):
         words = "what the engine handed out by itself is off, what was read of the same run is not"
         return Attribution(Side.ENGINE, words)
-    if _right(own) and not _right(read):
+    if _all_pass(extracted) and not _all_pass(read):
         words = "what was read is off, what the engine handed out by itself in the same run is not"
         return Attribution(Side.NNSIGHT, words)
-    if _right(own):
+    if _all_pass(extracted):
         words = "what was read and what the engine handed out are both within the noise"
         return Attribution(Side.UNDECIDED, f"{words}, but not the same: either may have changed")
     return None
 
 
-def _by_parts(cell: CellResult, known: Sequence[CellResult], plain: Plain | None) -> Attribution:
+def _by_runs_and_ends(
+    cell: CellResult, peers: Sequence[CellResult], plain: Plain | None
+) -> Attribution:
     """Clean run against edited run, last logits against what was read on the way."""
-    sites = {Site.parse(one.site): one for one in cell.observations}
+    sites = {Site.parse(observation.site): observation for observation in cell.observations}
     unedited = {site: one for site, one in sites.items() if site.run in {"", "clean"}}
-    ends = [one for site, one in unedited.items() if site.name in ENDS]
-    reads = [one for site, one in unedited.items() if site.name not in ENDS]
-    edited = [one for site, one in sites.items() if site.run == "edited"]
+    ends = [observation for site, observation in unedited.items() if site.name in ENDS]
+    reads = [observation for site, observation in unedited.items() if site.name not in ENDS]
+    edited = [observation for site, observation in sites.items() if site.run == "edited"]
     if cell.verdict is Verdict.DRIFT:
         words = "it drifts, which a coarser computation and a rounded copy both explain"
-        return Attribution(Side.UNDECIDED, words + _also(plain))
-    if edited and _right(ends) and _right(reads):
+        return Attribution(Side.UNDECIDED, words + _without_nnsight(plain))
+    if edited and _all_pass(ends) and _all_pass(reads):
         words = "the clean run is right, only the run with the write is not"
-        return Attribution(Side.NNSIGHT, words + _also(plain))
-    if ends and _right(ends) and reads:
-        return _of_reads(reads, plain)
+        return Attribution(Side.NNSIGHT, words + _without_nnsight(plain))
+    if ends and _all_pass(ends) and reads:
+        return _by_reads(reads, plain)
     if plain is not None:
         words = f"{cell.backend} is right without nnsight ({plain.evidence}) and wrong with it"
         return Attribution(Side.NNSIGHT, words)
     untouched = [
-        one
-        for one in known
-        if one.backend == cell.backend and one.scenario == "clean" != cell.scenario
+        clean_cell
+        for clean_cell in peers
+        if clean_cell.backend == cell.backend and clean_cell.scenario == "clean" != cell.scenario
     ]
-    if untouched and all(one.verdict.passes for one in untouched):
+    if untouched and all(clean_cell.verdict.passes for clean_cell in untouched):
         words = f"{cell.backend} is right on the same model when nothing but the logits is read"
         return Attribution(Side.NNSIGHT, words)
     words = "wrong in the clean run's logits too, and what the engine does alone is not known"
     return Attribution(Side.UNDECIDED, words)
 
 
-def _of_reads(reads: Sequence[Judged], plain: Plain | None) -> Attribution:
+def _by_reads(reads: Sequence[Judged], plain: Plain | None) -> Attribution:
     """What was read on the way is off, and the logits at its end are right."""
     if stays_off(reads) and not (plain and plain.streams):
         words = (
             "the logits of the run are right, but what is off on the way stays off to the last "
             "layer, on tokens that these logits need not show"
         )
-        return Attribution(Side.UNDECIDED, words + _also(plain))
+        return Attribution(Side.UNDECIDED, words + _without_nnsight(plain))
     words = "the logits of the run are right, so what was read on the way was computed right"
-    return Attribution(Side.NNSIGHT, words + _also(plain))
+    return Attribution(Side.NNSIGHT, words + _without_nnsight(plain))
 
 
-def _also(plain: Plain | None) -> str:
+def _without_nnsight(plain: Plain | None) -> str:
     if plain is None:
         return ""
-    said = "it is right" if plain.agrees else "it is wrong as well"
-    return f"; without nnsight {said}: {plain.evidence}"
+    words = "it is right" if plain.agrees else "it is wrong as well"
+    return f"; without nnsight {words}: {plain.evidence}"
 
 
-def _right(those: Sequence[Judged]) -> bool:
-    return all(one.verdict.passes for one in those)
+def _all_pass(observations: Sequence[Judged]) -> bool:
+    return all(observation.verdict.passes for observation in observations)

@@ -56,32 +56,34 @@ def judge_cell(
     On an engine that is `bitwise` the same from run to run, what no write can reach must not
     change by one bit in float32.
     """
-    read = reference if isinstance(reference, Reference) else read_reference(reference, twin=twin)
-    if isinstance(read, str):
-        return verdict.unknown(f"the reference cannot be used: {read}")
+    prepared = (
+        reference if isinstance(reference, Reference) else read_reference(reference, twin=twin)
+    )
+    if isinstance(prepared, str):
+        return verdict.unknown(f"the reference cannot be used: {prepared}")
     if not all(prompt_ids) or not all(truth_ids) or not (prompt_ids and truth_ids):
         return verdict.unknown("the token ids of the prompts were not recorded on both sides")
     observed = {Site.parse(name): tensor for name, tensor in candidate.items()}
     same_ids = structure.prompt_ids(prompt_ids, truth_ids)
-    evidence = Evidence(read, observed, twin=twin, relations=[same_ids, *relations])
+    evidence = Evidence(prepared, observed, twin=twin, relations=[same_ids, *relations])
     _compare_structure(evidence, comparable=same_ids.holds)
     if same_ids.holds:
         _compare_values(evidence, limits)
         _compare_tokens(evidence, limits)
         _compare_draws(evidence, draws)
-        if twin and (alone or not _meets_ties(read)):
-            exactly = bitwise and read.precision is Precision.FLOAT32 and not read.mixture
+        if twin and (alone or not _routers_tie(prepared)):
+            exactly = bitwise and prepared.precision is Precision.FLOAT32 and not prepared.mixture
             _compare_edits(evidence, limits, bitwise=exactly)
         if alone:
             _explain_drift(evidence, limits)
         alike = partial(_alike, evidence, limits)
         evidence.relations += [
-            rules.equal_within(observed, read.truth, pair, alike) for pair in equal
+            rules.equal_within(observed, prepared.truth, pair, alike) for pair in equal
         ]
     return conclude.conclude(evidence, limits, explain=explain)
 
 
-def _meets_ties(reference: Reference) -> bool:
+def _routers_tie(reference: Reference) -> bool:
     """In bf16 routers have near-ties: the clean and the edited run may differ by an expert where
     nothing was written, which no gain survives. Float32 has judged it.
     """
@@ -106,26 +108,26 @@ def _compare_structure(evidence: Evidence, *, comparable: bool) -> None:
         if site not in observed:
             evidence.settle(site, Verdict.MISSING, "was not observed")
             continue
-        mine = observed[site]
+        tensor = observed[site]
         if site not in truth:
             evidence.settle(site, Verdict.STRUCTURE, "the reference has no such observation")
-        elif texts.is_text(mine) and texts.is_text(truth[site]):
-            said = texts.differ(mine, truth[site])
-            evidence.settle(site, Verdict.WRONG if said else Verdict.EXACT, said)
-        elif said := structure.shape(mine, truth[site]):
-            evidence.settle(site, Verdict.STRUCTURE, said)
-        elif said := structure.dtype(
-            mine, evidence.reference.honest[site], site, evidence.reference.precision
+        elif texts.is_text(tensor) and texts.is_text(truth[site]):
+            flaw = texts.differ(tensor, truth[site])
+            evidence.settle(site, Verdict.WRONG if flaw else Verdict.EXACT, flaw)
+        elif flaw := structure.shape(tensor, truth[site]):
+            evidence.settle(site, Verdict.STRUCTURE, flaw)
+        elif flaw := structure.dtype(
+            tensor, evidence.reference.honest[site], site, evidence.reference.precision
         ):
-            evidence.settle(site, Verdict.DTYPE, said)
-        elif said := structure.finite(mine):
-            evidence.settle(site, Verdict.NONFINITE, said)
+            evidence.settle(site, Verdict.DTYPE, flaw)
+        elif flaw := structure.finite(tensor):
+            evidence.settle(site, Verdict.NONFINITE, flaw)
         elif not comparable:
             evidence.settle(site, Verdict.UNKNOWN, "not compared: the prompts differ")
         elif site.step > agreed[site.run, site.prompt]:
             step = agreed[site.run, site.prompt]
-            said = f"harness: the truth was not run along the candidate's token of step {step}"
-            evidence.settle(site, Verdict.UNKNOWN, f"{said}, so later steps cannot be compared")
+            flaw = f"harness: the truth was not run along the candidate's token of step {step}"
+            evidence.settle(site, Verdict.UNKNOWN, f"{flaw}, so later steps cannot be compared")
 
 
 def _compare_values(evidence: Evidence, limits: Limits) -> None:
@@ -134,28 +136,28 @@ def _compare_values(evidence: Evidence, limits: Limits) -> None:
     for site in open_sites:
         truth = evidence.reference.truth[site]
         if not truth.is_floating_point():
-            reference, mine = evidence.reference, evidence.observed[site]
-            found = integers.compare(mine, truth, reference.honest[site], reference.precision)
-            evidence.settle(site, *found)
+            reference, tensor = evidence.reference, evidence.observed[site]
+            outcome = integers.compare(tensor, truth, reference.honest[site], reference.precision)
+            evidence.settle(site, *outcome)
             continue
         evidence.rows[site] = metrics.rows(evidence.observed[site])
     evidence.reference.prepare(evidence.rows)
     evidence.floors.update((site, evidence.reference.floor(site)) for site in evidence.rows)
-    for site, said in rules.aliased(evidence.observed, evidence.floors).items():
-        evidence.settle(site, Verdict.ALIASED, said)
-    left = {site: rows for site, rows in evidence.rows.items() if site not in evidence.judged}
-    for site, distance in distances(evidence.reference, left, limits):
-        mine = evidence.observed[site]
-        exact = _is_honest(mine, evidence.reference, site)
-        evidence.judged[site] = _judged(mine, site, distance, exact, limits)
+    for site, message in rules.aliased(evidence.observed, evidence.floors).items():
+        evidence.settle(site, Verdict.ALIASED, message)
+    remaining = {site: rows for site, rows in evidence.rows.items() if site not in evidence.judged}
+    for site, distance in distances(evidence.reference, remaining, limits):
+        tensor = evidence.observed[site]
+        exact = _is_honest(tensor, evidence.reference, site)
+        evidence.judged[site] = _measured(tensor, site, distance, exact, limits)
 
 
-def _is_honest(mine: Tensor, reference: Reference, site: Site) -> bool:
+def _is_honest(tensor: Tensor, reference: Reference, site: Site) -> bool:
     """Bitwise one of the honest runs, or the truth itself, or rounded as they are?"""
     truth = reference.truth[site]
     rounded = truth.to(getattr(torch, reference.precision.dtype))
-    known = (truth, rounded, *reference.honest[site])
-    return any(_same_values(mine, other) for other in known)
+    accepted = (truth, rounded, *reference.honest[site])
+    return any(_same_values(tensor, honest) for honest in accepted)
 
 
 def _same_values(left: Tensor, right: Tensor) -> bool:
@@ -165,17 +167,17 @@ def _same_values(left: Tensor, right: Tensor) -> bool:
     return torch.equal(left, right)
 
 
-def _judged(
+def _measured(
     tensor: Tensor, site: Site, distance: floor.Distance, exact: bool, limits: Limits
 ) -> Judged:
     if exact:
-        kind, said = Verdict.EXACT, "bitwise equal to an honest run"
+        outcome, message = Verdict.EXACT, "bitwise equal to an honest run"
     elif floor.within(distance, limits):
-        kind, said = Verdict.MATCH, ""
+        outcome, message = Verdict.MATCH, ""
     elif floor.drifts(distance):
-        kind, said = Verdict.DRIFT, _beyond(distance)
+        outcome, message = Verdict.DRIFT, _drift_message(distance)
     else:
-        kind, said = Verdict.WRONG, _wrong(distance, limits)
+        outcome, message = Verdict.WRONG, _wrong_message(distance, limits)
     extra: dict[str, float] = {}
     if distance.smallest_local is not None:
         extra["smallest_local"] = distance.smallest_local
@@ -186,27 +188,27 @@ def _judged(
         extra["shift_share"] = distance.shift
     return Judged(
         site=str(site),
-        verdict=kind,
-        message=said,
+        verdict=outcome,
+        message=message,
         q_med=distance.q_med,
         q_max=distance.q_max,
         spread=distance.spread,
         ratios=distance.ratios,
         error=distance.error,
         floor=distance.floor,
-        smallest=distance.smallest if kind.passes else None,
+        smallest=distance.smallest if outcome.passes else None,
         shape=tuple(tensor.shape),
         dtype=structure.short(tensor.dtype),
         extra=extra,
     )
 
 
-def _beyond(distance: floor.Distance) -> str:
+def _drift_message(distance: floor.Distance) -> str:
     most = f"{distance.q_max:.3g} × noise at most, {distance.q_med:.3g} × for the median token"
     return f"coarser than honest runs: {most}"
 
 
-def _wrong(distance: floor.Distance, limits: Limits) -> str:
+def _wrong_message(distance: floor.Distance, limits: Limits) -> str:
     if not distance.zero:
         return "not zero where the truth and every honest run are exactly zero"
     if distance.massive > 1 and distance.q_max <= limits.k_max:
@@ -217,67 +219,67 @@ def _wrong(distance: floor.Distance, limits: Limits) -> str:
     total = len(distance.ratios)
     if total == 1 or not off:
         return f"{distance.q_med:.3g} × noise"
-    which = "every token" if len(off) == total else f"tokens {extent.ranges(off)} of {total}"
-    return f"{which} off, by up to {distance.q_max:.3g} × noise"
+    where = "every token" if len(off) == total else f"tokens {extent.ranges(off)} of {total}"
+    return f"{where} off, by up to {distance.q_max:.3g} × noise"
 
 
 def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
     """Every chosen id against the truth's logits of its own context."""
-    chosen: list[tuple[str, tokens.Choice]] = []
+    choices: list[tuple[str, tokens.Choice]] = []
     for site in evidence.open():
         logits = replace(site, name="logits")
-        mine = evidence.observed[site]
+        token = evidence.observed[site]
         if logits not in evidence.reference.truth:
-            said = "harness: the truth's logits of this step were not recorded"
-            evidence.settle(site, Verdict.UNKNOWN, said)
+            message = "harness: the truth's logits of this step were not recorded"
+            evidence.settle(site, Verdict.UNKNOWN, message)
             continue
         honest = evidence.reference.floor(logits)
         size = honest.truth.numel()
-        if mine.numel() != 1 or not 0 <= int(mine) < size:
-            evidence.settle(site, Verdict.WRONG, f"{mine.tolist()} is no id of {size}")
+        if token.numel() != 1 or not 0 <= int(token) < size:
+            evidence.settle(site, Verdict.WRONG, f"{token.tolist()} is no id of {size}")
             continue
         choice = tokens.choice(
-            int(mine),
+            int(token),
             honest.truth.flatten(),
             honest.members.flatten(1),
             limits,
             evidence.reference.precision,
         )
-        chosen.append((str(site), choice))
+        choices.append((str(site), choice))
         evidence.settle(
             site,
-            *_token(choice),
+            *_token_outcome(choice),
             chosen=choice.chosen,
             best=choice.best,
             margin=choice.margin,
             noise=choice.noise,
         )
-    for together in (
-        tokens.flips(chosen),
+    for relation in (
+        tokens.flips(choices),
         tokens.follow_logits(evidence.observed, evidence.reference.truth),
     ):
-        if together is not None:
-            evidence.relations.append(together)
+        if relation is not None:
+            evidence.relations.append(relation)
 
 
-def _token(choice: tokens.Choice) -> tuple[Verdict, str]:
+def _token_outcome(choice: tokens.Choice) -> tuple[Verdict, str]:
     if not choice.flipped:
         return Verdict.EXACT, ""
-    said = (
+    message = (
         f"token {choice.chosen} instead of {choice.best}: margin {choice.margin:.3g}, "
         f"noise of the pair {choice.noise:.3g}"
     )
-    return (Verdict.MATCH if choice.benign else Verdict.WRONG), said
+    return (Verdict.MATCH if choice.benign else Verdict.WRONG), message
 
 
 def _explain_drift(evidence: Evidence, limits: Limits) -> None:
     """What a known fault explains is no drift, however small it is."""
-    for site, item in evidence.judged.items():
-        if item.verdict is Verdict.DRIFT:
-            found = diagnose.explain_value(evidence, site, limits)
-            if found:
-                said = f"holds {found[0].words}"
-                evidence.judged[site] = replace(item, verdict=Verdict.WRONG, message=said)
+    for site, observation in evidence.judged.items():
+        if observation.verdict is Verdict.DRIFT:
+            explanations = diagnose.explain_value(evidence, site, limits)
+            if explanations:
+                message = f"holds {explanations[0].words}"
+                evidence.judged[site] = replace(observation, verdict=Verdict.WRONG, message=message)
 
 
 def _of_shape(tensor: Tensor | None, other: Tensor) -> Tensor:
@@ -289,18 +291,18 @@ def _compare_draws(evidence: Evidence, draws: Draws | None) -> None:
     """Are the ids that were drawn as likely as draws of their step's logits?"""
     if draws is None:
         return
-    truth, mine = evidence.reference.truth, evidence.observed
-    drawn = {
-        site: (_of_shape(mine.get(logits), truth[logits]), int(mine[site]))
+    truth, observed = evidence.reference.truth, evidence.observed
+    drawn_ids = {
+        site: (_of_shape(observed.get(logits), truth[logits]), int(observed[site]))
         for site in evidence.observed
         if site.name == SAMPLED
         and evidence.observed[site].numel() == 1
         and (logits := replace(site, name="logits")) in evidence.reference.truth
         and 0 <= int(evidence.observed[site]) < evidence.reference.truth[logits].numel()
     }
-    likely = likelihood(list(drawn.values()), draws)
-    if likely is not None:
-        evidence.relations.append(likely)
+    relation = likelihood(list(drawn_ids.values()), draws)
+    if relation is not None:
+        evidence.relations.append(relation)
 
 
 def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None:
@@ -326,11 +328,11 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
         )
         for site, pair in floors.items()
     }
-    found: dict[Site, gain.Change] = {}
+    change_at: dict[Site, gain.Change] = {}
     for batch in batches(twins, lambda site: metrics.shape_of_rows(evidence.observed[site])):
         changes = gain.changes([twins[site] for site in batch], limits)
-        found.update(zip(batch, changes, strict=True))
-    for site, change in ((site, found[site]) for site in twins):
+        change_at.update(zip(batch, changes, strict=True))
+    for site, change in ((site, change_at[site]) for site in twins):
         effect = gain.effect(change, limits)
         evidence.effects[site] = effect
         evidence.judged[site] = replace(evidence.judged[site], gain=effect.gain)

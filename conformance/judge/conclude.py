@@ -18,23 +18,28 @@ _OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
 
 def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Judgement:
     """The first verdict of the order that fits, with its reason."""
-    judged = tuple(evidence.judged[site] for site in sorted(evidence.judged, key=verdict.order))
-    claims = [(item.verdict, _observed(item.verdict, judged)) for item in _one_each(judged)]
+    observations = tuple(
+        evidence.judged[site] for site in sorted(evidence.judged, key=verdict.order)
+    )
+    claims = [
+        (observation.verdict, _reason_of(observation.verdict, observations))
+        for observation in _one_per_verdict(observations)
+    ]
     claims += [
-        _broken(relation)
+        _broken_claim(relation)
         for relation in evidence.relations
         if relation.gates and not relation.holds
     ]
     if evidence.twin:
-        claims += _interventions(evidence, claims)
+        claims += _write_claims(evidence, claims)
     decided = verdict.first([kind for kind, _ in claims])
-    reason = next((said for kind, said in claims if kind is decided), "nothing was observed")
-    worst = verdict.worst(judged)
+    reason = next((words for kind, words in claims if kind is decided), "nothing was observed")
+    worst = verdict.worst(observations)
     diagnosed = diagnose.diagnose(evidence, decided, limits) if explain else diagnose.Diagnosis()
     return Judgement(
         verdict=decided,
         reason=reason,
-        observations=judged,
+        observations=observations,
         relations=tuple(evidence.relations),
         worst_site=worst.site if worst else "",
         worst_ratio=worst.q_max if worst else None,
@@ -44,35 +49,37 @@ def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Jud
     )
 
 
-def _one_each(judged: Sequence[Judged]) -> list[Judged]:
-    return list({item.verdict: item for item in reversed(judged)}.values())
+def _one_per_verdict(observations: Sequence[Judged]) -> list[Judged]:
+    return list(
+        {observation.verdict: observation for observation in reversed(observations)}.values()
+    )
 
 
-def _observed(kind: Verdict, judged: Sequence[Judged]) -> str:
+def _reason_of(kind: Verdict, observations: Sequence[Judged]) -> str:
     """Why the observations of this verdict make it, in words."""
-    those = [item for item in judged if item.verdict is kind]
-    names = [item.site for item in those]
-    worst = verdict.worst(judged)
+    concerned = [observation for observation in observations if observation.verdict is kind]
+    names = [observation.site for observation in concerned]
+    worst = verdict.worst(observations)
     furthest = ""
     if worst is not None:
         furthest = f"{worst.q_max:.2f} × noise at {verdict.place(Site.parse(worst.site))}"
     if kind is Verdict.EXACT:
-        return f"all {len(judged)} observations are bitwise those of honest runs"
+        return f"all {len(observations)} observations are bitwise those of honest runs"
     if kind is Verdict.MATCH:
-        within = f"all {len(judged)} observations are within the noise of honest runs"
+        within = f"all {len(observations)} observations are within the noise of honest runs"
         return f"{within}; furthest {furthest}" if furthest else within
-    said = f"{verdict.places(names)}: {those[0].message}"
+    words = f"{verdict.places(names)}: {concerned[0].message}"
     if kind in {Verdict.WRONG, Verdict.DRIFT}:
-        return f"{len(those)} of {len(judged)} observations are off, first {said}"
-    return said
+        return f"{len(concerned)} of {len(observations)} observations are off, first {words}"
+    return words
 
 
-def _broken(relation: Relation) -> tuple[Verdict, str]:
+def _broken_claim(relation: Relation) -> tuple[Verdict, str]:
     kind = Verdict.STRUCTURE if relation.name == PROMPT_IDS else Verdict.WRONG
     return kind, f"does not hold: {relation.name} ({relation.detail})"
 
 
-def _interventions(
+def _write_claims(
     evidence: Evidence, claims: Sequence[tuple[Verdict, str]]
 ) -> list[tuple[Verdict, str]]:
     """What the gains say about the write.
@@ -89,11 +96,11 @@ def _interventions(
         moved = any(effect.moved for effect in effects.values())
         if Verdict.UNKNOWN in kinds or (kinds == {Verdict.EXACT} and moved):
             return []
-        return [(Verdict.VACUOUS, _powerless(list(effects.values())))]
+        return [(Verdict.VACUOUS, _powerless_reason(list(effects.values())))]
     sound = {
         site: effect for site, effect in effects.items() if not _clean_is_wrong(evidence, site)
     }
-    claims = [*_landed(sound), *_leaks(sound)]
+    claims = [*_landing_claims(sound), *_leak_claims(sound)]
     if sound and not claims and not _arrived(effects):
         words = "the write was read back, but nothing after it shows with power that it arrived"
         return [(Verdict.VACUOUS, words)]
@@ -119,40 +126,51 @@ def _clean_is_wrong(evidence: Evidence, site: Site) -> bool:
     return clean.verdict in {Verdict.WRONG, Verdict.ALIASED}
 
 
-def _landed(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
+def _landing_claims(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
     """Dropped, partial or misscaled, from the observations that have the power to tell."""
-    by: dict[Landing, list[Site]] = {landing: [] for landing in Landing}
+    by_landing: dict[Landing, list[Site]] = {landing: [] for landing in Landing}
     for site, effect in effects.items():
-        by[effect.landing].append(site)
-    dropped, landed, some = by[Landing.DROPPED], by[Landing.LANDED], by[Landing.PARTIAL]
+        by_landing[effect.landing].append(site)
+    dropped, landed, partial = (
+        by_landing[Landing.DROPPED],
+        by_landing[Landing.LANDED],
+        by_landing[Landing.PARTIAL],
+    )
     off = [site for site in effects if effects[site].landing in _OFF]
-    found = []
-    if dropped and not (landed or some or off):
-        said = f"the write had no effect: {_gain(effects, dropped[0])}"
-        found.append((Verdict.DROPPED, said))
-    late = any(_comes_before(site, other) for site in dropped for other in off)
+    claims = []
+    if dropped and not (landed or partial or off):
+        reason = f"the write had no effect: {_gain_words(effects, dropped[0])}"
+        claims.append((Verdict.DROPPED, reason))
+    late = any(_comes_before(site, off_site) for site in dropped for off_site in off)
     if dropped and (landed or late):
-        said = f"the write had no effect on {verdict.places([str(site) for site in dropped])}"
-        found.append((Verdict.PARTIAL, f"{said} ({_gain(effects, dropped[0])}), elsewhere it had"))
-    for site in some[:1]:
+        reason = f"the write had no effect on {verdict.places([str(site) for site in dropped])}"
+        claims.append(
+            (Verdict.PARTIAL, f"{reason} ({_gain_words(effects, dropped[0])}), elsewhere it had")
+        )
+    for site in partial[:1]:
         without, reached = (
             extent.ranges(effects[site].without),
             extent.ranges(effects[site].reached),
         )
-        said = f"the write had no effect on tokens {without} of {verdict.place(site)}"
-        found.append((Verdict.PARTIAL, f"{said}, but on tokens {reached}"))
+        reason = f"the write had no effect on tokens {without} of {verdict.place(site)}"
+        claims.append((Verdict.PARTIAL, f"{reason}, but on tokens {reached}"))
     if off:
-        found.append((Verdict.MISSCALED, f"{_how(effects[off[0]])}: {_gain(effects, off[0])}"))
-    return found
+        claims.append(
+            (
+                Verdict.MISSCALED,
+                f"{_misscaled_how(effects[off[0]])}: {_gain_words(effects, off[0])}",
+            )
+        )
+    return claims
 
 
-def _comes_before(site: Site, other: Site) -> bool:
+def _comes_before(site: Site, later: Site) -> bool:
     """Is the first observed before the second in one and the same step?"""
-    one, two = verdict.order(site), verdict.order(other)
-    return one[:3] == two[:3] and one < two
+    site_order, later_order = verdict.order(site), verdict.order(later)
+    return site_order[:3] == later_order[:3] and site_order < later_order
 
 
-def _leaks(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
+def _leak_claims(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
     leaking = [site for site, effect in effects.items() if effect.leaking]
     if not leaking:
         return []
@@ -161,11 +179,11 @@ def _leaks(effects: dict[Site, Effect]) -> list[tuple[Verdict, str]]:
     size = f"by {effect.leak:.3g} × noise"
     if effect.leak < 1:
         size = f"{size}, where honest runs change not one bit"
-    said = f"the write changed what it must not: {where}, {size}"
-    return [(Verdict.CONTAMINATED, said)]
+    reason = f"the write changed what it must not: {where}, {size}"
+    return [(Verdict.CONTAMINATED, reason)]
 
 
-def _how(effect: Effect) -> str:
+def _misscaled_how(effect: Effect) -> str:
     if effect.landing is Landing.MISDIRECTED:
         return "the write landed in another direction"
     g = effect.gain.g if effect.gain else 0.0
@@ -177,15 +195,15 @@ def _how(effect: Effect) -> str:
     return "the write landed with another size"
 
 
-def _gain(effects: dict[Site, Effect], site: Site) -> str:
-    found = effects[site].gain
-    if found is None:
+def _gain_words(effects: dict[Site, Effect], site: Site) -> str:
+    gain = effects[site].gain
+    if gain is None:
         return verdict.place(site)
-    size = f"gain {found.g:.2f} ± {found.sigma:.2f}, off-axis {found.h:.2f}"
+    size = f"gain {gain.g:.2f} ± {gain.sigma:.2f}, off-axis {gain.h:.2f}"
     return f"{size} at {verdict.place(site)}"
 
 
-def _powerless(effects: Sequence[Effect]) -> str:
+def _powerless_reason(effects: Sequence[Effect]) -> str:
     sigmas = [effect.gain.sigma for effect in effects if effect.gain is not None]
     if not sigmas:
         return "the write changes nothing that was observed, so nothing was tested"

@@ -28,8 +28,8 @@ def decide(answers: list[Answer]) -> Decision:
     3. Where float32 passes, bf16 decides; a check that has too little power there (a dose
        below bf16's noise) was made in float32 and passes.
     """
-    by = {answer.precision: answer for answer in answers}
-    meaning, numerics = by.get(Precision.FLOAT32), by.get(Precision.BF16)
+    by_precision = {answer.precision: answer for answer in answers}
+    meaning, numerics = by_precision.get(Precision.FLOAT32), by_precision.get(Precision.BF16)
     if meaning is None or numerics is None:
         [only] = answers
         return Decision(only.verdict, only.reason, only)

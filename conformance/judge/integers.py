@@ -15,7 +15,7 @@ DEVIATIONS = 4.0
 
 
 def compare(
-    mine: Tensor, truth: Tensor, honest: Sequence[Tensor], precision: Precision
+    candidate: Tensor, truth: Tensor, honest: Sequence[Tensor], precision: Precision
 ) -> tuple[Verdict, str]:
     """Equal, or how many are not.
 
@@ -25,13 +25,13 @@ def compare(
     that the honest runs share, whose standard deviation is √n). More is `drift`. Where no honest
     run has any, neither may the candidate.
     """
-    unequal = mine != truth
+    unequal = candidate != truth
     count = int(unequal.sum())
     if not count:
         return Verdict.EXACT, ""
-    first = torch.nonzero(unequal)[0].tolist() if mine.ndim else []
-    words = f"{count} of {mine.numel()} integers differ, the first at {first}"
-    flips = max((int((one != truth).sum()) for one in honest), default=0)
+    first = torch.nonzero(unequal)[0].tolist() if candidate.ndim else []
+    words = f"{count} of {candidate.numel()} integers differ, the first at {first}"
+    flips = max((int((member != truth).sum()) for member in honest), default=0)
     if precision is Precision.FLOAT32 or not flips:
         return Verdict.WRONG, words
     words += f"; up to {flips} in transformers' own bf16 runs"

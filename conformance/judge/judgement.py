@@ -59,8 +59,8 @@ def first(verdicts: Sequence[Verdict]) -> Verdict:
 
 def worst(observations: Sequence[Judged]) -> Judged | None:
     """The observation furthest from the truth, in multiples of the floor."""
-    measured = [judged for judged in observations if judged.q_max is not None]
-    return max(measured, key=lambda judged: judged.q_max or 0.0, default=None)
+    measured = [observation for observation in observations if observation.q_max is not None]
+    return max(measured, key=lambda observation: observation.q_max or 0.0, default=None)
 
 
 def order(site: Site) -> tuple[str, int, int, float, str]:
@@ -87,5 +87,5 @@ def place(site: Site) -> str:
 
 def places(sites: Sequence[str], limit: int = 3) -> str:
     """The first few places and how many more there are."""
-    said = "; ".join(place(Site.parse(site)) for site in sites[:limit])
-    return said if len(sites) <= limit else f"{said} and {len(sites) - limit} more"
+    words = "; ".join(place(Site.parse(site)) for site in sites[:limit])
+    return words if len(sites) <= limit else f"{words} and {len(sites) - limit} more"

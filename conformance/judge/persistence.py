@@ -17,23 +17,23 @@ def stays_off(reads: Sequence[Judged]) -> bool:
     may well hide that one of them is wrong.
     """
     streams: dict[tuple[int, int], list[tuple[int, Judged]]] = {}
-    for one in reads:
-        site = Site.parse(one.site)
+    for observation in reads:
+        site = Site.parse(observation.site)
         if site.name == "stream" and site.layer is not None:
-            streams.setdefault((site.prompt, site.step), []).append((site.layer, one))
-    found = False
+            streams.setdefault((site.prompt, site.step), []).append((site.layer, observation))
+    stays = False
     for ordered in streams.values():
         ordered.sort(key=lambda pair: pair[0])
-        off = [not one.verdict.passes for _, one in ordered]
+        off = [not observation.verdict.passes for _, observation in ordered]
         if not any(off):
             continue
         first = off.index(True)
-        local = all(_spares_the_last_token(one) for _, one in ordered[first:])
+        local = all(_spares_the_last_token(observation) for _, observation in ordered[first:])
         if not (all(off[first:]) and len(off) - first > 1 and local):
             return False
-        found = True
-    return found
+        stays = True
+    return stays
 
 
-def _spares_the_last_token(one: Judged) -> bool:
-    return bool(one.ratios) and one.ratios[-1] <= _NOISE < max(one.ratios)
+def _spares_the_last_token(observation: Judged) -> bool:
+    return bool(observation.ratios) and observation.ratios[-1] <= _NOISE < max(observation.ratios)

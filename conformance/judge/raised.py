@@ -37,30 +37,30 @@ def by_frames(frames: Sequence[Frame], plain: Plain | None) -> Attribution | Non
         return None
     frames = [frame for frame in frames if frame.owner is not Owner.SELFTEST]
     last = frames[-1]
-    said = f"raised in {_place(last)}"
+    evidence = f"raised in {_place(last)}"
     if last.owner is not Owner.ENGINE:
-        return Attribution(_SIDES[last.owner], said)
-    return _inside_the_engine(frames, said, plain)
+        return Attribution(_SIDES[last.owner], evidence)
+    return _inside_the_engine(frames, evidence, plain)
 
 
 def raised_by_the_scenario(frames: Sequence[Frame]) -> bool:
     return bool(frames) and frames[-1].owner is Owner.SCENARIO
 
 
-def _inside_the_engine(frames: Sequence[Frame], said: str, plain: Plain | None) -> Attribution:
+def _inside_the_engine(frames: Sequence[Frame], evidence: str, plain: Plain | None) -> Attribution:
     caller, entered = _call(frames)
     if caller is None or caller.owner is not Owner.NNSIGHT:
-        return Attribution(Side.ENGINE, said)
-    called = f"{said}, called by nnsight in {_place(caller)}"
+        return Attribution(Side.ENGINE, evidence)
+    through_nnsight = f"{evidence}, called by nnsight in {_place(caller)}"
     if plain is not None and not plain.agrees:
-        return Attribution(Side.ENGINE, f"{called}; without nnsight too: {plain.evidence}")
+        return Attribution(Side.ENGINE, f"{through_nnsight}; without nnsight too: {plain.evidence}")
     if plain is not None:
         words = f"without nnsight the engine is right: {plain.evidence}"
-        return Attribution(Side.NNSIGHT, f"{called}; {words}")
+        return Attribution(Side.NNSIGHT, f"{through_nnsight}; {words}")
     if not any(frame.file.startswith(_DOORS) for frame in entered):
         words = f"by {entered[0].file}, where no user of the engine enters it"
-        return Attribution(Side.NNSIGHT, f"{called}, {words}")
-    return Attribution(Side.ENGINE, called)
+        return Attribution(Side.NNSIGHT, f"{through_nnsight}, {words}")
+    return Attribution(Side.ENGINE, through_nnsight)
 
 
 def _call(frames: Sequence[Frame]) -> tuple[Frame | None, list[Frame]]:

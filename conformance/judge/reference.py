@@ -73,31 +73,31 @@ class Reference:
 
         The cases of one intervention all have the same clean run.
         """
-        for site, known in other._floors.items():
-            if site in self.truth and self._clean(site) is None and self._same(site, other):
-                self._floors[site] = known
+        for site, borrowed in other._floors.items():
+            if site in self.truth and self._clean(site) is None and self._same_values(site, other):
+                self._floors[site] = borrowed
 
-    def _same(self, site: Site, other: Reference) -> bool:
-        mine = (self.truth[site], *self.honest[site])
-        theirs = (other.truth[site], *other.honest[site])
-        return len(mine) == len(theirs) and all(
-            one.dtype == known.dtype and torch.equal(one, known)
-            for one, known in zip(mine, theirs, strict=True)
+    def _same_values(self, site: Site, other: Reference) -> bool:
+        own_tensors = (self.truth[site], *self.honest[site])
+        other_tensors = (other.truth[site], *other.honest[site])
+        return len(own_tensors) == len(other_tensors) and all(
+            own.dtype == foreign.dtype and torch.equal(own, foreign)
+            for own, foreign in zip(own_tensors, other_tensors, strict=True)
         )
 
     def prepare(self, sites: Iterable[Site]) -> None:
         """Compute the floors of many observations together, which is several times faster."""
-        wanted = {site: self._clean(site) for site in sites if site not in self._floors}
-        twins = [clean for clean in wanted.values() if clean is not None]
+        clean_of = {site: self._clean(site) for site in sites if site not in self._floors}
+        twins = [clean for clean in clean_of.values() if clean is not None]
         if twins:
-            self.prepare(clean for clean in twins if clean not in wanted)
-        for first in (True, False):
-            those = [site for site, clean in wanted.items() if (clean is None) is first]
-            for batch in batches(those, lambda site: metrics.shape_of_rows(self.truth[site])):
-                self._prepare(batch, [wanted[site] for site in batch])
+            self.prepare(clean for clean in twins if clean not in clean_of)
+        for unpaired in (True, False):
+            group = [site for site, clean in clean_of.items() if (clean is None) is unpaired]
+            for batch in batches(group, lambda site: metrics.shape_of_rows(self.truth[site])):
+                self._prepare(batch, [clean_of[site] for site in batch])
 
     def _prepare(self, sites: Sequence[Site], twins: Sequence[Site | None]) -> None:
-        honest = floor.floors(
+        computed = floor.floors(
             [metrics.rows(self.truth[site]) for site in sites],
             torch.stack(
                 [
@@ -111,7 +111,7 @@ class Reference:
             mixture=self.mixture,
             terms=self._terms(),
         )
-        self._floors.update(zip(sites, honest, strict=True))
+        self._floors.update(zip(sites, computed, strict=True))
 
     def _terms(self) -> int:
         """How many products a sum of the model has. Of logits alone no width can be told."""
@@ -144,8 +144,8 @@ def distances(
     """How far a candidate's rows (float64 [T, D], finite) are from the truth, by site."""
     for batch in batches(rows, lambda site: (len(rows[site]), rows[site].shape[-1])):
         honest = [reference.floor(site) for site in batch]
-        found = floor.measures([rows[site] for site in batch], honest, limits)
-        yield from zip(batch, found, strict=True)
+        measured = floor.measures([rows[site] for site in batch], honest, limits)
+        yield from zip(batch, measured, strict=True)
 
 
 def read_reference(
@@ -159,11 +159,11 @@ def read_reference(
     """The reference by site with the members that compute in this precision, or what is wrong
     with it in words: then nothing can be judged.
     """
-    kept = (TRUTH, AUXILIARY)
+    beside = (TRUTH, AUXILIARY)
     members = {
         name: {Site.parse(site): tensor for site, tensor in values.items()}
         for name, values in reference.items()
-        if name in kept or in_precision(name, precision)
+        if name in beside or in_precision(name, precision)
     }
     truth = members.pop(TRUTH, {})
     auxiliary = members.pop(AUXILIARY, {})

@@ -160,10 +160,10 @@ def test_02_a_write_that_reaches_nothing_downstream_is_found(
     evidence = SimpleNamespace(
         effects=effects, judged=judged, reference=SimpleNamespace(mixture=False)
     )
-    [(verdict, _)] = conclude._interventions(evidence, [])  # type: ignore[arg-type]
+    [(verdict, _)] = conclude._write_claims(evidence, [])  # type: ignore[arg-type]
     assert verdict is Verdict.VACUOUS
     monkeypatch.setattr(conclude, "_arrived", lambda _: True)  # off: one read-back carries the cell
-    assert conclude._interventions(evidence, []) == []  # type: ignore[arg-type]
+    assert conclude._write_claims(evidence, []) == []  # type: ignore[arg-type]
 
 
 @scenario(twin=True)

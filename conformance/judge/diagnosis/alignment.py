@@ -23,22 +23,22 @@ def align(candidate: Tensor, site: Site, reference: Reference, limits: Limits) -
         return "", ""
     if not candidate.numel() or candidate.shape[-1] != truth.shape[-1]:
         return "", ""
-    prompts = [other for other in reference.truth if replace(other, prompt=site.prompt) == site]
-    batch = {other.prompt: reference.known()[other] for other in prompts}
+    prompts = [twin for twin in reference.truth if replace(twin, prompt=site.prompt) == site]
+    batch = {twin.prompt: reference.known()[twin] for twin in prompts}
     rows = metrics.rows(candidate)
     places = [_place(row, batch, limits) for row in rows]
-    found = [place for place in places if place is not None]
-    if len(found) != len(places):
+    located = [place for place in places if place is not None]
+    if len(located) != len(places):
         return "", ""
-    return _words(found, site, len(truth), candidate)
+    return _words(located, site, len(truth), candidate)
 
 
 def _place(row: Tensor, batch: dict[int, Known], limits: Limits) -> tuple[int, int] | None:
     """The prompt and token whose row this is, within noise."""
     best = None
-    for prompt, known in batch.items():
-        mask = metrics.bulk(known.rows)
-        ratios = metrics.ratio(metrics.norm(known.rows - row, mask), known.noise)
+    for prompt, value in batch.items():
+        mask = metrics.bulk(value.rows)
+        ratios = metrics.ratio(metrics.norm(value.rows - row, mask), value.noise)
         token = int(ratios.argmin())
         if best is None or float(ratios[token]) < best[0]:
             best = (float(ratios[token]), prompt, token)
@@ -52,8 +52,8 @@ def _words(
 ) -> tuple[str, str]:
     own = [token for prompt, token in places if prompt == site.prompt]
     if len(own) < len(places):
-        of = extent.ranges(prompt for prompt, _ in places)
-        return "rows-of-batch", f"holds rows of prompts {of}"
+        prompts = extent.ranges(prompt for prompt, _ in places)
+        return "rows-of-batch", f"holds rows of prompts {prompts}"
     if own == list(range(length)):
         shape = list(candidate.shape)
         return "extra-dimension", f"holds the right rows, in shape {shape}"

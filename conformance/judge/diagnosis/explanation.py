@@ -29,7 +29,7 @@ _COVERED = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
+class _Trial:
     """A hypothesis with its place in the proposals, its fit, and the rows it speaks of."""
 
     order: int
@@ -45,28 +45,34 @@ def explain(scene: Scene, limits: Limits) -> tuple[Explanation, ...]:
     More than one means that they cannot be told apart.
     """
     off = _off(scene, limits)
-    tried = [
-        one
+    trials = [
+        trial
         for order, hypothesis in enumerate(hypotheses.propose(scene))
-        if (one := _try(scene, order, hypothesis, off, limits)) is not None
+        if (trial := _try(scene, order, hypothesis, off, limits)) is not None
     ]
-    closest = min((one for one in tried if one.fits), key=lambda one: one.ratio, default=None)
+    closest = min(
+        (trial for trial in trials if trial.fits), key=lambda trial: trial.ratio, default=None
+    )
     if closest is None:
         return ()
-    near = [one for one in tried if one.ratio <= _CLEARLY * closest.ratio]
+    near = [trial for trial in trials if trial.ratio <= _CLEARLY * closest.ratio]
     tied = [
-        min(group, key=lambda one: (one.covered < _COVERED, one.order))
-        for group in _alike(scene, [closest, *(one for one in near if one is not closest)], off)
+        min(group, key=lambda trial: (trial.covered < _COVERED, trial.order))
+        for group in _group_by_fault(
+            scene, [closest, *(trial for trial in near if trial is not closest)], off
+        )
     ]
     return tuple(
-        Explanation(one.hypothesis.kind, one.hypothesis.words, one.ratio, one.hypothesis.source)
-        for one in tied
+        Explanation(
+            trial.hypothesis.kind, trial.hypothesis.words, trial.ratio, trial.hypothesis.source
+        )
+        for trial in tied
     )
 
 
 def _try(
     scene: Scene, order: int, hypothesis: Hypothesis, off: Tensor, limits: Limits
-) -> _Tried | None:
+) -> _Trial | None:
     """None for what says too little of the rows that are off, or is too uncertain to explain."""
     rows = off & hypothesis.valid
     covered = int(rows.sum()) / int(off.sum())
@@ -81,7 +87,7 @@ def _try(
         metrics.median(ratios.tolist()) <= _SLACK * median_limit(len(ratios), limits)
         and float(ratios.max()) <= _SLACK * limits.k_max
     )
-    return _Tried(order, hypothesis, _rms(ratios), fits, covered)
+    return _Trial(order, hypothesis, _rms(ratios), fits, covered)
 
 
 def _truth(scene: Scene) -> Hypothesis:
@@ -96,31 +102,33 @@ def _off(scene: Scene, limits: Limits) -> Tensor:
     return off if bool(off.any()) else every
 
 
-def _ratios(scene: Scene, hypothesis: Hypothesis, which: Tensor) -> Tensor:
+def _ratios(scene: Scene, hypothesis: Hypothesis, selected: Tensor) -> Tensor:
     """The distance of some rows from a prediction, over its noise.
 
     On the dimensions which are massive neither in the prediction nor in the truth: what
     is left of a massive value when another is taken from it is mostly rounding.
     """
-    predicted = hypothesis.rows[which]
-    mask = metrics.bulk(predicted) & metrics.bulk(scene.own.rows[which])
-    return metrics.ratio(metrics.norm(scene.rows[which] - predicted, mask), hypothesis.noise[which])
+    predicted = hypothesis.rows[selected]
+    mask = metrics.bulk(predicted) & metrics.bulk(scene.own.rows[selected])
+    return metrics.ratio(
+        metrics.norm(scene.rows[selected] - predicted, mask), hypothesis.noise[selected]
+    )
 
 
-def _alike(scene: Scene, tried: Sequence[_Tried], off: Tensor) -> list[list[_Tried]]:
+def _group_by_fault(scene: Scene, trials: Sequence[_Trial], off: Tensor) -> list[list[_Trial]]:
     """Groups of hypotheses that are one fault: of one kind, or the same within noise."""
-    groups: list[list[_Tried]] = []
-    for one in tried:
+    groups: list[list[_Trial]] = []
+    for trial in trials:
         for group in groups:
-            if _same(scene, one.hypothesis, group[0].hypothesis, off):
-                group.append(one)
+            if _same_fault(scene, trial.hypothesis, group[0].hypothesis, off):
+                group.append(trial)
                 break
         else:
-            groups.append([one])
+            groups.append([trial])
     return groups
 
 
-def _same(scene: Scene, left: Hypothesis, right: Hypothesis, off: Tensor) -> bool:
+def _same_fault(scene: Scene, left: Hypothesis, right: Hypothesis, off: Tensor) -> bool:
     rows = off & left.valid & right.valid
     if left.kind == right.kind or not bool(rows.any()):
         return left.kind == right.kind

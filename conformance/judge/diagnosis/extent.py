@@ -10,13 +10,13 @@ from conformance.records import Judged, Limits, Site, Verdict
 
 def ranges(numbers: Iterable[int]) -> str:
     """1, 2, 3, 7 → "1-3, 7"."""
-    said: list[list[int]] = []
+    spans: list[list[int]] = []
     for number in sorted(set(numbers)):
-        if said and said[-1][-1] == number - 1:
-            said[-1][1:] = [number]
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1][1:] = [number]
         else:
-            said.append([number])
-    return ", ".join("-".join(map(str, run)) for run in said)
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)
 
 
 def describe(sites: Sequence[Site], among: Sequence[Site]) -> str:
@@ -30,36 +30,38 @@ def describe(sites: Sequence[Site], among: Sequence[Site]) -> str:
         layers = {site.layer for site in sites if site.name == name and site.layer is not None}
         plural = "s" if len(layers) > 1 else ""
         parts.append(f"{name} after layer{plural} {ranges(layers)}" if layers else name)
-    said = ", ".join(parts)
-    for word, of, all_of in (
+    words = ", ".join(parts)
+    for word, concerned, every in (
         ("prompt", {s.prompt for s in sites}, {s.prompt for s in among}),
         ("step", {s.step for s in sites}, {s.step for s in among}),
     ):
-        if of != all_of:
-            said += f" of {word}{'s' if len(of) > 1 else ''} {ranges(of)}"
+        if concerned != every:
+            words += f" of {word}{'s' if len(concerned) > 1 else ''} {ranges(concerned)}"
     runs = {s.run for s in sites}
     if len(runs) == 1 and "" not in runs:
-        said += f" in the {runs.pop()} run"
-    return said
+        words += f" in the {runs.pop()} run"
+    return words
 
 
-def tokens_off(judged: Sequence[Judged], limits: Limits) -> str:
+def tokens_off(observations: Sequence[Judged], limits: Limits) -> str:
     """Which tokens are off, by prompt, where not all of them are."""
     off: dict[int, set[int]] = {}
     lengths: dict[int, int] = {}
-    for item in judged:
-        prompt = Site.parse(item.site).prompt
-        those = {token for token, ratio in enumerate(item.ratios) if ratio > limits.k_max}
-        off.setdefault(prompt, set()).update(those)
-        lengths[prompt] = max(lengths.get(prompt, 0), len(item.ratios))
-    if all(len(those) in {0, lengths[prompt]} for prompt, those in off.items()):
+    for observation in observations:
+        prompt = Site.parse(observation.site).prompt
+        off_tokens = {
+            token for token, ratio in enumerate(observation.ratios) if ratio > limits.k_max
+        }
+        off.setdefault(prompt, set()).update(off_tokens)
+        lengths[prompt] = max(lengths.get(prompt, 0), len(observation.ratios))
+    if all(len(off_tokens) in {0, lengths[prompt]} for prompt, off_tokens in off.items()):
         return ""
-    said = [
-        f"{_tokens(those, lengths[prompt])} of prompt {prompt}"
-        for prompt, those in sorted(off.items())
-        if those
+    clauses = [
+        f"{_tokens(off_tokens, lengths[prompt])} of prompt {prompt}"
+        for prompt, off_tokens in sorted(off.items())
+        if off_tokens
     ]
-    return f"only {', '.join(said)}"
+    return f"only {', '.join(clauses)}"
 
 
 def _tokens(off: set[int], length: int) -> str:
@@ -68,7 +70,7 @@ def _tokens(off: set[int], length: int) -> str:
     return f"token{'s' if len(off) > 1 else ''} {ranges(off)}"
 
 
-def goes_on(off: Sequence[Site], judged: Sequence[Judged]) -> str:
+def goes_on(off: Sequence[Site], observations: Sequence[Judged]) -> str:
     """Is what comes after the first layer that is off right again, or off as well?
 
     Where a value is another than the one meant and a later layer is within noise, the
@@ -79,23 +81,23 @@ def goes_on(off: Sequence[Site], judged: Sequence[Judged]) -> str:
     if not layered:
         return ""
     first = min(layered, key=lambda site: (site.step, site.layer or 0))
-    by_site = {Site.parse(item.site): item for item in judged}
+    by_site = {Site.parse(observation.site): observation for observation in observations}
     later = {
-        site: item
-        for site, item in by_site.items()
+        site: observation
+        for site, observation in by_site.items()
         if (site.run, site.prompt, site.step) == (first.run, first.prompt, first.step)
-        and item.q_max is not None
+        and observation.q_max is not None
         and _depth(site) > _depth(first)
     }
     if not later:
         return ""
-    right = [site for site, item in later.items() if item.verdict.passes]
+    right = [site for site, observation in later.items() if observation.verdict.passes]
     begins = f"first off after layer {first.layer}"
     if not right:
         return f"{begins}, and so is everything after it"
     end = any(_depth(site) == math.inf for site in right)
-    there = " of that prompt and step" if any(site.name == "logits" for site in off) else ""
-    again = f"the logits{there} are right" if end else "later layers are right again"
+    scope = " of that prompt and step" if any(site.name == "logits" for site in off) else ""
+    again = f"the logits{scope} are right" if end else "later layers are right again"
     if by_site[first].verdict is Verdict.DRIFT:
         return (
             f"{begins}; {again}, so the error fades or what was read is coarser than was computed"
@@ -112,8 +114,8 @@ def _depth(site: Site) -> float:
 
 def no_effect(observations: Iterable[Judged], layers: Mapping[str, int], backend: str) -> str:
     """A write that was dropped, in one sentence: where it was made, on what, how surely."""
-    gains = [one.gain for one in observations if one.gain is not None]
-    at = f" at layer {next(iter(layers.values()))}" if len(layers) == 1 else ""
+    gains = [observation.gain for observation in observations if observation.gain is not None]
+    where = f" at layer {next(iter(layers.values()))}" if len(layers) == 1 else ""
     surest = min(gains, key=lambda gain: gain.sigma, default=None)
     size = "" if surest is None else f" (gain {surest.g:.2f} ± {surest.sigma:.2f})"
-    return f"the write{at} had no effect on {backend}{size}"
+    return f"the write{where} had no effect on {backend}{size}"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.diagnosis import transformations
-from conformance.judge.diagnosis.predictions import Hypothesis, Scene, make, only
+from conformance.judge.diagnosis.predictions import Hypothesis, Scene, differ_only_in, predict
 from conformance.records import Site
 
 #: Batches of more rows are not searched for a shifted span.
@@ -41,34 +41,38 @@ def general(kind: str, words: str) -> str:
 
 def _elsewhere(scene: Scene) -> Iterator[Hypothesis]:
     """The value of another layer, step, run, prompt or name."""
-    here = scene.site
+    own_site = scene.site
     for site, known in scene.known.items():
-        if site == here or known.rows.shape[1] != scene.rows.shape[1]:
+        if site == own_site or known.rows.shape[1] != scene.rows.shape[1]:
             continue
         source = ""
-        if site.layer is not None and here.layer is not None and only(site, here, "layer"):
-            kind = f"layer{site.layer - here.layer:+d}"
-            words = f"the value of {_apart(site.layer - here.layer, 'layer')}"
+        if (
+            site.layer is not None
+            and own_site.layer is not None
+            and differ_only_in(site, own_site, "layer")
+        ):
+            kind = f"layer{site.layer - own_site.layer:+d}"
+            words = f"the value of {_apart(site.layer - own_site.layer, 'layer')}"
             source = f"layer {site.layer}"
-        elif only(site, here, "step"):
-            kind = f"step{site.step - here.step:+d}"
-            words = f"the value of {_apart(site.step - here.step, 'step')}"
+        elif differ_only_in(site, own_site, "step"):
+            kind = f"step{site.step - own_site.step:+d}"
+            words = f"the value of {_apart(site.step - own_site.step, 'step')}"
             source = f"step {site.step}"
-        elif only(site, here, "run"):
+        elif differ_only_in(site, own_site, "run"):
             kind, words = f"{site.run}-run", f"the {site.run} run's value"
-        elif only(site, here, "prompt"):
+        elif differ_only_in(site, own_site, "prompt"):
             kind, words = "other-prompt", f"the rows of prompt {site.prompt}"
-        elif replace(site, name=here.name, layer=here.layer) == here:
-            if _known_alike(scene, site):
+        elif replace(site, name=own_site.name, layer=own_site.layer) == own_site:
+            if _same_by_own_name(scene, site):
                 continue
             layer = "" if site.layer is None else f" of layer {site.layer}"
             kind, words = f"name:{site.name}", f"the value of {site.name!r}{layer}"
         else:
             continue
-        yield make(scene, kind, words, known.rows, known.noise, source)
+        yield predict(scene, kind, words, known.rows, known.noise, source)
 
 
-def _known_alike(scene: Scene, site: Site) -> bool:
+def _same_by_own_name(scene: Scene, site: Site) -> bool:
     """Does the truth hold the same by the observation's own name? Then that one says it."""
     twin = scene.known.get(replace(site, name=scene.site.name))
     return twin is not None and torch.equal(twin.rows, scene.known[site].rows)
@@ -83,9 +87,13 @@ def _apart(distance: int, what: str) -> str:
 
 def _other_rows(scene: Scene) -> Iterator[Hypothesis]:
     """Rows of the batch in another place: shifted, one for all, in another order."""
-    here = scene.site
+    own_site = scene.site
     prompts = sorted(
-        (site for site in scene.known if site == here or only(site, here, "prompt")),
+        (
+            site
+            for site in scene.known
+            if site == own_site or differ_only_in(site, own_site, "prompt")
+        ),
         key=lambda site: site.prompt,
     )
     widths = {scene.known[site].rows.shape[1] for site in prompts}
@@ -101,29 +109,29 @@ def _other_rows(scene: Scene) -> Iterator[Hypothesis]:
         words = f"the row of {_apart(shift, 'token')}"
         own, rows = source.clamp(0, count - 1), scene.own.rows
         if int(valid.sum()) * 2 >= count:
-            yield _picked(scene, f"token{shift:+d}", words, rows, scene.own.noise, own, valid)
-    start = sum(len(scene.known[site].rows) for site in prompts[: prompts.index(here)])
+            yield _predict_rows(scene, f"token{shift:+d}", words, rows, scene.own.noise, own, valid)
+    start = sum(len(scene.known[site].rows) for site in prompts[: prompts.index(own_site)])
     for shift in sorted(range(-start - count + 1, total - start), key=abs):
         source = torch.arange(start + shift, start + shift + count)
         inside = (source >= 0) & (source < total)
         if shift and int(inside.sum()) * 2 >= count:
             source = source.clamp(0, total - 1)
             words = f"rows of the batch {abs(shift)} further {'on' if shift > 0 else 'back'}"
-            yield _picked(scene, f"span{shift:+d}", words, batch, noise, source, inside)
+            yield _predict_rows(scene, f"span{shift:+d}", words, batch, noise, source, inside)
     if count == 1:
         return
     everywhere = torch.ones(count, dtype=torch.bool)
     for kind, token in (("first-row", 0), ("last-row", count - 1)):
         source = torch.full((count,), start + token)
         words = f"token {token}'s row at every token"
-        yield _picked(scene, kind, words, batch, noise, source, everywhere)
+        yield _predict_rows(scene, kind, words, batch, noise, source, everywhere)
     if len(scene.rows) == count:
         nearest = torch.cdist(scene.rows, batch).argmin(dim=1)
         words = f"rows in another order ({', '.join(map(str, (nearest - start).tolist()))})"
-        yield _picked(scene, "permuted", words, batch, noise, nearest, everywhere)
+        yield _predict_rows(scene, "permuted", words, batch, noise, nearest, everywhere)
 
 
-def _picked(
+def _predict_rows(
     scene: Scene,
     kind: str,
     words: str,
@@ -132,7 +140,7 @@ def _picked(
     source: Tensor,
     valid: Tensor,
 ) -> Hypothesis:
-    made = make(scene, kind, words, batch[source], noise[source])
-    length = min(len(valid), len(made.valid))
-    made.valid[:length] &= valid[:length]
-    return made
+    hypothesis = predict(scene, kind, words, batch[source], noise[source])
+    length = min(len(valid), len(hypothesis.valid))
+    hypothesis.valid[:length] &= valid[:length]
+    return hypothesis

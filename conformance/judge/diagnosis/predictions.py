@@ -60,7 +60,7 @@ class Explanation:
     source: str = ""
 
 
-def make(
+def predict(
     scene: Scene, kind: str, words: str, rows: Tensor, noise: Tensor, source: str = ""
 ) -> Hypothesis:
     """A prediction cut or filled to the length of what was observed."""
@@ -72,6 +72,6 @@ def make(
     return Hypothesis(kind, words, rows[:length], noise[:length], valid, source)
 
 
-def only(site: Site, here: Site, field: str) -> bool:
+def differ_only_in(site: Site, other: Site, field: str) -> bool:
     """Do the two sites differ in this field and in no other?"""
-    return replace(site, **{field: getattr(here, field)}) == here
+    return replace(site, **{field: getattr(other, field)}) == other

@@ -16,7 +16,7 @@ from conformance.records import Site
 def value(evidence: Evidence, site: Site) -> Scene:
     """The observation among everything the truth holds."""
     reference = evidence.reference
-    auxiliary = {other: metrics.rows(tensor) for other, tensor in reference.auxiliary.items()}
+    auxiliary = {aux_site: metrics.rows(tensor) for aux_site, tensor in reference.auxiliary.items()}
     if site.name == "logits":
         auxiliary[site] = metrics.rows(reference.truth[site])
     rows = reference.floor(site).view(evidence.rows[site])
@@ -25,15 +25,15 @@ def value(evidence: Evidence, site: Site) -> Scene:
 
 def change(evidence: Evidence, site: Site) -> Scene:
     """The change that the write made to the observation, among the truth's changes."""
-    known = {}
-    for other in evidence.effects:
+    changes = {}
+    for edited in evidence.effects:
         before, after = (
-            evidence.reference.floor(twin) for twin in (replace(other, run="clean"), other)
+            evidence.reference.floor(twin) for twin in (replace(edited, run="clean"), edited)
         )
-        known[other] = Known(
+        changes[edited] = Known(
             (after.truth - before.truth) * before.bulk, torch.hypot(after.noise, before.noise)
         )
-    return Scene(site, _change_of(evidence, site), known, {})
+    return Scene(site, _change_of(evidence, site), changes, {})
 
 
 def _change_of(evidence: Evidence, site: Site) -> Tensor:

@@ -23,7 +23,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from conformance.judge.diagnosis.predictions import Hypothesis, Scene, make, only
+from conformance.judge.diagnosis.predictions import Hypothesis, Scene, differ_only_in, predict
 from conformance.judge.measures import metrics
 from conformance.records import Site
 
@@ -38,28 +38,28 @@ def branches(scene: Scene) -> Iterator[Hypothesis]:
 
     In an edited run also those of the clean run: half a write leaves the other half.
     """
-    here = scene.site
-    for run, tag, of in (
-        (here.run, "", ""),
-        *([("clean", "clean-", " of the clean run")] if here.run == "edited" else []),
+    own_site = scene.site
+    for run, tag, of_run in (
+        (own_site.run, "", ""),
+        *([("clean", "clean-", " of the clean run")] if own_site.run == "edited" else []),
     ):
-        site = replace(here, run=run)
-        known = scene.known.get(site)
-        if known is None:
+        site = replace(own_site, run=run)
+        own = scene.known.get(site)
+        if own is None:
             continue
-        for name, value in _parts(scene, site):
-            if value.shape == known.rows.shape:
-                for kind, words, rows in _branch(name, known.rows, value):
-                    noise = _grown(known.noise, known.rows, rows)
-                    yield make(scene, tag + kind, words + of, rows, noise)
+        for name, value in _branch_values(scene, site):
+            if value.shape == own.rows.shape:
+                for kind, words, rows in _without_or_twice(name, own.rows, value):
+                    noise = _grown_noise(own.noise, own.rows, rows)
+                    yield predict(scene, tag + kind, words + of_run, rows, noise)
     for site, value in scene.auxiliary.items():
-        layer = here.layer if site.layer is None else site.layer
-        same = replace(site, name=here.name, layer=layer) == here
-        if same and site.name not in _SPECIAL and value.shape == scene.own.rows.shape:
-            yield make(scene, site.name, f"the {site.name}", value, scene.own.noise)
+        layer = own_site.layer if site.layer is None else site.layer
+        same_place = replace(site, name=own_site.name, layer=layer) == own_site
+        if same_place and site.name not in _SPECIAL and value.shape == scene.own.rows.shape:
+            yield predict(scene, site.name, f"the {site.name}", value, scene.own.noise)
 
 
-def _parts(scene: Scene, site: Site) -> Iterator[tuple[str, Tensor]]:
+def _branch_values(scene: Scene, site: Site) -> Iterator[tuple[str, Tensor]]:
     """What is known of the layer's branches; attention as what is left of its contribution."""
     mlp = scene.auxiliary.get(replace(site, name="mlp"))
     attention = scene.auxiliary.get(replace(site, name="attention"))
@@ -70,8 +70,8 @@ def _parts(scene: Scene, site: Site) -> Iterator[tuple[str, Tensor]]:
     elif site.layer == 0:
         before = scene.auxiliary.get(replace(site, name="embedding", layer=None))
     stream = scene.known[site].rows
-    whole = mlp is not None and before is not None and before.shape == mlp.shape == stream.shape
-    if attention is None and mlp is not None and before is not None and whole:
+    complete = mlp is not None and before is not None and before.shape == mlp.shape == stream.shape
+    if attention is None and mlp is not None and before is not None and complete:
         attention = stream - before - mlp
     normed = scene.auxiliary.get(replace(site, name="normed"))
     for name, value in (("mlp", mlp), ("attention", attention), ("normed", normed)):
@@ -79,13 +79,13 @@ def _parts(scene: Scene, site: Site) -> Iterator[tuple[str, Tensor]]:
             yield name, value
 
 
-def _grown(noise: Tensor, known: Tensor, rows: Tensor) -> Tensor:
+def _grown_noise(noise: Tensor, measured: Tensor, rows: Tensor) -> Tensor:
     """The noise of a prediction that is longer than the value the noise was measured of."""
-    longer: Tensor = rows.norm(dim=-1) / known.norm(dim=-1).clamp_min(1e-30)
+    longer: Tensor = rows.norm(dim=-1) / measured.norm(dim=-1).clamp_min(1e-30)
     return noise * longer.clamp_min(1.0)
 
 
-def _branch(name: str, o: Tensor, value: Tensor) -> Iterator[tuple[str, str, Tensor]]:
+def _without_or_twice(name: str, o: Tensor, value: Tensor) -> Iterator[tuple[str, str, Tensor]]:
     if name == "normed":
         yield "norm-applied", "the stream after the next norm", value
         return
@@ -100,26 +100,26 @@ def _branch(name: str, o: Tensor, value: Tensor) -> Iterator[tuple[str, str, Ten
 def algebra(scene: Scene) -> Iterator[Hypothesis]:
     """Nothing, a multiple, a layer's own contribution, positions, swapped halves."""
     o, noise = scene.own.rows, scene.own.noise
-    yield make(scene, "zero", "zero", torch.zeros_like(o), noise)
+    yield predict(scene, "zero", "zero", torch.zeros_like(o), noise)
     mask = metrics.bulk(o)
     size = float((o * o * mask).sum())
     factor = float((scene.rows * o * mask).sum()) / size if size > 0 else math.nan
     if math.isfinite(factor) and abs(factor) > 0.01 and abs(factor - 1) > 0.01:
         kind, words = _multiple(factor, o.shape[1])
-        yield make(scene, kind, words, factor * o, abs(factor) * noise)
+        yield predict(scene, kind, words, factor * o, abs(factor) * noise)
     if scene.site.layer is not None:
         before = scene.known.get(replace(scene.site, layer=scene.site.layer - 1))
         if before is not None and before.rows.shape == o.shape:
-            both = torch.hypot(noise, before.noise)
+            summed_noise = torch.hypot(noise, before.noise)
             words = "the layer's own contribution without the stream before it"
-            yield make(scene, "contribution", words, o - before.rows, both)
+            yield predict(scene, "contribution", words, o - before.rows, summed_noise)
             words = "the stream with the layer's input counted twice"
-            yield make(scene, "input-twice", words, o + before.rows, both)
+            yield predict(scene, "input-twice", words, o + before.rows, summed_noise)
     position = torch.arange(len(o), dtype=o.dtype).unsqueeze(1).expand_as(o)
-    yield make(scene, "positions", "token positions instead of activations", position, noise)
+    yield predict(scene, "positions", "token positions instead of activations", position, noise)
     half = o.shape[1] // 2
     swapped = torch.cat([o[:, half:], o[:, :half]], dim=1)
-    yield make(scene, "columns", "its two halves of the width swapped", swapped, noise)
+    yield predict(scene, "columns", "its two halves of the width swapped", swapped, noise)
 
 
 def _multiple(factor: float, width: int) -> tuple[str, str]:
@@ -144,19 +144,19 @@ def logits(scene: Scene) -> Iterator[Hypothesis]:
     raw = scene.auxiliary.get(replace(scene.site, name="uncapped"))
     if raw is not None and raw.shape == scene.own.rows.shape:
         grown = scene.own.noise * raw.norm() / scene.own.rows.norm().clamp_min(1e-30)
-        yield make(scene, "uncapped", "logits before the soft cap", _centred(raw), grown)
+        yield predict(scene, "uncapped", "logits before the soft cap", _centred(raw), grown)
     logits = scene.auxiliary.get(replace(scene.site, name="logits"))
     if logits is None:
         return
     for cap in _CAPS:
         again = cap * torch.tanh(logits / cap)
-        yield make(
+        yield predict(
             scene, "softcap", f"a soft cap of {cap:g} once more", _centred(again), scene.own.noise
         )
         if float(logits.abs().max()) < cap:
             words = f"logits without the soft cap of {cap:g}"
             without = cap * torch.atanh(logits / cap)
-            yield make(scene, "uncapped", words, _centred(without), scene.own.noise)
+            yield predict(scene, "uncapped", words, _centred(without), scene.own.noise)
 
 
 def _centred(rows: Tensor) -> Tensor:
@@ -165,25 +165,28 @@ def _centred(rows: Tensor) -> Tensor:
 
 def ingredients(scene: Scene) -> Iterator[Hypothesis]:
     """A sum or difference computed with another prompt's value in place of its own."""
-    here = scene.site
-    if here.name in {"stream", "logits"}:
+    own_site = scene.site
+    if own_site.name in {"stream", "logits"}:
         return
     o, noise = scene.own.rows, scene.own.noise
     for site, own in scene.known.items():
-        if replace(site, name=here.name, layer=here.layer) != here or site.name == here.name:
+        if (
+            replace(site, name=own_site.name, layer=own_site.layer) != own_site
+            or site.name == own_site.name
+        ):
             continue
-        for other, foreign in scene.known.items():
-            if other == site or not only(other, site, "prompt"):
+        for foreign_site, foreign in scene.known.items():
+            if foreign_site == site or not differ_only_in(foreign_site, site, "prompt"):
                 continue
             count = min(len(o), len(foreign.rows), len(own.rows))
             if own.rows.shape[1] != o.shape[1]:
                 continue
             change = foreign.rows[:count] - own.rows[:count]
             for sign in (1, -1):
-                yield make(
+                yield predict(
                     scene,
                     f"ingredient:{site.name}",
-                    f"what {site.name!r} of prompt {other.prompt} gives",
+                    f"what {site.name!r} of prompt {foreign_site.prompt} gives",
                     o[:count] + sign * change,
                     noise[:count] + foreign.noise[:count] + own.noise[:count],
                 )

@@ -44,15 +44,15 @@ def likelihood(drawn: Sequence[tuple[Tensor, int]], draws: Draws) -> Relation | 
     excess = variance = 0.0
     for logits, token in drawn:
         probabilities = distribution(logits, draws)
-        size = probabilities.log().neg().clamp_max(1e3)
-        mean = float((probabilities * size).sum())
-        variance += float((probabilities * size.square()).sum()) - mean**2
-        excess += float(size[token]) - mean
+        surprisal = probabilities.log().neg().clamp_max(1e3)
+        mean = float((probabilities * surprisal).sum())
+        variance += float((probabilities * surprisal.square()).sum()) - mean**2
+        excess += float(surprisal[token]) - mean
     deviations = excess / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, excess)
     if excess == 0:
         deviations = 0.0
-    way = "less" if excess > 0 else "more"
-    detail = f"{len(drawn)} draws are {abs(deviations):.1f} standard deviations {way} likely"
+    direction = "less" if excess > 0 else "more"
+    detail = f"{len(drawn)} draws are {abs(deviations):.1f} standard deviations {direction} likely"
     return Relation(TITLE, abs(deviations) <= _DEVIATIONS, detail)
 
 

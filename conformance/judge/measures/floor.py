@@ -101,7 +101,7 @@ def floor(
     `centred` compares the rows without their means, and the means apart. `terms` is how many
     products the model's sums have: its width.
     """
-    known = floors(
+    computed = floors(
         [truth],
         members,
         [fallback],
@@ -110,7 +110,7 @@ def floor(
         mixture=mixture,
         terms=terms,
     )
-    return known[0]
+    return computed[0]
 
 
 def floors(
@@ -137,24 +137,24 @@ def floors(
         runs = runs - runs.mean(dim=-1, keepdim=True)
     mask = metrics.bulk(truth)
     scale = metrics.norm(truth, mask)
-    instead = [
-        torch.zeros(len(rows), dtype=rows.dtype) if known is None else known
-        for rows, known in zip(truths, fallbacks, strict=True)
+    fallback_scale = [
+        torch.zeros(len(rows), dtype=rows.dtype) if fallback is None else fallback
+        for rows, fallback in zip(truths, fallbacks, strict=True)
     ]
-    scale = torch.where(scale == 0, torch.cat(instead), scale)
+    scale = torch.where(scale == 0, torch.cat(fallback_scale), scale)
     off = runs - truth
     squared = metrics.norm(off, mask).square().mean(dim=0)
     noise = (squared + (metrics.least(precision, terms) * scale).square()).sqrt()
-    found, end = [], 0
+    computed, end = [], 0
     for rows in truths:
         at = slice(end, end := end + len(rows))
         ulps = _massive_floor(off[:, at], truth[at], mask[at], precision)
-        parts = (truth[at], runs[:, at], mask[at], scale[at], noise[at], ulps, empty[at])
+        tensors = (truth[at], runs[:, at], mask[at], scale[at], noise[at], ulps, empty[at])
         shifts: tuple[Tensor | None, Tensor | None] = (None, None)
         if shift is not None and shift_noise is not None:
             shifts = (shift[at], shift_noise[at])
-        found.append(Floor(*parts, *shifts, precision, mixture))
-    return found
+        computed.append(Floor(*tensors, *shifts, precision, mixture))
+    return computed
 
 
 def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor, precision: Precision) -> Tensor | None:
@@ -178,19 +178,22 @@ def measures(
     candidates: Sequence[Tensor], honest: Sequence[Floor], limits: Limits
 ) -> list[Distance]:
     """The distances of many observations of one width, computed on all their rows at once."""
-    rows = [known.view(candidate) for candidate, known in zip(candidates, honest, strict=True)]
+    rows = [
+        honest_floor.view(candidate)
+        for candidate, honest_floor in zip(candidates, honest, strict=True)
+    ]
     truth, mask = torch.cat([f.truth for f in honest]), torch.cat([f.bulk for f in honest])
     distance = metrics.norm(torch.cat(rows) - truth, mask)
     noise, scale = torch.cat([f.noise for f in honest]), torch.cat([f.scale for f in honest])
     ratios = metrics.ratio(distance, noise).tolist()
     relative = metrics.ratio(noise, scale).tolist()
     errors = metrics.ratio(distance, scale).tolist()
-    found, end = [], 0
-    for candidate, seen, known in zip(candidates, rows, honest, strict=True):
-        at = slice(end, end := end + len(seen))
+    computed, end = [], 0
+    for candidate, viewed, honest_floor in zip(candidates, rows, honest, strict=True):
+        at = slice(end, end := end + len(viewed))
         tokens = _Tokens(ratios[at], relative[at], errors[at])
-        found.append(_distance(tokens, candidate, seen, known, limits))
-    return found
+        computed.append(_distance(tokens, candidate, viewed, honest_floor, limits))
+    return computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,28 +284,28 @@ def _shift(candidate: Tensor, honest: Floor, limits: Limits) -> float:
     if honest.shift is None or honest.shift_noise is None:
         return 0.0
     off = (candidate.mean(dim=-1) - honest.shift).abs()
-    each = honest.noise / math.sqrt(candidate.shape[-1])
-    allowed = limits.single * torch.maximum(honest.shift_noise, each)
+    noise_of_mean = honest.noise / math.sqrt(candidate.shape[-1])
+    allowed = limits.single * torch.maximum(honest.shift_noise, noise_of_mean)
     return _of_rows(metrics.ratio(off, allowed).flatten().tolist(), honest)
 
 
-def _smallest(limit: float, seen: float, noise: float) -> float | None:
+def _smallest(limit: float, ratio: float, noise: float) -> float | None:
     """√(k² − ρ²)·E: an independent error of this size would have passed the limit."""
-    if not (seen <= limit and math.isfinite(noise) and math.isfinite(limit)):
+    if not (ratio <= limit and math.isfinite(noise) and math.isfinite(limit)):
         return None
-    return math.sqrt(limit**2 - seen**2) * noise
+    return math.sqrt(limit**2 - ratio**2) * noise
 
 
 def _smallest_local(tokens: _Tokens, limit: float) -> float | None:
     """The largest of what would have passed at any one token; None where nothing bounds it."""
     if math.isinf(limit):
         return None
-    found = [
+    sizes = [
         _smallest(limit, ratio, noise)
         for ratio, noise in zip(tokens.ratios, tokens.noise, strict=True)
     ]
-    known = [size for size in found if size is not None]
-    return max(known) if len(known) == len(found) else None
+    bounded = [size for size in sizes if size is not None]
+    return max(bounded) if len(bounded) == len(sizes) else None
 
 
 def within(distance: Distance, limits: Limits) -> bool:

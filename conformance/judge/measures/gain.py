@@ -134,23 +134,23 @@ def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
     mask = torch.cat([twin.before.bulk for twin in twins])
     truth = torch.cat([twin.after.truth - twin.before.truth for twin in twins]) * mask
     runs = torch.cat([twin.after.members - twin.before.members for twin in twins], dim=1) * mask
-    mine = torch.cat([twin.before.view(twin.edited - twin.clean) for twin in twins]) * mask
+    candidate = torch.cat([twin.before.view(twin.edited - twin.clean) for twin in twins]) * mask
     sums = _Sums(
         tt=torch.linalg.vecdot(truth, truth).numpy(),
-        ct=torch.linalg.vecdot(mine, truth).numpy(),
-        cc=torch.linalg.vecdot(mine, mine).numpy(),
+        ct=torch.linalg.vecdot(candidate, truth).numpy(),
+        cc=torch.linalg.vecdot(candidate, candidate).numpy(),
         rt=torch.linalg.vecdot(runs, truth).numpy(),
         rr=torch.linalg.vecdot(runs, runs).numpy(),
         width=mask.sum(dim=-1).numpy(),
         scale=torch.cat([twin.before.scale for twin in twins]).numpy(),
         noise=torch.cat([twin.before.noise for twin in twins]).numpy(),
     )
-    found, end = [], 0
+    computed, end = [], 0
     for twin in twins:
         rows = slice(end, end := end + len(twin.clean))
         exact = np.zeros(len(twin.clean), bool) if twin.still is None else twin.still.numpy()
-        found.append(_change(sums.at(rows), exact, limits))
-    return found
+        computed.append(_change(sums.at(rows), exact, limits))
+    return computed
 
 
 def _change(sums: _Sums, exact: npt.NDArray[np.bool_], limits: Limits) -> Change:
@@ -161,9 +161,9 @@ def _change(sums: _Sums, exact: npt.NDArray[np.bool_], limits: Limits) -> Change
     if not touched.any():
         return Change(rows, worst, leaking)
     sums = sums.at(touched)
-    whole = sums.tt.sum()
-    g, h = _project(sums.ct.sum(), sums.cc.sum(), whole)
-    runs = _project(sums.rt.sum(axis=-1), sums.rr.sum(axis=-1), whole)
+    truth_squared = sums.tt.sum()
+    g, h = _project(sums.ct.sum(), sums.cc.sum(), truth_squared)
+    runs = _project(sums.rt.sum(axis=-1), sums.rr.sum(axis=-1), truth_squared)
     site = _noise(*runs, sums.width.sum())
     token = _noise(*_project(sums.rt, sums.rr, sums.tt), sums.width)
     return Change(
@@ -191,16 +191,16 @@ def effect(change: Change, limits: Limits) -> Effect:
     """
     if not change.touched:
         return Effect(None, Landing.UNTOUCHED, change.leak, change.leaking, moved=False)
-    every = [math.nan] * change.rows
+    gains = [math.nan] * change.rows
     for row, g in zip(change.touched, change.token_g.tolist(), strict=True):
-        every[row] = g
+        gains[row] = g
     sigma = max(change.own, change.even)
-    gain = Gain(change.g, change.h, sigma, tuple(every))
+    gain = Gain(change.g, change.h, sigma, tuple(gains))
     sigmas = np.maximum(change.token_own, change.token_even)
     room = np.maximum(limits.gain_sigmas * sigmas, limits.gain_tolerance)
-    sure, index = room <= limits.gain_room, np.array(change.touched)
-    without = tuple(index[sure & (np.abs(change.token_g) <= room)].tolist())
-    reached = tuple(index[sure & (np.abs(change.token_g - 1) <= room)].tolist())
+    certain, index = room <= limits.gain_room, np.array(change.touched)
+    without = tuple(index[certain & (np.abs(change.token_g) <= room)].tolist())
+    reached = tuple(index[certain & (np.abs(change.token_g - 1) <= room)].tolist())
     landing = _landing(gain, change.off_axis, bool(without and reached), limits)
     return Effect(gain, landing, change.leak, change.leaking, change.moved, without, reached)
 

@@ -74,8 +74,8 @@ def bulk(truth: Tensor) -> Tensor:
 
 def norm(values: Tensor, mask: Tensor) -> Tensor:
     """The L2 norm of the masked dimensions of each row: [..., tokens]."""
-    kept = values if bool(mask.all()) else values * mask
-    size: Tensor = torch.linalg.vector_norm(kept, dim=-1)
+    masked = values if bool(mask.all()) else values * mask
+    size: Tensor = torch.linalg.vector_norm(masked, dim=-1)
     return size
 
 

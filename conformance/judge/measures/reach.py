@@ -29,18 +29,18 @@ Floors = tuple[Floor, Floor]
 def unreached(twins: Mapping[Site, Floors]) -> dict[Site, Tensor]:
     """For each observation bool [rows]: the rows that no write can have reached."""
     still = {site: _still(*floors) for site, floors in twins.items()}
-    found: dict[Site, Tensor] = {}
+    proved: dict[Site, Tensor] = {}
     for prompt in {site.prompt for site in still}:
         own = {site: rows for site, rows in still.items() if site.prompt == prompt}
         first = min((site.step for site, rows in own.items() if not rows.all()), default=None)
         for site, rows in own.items():
             if first is None or site.step < first:
-                found[site] = rows
+                proved[site] = rows
             elif site.step > first:
-                found[site] = torch.zeros_like(rows)
+                proved[site] = torch.zeros_like(rows)
             else:
-                found[site] = _proved(site, own)
-    return found
+                proved[site] = _proved(site, own)
+    return proved
 
 
 def _still(before: Floor, after: Floor) -> Tensor:
@@ -53,12 +53,12 @@ def _proved(site: Site, own: Mapping[Site, Tensor]) -> Tensor:
     """The rows up to which a stream that is observed there or later has not changed."""
     rows = own[site]
     proofs = [
-        other.cumprod(dim=0).bool()
-        for stream, other in own.items()
+        stream_rows.cumprod(dim=0).bool()
+        for stream, stream_rows in own.items()
         if stream.name in _STREAMS
         and stream.layer is not None
         and stream.step == site.step
-        and len(other) == len(rows)
+        and len(stream_rows) == len(rows)
         and (stream == site or stream.layer + _STREAMS[stream.name] >= _before(site))
     ]
     proved = torch.stack(proofs).any(dim=0) if proofs else torch.zeros_like(rows)

@@ -42,15 +42,15 @@ def compare_exact(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> tu
 
     The dtype belongs to it, and so does what only one side has. Allowed is nothing.
     """
-    found = []
+    mismatches = []
     for site in sorted(left.keys() | right.keys()):
         if site not in right:
-            found.append(Mismatch(site, "only on the left"))
+            mismatches.append(Mismatch(site, "only on the left"))
         elif site not in left:
-            found.append(Mismatch(site, "only on the right"))
+            mismatches.append(Mismatch(site, "only on the right"))
         elif (difference := differ(site, left[site], right[site])) is not None:
-            found.append(difference)
-    return tuple(found)
+            mismatches.append(difference)
+    return tuple(mismatches)
 
 
 def same_bits(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
@@ -84,11 +84,11 @@ def differ(site: str, left: Tensor, right: Tensor) -> Mismatch | None:
 
 def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
     """Of an element by its place in memory. torch.unravel_index takes a second to import."""
-    found: list[int] = []
+    indices: list[int] = []
     for size in reversed(shape):
-        place, at = divmod(place, size)
-        found.insert(0, at)
-    return tuple(found)
+        place, index = divmod(place, size)
+        indices.insert(0, index)
+    return tuple(indices)
 
 
 def _bits(*tensors: Tensor) -> list[Tensor]:
@@ -112,19 +112,19 @@ def equal_within(
     of this scenario, and does not hold. What differs and is `alike` all the same breaks nothing.
     """
     title = f"{pair[0]} ≡ {pair[1]}"
-    meant = [
+    pairs = [
         (left, right)
         for left in truth
-        if _named(left, pair[0])
+        if _is_named(left, pair[0])
         for right in truth
-        if _named(right, pair[1])
+        if _is_named(right, pair[1])
         and _partners(left, right, pair)
         and torch.equal(truth[left], truth[right])
     ]
-    if not meant:
+    if not pairs:
         return Relation(title, holds=False, detail="the truth has no such pair")
     broken = []
-    for left, right in meant:
+    for left, right in pairs:
         absent = [str(site) for site in (left, right) if site not in candidate]
         if absent:
             broken.append(f"{', '.join(absent)} not observed")
@@ -132,7 +132,7 @@ def equal_within(
         difference = differ(str(right), candidate[left], candidate[right])
         if difference is not None and not alike(right, candidate[left], candidate[right]):
             broken.append(f"{left} and {right}: {difference.message}")
-    return Relation(title, not broken, "; ".join(broken) or f"{len(meant)} pairs")
+    return Relation(title, not broken, "; ".join(broken) or f"{len(pairs)} pairs")
 
 
 def _partners(left: Site, right: Site, pair: tuple[str, str]) -> bool:
@@ -145,7 +145,7 @@ def _partners(left: Site, right: Site, pair: tuple[str, str]) -> bool:
     return left.layer - first == right.layer - second
 
 
-def _named(site: Site, name: str) -> bool:
+def _is_named(site: Site, name: str) -> bool:
     word, _, layer = name.partition("+")[0].partition(".")
     return site.name == word and (not layer or site.layer == int(layer))
 
@@ -158,7 +158,7 @@ def aliased(candidate: Mapping[Site, Tensor], floors: Mapping[Site, Floor]) -> d
     single coincidence of neighbours is left to the distance: it is another layer's or
     another step's value, not an overwritten one.
     """
-    found: dict[Site, str] = {}
+    messages: dict[Site, str] = {}
     steps: dict[object, list[Site]] = defaultdict(list)
     layers: dict[object, list[Site]] = defaultdict(list)
     for site in floors:
@@ -166,15 +166,15 @@ def aliased(candidate: Mapping[Site, Tensor], floors: Mapping[Site, Floor]) -> d
         if site.layer is not None:
             layers[site.run, site.prompt, site.name, site.step].append(site)
     for group in steps.values():
-        same = _identical(group, candidate, floors)
-        if len(group) > 1 and len(same) == len(group):
-            found |= dict.fromkeys(same, f"all {len(same)} steps hold the same value")
+        identical = _identical(group, candidate, floors)
+        if len(group) > 1 and len(identical) == len(group):
+            messages |= dict.fromkeys(identical, f"all {len(identical)} steps hold the same value")
     for group in layers.values():
-        same = _identical(group, candidate, floors)
-        if len(same) >= min(3, max(2, len(group))):
-            names = ", ".join(str(site.layer) for site in same)
-            found |= dict.fromkeys(same, f"layers {names} hold the same value")
-    return found
+        identical = _identical(group, candidate, floors)
+        if len(identical) >= min(3, max(2, len(group))):
+            names = ", ".join(str(site.layer) for site in identical)
+            messages |= dict.fromkeys(identical, f"layers {names} hold the same value")
+    return messages
 
 
 def _identical(
@@ -184,19 +184,19 @@ def _identical(
     sets: list[list[Site]] = []
     alike: dict[object, list[list[Site]]] = defaultdict(list)  # few sets begin alike
     for site in sorted(group, key=lambda s: (s.step, s.layer or 0)):
-        mine = candidate[site]
-        if not bool(mine.any()):
+        tensor = candidate[site]
+        if not bool(tensor.any()):
             continue  # zeros say that a value was lost, not that another took its place
-        near = alike[mine.shape, tuple(mine.flatten()[:_BEGINNING].tolist())]
-        for known in near:
-            if torch.equal(candidate[known[0]], mine) and all(
-                _apart(floors[other], floors[site]) for other in known
+        similar = alike[tensor.shape, tuple(tensor.flatten()[:_BEGINNING].tolist())]
+        for members in similar:
+            if torch.equal(candidate[members[0]], tensor) and all(
+                _apart(floors[member], floors[site]) for member in members
             ):
-                known.append(site)
+                members.append(site)
                 break
         else:
-            near.append([site])
-            sets.append(near[-1])
+            similar.append([site])
+            sets.append(similar[-1])
     return max(sets, key=len, default=[])
 
 

@@ -20,39 +20,39 @@ PROMPT_IDS = "prompt token ids equal on both sides"
 Ids = tuple[tuple[int, ...], ...]
 
 
-def prompt_ids(ours: Ids, truth: Ids) -> Relation:
+def prompt_ids(candidate: Ids, truth: Ids) -> Relation:
     """Did both sides make the same token ids of the prompts?"""
     wrong = [
-        f"prompt {index}: {_ids(left, right)}"
-        for index, (left, right) in enumerate(zip_longest(ours, truth, fillvalue=()))
+        f"prompt {index}: {_difference_of_ids(left, right)}"
+        for index, (left, right) in enumerate(zip_longest(candidate, truth, fillvalue=()))
         if left != right
     ]
     return Relation(PROMPT_IDS, not wrong, "; ".join(wrong))
 
 
-def _ids(ours: tuple[int, ...], truth: tuple[int, ...]) -> str:
-    counts = f"{len(ours)} ids instead of {len(truth)}"
-    if ours[1:] == truth:
-        return f"{counts}, an extra first token {ours[0]}"
-    if ours == truth[1:]:
+def _difference_of_ids(candidate: tuple[int, ...], truth: tuple[int, ...]) -> str:
+    counts = f"{len(candidate)} ids instead of {len(truth)}"
+    if candidate[1:] == truth:
+        return f"{counts}, an extra first token {candidate[0]}"
+    if candidate == truth[1:]:
         return f"{counts}, the first token {truth[0]} is missing"
-    pairs = zip_longest(ours, truth)
+    pairs = zip_longest(candidate, truth)
     at, (left, right) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
     return f"{counts}, at position {at} {left} instead of {right}"
 
 
 def shape(candidate: Tensor, truth: Tensor) -> str:
     """How the candidate's shape differs from the truth's."""
-    ours, theirs = tuple(candidate.shape), tuple(truth.shape)
-    if ours == theirs:
+    own_shape, truth_shape = tuple(candidate.shape), tuple(truth.shape)
+    if own_shape == truth_shape:
         return ""
-    said = f"shape {list(ours)} instead of {list(theirs)}"
-    if len(ours) != len(theirs):
-        return f"{said}: {len(ours)} dimensions instead of {len(theirs)}"
-    if len(ours) > 1 and ours[1:] == theirs[1:]:
-        few = "fewer" if ours[0] < theirs[0] else "more"
-        return f"{said}: {abs(ours[0] - theirs[0])} {few} rows than tokens"
-    return said
+    message = f"shape {list(own_shape)} instead of {list(truth_shape)}"
+    if len(own_shape) != len(truth_shape):
+        return f"{message}: {len(own_shape)} dimensions instead of {len(truth_shape)}"
+    if len(own_shape) > 1 and own_shape[1:] == truth_shape[1:]:
+        few = "fewer" if own_shape[0] < truth_shape[0] else "more"
+        return f"{message}: {abs(own_shape[0] - truth_shape[0])} {few} rows than tokens"
+    return message
 
 
 def dtype(
@@ -73,11 +73,11 @@ def dtype(
     if site.name == "logits" and candidate.dtype == torch.float32:
         return ""
     names = " or ".join(sorted(short(kind) for kind in allowed))
-    said = f"{short(candidate.dtype)} instead of {names}"
+    message = f"{short(candidate.dtype)} instead of {names}"
     if floating and candidate.is_floating_point():
         carried = "only bf16" if carries_only_bf16(candidate) else "more than bf16"
-        said += f"; the values carry {carried} precision"
-    return said
+        message += f"; the values carry {carried} precision"
+    return message
 
 
 def short(kind: torch.dtype) -> str:

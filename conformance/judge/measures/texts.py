@@ -10,12 +10,12 @@ def is_text(value: Tensor) -> bool:
     return value.dtype is torch.uint8 and value.ndim == 1
 
 
-def differ(mine: Tensor, truth: Tensor) -> str:
+def differ(candidate: Tensor, truth: Tensor) -> str:
     """How a text differs from the one that is right, in words; "" when it does not."""
-    if torch.equal(mine, truth):
+    if torch.equal(candidate, truth):
         return ""
-    return f"says {_read(mine)!r} instead of {_read(truth)!r}"
+    return f"says {_decoded(candidate)!r} instead of {_decoded(truth)!r}"
 
 
-def _read(value: Tensor) -> str:
+def _decoded(value: Tensor) -> str:
     return bytes(value.tolist()).decode(errors="replace")

@@ -63,12 +63,12 @@ def choice(
 
 
 def _pair_noise(
-    truth: Tensor, members: Tensor, best: Tensor, others: Tensor, precision: Precision
+    truth: Tensor, members: Tensor, best: Tensor, rivals: Tensor, precision: Precision
 ) -> Tensor:
-    gaps = truth[best] - truth[others]
-    honest = members[:, best].unsqueeze(-1) - members[:, others]
+    gaps = truth[best] - truth[rivals]
+    honest = members[:, best].unsqueeze(-1) - members[:, rivals]
     noise = (honest - gaps).square().mean(dim=0).sqrt()
-    largest = torch.maximum(truth[best].abs(), truth[others].abs())
+    largest = torch.maximum(truth[best].abs(), truth[rivals].abs())
     return torch.maximum(noise, metrics.ulp(largest, precision))
 
 
@@ -79,22 +79,22 @@ def agreed_steps(
 
     A step can be compared only up to and including the first one that differs.
     """
-    found: dict[tuple[str, int], int] = {}
+    agreed: dict[tuple[str, int], int] = {}
     for run, prompt in {(site.run, site.prompt) for site in truth}:
         step = 0
         while any(
             _same_ids(candidate, truth, Site(name, prompt, step, run=run)) for name in CHOSEN
         ):
             step += 1
-        found[run, prompt] = step
-    return found
+        agreed[run, prompt] = step
+    return agreed
 
 
 def _same_ids(candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], site: Site) -> bool:
-    ours, theirs = candidate.get(site), truth.get(site)
-    if ours is None or theirs is None:
+    own_ids, truth_ids = candidate.get(site), truth.get(site)
+    if own_ids is None or truth_ids is None:
         return False
-    return ours.shape == theirs.shape and bool((ours == theirs).all())
+    return own_ids.shape == truth_ids.shape and bool((own_ids == truth_ids).all())
 
 
 def follow_logits(
@@ -108,12 +108,12 @@ def follow_logits(
     steps, broken = 0, []
     for site, token in candidate.items():
         logits = replace(site, name="logits")
-        known = truth.get(site), truth.get(logits)
-        if site.name != GREEDY or logits not in candidate or None in known:
+        truth_pair = truth.get(site), truth.get(logits)
+        if site.name != GREEDY or logits not in candidate or None in truth_pair:
             continue
         if token.numel() != 1 or token.is_floating_point():
             continue
-        if not _is_largest(*known):  # type: ignore[arg-type]
+        if not _is_largest(*truth_pair):  # type: ignore[arg-type]
             continue
         steps += 1
         if not _is_largest(token, candidate[logits]):
@@ -133,16 +133,16 @@ def flips(choices: Sequence[tuple[str, Choice]]) -> Relation | None:
     """Are there no more flips than the margins predict? None without tokens."""
     if not choices:
         return None
-    seen = [site for site, choice in choices if choice.flipped]
+    flipped = [site for site, choice in choices if choice.flipped]
     chances = [choice.chance for _, choice in choices]
-    likely = at_least(len(seen), chances)
-    detail = f"{len(seen)} of {len(choices)} tokens differ from the truth's choice"
+    probability = at_least(len(flipped), chances)
+    detail = f"{len(flipped)} of {len(choices)} tokens differ from the truth's choice"
     detail += f", {sum(chances):.2g} expected from the margins"
-    if seen:
-        detail += f"; first at {seen[0]}"
+    if flipped:
+        detail += f"; first at {flipped[0]}"
     return Relation(
         "no more flipped tokens than the margins predict",
-        len(seen) < 2 or likely >= FLIPS_IMPROBABLE,
+        len(flipped) < 2 or probability >= FLIPS_IMPROBABLE,
         detail,
     )
 
@@ -150,8 +150,8 @@ def flips(choices: Sequence[tuple[str, Choice]]) -> Relation | None:
 def at_least(count: int, chances: Sequence[float]) -> float:
     """The probability of `count` or more successes of independent events."""
     exactly = [1.0] + [0.0] * len(chances)
-    for done, chance in enumerate(chances):
-        for k in range(done + 1, 0, -1):
-            exactly[k] = exactly[k] * (1 - chance) + exactly[k - 1] * chance
+    for events, chance in enumerate(chances):
+        for successes in range(events + 1, 0, -1):
+            exactly[successes] = exactly[successes] * (1 - chance) + exactly[successes - 1] * chance
         exactly[0] *= 1 - chance
     return math.fsum(exactly[count:])
