@@ -14,8 +14,8 @@ from conformance.store.files import write_text
 
 def write(report: Report, folder: BisectFolder) -> Path:
     """report.json, report.md and the page, whose path is returned."""
-    shown = document(report)
+    page_document = document(report)
     write_text(folder.path / "report.json", to_json(report, indent=1) + "\n")
-    write_text(folder.path / "report.md", markdown.document(shown))
-    write_text(folder.path / "index.html", page.document(shown))
+    write_text(folder.path / "report.md", markdown.document(page_document))
+    write_text(folder.path / "index.html", page.document(page_document))
     return folder.path / "index.html"

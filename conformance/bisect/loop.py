@@ -32,8 +32,8 @@ def carry_on(
         state = folder.read()
         while isinstance(step := following(state), Next):
             on_next(step)
-            made = trier(step.candidate, step.again)
-            state = state.with_attempt(made)
+            attempt = trier(step.candidate, step.again)
+            state = state.with_attempt(attempt)
             folder.write(state)
-            on_attempt(step, made, class_of(made, state))
+            on_attempt(step, attempt, class_of(attempt, state))
         return step

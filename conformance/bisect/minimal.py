@@ -22,33 +22,33 @@ def minimise(changes: Subset, suspects: Sequence[Subset] = ()) -> Generator[Subs
         if len(suspect) < len(changes) and (yield suspect):
             changes = suspect
             break
-    parts = 2
+    pieces = 2
     while len(changes) > 1:
-        smaller = yield from _smaller(changes, parts)
+        smaller = yield from _smaller(changes, pieces)
         if smaller:
-            parts = 2 if len(smaller) * 2 <= len(changes) else max(parts - 1, 2)
+            pieces = 2 if len(smaller) * 2 <= len(changes) else max(pieces - 1, 2)
             changes = smaller
-        elif parts < len(changes):
-            parts = min(len(changes), 2 * parts)
+        elif pieces < len(changes):
+            pieces = min(len(changes), 2 * pieces)
         else:
             break
     return changes
 
 
-def _smaller(changes: Subset, parts: int) -> Generator[Subset, bool, Subset]:
+def _smaller(changes: Subset, count: int) -> Generator[Subset, bool, Subset]:
     """One of so many pieces that is bad, or else all but one of them; () when none is."""
-    pieces = _split(changes, parts)
+    pieces = _split(changes, count)
     for piece in pieces:
         if (yield piece):
             return piece
-    for piece in pieces if parts > 2 else ():
-        rest = tuple(change for change in changes if change not in piece)
-        if (yield rest):
-            return rest
+    for piece in pieces if count > 2 else ():
+        remaining = tuple(change for change in changes if change not in piece)
+        if (yield remaining):
+            return remaining
     return ()
 
 
-def _split(changes: Subset, parts: int) -> list[Subset]:
+def _split(changes: Subset, count: int) -> list[Subset]:
     """Consecutive pieces of nearly equal length."""
-    bounds = [len(changes) * index // parts for index in range(parts + 1)]
+    bounds = [len(changes) * index // count for index in range(count + 1)]
     return [changes[a:b] for a, b in pairwise(bounds)]

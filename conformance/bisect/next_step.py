@@ -124,12 +124,12 @@ def flaky(state: State, key: str) -> bool:
 
 def neither(state: State) -> tuple[str, ...]:
     """The keys of candidates whose signatures are those of no end."""
-    known = [end for end in ends(state) if end]
+    signatures_of_ends = [end for end in ends(state) if end]
     odd = {
         attempt.candidate: None
         for attempt in state.attempts
         if attempt.signatures
-        and not any(same(attempt.signatures, end, state.asked.by) for end in known)
+        and not any(same(attempt.signatures, end, state.asked.by) for end in signatures_of_ends)
     }
     return tuple(odd)
 
@@ -181,22 +181,22 @@ def _reduced(state: State, culprit: Found, conclusion: Conclusion) -> Next | Con
         subset = next(questions)
         while True:
             candidate = locks.subset_of(good, steps, subset)
-            known = state.of(candidate.key)
-            if not known:
+            tested = state.of(candidate.key)
+            if not tested:
                 return Next(candidate)
-            subset = questions.send(class_of(known[0], state) is Class.BAD)
+            subset = questions.send(class_of(tested[0], state) is Class.BAD)
     except StopIteration as end:
         cause: Subset = end.value
     candidate = locks.subset_of(good, steps, cause)
-    known = state.of(candidate.key)
-    if any(class_of(attempt, state) is not Class.BAD for attempt in known):
+    tested = state.of(candidate.key)
+    if any(class_of(attempt, state) is not Class.BAD for attempt in tested):
         return Conclusion(Ending.UNSTEADY, conclusion.good, candidate.key)
-    if len(known) < state.asked.confirm:
+    if len(tested) < state.asked.confirm:
         return Next(candidate, again=True)
     # Only where the rest was seen to be good is it known that the one left out is needed.
     rests = [tuple(index for index in cause if index != dropped) for dropped in cause]
-    keys = [locks.subset_of(good, steps, rest).key for rest in rests]
+    keys = [locks.subset_of(good, steps, remaining).key for remaining in rests]
     first = [state.of(key)[:1] for key in keys]
-    needed = all(attempts and class_of(attempts[0], state) is Class.GOOD for attempts in first)
-    ending = Ending.CULPRIT if needed else Ending.RANGE
+    each_needed = all(attempts and class_of(attempts[0], state) is Class.GOOD for attempts in first)
+    ending = Ending.CULPRIT if each_needed else Ending.RANGE
     return Conclusion(ending, conclusion.good, conclusion.bad, conclusion.between, cause)

@@ -79,11 +79,13 @@ def step(count: int, evidence: Sequence[Trial], confirm: int = CONFIRM) -> Try |
     if count < 2:
         raise ValueError("a search needs two ends")
     times = Counter(evidence)
-    known = [_Tried(i, *(times[Trial(i, outcome)] for outcome in Class)) for i in range(count)]
-    return _ends(known, confirm) or _contradiction(known, confirm) or _narrower(known, confirm)
+    tallies = [_Tally(i, *(times[Trial(i, outcome)] for outcome in Class)) for i in range(count)]
+    return (
+        _ends(tallies, confirm) or _contradiction(tallies, confirm) or _narrower(tallies, confirm)
+    )
 
 
-class _Tried(NamedTuple):
+class _Tally(NamedTuple):
     """All that is known of one candidate."""
 
     candidate: int
@@ -110,8 +112,8 @@ class _Tried(NamedTuple):
         return bool(self.good if outcome is Class.GOOD else self.bad)
 
 
-def _ends(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
-    first, last = known[0], known[-1]
+def _ends(tallies: Sequence[_Tally], confirm: int) -> Try | Answer | None:
+    first, last = tallies[0], tallies[-1]
     for end in (first, last):
         if not end.times:
             return Try(end.candidate)
@@ -127,32 +129,32 @@ def _ends(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
     return None
 
 
-def _innermost(known: Sequence[_Tried]) -> tuple[_Tried, _Tried]:
+def _innermost(tallies: Sequence[_Tally]) -> tuple[_Tally, _Tally]:
     """The last that is surely good, and the first that is surely bad."""
-    good = [tried for tried in known if tried.surely(Class.GOOD)]
-    bad = [tried for tried in known if tried.surely(Class.BAD)]
+    good = [tally for tally in tallies if tally.surely(Class.GOOD)]
+    bad = [tally for tally in tallies if tally.surely(Class.BAD)]
     return good[-1], bad[0]
 
 
-def _contradiction(known: Sequence[_Tried], confirm: int) -> Try | Answer | None:
+def _contradiction(tallies: Sequence[_Tally], confirm: int) -> Try | Answer | None:
     """A bad candidate before a good one: whichever was tried less is tried again."""
-    good, bad = _innermost(known)
+    good, bad = _innermost(tallies)
     if good.candidate < bad.candidate:
         return None
-    doubtful = min(bad, good, key=lambda tried: tried.times)
+    doubtful = min(bad, good, key=lambda tally: tally.times)
     if doubtful.times < confirm:
         return Try(doubtful.candidate, again=True)
     return NotMonotone((bad.candidate, good.candidate))
 
 
-def _narrower(known: Sequence[_Tried], confirm: int) -> Try | Answer:
-    good, bad = _innermost(known)
-    between = known[good.candidate + 1 : bad.candidate]
+def _narrower(tallies: Sequence[_Tally], confirm: int) -> Try | Answer:
+    good, bad = _innermost(tallies)
+    between = tallies[good.candidate + 1 : bad.candidate]
     # The middle one of those that are left, so that every answer halves them.
-    untried = [tried for tried in between if not tried.times]
+    untried = [tally for tally in between if not tally.times]
     if untried:
         return Try(untried[len(untried) // 2].candidate)
-    doubtful = min(good, bad, key=lambda tried: tried.times)
+    doubtful = min(good, bad, key=lambda tally: tally.times)
     if doubtful.times < confirm:
         return Try(doubtful.candidate, again=True)
-    return Found(good.candidate, bad.candidate, tuple(tried.candidate for tried in between))
+    return Found(good.candidate, bad.candidate, tuple(tally.candidate for tally in between))

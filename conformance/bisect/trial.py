@@ -41,7 +41,7 @@ def attempt(
     again: bool,
     cache: Path,
     needs: Sequence[str] = NEEDS,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Attempt:
     """Build, or take, the candidate's environment and look at it. Nothing is raised for an
     environment that cannot be had: it is untestable, in the words of who refused.
@@ -49,12 +49,12 @@ def attempt(
     begun = time.monotonic()
     spec = environments.parse("\n".join(candidate.requirements))
     try:
-        environment = environments.build(spec, cache, on_line=say, needs=needs)
+        environment = environments.build(spec, cache, on_line=report, needs=needs)
     except Untestable as cannot:
         spent = time.monotonic() - begun
         return Attempt(candidate.key, untestable=str(cannot), build_seconds=spent, seconds=spent)
     observed = observe(environment, again)
-    made = Attempt(
+    built_attempt = Attempt(
         candidate.key,
         environment=environment.id,
         versions=dict(environment.versions),
@@ -64,8 +64,10 @@ def attempt(
         run=observed.run,
     )
     if isinstance(observed.result, Unusable):
-        return replace(made, untestable=observed.result.reason, harness=observed.result.harness)
-    return replace(made, signatures=observed.result)
+        return replace(
+            built_attempt, untestable=observed.result.reason, harness=observed.result.harness
+        )
+    return replace(built_attempt, signatures=observed.result)
 
 
 def write_cells(folder: BisectFolder, plan: RunPlan) -> None:

@@ -119,6 +119,6 @@ def carry_on(folder: BisectFolder, cache: Path, limits: Limits, console: Console
             )
 
         def trier(candidate: Candidate, again: bool) -> Attempt:
-            return trial.attempt(candidate, observe, again=again, cache=cache, say=progress.line)
+            return trial.attempt(candidate, observe, again=again, cache=cache, report=progress.line)
 
         return loop.carry_on(folder, trier, on_next=progress.begin, on_attempt=progress.end)

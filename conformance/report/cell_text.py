@@ -23,38 +23,38 @@ _LOG_LINES = 30
 _NEAR = 5
 
 
-def find(results: Results, wanted: str) -> CellResult:
+def find(results: Results, text: str) -> CellResult:
     """The cell with this id, or the only one whose id contains it.
 
     Raises ConformanceError naming the near ids when there is none or more than one.
     """
-    [cell] = find_all(results, wanted, several=False)
+    [cell] = find_all(results, text, several=False)
     return cell
 
 
-def find_all(results: Results, wanted: str, *, several: bool = True) -> list[CellResult]:
+def find_all(results: Results, text: str, *, several: bool = True) -> list[CellResult]:
     """The same; where `several` may be, all cells of one case that differ in their backend alone.
 
     A case's own name, as a check has of a file, is meant whole before it is part of another.
     """
     by_id = {cell.id: cell for cell in results.cells}
-    if wanted in by_id:
-        return [by_id[wanted]]
-    own = wanted.removesuffix(".py")
+    if text in by_id:
+        return [by_id[text]]
+    own = text.removesuffix(".py")
     alike = [cell.id for cell in results.cells if cell.case == own]
-    alike = alike or [name for name in by_id if wanted.lower() in name.lower()]
-    found = [by_id[name] for name in alike]
-    cases = {(cell.model, cell.scenario, cell.case) for cell in found}
+    alike = alike or [name for name in by_id if text.lower() in name.lower()]
+    cells = [by_id[name] for name in alike]
+    cases = {(cell.model, cell.scenario, cell.case) for cell in cells}
     if len(alike) == 1 or (several and len(cases) == 1):
-        return found
+        return cells
     if alike:
         raise ConformanceError(
-            f"{len(alike)} cells are like {wanted!r}",
+            f"{len(alike)} cells are like {text!r}",
             remedy=f"say more of the id: {few(alike, _NEAR)}",
         )
-    near = difflib.get_close_matches(wanted, by_id, n=_NEAR, cutoff=0.4)
+    near = difflib.get_close_matches(text, by_id, n=_NEAR, cutoff=0.4)
     raise ConformanceError(
-        f"run {results.run.id} has no cell {wanted!r}",
+        f"run {results.run.id} has no cell {text!r}",
         remedy=f"near: {', '.join(near)}" if near else "see `conformance list`",
     )
 
@@ -64,12 +64,12 @@ def context(results: Results, cell: CellResult) -> Context:
     group = next(
         (g for g in results.groups if (g.model, g.backend) == (cell.model, cell.backend)), None
     )
-    same = tuple(
+    siblings = tuple(
         sibling
         for sibling in results.cells
         if (sibling.model, sibling.scenario, sibling.case) == (cell.model, cell.scenario, cell.case)
     )
-    return Context(results.environment.thresholds, group, same)
+    return Context(results.environment.thresholds, group, siblings)
 
 
 def explanation(results: Results, cell: CellResult) -> list[str]:
@@ -90,16 +90,18 @@ def show(results: Results, cell_id: str, console: Console) -> None:
 
 def _show(results: Results, cell: CellResult, console: Console) -> None:
     about = context(results, cell)
-    name, first, *rest = explanation(results, cell)
+    name, first, *sentences = explanation(results, cell)
     console.print(Line(name, style="bold"))
     console.print(Line(f"{LOOKS[cell.verdict].symbol} {first}", style=STYLES[family(cell.verdict)]))
-    for sentence in rest:
+    for sentence in sentences:
         console.print(Line(f"  {sentence}"))
     _meaning(results, cell, console)
     if cell.observations:
         console.print()
         blocks([_observations(cell.observations, about.thresholds.of(cell.precision))], console)
-    if cell.beside and not all(judged.verdict.passes for judged in cell.beside.observations):
+    if cell.beside and not all(
+        observation.verdict.passes for observation in cell.beside.observations
+    ):
         limits = about.thresholds.of(cell.beside.precision)
         console.print(Line(f"\nin {cell.beside.precision} besides", style="bold"))
         blocks([_observations(cell.beside.observations, limits)], console)
@@ -137,16 +139,18 @@ def _observations(observations: Sequence[Judged], limits: Limits) -> Table:
     ordered = sorted(observations, key=lambda j: (ORDER[j.verdict], -magnitude(j.q_max)))
     rows = tuple(
         (
-            judged.site,
-            verdict_text(judged.verdict),
-            times(judged.q_med, limits.k_med),
-            times(judged.q_max, limits.k_max),
-            number(judged.error),
-            number(judged.floor),
-            "–" if judged.smallest is None else percent(judged.smallest),
-            "–" if not judged.gain else f"{number(judged.gain.g)} ± {number(judged.gain.sigma)}",
+            observation.site,
+            verdict_text(observation.verdict),
+            times(observation.q_med, limits.k_med),
+            times(observation.q_max, limits.k_max),
+            number(observation.error),
+            number(observation.floor),
+            "–" if observation.smallest is None else percent(observation.smallest),
+            "–"
+            if not observation.gain
+            else f"{number(observation.gain.g)} ± {number(observation.gain.sigma)}",
         )
-        for judged in ordered
+        for observation in ordered
     )
     titles = columns("observation", "verdict", *figures, figures=figures)
     return Table(titles, rows, first=_OBSERVATIONS)

@@ -75,28 +75,28 @@ def engine(groups: list[Group]) -> str:
 
 def _identity(group: Group) -> str:
     identity = group.identity
-    parts = [str(identity[key]) for key in ("device", "dtype") if identity.get(key)]
+    facts = [str(identity[key]) for key in ("device", "dtype") if identity.get(key)]
     size = identity.get("pipeline_size")
     if size is not None:
         stages = len(figures.stages(identity)) or size
-        parts.append("1 stage" if stages == 1 else f"{stages} stages")
+        facts.append("1 stage" if stages == 1 else f"{stages} stages")
     tensor = identity.get("tensor_size")
     if isinstance(tensor, int) and tensor > 1:
-        parts.append(f"{tensor} tensor ranks")
+        facts.append(f"{tensor} tensor ranks")
     served = _SERVED.get(str(identity.get("served", "")), str(identity.get("served", "")))
     if served:
-        parts.append(served)
+        facts.append(served)
     if "eager" in identity:
-        parts.append("eager" if identity["eager"] else "not eager")
+        facts.append("eager" if identity["eager"] else "not eager")
     if identity.get("model_runner"):
-        parts.append(f"runner {identity['model_runner']}")
+        facts.append(f"runner {identity['model_runner']}")
     if attention := identity.get("attention"):
         # transformers has one kind for all layers, vLLM a backend for each kind of layer.
         kinds = [attention] if isinstance(attention, str) else attention
-        parts.append(f"attention {' and '.join(kinds)}")
+        facts.append(f"attention {' and '.join(kinds)}")
     if identity.get("products") == "tf32" and identity.get("dtype") == "torch.float32":
-        parts.append("float32 products in TF32")
-    return ", ".join(parts)
+        facts.append("float32 products in TF32")
+    return ", ".join(facts)
 
 
 def when(text: str) -> str:

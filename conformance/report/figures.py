@@ -52,10 +52,10 @@ def boundaries(group: Group | None) -> tuple[int, ...]:
     return tuple(start for start, _ in stages(group.identity)[1:]) if group else ()
 
 
-def place(judged: Judged) -> Site | None:
+def place(observation: Judged) -> Site | None:
     """The observation's place, None where its name is none of ours."""
     try:
-        return Site.parse(judged.site)
+        return Site.parse(observation.site)
     except ValueError:
         return None
 
@@ -78,10 +78,10 @@ def series(cell: CellResult) -> list[dict[str, Any]]:
     how many belong to the prompt, `bin` how many tokens a column merges.
     """
     points: dict[tuple[str, int], list[_Point]] = {}
-    for index, judged in enumerate(cell.observations):
-        site = place(judged)
-        if site is not None and (judged.ratios or judged.q_max is not None):
-            points.setdefault((site.run, site.prompt), []).append(_Point(site, judged, index))
+    for index, observation in enumerate(cell.observations):
+        site = place(observation)
+        if site is not None and (observation.ratios or observation.q_max is not None):
+            points.setdefault((site.run, site.prompt), []).append(_Point(site, observation, index))
     lines = [_line(key, members) for key, members in points.items()]
     return sorted(lines, key=lambda line: -magnitude(line["worst"]))
 
@@ -165,9 +165,9 @@ def magnitude(value: Number) -> float:
 def gains(cell: CellResult) -> list[list[Any]]:
     """[observation, gain of each token] of every gain, the furthest from 1 first."""
     rows = [
-        (index, judged.gain)
-        for index, judged in enumerate(cell.observations)
-        if judged.gain is not None
+        (index, observation.gain)
+        for index, observation in enumerate(cell.observations)
+        if observation.gain is not None
     ]
     rows.sort(key=lambda pair: -off(pair[1]))
     return [

@@ -49,7 +49,7 @@ def merged(runs: Sequence[Results]) -> Merged:
             origin[name] = (run.run.id, cell.id)
             gap = None if cell.gap is None else list(gaps).index(_cause(run.gaps[cell.gap]))
             cells.append(replace(cell, id=name, backend=column, gap=gap))
-    whole = Results(
+    results = Results(
         schema=runs[0].schema,
         run=_info(runs),
         environment=_environment(runs),
@@ -70,7 +70,7 @@ def merged(runs: Sequence[Results]) -> Merged:
         ),
         gaps=tuple(gaps.values()),
     )
-    return Merged(whole, tuple(runs), origin)
+    return Merged(results, tuple(runs), origin)
 
 
 def _column_of(columns: Mapping[tuple[str, str], Column], run: Results, name: str) -> str:
@@ -97,8 +97,8 @@ def _refuse(runs: Sequence[Results]) -> None:
         raise ConformanceError("there is nothing to merge", remedy="name several different runs")
     first = runs[0]
     for run in runs:
-        judged = run.footer.judged
-        if judged != run.footer.planned or judged != len(run.cells):
+        judged_cells = run.footer.judged
+        if judged_cells != run.footer.planned or judged_cells != len(run.cells):
             raise ConformanceError(
                 f"run {run.run.id} is incomplete: {len(run.cells)} of {run.footer.planned} cells",
                 remedy=f"finish it: conformance run --resume {run.run.id}",
@@ -199,14 +199,14 @@ def _models(runs: Sequence[Results]) -> tuple[ModelInfo, ...]:
     models: dict[str, ModelInfo] = {}
     for run in runs:
         for model in run.models:
-            known = models.setdefault(model.id, model)
-            if known.digest and model.digest and known.digest != model.digest:
+            merged = models.setdefault(model.id, model)
+            if merged.digest and model.digest and merged.digest != model.digest:
                 raise ConformanceError(
                     f"{model.id!r} is another checkpoint in run {run.run.id} than in "
-                    f"{_holder(runs, model.id)}: {model.digest} and {known.digest}",
+                    f"{_holder(runs, model.id)}: {model.digest} and {merged.digest}",
                     remedy="merge runs of the same weights",
                 )
-            if not known.digest:
+            if not merged.digest:
                 models[model.id] = model
     return tuple(models.values())
 
@@ -222,11 +222,11 @@ def _merged_columns(
     for run in runs:
         for old in run.columns:
             column = renamed[run.run.id, old.id]
-            known = columns.setdefault(column.id, column)
-            if _but_default(known) != _but_default(column):
+            merged = columns.setdefault(column.id, column)
+            if _but_default(merged) != _but_default(column):
                 raise ConformanceError(
                     f"the column {old.id!r} is another one in run {run.run.id}: "
-                    f"{column} and {known}",
+                    f"{column} and {merged}",
                     remedy="give them different ids in models.yaml",
                 )
     return tuple(columns.values())
@@ -240,8 +240,8 @@ def _scenarios(runs: Sequence[Results]) -> tuple[ScenarioInfo, ...]:
     scenarios: dict[str, ScenarioInfo] = {}
     for run in runs:
         for scenario in run.scenarios:
-            known = scenarios.setdefault(scenario.id, scenario)
-            if _asks(known) != _asks(scenario):
+            merged = scenarios.setdefault(scenario.id, scenario)
+            if _asks(merged) != _asks(scenario):
                 raise ConformanceError(
                     f"the scenario {scenario.id!r} asks for something else in run {run.run.id}",
                     remedy="run both with the same scenario files",

@@ -82,10 +82,10 @@ def parts_of(
         for groups, cells in _by_model(results)
     ]
     if count := worth(len(results.cells)):
-        made = [*side_by_side(_parts_of_model, calls, processes=count)]
+        parts_by_model = [*side_by_side(_parts_of_model, calls, processes=count)]
     else:
-        made = [_parts_of_model(*call) for call in calls]
-    return {key: part for parts in made for key, part in parts.items()}
+        parts_by_model = [_parts_of_model(*call) for call in calls]
+    return {key: part for of_model in parts_by_model for key, part in of_model.items()}
 
 
 def _by_model(results: Results) -> list[tuple[list[Group], list[CellResult]]]:
@@ -106,16 +106,16 @@ def _parts_of_model(
     origin: Mapping[str, tuple[str, str]],
 ) -> dict[tuple[str, str], str]:
     by_backend = {(group.backend, group.precision): group for group in groups}
-    same: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
+    siblings: dict[tuple[str, str], list[CellResult]] = defaultdict(list)
     for cell in cells:
-        same[cell.scenario, cell.case].append(cell)
+        siblings[cell.scenario, cell.case].append(cell)
     parts = {}
     for key, members in _members(cells).items():
         group = by_backend.get((key[1], members[0].precision))
         details = [
             _detail(
                 cell,
-                Context(thresholds, group, tuple(same[cell.scenario, cell.case])),
+                Context(thresholds, group, tuple(siblings[cell.scenario, cell.case])),
                 origin.get(cell.id, (run, cell.id)),
             )
             for cell in members
@@ -176,7 +176,7 @@ def _index(
     architecture |= {
         cell.model: cell.architecture for cell in cells if cell.model not in architecture
     }
-    known = {model.id: asdict(model) for model in results.models}
+    facts = {model.id: asdict(model) for model in results.models}
     models = _names([*architecture], (cell.model for cell in cells))
     backends = _names([column.id for column in results.columns], (cell.backend for cell in cells))
     scenarios = _names([s.id for s in results.scenarios], (cell.scenario for cell in cells))
@@ -195,7 +195,7 @@ def _index(
         "thresholds": plain(asdict(results.environment.thresholds)),
         "environment": plain(results.environment.versions),
         "models": [
-            plain(known.get(m, {})) | {"id": m, "architecture": architecture[m]} for m in models
+            plain(facts.get(m, {})) | {"id": m, "architecture": architecture[m]} for m in models
         ],
         "backends": [_column(results, name) for name in backends],
         "scenarios": [plain(meaning.get(name, {})) | {"id": name} for name in scenarios],
@@ -265,7 +265,7 @@ def _detail(cell: CellResult, context: Context, origin: tuple[str, str]) -> dict
         "layers": plain(cell.layers),
         "prompts": [list(ids) for ids in cell.prompt_ids],
         "relations": [[r.name, r.holds, clipped(r.detail)] for r in cell.relations],
-        "observations": [_row(judged) for judged in cell.observations],
+        "observations": [_row(observation) for observation in cell.observations],
         "series": figures.series(cell),
         "gains": figures.gains(cell),
         "worst": cell.worst_site,
@@ -288,30 +288,32 @@ def _beside(cell: CellResult) -> dict[str, Any] | None:
     ordered = sorted(
         answer.observations, key=lambda j: (ORDER[j.verdict], -figures.magnitude(short(j.q_max)))
     )
-    off = sum(not judged.verdict.passes for judged in ordered)
+    off = sum(not observation.verdict.passes for observation in ordered)
     rows = ordered[: min(max(off, _FEW), _MANY)]
     return {
         "precision": answer.precision.value,
         "reason": clipped(answer.reason),
         "diagnosis": clipped(answer.diagnosis),
         "detail": clipped(answer.detail),
-        "observations": [_row(judged) for judged in rows],
+        "observations": [_row(observation) for observation in rows],
         "left": len(ordered) - len(rows),
     }
 
 
-def _row(judged: Judged) -> list[Any]:
+def _row(observation: Judged) -> list[Any]:
     """In the order of the page's table; `extra` last."""
-    gain = judged.gain
+    gain = observation.gain
     return [
-        judged.site,
-        judged.verdict.value,
-        figures.ratio(judged.q_med),
-        figures.ratio(judged.q_max),
-        *map(short, (judged.spread, judged.error, judged.floor, judged.smallest)),
+        observation.site,
+        observation.verdict.value,
+        figures.ratio(observation.q_med),
+        figures.ratio(observation.q_max),
+        *map(
+            short, (observation.spread, observation.error, observation.floor, observation.smallest)
+        ),
         None if gain is None else [short(gain.g), short(gain.h), short(gain.sigma)],
-        list(judged.shape),
-        judged.dtype,
-        clipped(judged.message),
-        plain(judged.extra),
+        list(observation.shape),
+        observation.dtype,
+        clipped(observation.message),
+        plain(observation.extra),
     ]

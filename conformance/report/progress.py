@@ -115,8 +115,8 @@ class Board:
 
 
 def clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes}:{rest:02}"
+    minutes, remainder = divmod(int(seconds), 60)
+    return f"{minutes}:{remainder:02}"
 
 
 class Progress:
@@ -178,9 +178,9 @@ class Progress:
         return Group(head, workers)
 
     def _ended(self) -> str:
-        parts = [
+        counts = [
             f"{count} {status.value}"
             for status, count in list(self.board.ended.items())
             if status is not Status.OK
         ]
-        return ", ".join(parts)
+        return ", ".join(counts)

@@ -47,7 +47,9 @@ def rows(results: Results) -> list[dict[str, Any]]:
     """Every cell, in the order of the run. `gain` is the one furthest from 1."""
     table = []
     for cell in results.cells:
-        gains = [judged.gain for judged in cell.observations if judged.gain is not None]
+        gains = [
+            observation.gain for observation in cell.observations if observation.gain is not None
+        ]
         gain: Gain | None = max(gains, key=lambda g: abs(g.g - 1), default=None)
         table.append(
             {name: getattr(cell, name, None) for name in COLUMNS}
@@ -66,12 +68,12 @@ def rows(results: Results) -> list[dict[str, Any]]:
 
 def write(results: Results, folder: Path) -> tuple[Path, ...]:
     """`results.csv`, and `results.parquet` where pyarrow is installed."""
-    written = write_csv(results, folder)
+    csv = write_csv(results, folder)
     if importlib.util.find_spec("pyarrow") is not None:
-        return written, write_parquet(results, folder)
+        return csv, write_parquet(results, folder)
     # One of an earlier judgement would contradict the rest.
     (folder / PARQUET).unlink(missing_ok=True)
-    return (written,)
+    return (csv,)
 
 
 def write_csv(results: Results, folder: Path) -> Path:

@@ -94,17 +94,17 @@ def _ended(text: str) -> str:
 def first_off(cell: CellResult) -> Judged | None:
     """The failing observation of the lowest layer, in the earliest step."""
     failing = [
-        (site.step, site.layer, judged)
-        for judged in cell.observations
-        if judged.verdict.fails
-        and (site := figures.place(judged)) is not None
+        (site.step, site.layer, observation)
+        for observation in cell.observations
+        if observation.verdict.fails
+        and (site := figures.place(observation)) is not None
         and site.layer is not None
     ]
     return min(failing, key=lambda entry: entry[:2], default=(0, 0, None))[2]
 
 
 def _where(cell: CellResult, context: Context) -> Iterable[str]:
-    failing = [judged for judged in cell.observations if judged.verdict.fails]
+    failing = [observation for observation in cell.observations if observation.verdict.fails]
     if not failing:
         return
     yield f"{len(failing)} of {len(cell.observations)} observations are off."
@@ -128,7 +128,11 @@ def _where(cell: CellResult, context: Context) -> Iterable[str]:
 
 
 def _gain(cell: CellResult, limits: Limits) -> Iterable[str]:
-    gains = [(judged.site, judged.gain) for judged in cell.observations if judged.gain is not None]
+    gains = [
+        (observation.site, observation.gain)
+        for observation in cell.observations
+        if observation.gain is not None
+    ]
     if not gains:
         return
     site, gain = max(gains, key=lambda pair: figures.off(pair[1]))
@@ -158,7 +162,7 @@ def _passed(cell: CellResult, limits: Limits) -> Iterable[str]:
             "An error would have been found from a relative size of "
             f"{percent(sizes[0])} (best place) to {percent(sizes[1])} (worst place)."
         )
-    gains = [judged.gain for judged in cell.observations if judged.gain is not None]
+    gains = [observation.gain for observation in cell.observations if observation.gain is not None]
     rooms = [max(limits.gain_tolerance, limits.gain_sigmas * gain.sigma) for gain in gains]
     if rooms and (room := min(rooms)) <= limits.gain_room:
         yield f"A write of another size would have been found from {percent(room)} of it."
@@ -166,7 +170,11 @@ def _passed(cell: CellResult, limits: Limits) -> Iterable[str]:
 
 def detectable(cell: CellResult) -> tuple[float, float] | None:
     """The smallest relative error that would have been found, at the best and the worst place."""
-    sizes = [judged.smallest for judged in cell.observations if judged.smallest is not None]
+    sizes = [
+        observation.smallest
+        for observation in cell.observations
+        if observation.smallest is not None
+    ]
     return (min(sizes), max(sizes)) if sizes else None
 
 

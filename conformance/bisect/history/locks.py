@@ -127,16 +127,16 @@ def _order(name: str) -> tuple[int, str]:
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Logical lines with their numbers, without comments and hashes."""
-    begun, held = 0, ""
+    begun, continued = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
-        begun = begun if held else number
+        begun = begun if continued else number
         bare = line.split(" #")[0].strip() if not line.lstrip().startswith("#") else ""
         if bare.endswith("\\"):
-            held += bare[:-1] + " "
+            continued += bare[:-1] + " "
             continue
-        whole, held = (held + bare).split(" --hash")[0].strip(), ""
-        if whole:
-            yield begun, whole
+        logical, continued = (continued + bare).split(" --hash")[0].strip(), ""
+        if logical:
+            yield begun, logical
 
 
 def _requirement(line: str, path: Path, number: int) -> Requirement | None:

@@ -23,7 +23,7 @@ def published(package: str) -> tuple[str, ...]:
 
     Raises ConformanceError when there is none.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pip", "index", "versions", package, "--pre", "--json"],
         capture_output=True,
         text=True,
@@ -31,9 +31,9 @@ def published(package: str) -> tuple[str, ...]:
         timeout=_PATIENCE,
     )
     try:
-        return tuple(json.loads(done.stdout)["versions"])
+        return tuple(json.loads(process.stdout)["versions"])
     except (ValueError, KeyError) as error:
-        words = (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
+        words = (process.stderr.strip().splitlines() or ["pip says nothing"])[-1]
         raise ConformanceError(
             f"the releases of {package} are not known: {words}",
             remedy="check its name, and pip's settings: PIP_INDEX_URL, PIP_FIND_LINKS",
@@ -47,26 +47,26 @@ def between(versions: Iterable[str], good: str, bad: str) -> tuple[str, ...]:
     part only (`+cpu`) the last one stands for all. Raises ConformanceError for an end that was
     never released.
     """
-    known: dict[Version, str] = {}
+    released: dict[Version, str] = {}
     for text in versions:
         try:
-            known.setdefault(Version(Version(text).public), text)
+            released.setdefault(Version(Version(text).public), text)
         except InvalidVersion:
             continue
-    first, last = _end(known, good), _end(known, bad)
+    first, last = _end(released, good), _end(released, bad)
     if first == last:
         raise ConformanceError(
-            f"both ends are {known[first]}", remedy="name two versions: --good and --bad"
+            f"both ends are {released[first]}", remedy="name two versions: --good and --bad"
         )
     low, high = sorted((first, last))
     releases = sorted(
         release
-        for release in known
+        for release in released
         if low <= release <= high and (not release.is_prerelease or release in (first, last))
     )
     if first > last:
         releases.reverse()
-    return tuple(known[release] for release in releases)
+    return tuple(released[release] for release in releases)
 
 
 def row(package: str, versions: Sequence[str], pinned: Sequence[str]) -> Row:
@@ -79,16 +79,16 @@ def row(package: str, versions: Sequence[str], pinned: Sequence[str]) -> Row:
     )
 
 
-def _end(known: dict[Version, str], text: str) -> Version:
+def _end(released: dict[Version, str], text: str) -> Version:
     try:
         version = Version(Version(text).public)
     except InvalidVersion as error:
         raise ConformanceError(
             f"{text!r} is no version", remedy="name a release, for example 0.32.0"
         ) from error
-    if version not in known:
-        near = difflib.get_close_matches(text, known.values(), n=3, cutoff=0.4)
-        newest = known[max(known)] if known else "none"
+    if version not in released:
+        near = difflib.get_close_matches(text, released.values(), n=3, cutoff=0.4)
+        newest = released[max(released)] if released else "none"
         raise ConformanceError(
             f"there is no release {text}",
             remedy=f"near it: {', '.join(near) or 'none'}; the newest: {newest}",

@@ -71,16 +71,16 @@ def _commit(repo: Path, revision: str) -> str:
 
 
 def _git(repo: Path, *arguments: str, unknown: str = "") -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "-C", str(repo), *arguments],  # noqa: S607 - the user's own git
         capture_output=True,
         text=True,
         check=False,
         errors="replace",
     )
-    if done.returncode == 0:
-        return done.stdout
-    errors = done.stderr.strip().splitlines()
+    if process.returncode == 0:
+        return process.stdout
+    errors = process.stderr.strip().splitlines()
     raise ConformanceError(
         errors[-1] if errors else f"there is no commit {unknown!r}",
         path=repo,

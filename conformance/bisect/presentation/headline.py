@@ -85,17 +85,17 @@ def held_words(state: State, conclusion: Conclusion, along: Mapping[str, tuple[s
     if state.locks or conclusion.ending is not Ending.CULPRIT or not along:
         return ""
     names = [name for name in along if name in PACKAGES]
-    tried = state.of(HELD)
-    if not names or not tried:
+    attempts = state.of(HELD)
+    if not names or not attempts:
         return f"None of them computes what is observed: {', '.join(PACKAGES)} stayed."
-    held = ", ".join(f"{name} {along[name][0]}" for name in names)
-    match class_of(tried[0], state):
+    pinned = ", ".join(f"{name} {along[name][0]}" for name in names)
+    match class_of(attempts[0], state):
         case Class.BAD:
-            return f"With {held} it is bad all the same: it is {sought.subject} itself."
+            return f"With {pinned} it is bad all the same: it is {sought.subject} itself."
         case Class.GOOD:
-            return f"With {held} it is good: not {sought.subject} is the cause, but one of them."
+            return f"With {pinned} it is good: not {sought.subject} is the cause, but one of them."
         case Class.UNTESTABLE:
-            return f"{held} cannot be kept: {clip(tried[0].untestable)}"
+            return f"{pinned} cannot be kept: {clip(attempts[0].untestable)}"
 
 
 def notes(state: State, odd: Sequence[str]) -> tuple[str, ...]:

@@ -67,11 +67,11 @@ class Progress:
             case WorkerDied():
                 self.line(f"{event.id}: {event.status.value}: {event.reason}")
 
-    def end(self, _: Next, made: Attempt, outcome: Class) -> None:
-        words = made.untestable or "; ".join(dict.fromkeys(map(str, made.signatures)))
-        took = f"{made.seconds:.0f} s"
-        if made.environment:
-            took += f", environment {made.environment} {'built' if made.built else 'reused'}"
+    def end(self, _: Next, attempt: Attempt, outcome: Class) -> None:
+        words = attempt.untestable or "; ".join(dict.fromkeys(map(str, attempt.signatures)))
+        took = f"{attempt.seconds:.0f} s"
+        if attempt.environment:
+            took += f", environment {attempt.environment} {'built' if attempt.built else 'reused'}"
         text = Text(shown(f"{self._label}: "))
         text.append(outcome.value, style=_STYLES[outcome])
         text.append(shown(f" ({took}): {' '.join(words.split())[:_WORDS]}"))

@@ -139,8 +139,8 @@ def footprint(folders: Iterable[Path]) -> float:
 
 
 def _code(state: State, conclusion: Conclusion) -> ExitCode:
-    ours = any(attempt.harness for attempt in state.of(conclusion.bad or conclusion.good))
-    if conclusion.ending is Ending.UNTESTABLE and ours:
+    harness = any(attempt.harness for attempt in state.of(conclusion.bad or conclusion.good))
+    if conclusion.ending is Ending.UNTESTABLE and harness:
         return ExitCode.HARNESS
     return _CODES[conclusion.ending]
 
@@ -161,12 +161,12 @@ def _changed(a: Attempt, b: Attempt) -> tuple[Changed, ...]:
         for part in Part:
             before, after = at_good.part(part), at_bad.part(part)
             if before != after and not (part is Part.BITWISE and at_good.verdict.fails):
-                key = (part.value, _meant(before), _meant(after))
+                key = (part.value, _layout_words(before), _layout_words(after))
                 cells_by_change.setdefault(key, []).append(at_good.cell)
     return tuple(Changed(tuple(cells), *key) for key, cells in cells_by_change.items())
 
 
-def _meant(text: str) -> str:
+def _layout_words(text: str) -> str:
     """A layout with the meaning of its name; any other text as it is."""
     layout = LAYOUTS.get(text.partition(" ")[0])
     return f"{text}: {layout.meaning}" if layout else text

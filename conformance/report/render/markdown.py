@@ -31,12 +31,12 @@ def plain(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", html.escape(words, quote=False))
 
 
-def document(shown: Document) -> str:
+def document(page: Document) -> str:
     """The headline first."""
-    symbol = f"{shown.headline.symbol} " if shown.headline.symbol else ""
-    lines = [f"## {symbol}{plain(shown.headline.words)}", "", plain(shown.about), ""]
-    lines += [f"> {plain(note)}" for note in shown.notes]
-    return "\n".join([*lines, *_blocks(shown.blocks)]) + "\n"
+    symbol = f"{page.headline.symbol} " if page.headline.symbol else ""
+    lines = [f"## {symbol}{plain(page.headline.words)}", "", plain(page.about), ""]
+    lines += [f"> {plain(note)}" for note in page.notes]
+    return "\n".join([*lines, *_blocks(page.blocks)]) + "\n"
 
 
 def _blocks(blocks: Sequence[Block]) -> Iterator[str]:

@@ -23,9 +23,9 @@ from conformance.report.words import number
 STYLES = ("page.css", "parts.css")
 
 
-def document(shown: Document) -> str:
+def document(page: Document) -> str:
     """A page that needs no script."""
-    return render("document.html.j2", document=shown)
+    return render("document.html.j2", document=page)
 
 
 def render(template: str, scripts: Sequence[str] = (), **values: Any) -> str:

@@ -83,7 +83,7 @@ def _table(table: Table, console: Console) -> None:
         )
         for column in table.columns
     )
-    drawn = rich.Table(
+    grid = rich.Table(
         *columns,
         title=Line(shown(table.title)) if table.title else None,
         title_justify="left",
@@ -92,11 +92,11 @@ def _table(table: Table, console: Console) -> None:
         header_style="bold",
     )
     for row in table.rows[: table.first]:
-        drawn.add_row(*map(_entry, row))
-    if console.measure(drawn, options=console.options.update(width=_WIDE)).maximum > _most(console):
+        grid.add_row(*map(_entry, row))
+    if console.measure(grid, options=console.options.update(width=_WIDE)).maximum > _most(console):
         _paragraphs(table, console)
     else:
-        console.print(drawn)
+        console.print(grid)
     hidden = len(table.rows) - table.first
     if hidden > 0:
         console.print(f"… and {hidden} more{f' in {table.rest}' * bool(table.rest)}", markup=False)
@@ -113,8 +113,8 @@ def _paragraphs(table: Table, console: Console) -> None:
         console.print(Line(shown(table.title)), style="bold")
     for row in table.rows[: table.first]:
         words = Line(" · ").join([entry for entry in map(_entry, row) if entry.plain])
-        first, *rest = words.wrap(console, console.width - 2) or [Line()]
-        for line in (first, *(Line("  ") + line for line in rest)):
+        first, *continued = words.wrap(console, console.width - 2) or [Line()]
+        for line in (first, *(Line("  ") + line for line in continued)):
             line.rstrip()
             console.print(line)
 

@@ -24,8 +24,8 @@ class Changes:
     def of(self, models: Collection[str]) -> Changes:
         """What concerns these models: their cells, and the facts of everything."""
         rows = tuple(row for row in self.rows if row[0] in models)
-        counted = f"{len(rows)} changes here; in the whole run: {self.counted}"
-        return replace(self, rows=rows, counted=counted)
+        count = f"{len(rows)} changes here; in the whole run: {self.counted}"
+        return replace(self, rows=rows, counted=count)
 
 
 def cells_table(rows: tuple[tuple[Entry, ...], ...], title: str = "", rest: str = "") -> Table:

@@ -87,21 +87,21 @@ def _alike(text: str) -> str:
 
 def _merged(troubles: Iterable[Trouble]) -> list[Trouble]:
     """The same trouble in the same cells of two backends is one."""
-    same: dict[object, Trouble] = {}
+    by_subject: dict[object, Trouble] = {}
     for trouble in troubles:
         subject = (trouble.finding, trouble.verdict, _alike(trouble.text), trouble.blamed)
         key = (subject, trouble.models, trouble.scenarios)
-        known = same.get(key)
-        same[key] = trouble if known is None else _together(known, trouble)
-    return list(same.values())
+        earlier = by_subject.get(key)
+        by_subject[key] = trouble if earlier is None else _together(earlier, trouble)
+    return list(by_subject.values())
 
 
-def _together(known: Trouble, further: Trouble) -> Trouble:
+def _together(earlier: Trouble, further: Trouble) -> Trouble:
     return replace(
-        known,
-        backends=known.backends + further.backends,
-        cells=known.cells + further.cells,
-        of=known.of + further.of,
+        earlier,
+        backends=earlier.backends + further.backends,
+        cells=earlier.cells + further.cells,
+        of=earlier.of + further.of,
     )
 
 
@@ -165,8 +165,8 @@ class Summary:
             return f"{self.new} of {self.total} no longer fail"
         if self.new or drifting:
             return f"{self.worst} {self.verdict.value} of {self.total}"
-        known = self.total - self.passed
-        return f"{self.passed} pass, {known} known" if known else f"{self.total} pass"
+        gaps = self.total - self.passed
+        return f"{self.passed} pass, {gaps} known" if gaps else f"{self.total} pass"
 
     @property
     def column_word(self) -> str:
@@ -186,16 +186,16 @@ def summary(cells: Iterable[CellResult]) -> Summary:
     findings = Counter(map(finding_of, members))
     new = [cell for cell in members if not finding_of(cell).fine]
     drifting = [cell for cell in members if finding_of(cell) is Finding.NUMERICS]
-    counted = Counter(cell.verdict for cell in new or drifting or members)
+    verdict_counts = Counter(cell.verdict for cell in new or drifting or members)
     verdicts = Counter(cell.verdict for cell in members)
     gaps = (cell.gap for cell in members if cell.gap is not None)
     return Summary(
-        worst(counted),
+        worst(verdict_counts),
         len(members),
         dict(sorted(verdicts.items(), key=lambda pair: ORDER[pair[0]])),
         findings,
         tuple(sorted(set(gaps))),
-        counted[worst(counted)],
+        verdict_counts[worst(verdict_counts)],
         frozenset(verdicts) - {c.verdict for c in members if finding_of(c) is not Finding.KNOWN},
     )
 

@@ -120,11 +120,11 @@ def _since(results: Results, gap: Gap, whose: str) -> tuple[Text, ...]:
     packages = (
         name for party, names in _PACKAGES.items() if party in whose.lower() for name in names
     )
-    here = [f"{name} {versions[name]}" for name in packages if name in versions]
+    installed = [f"{name} {versions[name]}" for name in packages if name in versions]
     applies = [f"{name} {spec}" for name, spec in gap.versions.items()]
     applies += [f"on {gap.device}"] if gap.device != "*" else []
     return (
         Text(gap.date),
         Text(f"applies: {', '.join(applies)}" if applies else "", quiet=True),
-        Text(f"here: {', '.join(here)}" if here else "", quiet=True),
+        Text(f"here: {', '.join(installed)}" if installed else "", quiet=True),
     )

@@ -66,11 +66,11 @@ def _text(cell: CellResult, verdict: Verdict, words: str) -> Text:
 def _distance(cells: Sequence[CellResult]) -> str:
     """The largest error of an observation that is known in float32."""
     errors = [
-        judged.error
+        observation.error
         for cell in cells
         for answer in (cell, cell.beside)
         if answer is not None and answer.precision is Precision.FLOAT32
-        for judged in answer.observations
-        if judged.error is not None
+        for observation in answer.observations
+        if observation.error is not None
     ]
     return f", {max(errors):.1e}" if errors else ""

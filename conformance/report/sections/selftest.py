@@ -132,7 +132,7 @@ def _endings(rows: Sequence[Mapping[str, Any]]) -> tuple[Text, ...]:
 
 
 def _rates(totals: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    named = [
+    rates = [
         ("caught with the right verdict", totals["detected"]),
         ("wrong tensors explained", totals["diagnosed"]),
         ("injected inside engine, nnsight or relay", totals["inside"]),
@@ -141,7 +141,7 @@ def _rates(totals: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         *((f"blamed on the {side} rightly", rate) for side, rate in totals["sides"].items()),
         ("false alarms", totals["alarms"]),
     ]
-    for name, rate in named:
+    for name, rate in rates:
         if rate["total"]:
             interval = f"95 % interval {rate['low']:.1%} to {rate['high']:.1%}"
             yield name, f"{rate['count']} of {rate['total']} ({interval})"
