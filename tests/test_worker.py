@@ -30,7 +30,7 @@ def run(folder: Path, engine: str, **more: Any) -> tuple[GroupFolder, list[dict[
     todo = job(engine, folder, **more)
     found = GroupFolder(todo.folder)
     found.path.mkdir(parents=True, exist_ok=True)
-    status = main.run(todo, found, main.Said(found.events))
+    status = main.run(todo, found, main.EventLog(found.events))
     lines = found.events.read_text().splitlines()
     return found, [json.loads(line) for line in lines], status
 
@@ -143,7 +143,7 @@ def test_a_misspelt_name_of_ours_is_our_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delattr(main, "json")
     with pytest.raises(NameError) as caught:
         main.differences({}, {})
-    assert main.ours(caught.value)
+    assert main.harness_fault(caught.value)
 
 
 def test_interrupting_is_not_an_outcome() -> None:

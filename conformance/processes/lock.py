@@ -14,9 +14,9 @@ from conformance.errors import ConformanceError
 def alone(lock: Path, folder: Path, work: str) -> Iterator[None]:
     """Hold this lock of the folder's. Raises ConformanceError when another process has it."""
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as held:
+    with lock.open("w") as file:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConformanceError(
                 f"another process is working on this {work}",

@@ -119,11 +119,11 @@ def kill(leader: int) -> set[int]:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGSTOP)
 
-    def who() -> set[int]:
+    def remaining_members() -> set[int]:
         return members(leader) | ({leader} if alive(leader) else set())
 
-    shared = shared_files(who())
-    remaining = _kill_until_none(who)
+    shared = shared_files(remaining_members())
+    remaining = _kill_until_none(remaining_members)
     unlink_shared(shared)
     return remaining
 
@@ -151,13 +151,13 @@ def kill_marked(mark: str) -> set[int]:
     return _kill_until_none(lambda: marked(mark))
 
 
-def _kill_until_none(who: Callable[[], set[int]]) -> set[int]:
+def _kill_until_none(look: Callable[[], set[int]]) -> set[int]:
     """SIGKILL until a look finds nobody: one who is killed may just have started another."""
     begun = time.monotonic()
     pause = 0.001
     empty = 0
     while empty < _EMPTY_LOOKS:
-        remaining = who()
+        remaining = look()
         empty = 0 if remaining else empty + 1
         passed = time.monotonic() - begun
         if remaining and passed > _GONE_WITHIN:

@@ -39,9 +39,9 @@ def folder() -> Iterator[Path]:
     parent = Path(tempfile.gettempdir())
     _sweep(parent)
     new = Path(tempfile.mkdtemp(prefix=_NEW))
-    held = os.open(new, _FOLDER)
+    descriptor = os.open(new, _FOLDER)
     try:
-        fcntl.flock(held, fcntl.LOCK_SH)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
         # Held before it has its name: a folder of that name that nobody holds is a dead run's.
         path = new.rename(parent / new.name.replace(_NEW, PREFIX))
         try:
@@ -51,7 +51,7 @@ def folder() -> Iterator[Path]:
             # A process of a run that was killed just before this one may have held on to its own.
             _sweep(parent)
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def hold() -> None:
@@ -70,8 +70,8 @@ def name_shared() -> None:
     """
     name = Path(os.environ.get("TMPDIR", "")).name
     if name.startswith(PREFIX):
-        made = lambda: f"/{name}-{secrets.token_hex(4)}"  # noqa: E731
-        shared_memory._make_filename = made  # type: ignore[attr-defined]  # noqa: SLF001
+        make_name = lambda: f"/{name}-{secrets.token_hex(4)}"  # noqa: E731
+        shared_memory._make_filename = make_name  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def note_shared(names: Iterable[str]) -> None:
@@ -88,18 +88,20 @@ def remove(path: Path) -> None:
         for noted in path.glob(f"{_SHARED}-*"):
             with suppress(OSError, ValueError):
                 sessions.unlink_shared(noted.read_text(encoding="utf-8").splitlines())
-        sessions.unlink_shared(_named(path))
+        sessions.unlink_shared(_shared_memory_of(path))
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _named(path: Path) -> list[str]:
+def _shared_memory_of(path: Path) -> list[str]:
     """Shared memory that has the name of a run's folder, or of the file in it at which vLLM's
     processes met.
     """
-    names = (path.name, *(one.name for one in path.glob("vllm_dist_*")))
+    names = (path.name, *(entry.name for entry in path.glob("vllm_dist_*")))
     starts = tuple(f"{name}-" for name in names)
     with suppress(OSError):
-        return [one.path for one in os.scandir(sessions.SHARED) if one.name.startswith(starts)]
+        return [
+            entry.path for entry in os.scandir(sessions.SHARED) if entry.name.startswith(starts)
+        ]
     return []
 
 
@@ -122,10 +124,10 @@ def _sweep(parent: Path) -> None:
 
 def _remove_unused(path: Path) -> None:
     """Remove it unless some process holds it."""
-    tried = os.open(path, _FOLDER)
+    descriptor = os.open(path, _FOLDER)
     try:
         with suppress(BlockingIOError):
-            fcntl.flock(tried, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove(path)
     finally:
-        os.close(tried)
+        os.close(descriptor)

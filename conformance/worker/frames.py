@@ -27,7 +27,7 @@ Roots = Mapping[Path, Owner]
 
 def roots(*scenarios: Path) -> Roots:
     """Folder → whose code is in it. `scenarios` are the folders of scenarios."""
-    found = {
+    owners = {
         _PACKAGE: Owner.HARNESS,
         _PACKAGE / "engines" / "vllm" / "relay": Owner.PIPELINE,
         _PACKAGE / "selftest": Owner.SELFTEST,
@@ -35,28 +35,28 @@ def roots(*scenarios: Path) -> Roots:
     for name, owner in _INSTALLED.items():
         spec = importlib.util.find_spec(name)
         for folder in (spec.submodule_search_locations or ()) if spec else ():
-            found[Path(folder).resolve()] = owner
-    return found | {folder.resolve(): Owner.SCENARIO for folder in scenarios}
+            owners[Path(folder).resolve()] = owner
+    return owners | {folder.resolve(): Owner.SCENARIO for folder in scenarios}
 
 
-def frames(text: str, known: Roots) -> tuple[Frame, ...]:
+def frames(text: str, owners: Roots) -> tuple[Frame, ...]:
     """The frames of a traceback's text that belong to somebody, the innermost last: those of a
     cause after those of what was raised from it.
     """
-    parts = reversed(text.split(_CAUSED))
-    named = ((path, int(line)) for part in parts for path, line in _FRAME.findall(part))
-    found = (_frame(path, line, known) for path, line in named)
-    return tuple(frame for frame in found if frame is not None)
+    raised = reversed(text.split(_CAUSED))
+    places = ((path, int(line)) for part in raised for path, line in _FRAME.findall(part))
+    owned = (_frame(path, line, owners) for path, line in places)
+    return tuple(frame for frame in owned if frame is not None)
 
 
-def _frame(path: str, line: int, known: Roots) -> Frame | None:
+def _frame(path: str, line: int, owners: Roots) -> Frame | None:
     if _BLOCK.fullmatch(path):
         return Frame(Owner.SCENARIO, path, line)
     if path.startswith("<"):
         return None
     real = Path(path).resolve()
-    inside = [root for root in known if real.is_relative_to(root)]
+    inside = [root for root in owners if real.is_relative_to(root)]
     if not inside:
         return None
     root = max(inside, key=lambda folder: len(folder.parts))
-    return Frame(known[root], f"{root.name}/{real.relative_to(root)}", line)
+    return Frame(owners[root], f"{root.name}/{real.relative_to(root)}", line)

@@ -70,10 +70,10 @@ class Ends:
 
 def _unreaped() -> list[tuple[int, int]]:
     """Own children that a signal has ended and nobody has waited for."""
-    found = []
+    ended = []
     for child in psutil.Process().children():
         with suppress(ChildProcessError, psutil.Error):
             end = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if end is not None and end.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
-                found.append((child.pid, end.si_status))
-    return found
+                ended.append((child.pid, end.si_status))
+    return ended

@@ -56,7 +56,7 @@ _ROOM = 8 << 30
 _PACKAGE = Path(__file__).parent.parent
 
 
-class Said:
+class EventLog:
     """The events file: what the worker is doing, one JSON object a line.
 
     Times are of the monotonic clock, which all processes of a machine share.
@@ -65,8 +65,8 @@ class Said:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def __call__(self, event: str, **what: Any) -> None:
-        doings.tell(self._path, event, **what)
+    def __call__(self, event: str, **fields: Any) -> None:
+        doings.tell(self._path, event, **fields)
 
 
 def main(path: Path) -> int:
@@ -79,7 +79,7 @@ def main(path: Path) -> int:
     folder.path.mkdir(parents=True, exist_ok=True)
     redirect(folder.log)
     try:
-        return run(job, folder, Said(folder.events))
+        return run(job, folder, EventLog(folder.events))
     except Exception:  # noqa: BLE001 - the engine's own are caught further in
         traceback.print_exc()
         return sessions.HARNESS_FAILED
@@ -124,17 +124,17 @@ def redirect(log: Path) -> None:
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
 
-def run(job: Job, folder: GroupFolder, say: Said) -> int:
+def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     """Load the engine and run every case that has no outcome yet."""
     begun, log_start = time.monotonic(), folder.log_size()
     ends = Ends()
     ends.watch()
     folders = job.scenarios if isinstance(job.scenarios, tuple) else (job.scenarios,)
     own_doing.tell_in(folder.events, folders)
-    say("loading")
+    report("loading")
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
-        built_in = {one.name: one for one in (PROBING, ONE_LAYER, USER_TRACE)}
+        built_in = {scenario.name: scenario for scenario in (PROBING, ONE_LAYER, USER_TRACE)}
         scenarios = built_in | WITHOUT_NNSIGHT | discover(job.scenarios) if todo else {}
         engine = _open(job)
         group = replace(
@@ -150,13 +150,13 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
         outcome = _outcome_of(error)
         if outside := ends.from_outside():
             sys.stderr.write(f"{outcome.detail}\n")
-            say("died", case="", words=f"{outside}; then {outcome.reason}", outside=True)
+            report("died", case="", words=f"{outside}; then {outcome.reason}", outside=True)
             return 1
-        return _refuse_all(job, folder, todo, say, outcome, begun=begun, log_start=log_start)
+        return _refuse_all(job, folder, todo, report, outcome, begun=begun, log_start=log_start)
     processes = sessions.members(os.getpid())
     shared = sorted(sessions.shared_files(processes))
     temporary.note_shared(shared)
-    say("loaded", seconds=group.load_seconds, shared=shared)
+    report("loaded", seconds=group.load_seconds, shared=shared)
     different = differences(job.expect, group.identity)
     if different:
         words = f"the engine is not what the column says: {'; '.join(different)}"
@@ -164,17 +164,17 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
     folder.write_group(group)
     for case in todo:
         if different:
-            _record(folder, job, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, say)
+            _record(folder, job, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, report)
             continue
-        say("started", case=case.key)
+        report("started", case=case.key)
         outcome, observed = _watched(engine, scenarios, case, job, folder, processes)
         if outcome.status is Status.ERROR and not all(map(sessions.alive, processes)):
             sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended.\n")
             outside = ends.from_outside()
             words = f"{outside}; then {outcome.reason}" if outside else outcome.reason
-            say("died", case=case.key, words=words, outside=bool(outside))
+            report("died", case=case.key, words=words, outside=bool(outside))
             return 1
-        _record(folder, job, case, outcome, observed, say)
+        _record(folder, job, case, outcome, observed, report)
         raised = outcome.status in _RAISED and group.status is not Status.ERROR
         if raised and not _still_well(engine, outcome):
             break  # a fresh worker takes the rest: no cell meets an engine that may have suffered
@@ -184,9 +184,9 @@ def run(job: Job, folder: GroupFolder, say: Said) -> int:
             break  # nor one in a process that is not what it was
     peak, seconds = peak_mib(), time.monotonic() - begun
     folder.write_group(replace(group, seconds=seconds, peak_mib=peak))
-    say("closing")
+    report("closing")
     engine.close()
-    say("closed")
+    report("closed")
     return 0
 
 
@@ -245,7 +245,7 @@ def _refuse_all(
     job: Job,
     folder: GroupFolder,
     todo: list[Case],
-    say: Said,
+    report: EventLog,
     outcome: Outcome,
     *,
     begun: float,
@@ -258,7 +258,7 @@ def _refuse_all(
     seconds = time.monotonic() - begun
     tail = folder.log_tail(log_start)
     for case in todo:
-        _record(folder, job, case, replace(outcome, detail=outcome.detail or tail), {}, say)
+        _record(folder, job, case, replace(outcome, detail=outcome.detail or tail), {}, report)
     folder.write_group(
         Group(
             job.model.id,
@@ -273,7 +273,7 @@ def _refuse_all(
             log_tail=tail,
         )
     )
-    say("closed")
+    report("closed")
     return 0
 
 
@@ -281,14 +281,14 @@ def _with_cause(outcome: Outcome, folder: GroupFolder, log_start: int) -> Outcom
     """The same in the words of the process that knows, where this one's say only where to look."""
     if not points_elsewhere(outcome.reason):
         return outcome
-    found, context = cause(folder.log_text(log_start), outcome.reason)
-    if not found:
+    reason, context = cause(folder.log_text(log_start), outcome.reason)
+    if not reason:
         return outcome
-    refuses = refusal(found)
+    refuses = refusal(reason)
     return replace(
         outcome,
         status=Status.UNSUPPORTED if refuses else outcome.status,
-        reason=str(refuses or f"{found} (raised as: {outcome.reason})"),
+        reason=str(refuses or f"{reason} (raised as: {outcome.reason})"),
         detail=f"{outcome.detail}\n{context}\n",
     )
 
@@ -297,9 +297,9 @@ def observe(
     engine: Engine,
     scenarios: Mapping[str, Scenario],
     case: Case,
-    known: frames.Roots = MappingProxyType({}),
+    owners: frames.Roots = MappingProxyType({}),
 ) -> tuple[Outcome, Mapping[str, Any]]:
-    """Run one case; every way in which it can end becomes an outcome. `known` says whose code is
+    """Run one case; every way in which it can end becomes an outcome. `owners` says whose code is
     where.
     """
     begun = time.monotonic()
@@ -311,7 +311,7 @@ def observe(
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     except (SystemExit, KeyboardInterrupt) as error:
         text = "".join(traceback.format_exception(error))
-        if not own_doing.by_the_trace(frames.frames(text, known)):
+        if not own_doing.by_the_trace(frames.frames(text, owners)):
             raise  # somebody else's
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     if not observed:
@@ -332,7 +332,7 @@ def _record(
     case: Case,
     outcome: Outcome,
     observed: Mapping[str, Any],
-    say: Said,
+    report: EventLog,
 ) -> None:
     if outcome.status is Status.ERROR and not outcome.frames:
         outcome = replace(outcome, frames=frames.frames(outcome.detail, _roots(job)))
@@ -342,7 +342,7 @@ def _record(
         # A full disk, or an engine that returned something else than tensors: not a trace's.
         outcome = replace(_outcome_of(error), harness=True, seconds=outcome.seconds)
         folder.write_cell(case.key, outcome, {})
-    say("finished", case=case.key, status=outcome.status, seconds=outcome.seconds)
+    report("finished", case=case.key, status=outcome.status, seconds=outcome.seconds)
 
 
 def _roots(job: Job) -> frames.Roots:
@@ -361,11 +361,11 @@ def _outcome_of(error: BaseException) -> Outcome:
         Status.ERROR,
         reason=f"{type(error).__name__}: {words}" if words else type(error).__name__,
         detail="".join(traceback.format_exception(error)),
-        harness=ours(error),
+        harness=harness_fault(error),
     )
 
 
-def ours(error: BaseException) -> bool:
+def harness_fault(error: BaseException) -> bool:
     """Whether the harness, not the engine or the trace, is to blame.
 
     A wrong value met in our code may come from the engine; a misspelt name cannot.
@@ -383,12 +383,12 @@ def ours(error: BaseException) -> bool:
 def differences(expected: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
     """What the engine says of itself that is not what its column says."""
     plain = json.loads(json.dumps(dict(identity), default=str))
-    wanted = json.loads(json.dumps(dict(expected), default=str))
+    promised = json.loads(json.dumps(dict(expected), default=str))
     return [
         f"{name} is {plain[name]!r}, expected {value!r}"
         if name in plain
         else f"{name} is not known, expected {value!r}"
-        for name, value in wanted.items()
+        for name, value in promised.items()
         if name not in plain or plain[name] != value
     ]
 
@@ -396,8 +396,8 @@ def differences(expected: Mapping[str, Any], identity: Mapping[str, Any]) -> lis
 def peak_mib() -> float:
     """Peak resident size of this process and of the largest of its ended children, in MiB."""
     return sum(
-        resource.getrusage(who).ru_maxrss / 1024
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        resource.getrusage(processes).ru_maxrss / 1024
+        for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
 
 

@@ -44,14 +44,14 @@ _INJECTED = "conformance.selftest."
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class Snapshot:
     """A tensor as it was: its version, None where torch counts none, and a sample of its bytes."""
 
     tensor: Any
     version: int | None
     values: bytes
 
-    def differs(self, now: Held | None, *, replaced: bool) -> bool:
+    def differs(self, now: Snapshot | None, *, replaced: bool) -> bool:
         """Whether it was written to, or, where that counts, `replaced` by another."""
         if now is None or now.tensor is not self.tensor:
             return replaced
@@ -62,9 +62,9 @@ def state(root: Any) -> dict[str, Any]:
     """What of the module `root` and of those in it cells share, by what it is called."""
     torch = sys.modules["torch"]
     every = dict(root.named_modules())
-    tensors = [one for module in every.values() for one in _tensors(module)]
+    tensors = [entry for module in every.values() for entry in _tensors(module)]
     pieces = max(_LEAST, _PIECES // max(1, len(tensors)))
-    found: dict[str, Any] = {
+    shared: dict[str, Any] = {
         HOOKS: {"": _hooks(torch.nn.modules.module, _OF_ALL)},
         MODULES: {name: (module, _forward(module)) for name, module in every.items()},
         WEIGHTS: {},
@@ -72,10 +72,10 @@ def state(root: Any) -> dict[str, Any]:
     }
     for name, module in every.items():
         if hooks := _hooks(module, _PLACES):
-            found[HOOKS][name] = hooks
+            shared[HOOKS][name] = hooks
         for kind, key, tensor in _tensors(module):
-            found[kind][f"{name}.{key}"] = _held(torch, tensor, pieces)
-    return found
+            shared[kind][f"{name}.{key}"] = _snapshot(torch, tensor, pieces)
+    return shared
 
 
 def differs(name: str, value: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -84,7 +84,7 @@ def differs(name: str, value: Mapping[str, Any], now: Mapping[str, Any]) -> bool
         # An engine may put another buffer in place of one that it computes, for longer prompts.
         replaced = name == WEIGHTS
         return (replaced and value.keys() != now.keys()) or any(
-            one.differs(now.get(key), replaced=replaced) for key, one in value.items()
+            held.differs(now.get(key), replaced=replaced) for key, held in value.items()
         )
     return bool(now != value)
 
@@ -116,14 +116,14 @@ def _forward(module: Any) -> Any:
     return None if type(own).__module__.startswith("nnsight") else own
 
 
-def _held(torch: Any, tensor: Any, pieces: int) -> Held:
+def _snapshot(torch: Any, tensor: Any, pieces: int) -> Snapshot:
     version, values = None, b""
     with suppress(RuntimeError):  # one that was made under inference mode has none
         version = tensor._version  # noqa: SLF001
     # Some kinds of tensors cannot be looked at as bytes: theirs is the version alone.
     with suppress(RuntimeError, TypeError, NotImplementedError), torch.no_grad():
         values = _sample(torch, tensor.detach(), pieces)
-    return Held(tensor, version, values)
+    return Snapshot(tensor, version, values)
 
 
 def _sample(torch: Any, tensor: Any, pieces: int) -> bytes:
@@ -136,11 +136,13 @@ def _sample(torch: Any, tensor: Any, pieces: int) -> bytes:
         if not tensor.is_contiguous() and tensor.numel() > _COPIED:
             return b""
     flat = tensor.reshape(-1).view(torch.uint8)
-    whole = len(flat) // _PIECE * _PIECE
-    step = max(1, whole // _PIECE // pieces)
+    aligned = len(flat) // _PIECE * _PIECE
+    step = max(1, aligned // _PIECE // pieces)
     if flat.is_cpu:  # of a small tensor numpy takes a third of what torch does
-        held = flat.numpy()
-        sample: bytes = held[:whole].view(f"u{_PIECE}")[::step].tobytes() + held[whole:].tobytes()
+        array = flat.numpy()
+        sample: bytes = (
+            array[:aligned].view(f"u{_PIECE}")[::step].tobytes() + array[aligned:].tobytes()
+        )
         return sample
-    parts = (flat[:whole].view(-1, _PIECE)[::step].reshape(-1), flat[whole:])
-    return b"".join(part.cpu().numpy().tobytes() for part in parts)
+    samples = (flat[:aligned].view(-1, _PIECE)[::step].reshape(-1), flat[aligned:])
+    return b"".join(sample_bytes.cpu().numpy().tobytes() for sample_bytes in samples)

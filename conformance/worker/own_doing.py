@@ -47,8 +47,8 @@ class Watch:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.events = Path(os.environ.get(EVENTS) or os.devnull)
-        named = filter(None, os.environ.get(SCENARIOS, "").split(os.pathsep))
-        self.roots = frames.roots(*map(Path, named))
+        folders = filter(None, os.environ.get(SCENARIOS, "").split(os.pathsep))
+        self.roots = frames.roots(*map(Path, folders))
         self._put_back = keep_random_state()
         self._before: Mapping[str, Any] = {}
         self._left: set[str] = set()
@@ -82,11 +82,11 @@ class Watch:
         except (SystemExit, KeyboardInterrupt) as error:
             self.leave_if_forked()
             text = "".join(traceback.format_exception(error))
-            seen = frames.frames(text, self.roots)
-            if not by_the_trace(seen):
+            call_frames = frames.frames(text, self.roots)
+            if not by_the_trace(call_frames):
                 raise  # somebody else's
             words = f"{type(error).__name__}: {error}".removesuffix(": ")
-            self._tell(Doing(How.RAISED, words, text, seen))
+            self._tell(Doing(How.RAISED, words, text, call_frames))
             raise EndedByBlockError(words) from error
         except Exception:
             self.look(in_a_step=True)
@@ -131,9 +131,9 @@ class Watch:
         os.kill, os.killpg, signal.raise_signal = _kill, _killpg, _raise
 
     def _ends(self, words: str) -> None:
-        calls, seen = self._by_the_trace()
-        if seen:
-            self._tell(Doing(How.ENDS, words, calls, seen))
+        calls, call_frames = self._by_the_trace()
+        if call_frames:
+            self._tell(Doing(How.ENDS, words, calls, call_frames))
 
     def _by_the_trace(self) -> tuple[str, tuple[Frame, ...]]:
         """The calls that led here, as a traceback has them, and their frames: none where another
@@ -143,8 +143,8 @@ class Watch:
             return "", ()
         stack = traceback.format_stack()
         calls = "".join(call for call in stack if f'"{__file__}"' not in call)
-        seen = frames.frames(calls, self.roots)
-        return calls, seen if by_the_trace(seen) else ()
+        call_frames = frames.frames(calls, self.roots)
+        return calls, call_frames if by_the_trace(call_frames) else ()
 
     def _say_left(self, name: str) -> None:
         if name not in self._left:
@@ -167,5 +167,5 @@ def watch() -> Watch:
     return _WATCHES[os.getpid()]
 
 
-def by_the_trace(seen: Sequence[Frame]) -> bool:
-    return bool(seen) and seen[-1].owner is Owner.SCENARIO
+def by_the_trace(call_frames: Sequence[Frame]) -> bool:
+    return bool(call_frames) and call_frames[-1].owner is Owner.SCENARIO

@@ -47,7 +47,7 @@ def surroundings(*, in_a_step: bool = False, model: Any = None) -> Mapping[str, 
     out, is left out in one.
     """
     opened = os.listdir(_OPEN)  # noqa: PTH208 - names alone, in every step of an engine
-    found: dict[str, Any] = {
+    state: dict[str, Any] = {
         "the working directory": _folder(),
         "the environment's variables": os.environ._data.copy(),  # type: ignore[attr-defined] # noqa: SLF001 - as bytes
         "the limit of recursion": sys.getrecursionlimit(),
@@ -59,28 +59,28 @@ def surroundings(*, in_a_step: bool = False, model: Any = None) -> Mapping[str, 
     }
     torch = sys.modules.get("torch")
     if torch is not None:
-        found |= _of_torch(torch)
+        state |= _of_torch(torch)
     if not in_a_step:
-        found[_CHILDREN] = _children()
+        state[_CHILDREN] = _children()
     if torch is not None and not in_a_step:
-        found["whether gradients are kept"] = torch.is_grad_enabled()
-        found["whether types are cast by themselves"] = torch.is_autocast_enabled("cpu")
+        state["whether gradients are kept"] = torch.is_grad_enabled()
+        state["whether types are cast by themselves"] = torch.is_autocast_enabled("cpu")
     if model is not None and not in_a_step:
-        found |= modules.state(model)
-    return found
+        state |= modules.state(model)
+    return state
 
 
 def _of_torch(torch: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    state: dict[str, Any] = {
         "the default type": torch.get_default_dtype(),
         "the default device": torch.get_default_device(),
         "the number of threads of torch": torch.get_num_threads(),
         "whether algorithms must be deterministic": torch.are_deterministic_algorithms_enabled(),
         "the precision of float32 products": torch.get_float32_matmul_precision(),
     }
-    held = {name: sys.modules[name] for name in _FUNCTIONS}
-    held |= {"torch.Tensor": torch.Tensor, "torch.nn.Module": torch.nn.Module}
-    return found | {_REPLACED + name: dict(vars(owner)) for name, owner in held.items()}
+    owners = {name: sys.modules[name] for name in _FUNCTIONS}
+    owners |= {"torch.Tensor": torch.Tensor, "torch.nn.Module": torch.nn.Module}
+    return state | {_REPLACED + name: dict(vars(owner)) for name, owner in owners.items()}
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -88,22 +88,26 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     that a cell imports, and a thread or a descriptor that an engine opens now and then, is none:
     many are.
     """
-    both = [name for name in before if name in after]
-    return [name for name in both if _differs(name, before[name], after[name])]
+    common = [name for name in before if name in after]
+    return [name for name in common if _differs(name, before[name], after[name])]
 
 
 def _differs(name: str, value: Any, now: Any) -> bool:
     if name.startswith(_REPLACED):
         if len(value) == len(now) and all(map(operator.is_, value.values(), now.values())):
             return False
-        return any(now.get(key) is not one for key, one in value.items() if callable(one))
+        return any(
+            now.get(key) is not function for key, function in value.items() if callable(function)
+        )
     if name in _OF_MODULES:
         return modules.differs(name, value, now)
     if name == _CHILDREN:
         return bool(now - value)  # an engine's own may end
     if name == DESCRIPTORS:
-        gone = {key for key, one in value.items() if now.get(key) != one}
-        return bool(gone & _STANDARD) or len(gone) > len(value) / 2  # an engine closes one or two
+        closed = {key for key, file in value.items() if now.get(key) != file}
+        return (
+            bool(closed & _STANDARD) or len(closed) > len(value) / 2
+        )  # an engine closes one or two
     room = {_STARTED: _THREADS, _OPENED: _DESCRIPTORS}.get(name)
     return bool(now != value if room is None else now > value + room)
 
@@ -138,7 +142,7 @@ def _folder() -> str:
 
 def _mask() -> bytes:
     """As the kernel says it: a process can ask for its own only by setting another."""
-    text = _read("/proc/self/status")
+    text = _read_proc("/proc/self/status")
     start = text.find(b"Umask:")
     return text[start : text.find(b"\n", start)]
 
@@ -148,13 +152,13 @@ def _children() -> set[bytes]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return set()  # as a rule, and the files of all threads take long
-    found: set[bytes] = set()
+    children: set[bytes] = set()
     for thread in Path("/proc/self/task").iterdir():
-        found.update(_read(f"{thread}/children").split())
-    return found
+        children.update(_read_proc(f"{thread}/children").split())
+    return children
 
 
-def _read(path: str) -> bytes:
+def _read_proc(path: str) -> bytes:
     """A file of /proc: many are read after every cell. Nothing where it is gone."""
     with suppress(OSError):
         file = os.open(path, os.O_RDONLY)
@@ -169,10 +173,10 @@ def _files(opened: list[str]) -> dict[int, tuple[int, int]]:
     """Which file each descriptor is of. Not of connections, which an engine gives up where the
     other side has ended.
     """
-    found: dict[int, tuple[int, int]] = {}
+    files: dict[int, tuple[int, int]] = {}
     for descriptor in map(int, opened):
         with suppress(OSError):  # the list's own
             of = os.fstat(descriptor)
             if stat.S_ISREG(of.st_mode) or stat.S_ISCHR(of.st_mode):
-                found[descriptor] = (of.st_dev, of.st_ino)
-    return found
+                files[descriptor] = (of.st_dev, of.st_ino)
+    return files

@@ -134,23 +134,23 @@ class Zygote:
             identifier = self._workers.pop(pid, None)
             if identifier is None:
                 continue
-            left = sessions.kill(pid) | self._kill_strays()
+            survivors = sessions.kill(pid) | self._kill_strays()
             self.say(
                 {
                     "is": "exited",
                     "id": identifier,
                     "status": os.waitstatus_to_exitcode(status),
-                    "left": sorted(left),
+                    "left": sorted(survivors),
                 }
             )
 
     def _kill_strays(self) -> set[int]:
         """End children that are no worker: they left the session of a worker that ended."""
-        left: set[int] = set()
+        survivors: set[int] = set()
         for child in psutil.Process().children():
             if child.pid not in self._workers and child.pid not in self._own:
-                left |= sessions.kill(child.pid)
-        return left
+                survivors |= sessions.kill(child.pid)
+        return survivors
 
     def say(self, message: dict[str, Any]) -> None:
         with suppress(ConnectionError):  # the loop is about to notice it
