@@ -57,8 +57,8 @@ class Batch:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        named = {backend.id: backend for trial in self.trials for backend in trial.backends}
-        return tuple(map(Column, named.values()))
+        by_id = {backend.id: backend for trial in self.trials for backend in trial.backends}
+        return tuple(map(Column, by_id.values()))
 
     @property
     def cells(self) -> tuple[Cell, ...]:

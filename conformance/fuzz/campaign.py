@@ -300,8 +300,8 @@ class Campaign:
 
     def _account(self, batch: Batch, results: Mapping[str, CellResult]) -> None:
         model = batch.model.id
-        tried: dict[int, dict[str, dict[str, Failure]]] = {}
-        drawn = sum(self.state.drawn.values())
+        failures_of: dict[int, dict[str, dict[str, Failure]]] = {}
+        drawn_before = sum(self.state.drawn.values())
         for trial in batch.trials:
             cells = [
                 results[Cell(model, backend.id, trial.program.name, batches.CASE).id]
@@ -317,17 +317,17 @@ class Campaign:
                 if differs(cell)
             }
             if trial.purpose is not None:
-                tried.setdefault(trial.purpose, {})[trial.program.name] = failures
+                failures_of.setdefault(trial.purpose, {})[trial.program.name] = failures
             elif any(trial.program == entry.program for entry in self.corpus.values()):
                 self._replayed(model, trial.program, failures)
             else:
                 self._count(model, trial.program, cells)
                 if failures:
                     self._take_up(model, trial.program, failures)
-        for number, results_of_trial in tried.items():
+        for number, results_of_trial in failures_of.items():
             self._go_on(number, results_of_trial)
         total = sum(self.state.drawn.values())
-        if total > drawn:
+        if total > drawn_before:
             draws = {**self.state.draws, model: self.state.draws.get(model, 0) + 1}
             self.state = replace(self.state, draws=draws)
         self.tell(
@@ -348,8 +348,8 @@ class Campaign:
 
     def _replayed(self, model: str, program: Program, failures: Mapping[str, Failure]) -> None:
         name, entry = next((n, k) for n, k in self.corpus.items() if k.program == program)
-        here = {backend.id for backend in self.backends}
-        expected = {column: kind for column, kind in entry.fails.items() if column in here}
+        columns = {backend.id for backend in self.backends}
+        expected = {column: kind for column, kind in entry.fails.items() if column in columns}
         kinds = {column: failure.kind for column, failure in failures.items()}
         mended, changed = list(self.state.mended), list(self.state.changed)
         if kinds and expected == kinds:
@@ -394,14 +394,14 @@ class Campaign:
         for difference in self.state.differences:
             if difference.model != model or not _alike(difference, failures):
                 continue
-            shown = shown_by(difference, remaining)
-            if shown is None:
+            operations = shown_by(difference, remaining)
+            if operations is None:
                 continue
-            rest = smaller.without(remaining, shown)
-            if rest == remaining or not rest.operations:
+            reduced = smaller.without(remaining, operations)
+            if reduced == remaining or not reduced.operations:
                 self._again(difference.cause)
                 return
-            remaining, stage, peeled_from = rest, Stage.PEEL, difference.cause
+            remaining, stage, peeled_from = reduced, Stage.PEEL, difference.cause
         kinds = _kinds(failures)
         busy = [
             work
@@ -413,14 +413,14 @@ class Campaign:
             self.state = replace(self.state, waiting=(*self.state.waiting, wait))
             return
         columns = few_columns(failures, self.backends)
-        here = {column.id for column in columns}
+        column_ids = {column.id for column in columns}
         self._numbers += 1
         self._in_work[self._numbers] = Shrinking(
             self._numbers,
             model,
             program,
             remaining,
-            {column: failure for column, failure in failures.items() if column in here},
+            {column: failure for column, failure in failures.items() if column in column_ids},
             columns,
             self.backends,
             stage,
@@ -450,7 +450,7 @@ class Campaign:
 
     def _conclude(self, work: Shrinking) -> None:
         cause = cause_of(work.model, work.program, work.failures)
-        if any(known.cause == cause for known in self.state.differences):
+        if any(earlier.cause == cause for earlier in self.state.differences):
             self._again(cause)
             return
         words = {failed.known for failed in work.failures.values()}

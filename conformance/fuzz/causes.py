@@ -80,7 +80,7 @@ def differs(cell: CellResult) -> bool:
     has none hides nothing that is wrong besides.
     """
     if cell.verdict is Verdict.VACUOUS:
-        observed = any(judged.verdict.fails for judged in cell.observations)
+        observed = any(observation.verdict.fails for observation in cell.observations)
         return observed or any(relation.gates and not relation.holds for relation in cell.relations)
     return cell.verdict.fails and not cell.harness
 
@@ -96,17 +96,17 @@ def pattern(operation: Operation, program: Program) -> str:
 
 def cause_of(model: str, program: Program, failures: Mapping[str, Failure]) -> str:
     """A name for what a smallest program shows: who fails, how, and at what operations."""
-    who = "+".join(sorted(failures))
+    columns = "+".join(sorted(failures))
     how = "+".join(sorted({failure.kind for failure in failures.values()}))
     ops = " ".join(sorted(pattern(op, program) for op in program.operations)) or "nothing"
     many = f"{min(len(program.prompts), 2)}p{min(program.steps, 2)}s{len(program.groups)}t"
-    return f"{model}|{who}|{how}|{ops}|{many}"
+    return f"{model}|{columns}|{how}|{ops}|{many}"
 
 
 def slug(cause: str) -> str:
     """A file's name for a cause."""
-    model, _, rest = cause.partition("|")
-    words = rest.split("|")
+    model, _, details = cause.partition("|")
+    words = details.split("|")
     plain = re.sub(r"[^a-z0-9]+", "_", words[2].lower()).strip("_")[:60] if len(words) > 2 else ""
     return f"{model}_{plain or 'nothing'}_{digest(cause)[:6]}".replace("-", "_")
 

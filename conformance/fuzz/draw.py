@@ -78,13 +78,13 @@ def drawn(chance: Random, shape: Shape) -> Program:
         steps=chance.choice(STEPS),
         traces=_traces(chance, prompts),
     )
-    wanted = chance.randint(1, MOST_OPERATIONS)
-    for _ in range(4 * wanted):  # some do not fit
+    length = chance.randint(1, MOST_OPERATIONS)
+    for _ in range(4 * length):  # some do not fit
         longer = replace(
             program, operations=(*program.operations, _operation(chance, program, shape))
         )
         program = longer if valid(longer) else program
-        if len(program.operations) == wanted:
+        if len(program.operations) == length:
             break
     return program
 

@@ -96,11 +96,11 @@ def _files(
     copied = folder / f"{slug(difference.cause)}.py"
     copied.write_text(scenario.path.read_text(encoding="utf-8"), encoding="utf-8")
     files = [str(copied)]
-    wanted = {
+    failing = {
         Cell(difference.model, failure.backend, name, batches.CASE).id
         for failure in difference.failures
     }
-    cell = next((cell for cell in results.cells if cell.id in wanted and cell.verdict.fails), None)
+    cell = next((cell for cell in results.cells if cell.id in failing and cell.verdict.fails), None)
     if cell is None:
         return files
     shared = script.shareable(cell)

@@ -41,9 +41,9 @@ def _detail(operation: Operation) -> int:
 def few(program: Program) -> list[Program]:
     """The program without operations, with each one of them, and with each two."""
     every = range(len(program.operations))
-    chosen = [set(which) for count in (0, 1, 2) for which in combinations(every, count)]
-    chosen += [set(every) - {index} for index in every]
-    programs = [keeping(program, which) for which in chosen]
+    subsets = [set(subset) for count in (0, 1, 2) for subset in combinations(every, count)]
+    subsets += [set(every) - {index} for index in every]
+    programs = [keeping(program, subset) for subset in subsets]
     return _distinct([*programs, *_plain_ones(programs)], program)
 
 
@@ -122,9 +122,9 @@ def _plainer(operation: Operation) -> Iterator[Operation]:
         yield replace(operation, do=Do.READ, value=None)
 
 
-def keeping(program: Program, which: set[int]) -> Program:
+def keeping(program: Program, kept: set[int]) -> Program:
     """The program with these operations, and those whose values they take."""
-    indices = set(which)
+    indices = set(kept)
     while (
         more := {
             op.value for index in indices if (op := program.operations[index]).value is not None
@@ -143,9 +143,9 @@ def keeping(program: Program, which: set[int]) -> Program:
     )
 
 
-def without(program: Program, which: set[int]) -> Program:
+def without(program: Program, removed: set[int]) -> Program:
     """The program without these operations, and without those that take their values."""
-    dropped = set(which)
+    dropped = set(removed)
     while more := {
         index
         for index, op in enumerate(program.operations)
@@ -177,10 +177,10 @@ def without_prompt(program: Program, dropped: int) -> Program:
     )
 
 
-def alone(program: Program, which: int = 0) -> Program:
+def alone(program: Program, kept_prompt: int = 0) -> Program:
     """One prompt, one step, and all that is done there."""
     for prompt in reversed(range(len(program.prompts))):
-        if prompt != which:
+        if prompt != kept_prompt:
             program = without_prompt(program, prompt)
     return _with_steps(replace(program, traces=()), 1)
 

@@ -58,9 +58,9 @@ def _run(acts: Acts, model: Reference) -> dict[Any, Any]:
     else:
         run = model.run(text, steps=steps, held=along, parts=model.readable)
         for step in range(steps):
-            parts = {**run.parts[step], "stream": run.stream[step]}
+            values = {**run.parts[step], "stream": run.stream[step]}
             for (part, layer), members in acts.by_place().items():
-                acts.act(members, step, parts[part] if layer is None else parts[part][layer])
+                acts.act(members, step, values[part] if layer is None else values[part][layer])
     return acts.saved(run.logits, run.tokens)
 
 
@@ -96,9 +96,9 @@ class Acts:
     def saved(self, logits: Sequence[Tensor], tokens: Sequence[Tensor]) -> dict[Any, Any]:
         """What `gathered` takes: what was seen, and these ends of every step."""
         ended = 0 if self.stopped else self.program.steps
-        seen = self.values.items()
+        values = self.values.items()
         return {
-            **{("read", i, s): rows for (i, p, s), rows in seen if p == self.prompt},
+            **{("read", i, s): rows for (i, p, s), rows in values if p == self.prompt},
             **{("written", index, step): rows for (index, step), rows in self.written.items()},
             **{("logits", step): logits[step] for step in range(ended)},
             **{("token", step): tokens[step] for step in range(ended)},
@@ -185,20 +185,20 @@ def _instead(visit: Visit | None, came_in: list[Tensor]) -> Visit:
 def changed(operation: Operation, rows: Tensor, value: Any) -> Tensor:
     """The rows [tokens, width] after a write."""
     rows = rows.clone()
-    which = _ROWS[operation.tokens]
+    row_index = _ROWS[operation.tokens]
     match operation.do:
         case Do.ADD:
-            rows[which] += operation.amount * value
+            rows[row_index] += operation.amount * value
         case Do.SCALE:
-            rows[which] *= operation.amount
+            rows[row_index] *= operation.amount
         case Do.ZERO:
-            rows[which] *= 0
+            rows[row_index] *= 0
         case Do.REPLACE:
-            rows[which] = value
+            rows[row_index] = value
         case Do.PROJECT:
             row = value.reshape(-1)
             unit = row / row.norm().clamp_min(1e-12)
-            rows[which] -= (rows[which] @ unit)[:, None] * unit
+            rows[row_index] -= (rows[row_index] @ unit)[:, None] * unit
     return rows
 
 
@@ -250,13 +250,13 @@ def observed(
     prompts: list[dict[str, Any]] = []
     for saved in by_prompt:
         outputs: dict[str, Any] = {}
-        for name, which in form.reads.items():
-            if isinstance(which, int):
-                outputs[name] = _steps(saved, "read", which, steps=steps)
+        for name, source in form.reads.items():
+            if isinstance(source, int):
+                outputs[name] = _steps(saved, "read", source, steps=steps)
                 continue
             outputs[name] = {
                 operations[index].layer: _steps(saved, "read", index, steps=steps)
-                for index in which
+                for index in source
             }
         for name in form.ends:
             outputs[name] = _steps(saved, _ENDS[name], steps=steps)
@@ -274,16 +274,16 @@ def observed_names(program: Program) -> dict[int, str]:
     as scenarios do, so that the judge knows the stream for what it is.
     """
     names: dict[int, str] = {}
-    known: set[tuple[Part, int | None]] = set()
+    named_places: set[tuple[Part, int | None]] = set()
     for index, operation in enumerate(program.operations):
         if not operation.do.reads:
             continue
-        whole = (
+        plain = (
             operation.do is Do.READ
             and operation.tokens is Tokens.ALL
-            and (operation.part, operation.layer) not in known
+            and (operation.part, operation.layer) not in named_places
         )
-        if whole:
-            known.add((operation.part, operation.layer))
-        names[index] = operation.part.value if whole else f"{operation.do}_{index}"
+        if plain:
+            named_places.add((operation.part, operation.layer))
+        names[index] = operation.part.value if plain else f"{operation.do}_{index}"
     return names

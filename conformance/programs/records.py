@@ -106,11 +106,11 @@ class Operation:
         """Where a forward meets it: layers count from 1, the embeddings are before them. A layer is
         left out once its input has come, which can be read and not asked for afterwards.
         """
-        parts = tuple(Part)
-        order = 2 * parts.index(self.part)
+        order_of_parts = tuple(Part)
+        order = 2 * order_of_parts.index(self.part)
         if self.do is Do.SKIP:
-            order = 2 * parts.index(Part.INPUT) + 1
-        layer = len(parts) if self.layer is None else self.layer + 1
+            order = 2 * order_of_parts.index(Part.INPUT) + 1
+        layer = len(order_of_parts) if self.layer is None else self.layer + 1
         if self.part is Part.EMBEDDING:
             return 0, order
         return (1 << 30, order) if not self.part.layered else (layer, order)

@@ -90,8 +90,8 @@ def _trace(program: Program, group: tuple[int, ...]) -> Iterator[str]:
     steps = f"steps={program.steps}"
     stops = any(op.do is Do.STOP and op.prompt in group for op in program.operations)
     if len(group) == 1:
-        needed = " as tracer" if stops or program.steps > 1 else ""
-        yield f"with lm.trace(case.prompts[{group[0]}], {steps}){needed}:"
+        tracer = " as tracer" if stops or program.steps > 1 else ""
+        yield f"with lm.trace(case.prompts[{group[0]}], {steps}){tracer}:"
         yield from (f"    {line}" for line in _block(program, group[0]))
         return
     yield f"with lm.trace({steps}) as tracer:"
@@ -113,7 +113,7 @@ def _block(program: Program, prompt: int) -> Iterator[str]:
     due = [(op.depth, index, _operation(program, op, index, prompt)) for index, op in operations]
     # What a layer that is left out gives is seen where it would have ended.
     due += [
-        (replace(op, do=Do.READ).depth, index, _written(program, op, index, prompt))
+        (replace(op, do=Do.READ).depth, index, _read_back(program, op, index, prompt))
         for index, op in operations
         if op.do is Do.SKIP
     ]
@@ -164,10 +164,10 @@ def _operation(program: Program, operation: Operation, index: int, prompt: int) 
     yield f"    rows = {place}"
     yield from (f"    {line}" for line in _change(operation, rows or "[:]", value))
     yield f"    {place} = rows"
-    yield from _written(program, operation, index, prompt)
+    yield from _read_back(program, operation, index, prompt)
 
 
-def _written(program: Program, operation: Operation, index: int, prompt: int) -> Iterator[str]:
+def _read_back(program: Program, operation: Operation, index: int, prompt: int) -> Iterator[str]:
     """Read back what was written, in the clean run what is there without it."""
     place = _PLACES[operation.part].format(layer=operation.layer)
     step = "0" if program.steps == 1 else "step"

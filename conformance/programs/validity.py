@@ -116,10 +116,10 @@ def _skip(program: Program, operation: Operation) -> Iterator[str]:
         yield "a layer is left out: its part is the stream"
     if operation.step is not None and program.steps > 1:
         yield "a layer is left out in every step, or in none"
-    whole = operation.prompt is None or any(
+    of_whole_trace = operation.prompt is None or any(
         group == (operation.prompt,) for group in program.groups
     )
-    if not whole:  # nnsight says so: the prompts of a trace share a forward
+    if not of_whole_trace:  # nnsight says so: the prompts of a trace share a forward
         yield "a layer is left out for every prompt of a trace, or for none"
     inside = (Part.ATTENTION_INPUT, Part.ATTENTION, Part.MLP_INPUT, Part.MLP)
     for index, beside in enumerate(program.operations):
@@ -149,8 +149,8 @@ def _flow(program: Program, taker: Operation) -> Iterator[str]:
             if (source, then) == (prompt, step) and before >= _moment(program, taker):
                 yield "it takes what is read after it"
                 return
-            whole = taker.tokens is Tokens.ALL and (source, then) == (prompt, step)
-            if giver.tokens is Tokens.ALL and not whole:
+            same_rows = taker.tokens is Tokens.ALL and (source, then) == (prompt, step)
+            if giver.tokens is Tokens.ALL and not same_rows:
                 yield "all rows of one place do not fit another"
                 return
     if taker.do is Do.PROJECT and giver.tokens is Tokens.ALL:
