@@ -14,19 +14,19 @@ def clopper_pearson(count: int, total: int, confidence: float = 0.95) -> tuple[f
     """
     if not 0 <= count <= total or not total:
         raise ValueError(f"{count} of {total} is no rate")
-    left = 1 - confidence
-    side = left if count in {0, total} else left / 2
+    remainder = 1 - confidence
+    side = remainder if count in {0, total} else remainder / 2
     low = 0.0 if count == 0 else _solve(lambda p: _at_least(count, total, p), side)
     high = 1.0 if count == total else _solve(lambda p: -_at_most(count, total, p), -side)
     return low, high
 
 
-def _solve(rising: object, wanted: float) -> float:
+def _solve(rising: object, target: float) -> float:
     """Where a function that rises in [0, 1] takes this value."""
     low, high = 0.0, 1.0
     for _ in range(100):
         middle = (low + high) / 2
-        if rising(middle) < wanted:  # type: ignore[operator]
+        if rising(middle) < target:  # type: ignore[operator]
             low = middle
         else:
             high = middle

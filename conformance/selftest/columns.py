@@ -95,7 +95,7 @@ def honest_cells(
     faulty: Iterable[FaultyColumn], models: Sequence[Model], backends: Sequence[Backend]
 ) -> tuple[Cell, ...]:
     """The cells without a fault that correspond to some cell with one."""
-    every = [cell for one in faulty for cell in one.cells]
+    every = [cell for column in faulty for cell in column.cells]
     return tuple(
         Cell(model.id, backend.id, scenario, case)
         for model in models
@@ -120,8 +120,8 @@ def jobs(
     """The jobs of the honest run, of the faulty columns and of what all of them generated;
     and apart those whose cells are to hang or die, for which short limits do.
     """
-    everything = [*honest, *(cell for one in faulty for cell in one.cells)]
-    kinds = {one.id: one.as_run() for one in faulty}
+    everything = [*honest, *(cell for column in faulty for cell in column.cells)]
+    kinds = {column.id: column.as_run() for column in faulty}
     planned = planned_jobs(
         run,
         models,
@@ -132,33 +132,35 @@ def jobs(
         cache=cache,
         precisions=tuple(Precision),
     )
-    by_id = {one.id: one for one in planned}
+    by_id = {job.id: job for job in planned}
     single: dict[str, Planned] = {}
     brief: list[Planned] = []
     for column in faulty:
         if not column.variant.fault.alone:
             continue
         name = f"{column.cells[0].model}:{column.folder}"
-        one = replace(by_id[name], launch=launch(Column(column.backend)))
+        job = replace(by_id[name], launch=launch(Column(column.backend)))
         if column.variant.fault.short:
-            brief.append(replace(one, needs=()))
+            brief.append(replace(job, needs=()))
         else:
-            single[name] = replace(one, make=_expecting(one.make, column.backend))
-    shared = _shared_jobs(run, [one for one in faulty if not one.variant.fault.alone], by_id)
+            single[name] = replace(job, make=_expecting(job.make, column.backend))
+    shared = _shared_jobs(
+        run, [column for column in faulty if not column.variant.fault.alone], by_id
+    )
     names = {
-        f"{cell.model}:{gathered_in(one.id, precision)}"
-        for one in faulty
-        for cell in one.cells
+        f"{cell.model}:{gathered_in(column.id, precision)}"
+        for column in faulty
+        for cell in column.cells
         for precision in Precision
     }
-    long = [one for one in planned if one.id not in names]
-    forced = [one for one in long if one.id.endswith(f":{FORCED.id}")]
-    rest = [one for one in long if not one.id.endswith(f":{FORCED.id}")]
-    ready = [*rest, *single.values(), *shared]
-    known = {one.id: one for one in ready}
+    long = [job for job in planned if job.id not in names]
+    forced = [job for job in long if job.id.endswith(f":{FORCED.id}")]
+    unforced = [job for job in long if not job.id.endswith(f":{FORCED.id}")]
+    ready = [*unforced, *single.values(), *shared]
+    ready_by_id = {job.id: job for job in ready}
     forced = [
-        replace(one, after=tuple(name for name in known if name.startswith(_model(one.id))))
-        for one in forced
+        replace(job, after=tuple(name for name in ready_by_id if name.startswith(_model(job.id))))
+        for job in forced
     ]
     return [*ready, *forced], brief
 
@@ -170,13 +172,13 @@ def _model(job: str) -> str:
 def _expecting(make: Callable[[], Job | None], backend: Backend) -> Callable[[], Job | None]:
     """The job, which must prove to be what its column says."""
 
-    def made() -> Job | None:
+    def expecting() -> Job | None:
         job = make()
         if job is None:
             return None
         return replace(job, expect=expected(backend, job.settings, job.precision))
 
-    return made
+    return expecting
 
 
 def _shared_jobs(
@@ -186,11 +188,11 @@ def _shared_jobs(
     for column in faulty:
         key = (column.cells[0].model, column.backend.id, column.precision)
         groups.setdefault(key, []).append(column)
-    found = []
+    shared = []
     for (model, backend, precision), members in groups.items():
         honest = by_id[f"{model}:{gathered_in(backend, precision)}"]
         name = gathered_in(f"{backend}{MARK}{SHARED}", precision)
-        found.append(
+        shared.append(
             replace(
                 honest,
                 id=f"{model}:{name}",
@@ -199,7 +201,7 @@ def _shared_jobs(
                 cached=False,
             )
         )
-    return found
+    return shared
 
 
 def _sharing(
@@ -207,7 +209,7 @@ def _sharing(
 ) -> Callable[[], Job | None]:
     """One worker for many columns: the job, and the links by which each column is found."""
 
-    def made() -> Job | None:
+    def shared() -> Job | None:
         job = make()
         if job is None:
             raise ConformanceError("the honest column has no job to take a fault's from")
@@ -218,23 +220,23 @@ def _sharing(
         # of what passes to and from a block is not in there: that is the honest column's.
         without = [key for key, case in honest.items() if case.scenario in WITHOUT_NNSIGHT]
         for column in members:
-            own = run.group_folder(job.model.id, column.folder)
-            (own.path / "cells").mkdir(parents=True, exist_ok=True)
-            _link(own.path / "group.json", target.path / "group.json")
-            beside = run.group_folder(job.model.id, column.honest_folder)
+            faulty_group = run.group_folder(job.model.id, column.folder)
+            (faulty_group.path / "cells").mkdir(parents=True, exist_ok=True)
+            _link(faulty_group.path / "group.json", target.path / "group.json")
+            honest_group = run.group_folder(job.model.id, column.honest_folder)
             acts = column.variant.fault.point not in WITH_A_BLOCK
             for key in () if acts else without:
-                _link(own.cell(key), beside.cell(key))
+                _link(faulty_group.cell(key), honest_group.cell(key))
             for key in (*(cell.key for cell in column.cells), *(without if acts else ())):
                 case = replace(honest[key], name=f"{honest[key].name}{MARK}{column.variant.id}")
                 cases.append(case)
-                _link(own.cell(key), target.cell(case.key))
+                _link(faulty_group.cell(key), target.cell(case.key))
         backend = job.backend
         options = {"engine": backend.engine, "options": dict(backend.options)}
         faulty = Column(replace(backend, id=name, engine=ENGINE, options=options))
         return replace(job, engine=ENGINE, column=faulty, folder=target.path, cases=tuple(cases))
 
-    return made
+    return shared
 
 
 def _link(link: Path, target: Path) -> None:

@@ -34,7 +34,7 @@ WIDER = 20.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What the command line asks for. `again` names a stored self-test to judge anew, `blind` a
     gate that is broken on purpose. `sensitivity` measures the detection limit of every write, and
     not of a few on the first model. A failure that one of `gaps` explains is no false alarm.
@@ -54,11 +54,11 @@ class Asked:
     sensitivity: bool = False
 
 
-def chosen(expression: str, *, quick: bool) -> tuple[Fault, ...]:
+def chosen_faults(expression: str, *, quick: bool) -> tuple[Fault, ...]:
     """The faults that are injected: `-k` matches their ids."""
-    wanted = plan.matcher(expression)
+    matches = plan.matcher(expression)
     return tuple(
-        fault for fault in FAULTS.values() if wanted(fault.id) and (fault.quick or not quick)
+        fault for fault in FAULTS.values() if matches(fault.id) and (fault.quick or not quick)
     )
 
 
@@ -67,79 +67,79 @@ def default_backends(backends: Sequence[Backend]) -> tuple[Backend, ...]:
 
 
 def run(
-    asked: Asked, cache: Path, on_event: Callable[[Event], None]
+    request: Request, cache: Path, on_event: Callable[[Event], None]
 ) -> tuple[RunFolder, table.SelfTest | None]:
     """The run's folder and the table; None when it was interrupted."""
     begun = time.monotonic()
-    scenarios = discover(asked.scenarios)
-    planned = _planned(asked, scenarios)
-    if asked.again:
-        folder = open_run(asked.reports, asked.again)
+    scenarios = discover(request.scenarios)
+    planned = _planned(request, scenarios)
+    if request.again:
+        folder = open_run(request.reports, request.again)
     else:
         folder = execution.begin(
-            asked.reports,
+            request.reports,
             planned.models,
             tuple(map(Column, planned.backends)),
             planned.honest,
-            scenarios=asked.scenarios,
-            thresholds=asked.thresholds,
-            jobs=asked.jobs,
+            scenarios=request.scenarios,
+            thresholds=request.thresholds,
+            jobs=request.jobs,
         )
         if not injections.gather(
             folder,
             planned,
             scenarios,
-            folder=folders_of(asked.scenarios),
+            folder=folders_of(request.scenarios),
             cache=cache,
-            jobs=asked.jobs,
+            jobs=request.jobs,
             on_event=on_event,
         ):
             return folder, None
         folder.finish()
-    judged = injections.judged(folder, planned, scenarios, asked.thresholds, jobs=asked.jobs)
-    found = injections.tabulate(
-        folder, planned, judged, asked.thresholds, quick=asked.quick, begun=begun
+    verdicts = injections.judge(folder, planned, scenarios, request.thresholds, jobs=request.jobs)
+    outcome = injections.tabulate(
+        folder, planned, verdicts, request.thresholds, quick=request.quick, begun=begun
     )
-    if asked.blind:
-        control = controls.find(asked.blind)
+    if request.blind:
+        control = controls.find(request.blind)
         return folder, injections.blinded(
-            folder, planned, scenarios, asked.thresholds, control, judged
+            folder, planned, scenarios, request.thresholds, control, verdicts
         )
-    injections.write(folder, found)
-    execution.publish(folder, execution.judge(folder, scenarios, asked.thresholds))
-    return folder, found
+    injections.write(folder, outcome)
+    execution.publish(folder, execution.judge(folder, scenarios, request.thresholds))
+    return folder, outcome
 
 
-def controlled(asked: Asked) -> Iterator[tuple[str, tuple[str, ...]]]:
+def controlled(request: Request) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The bars that break when a stored self-test is judged again, first as it is, then with each
     gate broken on purpose, and with all limits `WIDER` times as wide. One model is enough to turn
     a control red: the others are judged where it stays green, and last of all detection limits.
     """
-    scenarios = discover(asked.scenarios)
-    planned = _planned(asked, scenarios)
-    folder = open_run(asked.reports, asked.again)
-    given = (scenarios, asked.thresholds)
-    sound = injections.judged(folder, planned, *given, jobs=asked.jobs)
-    yield "", injections.tabulate(folder, planned, sound, asked.thresholds).broken
+    scenarios = discover(request.scenarios)
+    planned = _planned(request, scenarios)
+    folder = open_run(request.reports, request.again)
+    judged_by = (scenarios, request.thresholds)
+    sound = injections.judge(folder, planned, *judged_by, jobs=request.jobs)
+    yield "", injections.tabulate(folder, planned, sound, request.thresholds).broken
     wider = controls.Control(
-        f"all limits × {WIDER:g}", thresholds=lambda known: widened(known, WIDER)
+        f"all limits × {WIDER:g}", thresholds=lambda thresholds: widened(thresholds, WIDER)
     )
-    parts = [*(planned.only(model, ()) for model in planned.models), planned]
+    plans = [*(planned.only(model, ()) for model in planned.models), planned]
     for control in (*controls.CONTROLS.values(), wider):
-        tables = (injections.blinded(folder, part, *given, control, sound) for part in parts)
-        yield control.gate, next((found.broken for found in tables if found.broken), ())
+        tables = (injections.blinded(folder, share, *judged_by, control, sound) for share in plans)
+        yield control.gate, next((outcome.broken for outcome in tables if outcome.broken), ())
 
 
-def _planned(asked: Asked, scenarios: Mapping[str, Scenario]) -> injections.Plan:
-    honest = () if asked.quick else plan.cells(asked.models, asked.backends, scenarios)
+def _planned(request: Request, scenarios: Mapping[str, Scenario]) -> injections.Plan:
+    honest = () if request.quick else plan.cells(request.models, request.backends, scenarios)
     planned = injections.plan(
-        chosen(asked.expression, quick=asked.quick),
-        asked.models,
-        asked.backends,
+        chosen_faults(request.expression, quick=request.quick),
+        request.models,
+        request.backends,
         honest,
-        most=QUICK_VARIANTS if asked.quick else None,
-        gaps=asked.gaps,
-        measured=None if asked.sensitivity else QUICK_MEASURED,
+        most=QUICK_VARIANTS if request.quick else None,
+        gaps=request.gaps,
+        measured=None if request.sensitivity else QUICK_MEASURED,
     )
     _check_scenarios(planned, scenarios)
     return planned
@@ -147,16 +147,16 @@ def _planned(asked: Asked, scenarios: Mapping[str, Scenario]) -> injections.Plan
 
 def _check_scenarios(planned: injections.Plan, scenarios: Mapping[str, Scenario]) -> None:
     """Raises ConformanceError where there is no such scenario as a fault is injected into."""
-    wanted = {cell.scenario for column in planned.faulty for cell in column.cells}
-    if absent := sorted(wanted - scenarios.keys()):
+    injected = {cell.scenario for column in planned.faulty for cell in column.cells}
+    if absent := sorted(injected - scenarios.keys()):
         raise ConformanceError(
             f"faults are injected into scenarios that are not there: {', '.join(absent)}",
             remedy="name the built-in ones: --scenarios built-in",
         )
 
 
-def exit_code(found: table.SelfTest) -> ExitCode:
+def exit_code(outcome: table.SelfTest) -> ExitCode:
     """3 when the harness failed, 1 when a bar does not hold, else 0."""
-    if found.harness:
+    if outcome.harness:
         return ExitCode.HARNESS
-    return ExitCode.UNEXPECTED if found.broken else ExitCode.OK
+    return ExitCode.UNEXPECTED if outcome.broken else ExitCode.OK

@@ -21,7 +21,7 @@ from conformance.records import Limits, Relation, Thresholds, Verdict
 from conformance.verdicts import columns
 
 
-def _same(thresholds: Thresholds) -> Thresholds:
+def _as_they_are(thresholds: Thresholds) -> Thresholds:
     return thresholds
 
 
@@ -35,7 +35,7 @@ class Control:
 
     gate: str
     broken: Callable[[], AbstractContextManager[Any]] = _untouched
-    thresholds: Callable[[Thresholds], Thresholds] = _same
+    thresholds: Callable[[Thresholds], Thresholds] = _as_they_are
 
 
 def _settled_as_exact(*blind: Verdict) -> Callable[[], AbstractContextManager[Any]]:
@@ -58,10 +58,10 @@ def _holds(_: Any, __: Any, pair: tuple[str, str], *___: Any) -> Relation:
 
 
 def _landed(change: gain.Change, limits: Limits) -> gain.Effect:
-    found = effect(change, limits)
-    untouched = found.landing is gain.Landing.UNTOUCHED
-    landing = found.landing if untouched else gain.Landing.LANDED
-    return replace(found, landing=landing, without=(), reached=())
+    measured = effect(change, limits)
+    untouched = measured.landing is gain.Landing.UNTOUCHED
+    landing = measured.landing if untouched else gain.Landing.LANDED
+    return replace(measured, landing=landing, without=(), reached=())
 
 
 def _no_leak(change: gain.Change, limits: Limits) -> gain.Effect:
@@ -104,7 +104,9 @@ def widened(*names: str, by: float = math.inf) -> Callable[[Thresholds], Thresho
     def change(limits: Limits) -> Limits:
         return replace(limits, **{name: by * getattr(limits, name) for name in names})
 
-    return lambda known: replace(known, float32=change(known.float32), bf16=change(known.bf16))
+    return lambda thresholds: replace(
+        thresholds, float32=change(thresholds.float32), bf16=change(thresholds.bf16)
+    )
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class Cell(Protocol):
     def observed(self) -> Mapping[str, Tensor]: ...
 
     @property
-    def known(self) -> Mapping[Site, Tensor]: ...
+    def truth_values(self) -> Mapping[Site, Tensor]: ...
 
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def fault(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
             if kind.fault is Kind.GAIN:
                 added = sign * dose * effect
             elif kind.fault is Kind.OFF_AXIS:
-                added = dose * _elsewhere(effect, noise) * hit.unsqueeze(-1)
+                added = dose * _at_right_angles(effect, noise) * hit.unsqueeze(-1)
             else:
                 added = torch.zeros_like(effect)
                 if row < len(hit) and hit.any() and not hit[row]:
@@ -116,18 +116,18 @@ def _start(cell: Cell, kind: Kind, chance: Chance) -> Site | None:
     return chance.choice(places) if places else None
 
 
-def _elsewhere(effect: Tensor, noise: torch.Generator) -> Tensor:
+def _at_right_angles(effect: Tensor, noise: torch.Generator) -> Tensor:
     """As long as the effect, at right angles to it."""
-    other = torch.randn(effect.shape, generator=noise, dtype=effect.dtype)
+    across = torch.randn(effect.shape, generator=noise, dtype=effect.dtype)
     size = torch.linalg.vecdot(effect, effect).clamp_min(1e-300).unsqueeze(-1)
-    other = other - torch.linalg.vecdot(other, effect).unsqueeze(-1) / size * effect
-    turned: Tensor = other / other.norm(dim=-1, keepdim=True) * effect.norm(dim=-1, keepdim=True)
+    across = across - torch.linalg.vecdot(across, effect).unsqueeze(-1) / size * effect
+    turned: Tensor = across / across.norm(dim=-1, keepdim=True) * effect.norm(dim=-1, keepdim=True)
     return turned
 
 
 def pairs(cell: Cell) -> list[Site]:
     """Observations of numbers that both runs have, in one shape."""
-    truth = cell.known
+    truth = cell.truth_values
     return [
         site
         for site in sorted(truth, key=verdict.order)
@@ -144,7 +144,7 @@ def clean_twin(site: Site) -> Site:
 
 def touched(cell: Cell, site: Site) -> Tensor:
     """The rows that the truth's write changes."""
-    truth = cell.known
+    truth = cell.truth_values
     before, after = metrics.rows(truth[clean_twin(site)]), metrics.rows(truth[site])
     changed: Tensor = (after - before).norm(dim=-1) > UNTOUCHED * before.norm(dim=-1)
     return changed

@@ -45,11 +45,11 @@ class FaultyEngine:
         self.real: Any = opened(replace(job, column=column, checkpoint=checkpoint))
 
     def group(self) -> Group:
-        found: Group = self.real.group()
-        return found
+        identity: Group = self.real.group()
+        return identity
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
-        plain, variant = self._meant(case)
+        plain, variant = self._case_and_variant(case)
         if variant is None:
             observed: Mapping[str, Any] = self.real.run(scenario, plain)
             return observed
@@ -68,7 +68,7 @@ class FaultyEngine:
             raise
 
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
-        plain, variant = self._meant(case)
+        plain, variant = self._case_and_variant(case)
         ids: tuple[tuple[int, ...], ...] = self.real.prompt_ids(plain)
         if variant is None or variant.fault.point is not Point.PROMPT_IDS:
             return ids
@@ -77,10 +77,10 @@ class FaultyEngine:
     def close(self) -> None:
         self.real.close()
 
-    def _meant(self, case: Case) -> tuple[Case, Variant | None]:
+    def _case_and_variant(self, case: Case) -> tuple[Case, Variant | None]:
         name, _, variant = case.name.partition(MARK)
-        meant = find(FAULTS, variant) if variant else self.own
-        return replace(case, name=name), meant
+        injected = find(FAULTS, variant) if variant else self.own
+        return replace(case, name=name), injected
 
     @contextmanager
     def _armed(self, variant: Variant) -> Iterator[None]:
@@ -104,10 +104,10 @@ class FaultyEngine:
             if self.kind == "vllm":
                 self._tell_workers("", layers, noise, model)
 
-    def _tell_workers(self, name: str, *known: Any) -> list[str]:
+    def _tell_workers(self, name: str, *state: Any) -> list[str]:
         engine = self.real.model.vllm_entrypoint.llm_engine
-        told: list[str] = engine.collective_rpc(hooks.arm_worker, args=(name, *known))
-        return told
+        refusals: list[str] = engine.collective_rpc(hooks.arm_worker, args=(name, *state))
+        return refusals
 
 
 def changed(source: Path, target: Path, variant: Variant) -> Path:

@@ -36,7 +36,7 @@ AT_THE_BOUND = 1.1
 
 
 @dataclass(frozen=True)
-class Told:
+class Verdicts:
     """What the judge says of the cells, and who is blamed for the faulty ones where no honest
     column of the same engine stands beside them; the smallest faults of writes that it finds.
     """
@@ -54,28 +54,33 @@ def results(
     honest: Sequence[Cell],
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
-) -> Told:
+) -> Verdicts:
     """The verdicts on a model's honest cells, as in any run, and on its faulty ones: each in the
     precision that its fault is injected in, beside honest cells in the same.
     """
     plain = [cell for cell in honest if cell.model == model.id]
-    found: dict[str, CellResult] = {}
+    by_cell: dict[str, CellResult] = {}
     apart: dict[str, Attribution] = {}
     for precision in Precision:
-        those = [one for one in faulty if one.precision is precision]
-        cells = [*plain, *(cell for one in those for cell in one.cells if cell.model == model.id)]
-        columns = (*map(Column, backends), *(one.as_judged() for one in those))
+        in_precision = [column for column in faulty if column.precision is precision]
+        cells = [
+            *plain,
+            *(cell for column in in_precision for cell in column.cells if cell.model == model.id),
+        ]
+        columns = (*map(Column, backends), *(column.as_judged() for column in in_precision))
         judge = OneModel(run, model, columns, scenarios, thresholds, (precision,))
-        known = judge.cells(cells)
-        found |= judge.blamed(known, columns)
-        for group in _alone(those):
-            own = {cell.id: known[cell.id] for one in group for cell in one.cells}
-            blamed = judge.blamed(own, [one.as_judged() for one in group])
-            apart |= {name: one.attribution for name, one in blamed.items() if one.attribution}
+        judged = judge.cells(cells)
+        by_cell |= judge.blamed(judged, columns)
+        for group in _alone(in_precision):
+            own = {cell.id: judged[cell.id] for column in group for cell in column.cells}
+            blamed = judge.blamed(own, [column.as_judged() for column in group])
+            apart |= {
+                name: result.attribution for name, result in blamed.items() if result.attribution
+            }
     judge = OneModel(
         run, model, tuple(map(Column, backends)), scenarios, thresholds, tuple(Precision)
     )
-    return Told(found | judge.blamed(judge.cells(plain), judge.columns), apart)
+    return Verdicts(by_cell | judge.blamed(judge.cells(plain), judge.columns), apart)
 
 
 def _alone(faulty: Sequence[FaultyColumn]) -> list[list[FaultyColumn]]:
@@ -83,30 +88,30 @@ def _alone(faulty: Sequence[FaultyColumn]) -> list[list[FaultyColumn]]:
     of that engine has it. The transport's faults are told from others by a single stage without.
     """
     groups: dict[tuple[str, str, str], list[FaultyColumn]] = {}
-    for one in faulty:
-        if one.variant.fault.side is not Side.PIPELINE:
-            key = (one.cells[0].model, one.backend.engine, one.variant.id)
-            groups.setdefault(key, []).append(one)
+    for column in faulty:
+        if column.variant.fault.side is not Side.PIPELINE:
+            key = (column.cells[0].model, column.backend.engine, column.variant.id)
+            groups.setdefault(key, []).append(column)
     return list(groups.values())
 
 
 def rows(
     run: RunFolder,
     faulty: Sequence[FaultyColumn],
-    judged: Told,
+    verdicts: Verdicts,
     honest: Mapping[str, CellResult],
 ) -> list[Row]:
     """A row for each faulty cell. `honest` has what the sound judge said of the honest ones:
     what it prints as the smallest error is the bound that counts.
     """
-    return [_row(run, column, cell, judged, honest) for column in faulty for cell in column.cells]
+    return [_row(run, column, cell, verdicts, honest) for column in faulty for cell in column.cells]
 
 
-def alarms(judged: Mapping[str, CellResult], honest: Sequence[Cell]) -> list[Alarm]:
+def alarms(by_cell: Mapping[str, CellResult], honest: Sequence[Cell]) -> list[Alarm]:
     return [
-        Alarm(cell.id, judged[cell.id].verdict, judged[cell.id].reason)
+        Alarm(cell.id, by_cell[cell.id].verdict, by_cell[cell.id].reason)
         for cell in honest
-        if judged[cell.id].verdict.fails
+        if by_cell[cell.id].verdict.fails
     ]
 
 
@@ -114,10 +119,10 @@ def _row(
     run: RunFolder,
     column: FaultyColumn,
     cell: Cell,
-    judged: Told,
+    verdicts: Verdicts,
     honest: Mapping[str, CellResult],
 ) -> Row:
-    fault, result = column.variant.fault, judged.cells[cell.id]
+    fault, result = column.variant.fault, verdicts.cells[cell.id]
     row = Row(
         fault=fault.id,
         side=fault.side,
@@ -150,28 +155,30 @@ def _row(
         below = size is not None and 0 < size < AT_THE_BOUND
         return replace(row, size=size, ending=Ending.BELOW if below else Ending.MISSED)
     side = getattr(result.attribution, "side", None)
-    apart = getattr(judged.apart.get(cell.id), "side", None)
+    apart = getattr(verdicts.apart.get(cell.id), "side", None)
     return replace(
         row,
         ending=Ending.CAUGHT,
-        right_diagnosis=_says(result.diagnosis, fault.says),
+        right_diagnosis=_says_any(result.diagnosis, fault.says),
         attribution=side,
-        right_side=_right(side, fault.side),
+        right_side=_right_side(side, fault.side),
         apart=apart,
-        right_apart=_right(apart, fault.side),
-        blame=_evidence(result.attribution, judged.apart.get(cell.id)),
+        right_apart=_right_side(apart, fault.side),
+        blame=_evidence_words(result.attribution, verdicts.apart.get(cell.id)),
     )
 
 
-def _right(side: Side | None, injected: Side) -> bool | None:
+def _right_side(side: Side | None, injected: Side) -> bool | None:
     return None if side is None or injected is Side.HARNESS else side is injected
 
 
-def _evidence(*found: Attribution | None) -> str:
-    return "; apart: ".join(each.evidence for each in found if each is not None)
+def _evidence_words(*attributions: Attribution | None) -> str:
+    return "; apart: ".join(
+        attribution.evidence for attribution in attributions if attribution is not None
+    )
 
 
-def _says(diagnosis: str, words: Sequence[str]) -> bool | None:
+def _says_any(diagnosis: str, words: Sequence[str]) -> bool | None:
     return any(word in diagnosis for word in words) if words else None
 
 
@@ -182,31 +189,41 @@ def _size(
     there: on all tokens of a site or on any one of them. Common shifts and massive dimensions
     have bounds of their own; the sound judge says of the faulty cell what share it reached.
     """
-    mine = run.observations(cell.model, column.folder, cell.key)
-    theirs = run.observations(cell.model, column.honest_folder, cell.key)
-    found = [
+    faulty_values = run.observations(cell.model, column.folder, cell.key)
+    honest_values = run.observations(cell.model, column.honest_folder, cell.key)
+    shares = [
         share
-        for one in honest.observations
-        if one.smallest and one.site in mine and one.site in theirs
-        for share in _shares(mine[one.site], theirs[one.site], one)
+        for observation in honest.observations
+        if observation.smallest
+        and observation.site in faulty_values
+        and observation.site in honest_values
+        for share in _shares(
+            faulty_values[observation.site], honest_values[observation.site], observation
+        )
     ]
-    found += [
-        one.extra[bound]
-        for one in faulty.observations
+    shares += [
+        observation.extra[bound]
+        for observation in faulty.observations
         for bound in ("shift_share", "massive_share")
-        if bound in one.extra
-        and one.site in theirs
-        and not torch.equal(mine[one.site].double(), theirs[one.site].double())
+        if bound in observation.extra
+        and observation.site in honest_values
+        and not torch.equal(
+            faulty_values[observation.site].double(), honest_values[observation.site].double()
+        )
     ]
-    return max(found, default=None)
+    return max(shares, default=None)
 
 
-def _shares(mine: Tensor, theirs: Tensor, honest: Judged) -> list[float]:
+def _shares(faulty_values: Tensor, honest_values: Tensor, honest: Judged) -> list[float]:
     """How far all tokens and the worst one moved, each over the smallest error there."""
-    if mine.shape != theirs.shape or not theirs.is_floating_point() or not honest.smallest:
+    if (
+        faulty_values.shape != honest_values.shape
+        or not honest_values.is_floating_point()
+        or not honest.smallest
+    ):
         return []
-    before = metrics.rows(theirs)
-    moved = metrics.rows(mine) - before
+    before = metrics.rows(honest_values)
+    moved = metrics.rows(faulty_values) - before
     if Site.parse(honest.site).name == "logits":  # compared without their means
         moved = moved - moved.mean(dim=-1, keepdim=True)
         before = before - before.mean(dim=-1, keepdim=True)

@@ -140,7 +140,7 @@ class Moment:
     memory: dict[Any, Any] = field(default_factory=dict)
 
     @property
-    def here(self) -> bool:
+    def acts_here(self) -> bool:
         return self.at is None or self.at == self.layer
 
 

@@ -31,61 +31,61 @@ def install(own: Own) -> None:
     mediator = importlib.import_module("nnsight.intervention.interleaver").Mediator
     value, swap = mediator.value.__func__, mediator.swap.__func__
 
-    def handed(kind: Any, location: str) -> Any:
-        given = value(kind, location)
+    def handed_out(kind: Any, location: str) -> Any:
+        output = value(kind, location)
         layer = switch.layer_of(location)
         if layer is not None and switch.acts(Point.SERVED):
-            return _stream(given, layer, own)
+            return _stream(output, layer, own)
         if layer is None and switch.acts(Point.LOGITS):
-            return _logits(given, location)
+            return _logits(output, location)
         if location.endswith(_CHOSEN) and switch.acts(Point.CHOSEN):
-            return switch.passes(Point.CHOSEN, given)
-        return given
+            return switch.passes(Point.CHOSEN, output)
+        return output
 
-    def taken(kind: Any, location: str, new: Any) -> None:
+    def taken_in(kind: Any, location: str, new: Any) -> None:
         layer = switch.layer_of(location)
         if layer is None or not switch.acts(Point.TAKEN):
             swap(kind, location, new)
             return
         before = value(kind, location)
-        read = LAYOUTS[switch.layout()].read(new)
-        changed = switch.passes(Point.TAKEN, own(read).clone(), layer, lambda: before)
+        stream = LAYOUTS[switch.layout()].read(new)
+        changed = switch.passes(Point.TAKEN, own(stream).clone(), layer, lambda: before)
         if isinstance(changed, Raw):
             swap(kind, location, changed.output)
         elif changed is not SKIPPED:
-            swap(kind, location, _put(new, read, changed, own))
+            swap(kind, location, _put(new, stream, changed, own))
 
-    mediator.value, mediator.swap = classmethod(handed), classmethod(taken)
+    mediator.value, mediator.swap = classmethod(handed_out), classmethod(taken_in)
 
 
-def _stream(given: Any, layer: int, own: Own) -> Any:
+def _stream(output: Any, layer: int, own: Own) -> Any:
     """What a layer gave, with the fault in the stream that it holds."""
-    read = LAYOUTS[switch.layout()].read(given)
-    mine = own(read).clone()
-    changed = switch.passes(Point.SERVED, mine, layer, lambda: given)
-    same = changed is mine and torch.equal(mine, own(read))
-    return given if same else _put(given, read, changed, own)
+    stream = LAYOUTS[switch.layout()].read(output)
+    rows = own(stream).clone()
+    changed = switch.passes(Point.SERVED, rows, layer, lambda: output)
+    unchanged = changed is rows and torch.equal(rows, own(stream))
+    return output if unchanged else _put(output, stream, changed, own)
 
 
-def _put(given: Any, read: Tensor, rows: Tensor, own: Own) -> Any:
+def _put(output: Any, stream: Tensor, rows: Tensor, own: Own) -> Any:
     """A layer's output that holds these rows of the stream, and its padding as it was."""
-    padding = len(read) - len(own(read))
-    whole = torch.cat([read[:padding], rows]) if padding else rows
+    padding = len(stream) - len(own(stream))
+    padded = torch.cat([stream[:padding], rows]) if padding else rows
     if switch.layout() == "dual":  # as many rows in both summands, whatever became of them
-        return whole, torch.zeros_like(whole)
-    return LAYOUTS[switch.layout()].write(given, whole)
+        return padded, torch.zeros_like(padded)
+    return LAYOUTS[switch.layout()].write(output, padded)
 
 
-def _logits(given: Any, location: str) -> Any:
+def _logits(output: Any, location: str) -> Any:
     """A step's logits with the fault in the last row: vLLM's, or in what transformers returns."""
-    held = getattr(given, "logits", None)
-    if isinstance(held, Tensor):
-        changed = copy.copy(given)
-        changed.logits = _last_row(held)
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, Tensor):
+        changed = copy.copy(output)
+        changed.logits = _last_row(logits)
         return changed
-    if isinstance(given, Tensor) and location.rpartition(".")[2] == "logits":
-        return _last_row(given)
-    return given
+    if isinstance(output, Tensor) and location.rpartition(".")[2] == "logits":
+        return _last_row(output)
+    return output
 
 
 def _last_row(logits: Tensor) -> Tensor:

@@ -127,16 +127,16 @@ def _index(layer: Any) -> int:
 
 
 def _lm(kind: Any) -> None:
-    kind.token = _read(kind.__dict__["token"], Point.CHOICE)
+    kind.token = _passed_through(kind.__dict__["token"], Point.CHOICE)
     trace = kind.trace
 
-    def asked(self: Any, *prompt: Any, **how: Any) -> Any:
+    def traced(self: Any, *prompt: Any, **how: Any) -> Any:
         changed = switch.passes(Point.ASKED, how)
         if changed is None:  # without any of the parameters
             return self.model.trace(*prompt)
         return trace(self, *prompt, **changed)
 
-    kind.trace = asked
+    kind.trace = traced
     lens, clear, generated = kind.lens, kind.clear_edits, kind.generated
 
     def through_lens(self: Any, stream: Any) -> Any:
@@ -148,8 +148,8 @@ def _lm(kind: Any) -> None:
 
     extracted = kind.extracted
 
-    def handed_out(self: Any, *asked: Any) -> Any:
-        rows = extracted(self, *asked)
+    def handed_out(self: Any, *layers: Any) -> Any:
+        rows = extracted(self, *layers)
         return {at: switch.passes(Point.EXTRACTED, value, at) for at, value in rows.items()}
 
     kind.extracted = handed_out
@@ -168,7 +168,7 @@ def _lm(kind: Any) -> None:
     )
 
 
-def _read(original: Any, point: Point) -> property:
+def _passed_through(original: Any, point: Point) -> property:
     return property(lambda self: switch.passes(point, original.fget(self)))
 
 

@@ -44,16 +44,16 @@ class Plan:
 
     def only(self, model: Model, measured: tuple[str, ...] | None) -> Plan:
         """The part of one model, of which these limits are measured."""
-        faulty = tuple(one for one in self.faulty if one.cells[0].model == model.id)
+        faulty = tuple(column for column in self.faulty if column.cells[0].model == model.id)
         honest = tuple(cell for cell in self.honest if cell.model == model.id)
         return replace(self, models=(model,), faulty=faulty, honest=honest, measured=measured)
 
-    def sound(self, judged: Mapping[str, CellResult]) -> tuple[Cell, ...]:
+    def sound(self, by_cell: Mapping[str, CellResult]) -> tuple[Cell, ...]:
         """What must not be flagged: the honest cells whose failure is no known gap."""
         return tuple(
             cell
             for cell in self.honest
-            if not any(cell in gap and explains(gap, judged[cell.id]) for gap in self.gaps)
+            if not any(cell in gap and explains(gap, by_cell[cell.id]) for gap in self.gaps)
         )
 
 
@@ -73,8 +73,8 @@ def plan(
     )
     if not faulty:
         raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")
-    needed = columns.honest_cells(faulty, models, backends)
-    everything = tuple(dict.fromkeys((*needed, *honest)))
+    corresponding = columns.honest_cells(faulty, models, backends)
+    everything = tuple(dict.fromkeys((*corresponding, *honest)))
     return Plan(tuple(models), tuple(backends), faulty, everything, tuple(gaps), measured)
 
 
@@ -116,39 +116,43 @@ def gather(
     return True
 
 
-def judged(
+def judge(
     run: RunFolder,
     planned: Plan,
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
     *,
     jobs: int = 1,
-) -> examine.Told:
+) -> examine.Verdicts:
     """The verdict on every cell, honest or faulty. With more `jobs` the models are judged side by
     side, in processes of their own, where no gate can be broken.
     """
-    parts = [
+    plans = [
         planned.only(model, planned.measured if _measures(planned, model) else ())
         for model in planned.models
     ]
-    calls = [(run.path, part, thresholds) for part in parts]
-    told: Iterable[examine.Told]
-    if min(jobs, len(parts)) > 1:
+    calls = [(run.path, share, thresholds) for share in plans]
+    verdicts: Iterable[examine.Verdicts]
+    if min(jobs, len(plans)) > 1:
         folders = tuple(sorted({scenario.path.parent for scenario in scenarios.values()}))
-        told = side_by_side(
-            _judged, calls, processes=min(jobs, len(parts)), begin=_begin, begin_with=(folders,)
+        verdicts = side_by_side(
+            _judge_model,
+            calls,
+            processes=min(jobs, len(plans)),
+            begin=_begin,
+            begin_with=(folders,),
         )
     else:
         torch.set_num_threads(1)
-        told = (_judged(*call, scenarios) for call in calls)
+        verdicts = (_judge_model(*call, scenarios) for call in calls)
     cells: dict[str, CellResult] = {}
     apart: dict[str, Attribution] = {}
     limits: list[sensitivity.Limit] = []
-    for part in told:
-        cells |= part.cells
-        apart |= part.apart
-        limits += part.limits
-    return examine.Told(cells, apart, limits)
+    for of_model in verdicts:
+        cells |= of_model.cells
+        apart |= of_model.apart
+        limits += of_model.limits
+    return examine.Verdicts(cells, apart, limits)
 
 
 #: What a process of its own judges by.
@@ -161,19 +165,19 @@ def _begin(folders: tuple[Path, ...]) -> None:
     _scenarios.update(discover(folders))
 
 
-def _judged(
+def _judge_model(
     path: Path,
-    part: Plan,
+    share: Plan,
     thresholds: Thresholds,
     scenarios: Mapping[str, Scenario] = _scenarios,
-) -> examine.Told:
+) -> examine.Verdicts:
     """The part of one model."""
-    run, [model] = RunFolder(path), part.models
-    told = examine.results(
-        run, model, part.backends, part.faulty, part.honest, scenarios, thresholds
+    run, [model] = RunFolder(path), share.models
+    verdicts = examine.results(
+        run, model, share.backends, share.faulty, share.honest, scenarios, thresholds
     )
-    limits = _limits(run, part, model, scenarios, thresholds)
-    return examine.Told(dict(told.cells), dict(told.apart), limits)
+    limits = _limits(run, share, model, scenarios, thresholds)
+    return examine.Verdicts(dict(verdicts.cells), dict(verdicts.apart), limits)
 
 
 def _measures(planned: Plan, model: Model) -> bool:
@@ -201,27 +205,27 @@ def _limits(
         scenarios,
         thresholds,
         trials=2,
-        wanted=lambda case: case.key in measured,
+        select=lambda case: case.key in measured,
     )
 
 
 def tabulate(
     run: RunFolder,
     planned: Plan,
-    found: examine.Told,
+    verdicts: examine.Verdicts,
     thresholds: Thresholds,
     *,
-    sound: examine.Told | None = None,
+    sound: examine.Verdicts | None = None,
     quick: bool = False,
     begun: float | None = None,
 ) -> table.SelfTest:
-    """The table. `sound` is what the unbroken judge said, where `found` is another's."""
-    unbroken = (sound or found).cells
-    rows = examine.rows(run, planned.faulty, found, unbroken)
+    """The table. `sound` is what the unbroken judge said, where `verdicts` is another's."""
+    unbroken = (sound or verdicts).cells
+    rows = examine.rows(run, planned.faulty, verdicts, unbroken)
     honest = planned.sound(unbroken)
-    alarms = examine.alarms(found.cells, honest)
-    limits = tuple(found.limits)
-    counted = table.totals(rows, len(honest), len(alarms))
+    alarms = examine.alarms(verdicts.cells, honest)
+    limits = tuple(verdicts.limits)
+    totals = table.totals(rows, len(honest), len(alarms))
     return table.SelfTest(
         schema=table.SCHEMA,
         run=run.id,
@@ -230,11 +234,11 @@ def tabulate(
         thresholds=thresholds.source,
         rows=tuple(rows),
         alarms=tuple(alarms),
-        totals=counted,
-        broken=table.bars(rows, counted, limits),
+        totals=totals,
+        broken=table.bars(rows, totals, limits),
         limits=limits,
         seconds=time.monotonic() - begun if begun is not None else 0.0,
-        harness=tuple(row.id for row in rows if found.cells[row.id].harness),
+        harness=tuple(row.id for row in rows if verdicts.cells[row.id].harness),
     )
 
 
@@ -244,21 +248,21 @@ def blinded(
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
     control: Control,
-    sound: examine.Told,
+    sound: examine.Verdicts,
 ) -> table.SelfTest:
     """The table of a judge with one gate broken on purpose: it must be red.
 
     `sound` is what the unbroken judge says; what is below the bound is taken from it.
     """
     with control.broken():
-        other = control.thresholds(thresholds)
-        found = judged(run, planned, scenarios, other)
-    return tabulate(run, planned, found, other, sound=sound)
+        loosened = control.thresholds(thresholds)
+        verdicts = judge(run, planned, scenarios, loosened)
+    return tabulate(run, planned, verdicts, loosened, sound=sound)
 
 
-def write(run: RunFolder, found: table.SelfTest) -> Path:
+def write(run: RunFolder, outcome: table.SelfTest) -> Path:
     """Into the run's folder, and beside all runs: their pages show the last self-test."""
     path = run.path / table.FILE
-    write_record(path, found)
-    write_record(run.path.parent / table.FILE, found)
+    write_record(path, outcome)
+    write_record(run.path.parent / table.FILE, outcome)
     return path

@@ -90,7 +90,7 @@ class _Cell:
     bitwise: bool
 
     @property
-    def known(self) -> Mapping[Site, Tensor]:
+    def truth_values(self) -> Mapping[Site, Tensor]:
         return self.truth.reference.truth
 
     def passes(self, observed: Mapping[str, Tensor], thresholds: Thresholds) -> bool:
@@ -117,19 +117,19 @@ def limits(
     *,
     precision: Precision = Precision.FLOAT32,
     trials: int = TRIALS,
-    wanted: Callable[[Case], bool] = lambda _: True,
+    select: Callable[[Case], bool] = lambda _: True,
 ) -> list[Limit]:
     """The limits of every honest cell of a stored run that has a write and passes."""
     layers = model_info(run, model).layers
     later = of_stream(precision, layers * model_info(run, model).width)
-    found: list[Limit] = []
+    measured: list[Limit] = []
     for scenario in scenarios.values():
         for case in scenario.expand(layers) if layers else ():
-            if scenario.twin(case) and wanted(case):
-                given = (run, model, backends, scenario, case, thresholds)
-                own = _of_case(*given, precision=precision, trials=trials)
-                found += (replace(limit, later=later) for limit in own)
-    return found
+            if scenario.twin(case) and select(case):
+                judged_by = (run, model, backends, scenario, case, thresholds)
+                own = _of_case(*judged_by, precision=precision, trials=trials)
+                measured += (replace(limit, later=later) for limit in own)
+    return measured
 
 
 def of_stream(precision: Precision, terms: int) -> float:
@@ -139,18 +139,18 @@ def of_stream(precision: Precision, terms: int) -> float:
     return max(OF_STREAM, ROUNDINGS * metrics.least(precision, terms))
 
 
-def broken(found: Sequence[Limit]) -> list[str]:
+def broken(limits: Sequence[Limit]) -> list[str]:
     """What of float32 is beyond the bar, in words, the worst first."""
-    beyond = [limit for limit in found if limit.precision is Precision.FLOAT32 and not limit.holds]
+    beyond = [limit for limit in limits if limit.precision is Precision.FLOAT32 and not limit.holds]
     beyond.sort(key=lambda limit: -(limit.most or math.inf))
     return [
-        f"{limit.kind} of {limit.bar:.1e} found in 95 % of the trials of "
-        f"{limit.scenario}.{limit.case} on {limit.model} × {limit.backend}: {shown(limit.most)}"
+        f"{limit.kind} of {limit.bar:.1e} found in 95 % of the trials of {limit.scenario}."
+        f"{limit.case} on {limit.model} × {limit.backend}: {dose_words(limit.most)}"
         for limit in beyond
     ]
 
 
-def shown(dose: float | None) -> str:
+def dose_words(dose: float | None) -> str:
     return "not even the whole effect" if dose is None else f"{dose:.1e}"
 
 
@@ -166,7 +166,7 @@ def _of_case(
     trials: int,
 ) -> Iterator[Limit]:
     truths = Truths(run, model.id, case, twin=True, precision=precision)
-    known: list[tuple[Mapping[str, Tensor], list[Limit]]] = []
+    measured: list[tuple[Mapping[str, Tensor], list[Limit]]] = []
     for backend in backends:
         folder = gathered_in(backend.id, precision)
         outcome = run.outcome(model.id, folder, case.key)
@@ -174,42 +174,42 @@ def _of_case(
             continue
         observed = run.observations(model.id, folder, case.key)
         # Judging is pure: what holds of these very bits is known.
-        same = next((limits for bits, limits in known if same_bits(bits, observed)), None)
-        if same is None:
+        own = next((limits for bits, limits in measured if same_bits(bits, observed)), None)
+        if own is None:
             truth = truths.along(observed)
             if isinstance(truth, str):
                 continue
             group = run.group(model.id, folder)
             on_cpu = group is not None and group.identity.get("device") == "cpu"
-            given = (observed, outcome.prompt_ids, truth, scenario.equal(case))
-            cell = _Cell(*given, bitwise=on_cpu)
-            same = _of_cell(cell, case, thresholds, trials)
-            known.append((observed, same))
-        yield from (replace(limit, model=model.id, backend=backend.id) for limit in same)
+            evidence = (observed, outcome.prompt_ids, truth, scenario.equal(case))
+            cell = _Cell(*evidence, bitwise=on_cpu)
+            own = _of_cell(cell, case, thresholds, trials)
+            measured.append((observed, own))
+        yield from (replace(limit, model=model.id, backend=backend.id) for limit in own)
 
 
 def _of_cell(cell: _Cell, case: Case, thresholds: Thresholds, trials: int) -> list[Limit]:
     """Of each kind that the cell can have; nothing of a cell that does not pass as it is."""
     if not cell.passes(cell.observed, thresholds):
         return []
-    found = []
-    size = _size(cell)
+    limits = []
+    size = _size_of_effect(cell)
     for kind in Kind:
         chances = [Chance(f"{case.key} {kind} {number}") for number in range(trials)]
         faults = [doses.fault(cell, kind, chance) for chance in chances]
         possible = [fault for fault in faults if fault is not None]
-        enough = sorted(_smallest(cell, fault, thresholds) for fault in possible)
+        enough = sorted(_smallest_dose(cell, fault, thresholds) for fault in possible)
         if enough:
             precision = cell.truth.reference.precision
             half, most = (_found_in(enough, share) for share in (0.5, 0.95))
-            given = ("m", "b", case.scenario, case.name, precision, kind, len(enough))
-            found.append(Limit(*given, half, most, size))
-    return found
+            identity = ("m", "b", case.scenario, case.name, precision, kind, len(enough))
+            limits.append(Limit(*identity, half, most, size))
+    return limits
 
 
-def _size(cell: _Cell) -> float:
+def _size_of_effect(cell: _Cell) -> float:
     """How large the effect is at the median row that is first changed, as a share of the row."""
-    truth = cell.known
+    truth = cell.truth_values
     changed = [site for site in pairs(cell) if bool(touched(cell, site).any())]
     if not changed:
         return 1.0
@@ -225,16 +225,16 @@ def _found_in(enough: Sequence[float], share: float) -> float | None:
     return None if math.isinf(dose) else dose
 
 
-def _smallest(cell: _Cell, fault: Fault, thresholds: Thresholds) -> float:
+def _smallest_dose(cell: _Cell, fault: Fault, thresholds: Thresholds) -> float:
     """The smallest dose that is found, by halving; infinite where the whole effect is not."""
 
-    def found(exponent: int) -> bool:
+    def is_found(exponent: int) -> bool:
         return not cell.passes(fault(2.0 ** (-exponent / _STEPS)), thresholds)
 
-    if not found(0):
+    if not is_found(0):
         return math.inf
     low, high = 0, _FINEST * _STEPS + 1  # found at low, taken as not found at high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if found(middle) else (low, middle)
+        low, high = (middle, high) if is_found(middle) else (low, middle)
     return float(2.0 ** (-low / _STEPS))

@@ -30,15 +30,15 @@ def show_controls(outcomes: Iterable[tuple[str, tuple[str, ...]]], console: Cons
     """A line for each gate that was broken, as it becomes known. Whether the sound judge breaks no
     bar and each of the others some.
     """
-    held = True
+    as_expected = True
     for gate, broken in outcomes:
         red = bool(broken)
-        held = held and red is bool(gate)
+        as_expected = as_expected and red is bool(gate)
         name = f"without {gate}" if gate in CONTROLS else gate or "sound"
         words = broken[0] if red else "every bar holds"
         console.print(f"{name:<22} {'red' if red else 'green':<6} {words}", soft_wrap=True)
-    console.print("each control is red" if held else "does not hold")
-    return held
+    console.print("each control is red" if as_expected else "does not hold")
+    return as_expected
 
 
 def _complaints(outcome: SelfTest) -> Iterator[str]:
@@ -60,13 +60,15 @@ def complaint(row: Row) -> str:
         return f"false alarm: {row.verdict}: {row.reason}"
     if row.ending is not Ending.CAUGHT:
         return ""
-    parts = []
+    complaints = []
     if not row.right_verdict:
-        parts.append(f"verdict {row.verdict} instead of {' or '.join(row.expected)}: {row.reason}")
+        complaints.append(
+            f"verdict {row.verdict} instead of {' or '.join(row.expected)}: {row.reason}"
+        )
     if row.right_diagnosis is False:
-        parts.append(f"diagnosis without “{' or '.join(row.says)}”: {row.diagnosis!r}")
+        complaints.append(f"diagnosis without “{' or '.join(row.says)}”: {row.diagnosis!r}")
     if row.right_side is False:
-        parts.append(f"blamed on {row.attribution}, injected into {row.side}: {row.blame}")
+        complaints.append(f"blamed on {row.attribution}, injected into {row.side}: {row.blame}")
     elif row.right_apart is False:
-        parts.append(f"apart blamed on {row.apart}, injected into {row.side}: {row.blame}")
-    return "; ".join(parts)
+        complaints.append(f"apart blamed on {row.apart}, injected into {row.side}: {row.blame}")
+    return "; ".join(complaints)

@@ -75,8 +75,8 @@ def acts(point: Point) -> bool:
 def layer_of(location: str) -> int | None:
     """The layer whose output nnsight calls so; None for every other value."""
     path = _SWITCH.armed.model.path if _SWITCH.armed else ""
-    found = re.search(rf"(?:^|\.){re.escape(path)}\.(\d+)\.output$", location) if path else None
-    return int(found.group(1)) if found else None
+    match = re.search(rf"(?:^|\.){re.escape(path)}\.(\d+)\.output$", location) if path else None
+    return int(match.group(1)) if match else None
 
 
 def layout() -> str:

@@ -132,10 +132,10 @@ DETECTED, DIAGNOSED, BLAMED = 0.98, 0.90, 0.97
 
 
 def totals(rows: Sequence[Row], clean: int, alarms: int) -> Totals:
-    counted = [row for row in rows if row.ending in {Ending.CAUGHT, Ending.MISSED}]
-    right = [row for row in counted if row.ending is Ending.CAUGHT and row.right_verdict]
-    asked = [row for row in rows if row.right_diagnosis is not None]
-    explained = [row for row in asked if row.right_diagnosis]
+    above_bound = [row for row in rows if row.ending in {Ending.CAUGHT, Ending.MISSED}]
+    right = [row for row in above_bound if row.ending is Ending.CAUGHT and row.right_verdict]
+    diagnosable = [row for row in rows if row.right_diagnosis is not None]
+    explained = [row for row in diagnosable if row.right_diagnosis]
     quiet = [row for row in rows if row.ending in {Ending.QUIET, Ending.ALARM}]
     flagged = alarms + sum(row.ending is Ending.ALARM for row in quiet)
     sides = {}
@@ -149,8 +149,8 @@ def totals(rows: Sequence[Row], clean: int, alarms: int) -> Totals:
         inside=rate(sum(row.inside for row in injected), len(injected)),
         blamed=rate(sum(beside), len(beside)),
         apart=rate(sum(apart), len(apart)),
-        detected=rate(len(right), len(counted)),
-        diagnosed=rate(len(explained), len(asked)),
+        detected=rate(len(right), len(above_bound)),
+        diagnosed=rate(len(explained), len(diagnosable)),
         alarms=rate(flagged, clean + len(quiet)),
         sides=sides,
         below=sum(row.ending is Ending.BELOW for row in rows),
@@ -158,34 +158,34 @@ def totals(rows: Sequence[Row], clean: int, alarms: int) -> Totals:
     )
 
 
-def bars(rows: Sequence[Row], found: Totals, limits: Sequence[Limit] = ()) -> tuple[str, ...]:
+def bars(rows: Sequence[Row], totals: Totals, limits: Sequence[Limit] = ()) -> tuple[str, ...]:
     """Which bars do not hold. That a fault is never caught anywhere is one of its own: with
     many faults one whole gate could be blind within two per cent. Of the detection limits the
     worst is said.
     """
-    said = []
-    if found.detected.count < DETECTED * found.detected.total or not found.detected.total:
-        said.append(f"{DETECTED:.0%} caught with the right verdict: {found.detected}")
-    if found.diagnosed.count < DIAGNOSED * found.diagnosed.total:
-        said.append(f"{DIAGNOSED:.0%} of the wrong tensors explained: {found.diagnosed}")
-    for where, blamed in (("", found.blamed), (" without an honest column beside", found.apart)):
+    complaints = []
+    if totals.detected.count < DETECTED * totals.detected.total or not totals.detected.total:
+        complaints.append(f"{DETECTED:.0%} caught with the right verdict: {totals.detected}")
+    if totals.diagnosed.count < DIAGNOSED * totals.diagnosed.total:
+        complaints.append(f"{DIAGNOSED:.0%} of the wrong tensors explained: {totals.diagnosed}")
+    for where, blamed in (("", totals.blamed), (" without an honest column beside", totals.apart)):
         if blamed.count < BLAMED * blamed.total:
-            said.append(f"{BLAMED:.0%} blamed on the right side{where}: {blamed}")
-    if found.alarms.count:
-        said.append(f"no false alarm: {found.alarms}")
-    said += [f"{name} is never caught" for name in _never(rows)]
-    said += broken(limits)[:1]
-    return tuple(said)
+            complaints.append(f"{BLAMED:.0%} blamed on the right side{where}: {blamed}")
+    if totals.alarms.count:
+        complaints.append(f"no false alarm: {totals.alarms}")
+    complaints += [f"{name} is never caught" for name in _never(rows)]
+    complaints += broken(limits)[:1]
+    return tuple(complaints)
 
 
 def _never(rows: Sequence[Row]) -> list[str]:
     """Faults that were injected into a backend and not caught at any place and dose of any
     model, be it below the bound.
     """
-    seen: dict[str, bool] = {}
+    caught_by_name: dict[str, bool] = {}
     for row in rows:
         if row.ending in {Ending.CAUGHT, Ending.MISSED, Ending.BELOW}:
             name = f"{row.fault} on {row.backend}"
             caught = row.ending is Ending.CAUGHT and row.right_verdict
-            seen[name] = seen.get(name, False) or caught
-    return [name for name, caught in seen.items() if not caught]
+            caught_by_name[name] = caught_by_name.get(name, False) or caught
+    return [name for name, caught in caught_by_name.items() if not caught]

@@ -61,7 +61,7 @@ def test_most_injections_act_inside_of_the_engine_nnsight_or_the_relay(quick: bo
     known = manifest.load(ROOT / "models.yaml")
     backends = command.default_backends(known.backends)
     chosen = command.QUICK_MODELS if quick else command.MODELS
-    faults = command.chosen("", quick=quick)
+    faults = command.chosen_faults("", quick=quick)
     most = command.QUICK_VARIANTS if quick else None
     injected = [
         one.variant.fault.point in INSIDE

@@ -80,7 +80,7 @@ class Gathered:
         self.table = self.tabulate(self.plan)
 
     def judged(self, plan):
-        return run.judged(self.run, plan, self.scenarios, self.thresholds)
+        return run.judge(self.run, plan, self.scenarios, self.thresholds)
 
     def tabulate(self, plan):
         return run.tabulate(self.run, plan, self.sound, self.thresholds)

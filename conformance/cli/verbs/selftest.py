@@ -77,7 +77,7 @@ def selftest(
     gaps = selection.expected().entries
     models = model or list(command.QUICK_MODELS if quick else command.MODELS)
     backends = plan.choose(known.backends, backend, "backend")
-    request = command.Asked(
+    request = command.Request(
         models=plan.choose(known.models, models, "model"),
         backends=backends if backend else command.default_backends(backends),
         scenarios=tuple(scenarios),

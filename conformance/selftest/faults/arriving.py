@@ -26,10 +26,10 @@ _HALF = _LOST | {Verdict.MISSCALED, Verdict.WRONG, Verdict.CONTAMINATED}
 class _Twins:
     """What a module was given or gave in the clean run, forward by forward."""
 
-    wanted: Callable[[int], bool]
+    in_forward: Callable[[int], bool]
     runs: int = -1
     forward: int = 0
-    kept: dict[int, list[Tensor]] = field(default_factory=dict)
+    clean: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def instead(self, values: list[Tensor]) -> list[Tensor] | None:
         """What the clean run had here, in the edited one; None where all stays as it is."""
@@ -37,39 +37,43 @@ class _Twins:
         if values[0].numel() // values[0].shape[-1] > _DECODING:
             self.runs, self.forward = self.runs + 1, 0
         if self.runs == 0:
-            self.kept[self.forward] = [value.clone() for value in values]
-        known = self.kept.get(self.forward)
-        if self.runs != 1 or known is None or not self.wanted(self.forward):
+            self.clean[self.forward] = [value.clone() for value in values]
+        clean = self.clean.get(self.forward)
+        if self.runs != 1 or clean is None or not self.in_forward(self.forward):
             return None
-        same = all(new.shape == old.shape for new, old in zip(values, known, strict=True))
-        return [value.clone() for value in known] if same else None
+        alike = all(new.shape == old.shape for new, old in zip(values, clean, strict=True))
+        return [value.clone() for value in clean] if alike else None
 
 
 def _streams(values: Any) -> Iterator[Tensor]:
     """Of a module's arguments those that hold the stream: one tensor of numbers, or two alike."""
-    numbers = [each for each in values if isinstance(each, Tensor) and each.is_floating_point()]
-    return (each for each in numbers if each.shape == numbers[0].shape)
+    numbers = [
+        argument
+        for argument in values
+        if isinstance(argument, Tensor) and argument.is_floating_point()
+    ]
+    return (argument for argument in numbers if argument.shape == numbers[0].shape)
 
 
-def _given(module: nn.Module, wanted: Callable[[int], bool]) -> Any:
+def _give_clean_input(module: nn.Module, in_forward: Callable[[int], bool]) -> Any:
     """The module is given what the clean run gave it."""
-    twins = _Twins(wanted)
+    twins = _Twins(in_forward)
 
     def hook(_: Any, args: Any, kwargs: Any) -> Any:
         streams = list(_streams([*args, *kwargs.values()]))
         instead = twins.instead(streams) if streams else None
         if instead is None:
             return None
-        known = {id(old): new for old, new in zip(streams, instead, strict=True)}
-        named = {key: known.get(id(value), value) for key, value in kwargs.items()}
-        return tuple(known.get(id(value), value) for value in args), named
+        clean_of = {id(old): new for old, new in zip(streams, instead, strict=True)}
+        keywords = {key: clean_of.get(id(value), value) for key, value in kwargs.items()}
+        return tuple(clean_of.get(id(value), value) for value in args), keywords
 
     return module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-def _gives(module: nn.Module, wanted: Callable[[int], bool]) -> Any:
+def _give_clean_output(module: nn.Module, in_forward: Callable[[int], bool]) -> Any:
     """The module gives what it gave in the clean run."""
-    twins = _Twins(wanted)
+    twins = _Twins(in_forward)
 
     def hook(_: Any, args: Any, output: Any) -> Any:
         several = isinstance(output, tuple)
@@ -79,8 +83,8 @@ def _gives(module: nn.Module, wanted: Callable[[int], bool]) -> Any:
             return None
         if not several:
             return instead[0]
-        known = {id(old): new for old, new in zip(streams, instead, strict=True)}
-        return tuple(known.get(id(value), value) for value in output)
+        clean_of = {id(old): new for old, new in zip(streams, instead, strict=True)}
+        return tuple(clean_of.get(id(value), value) for value in output)
 
     return module.register_forward_hook(hook)
 
@@ -90,41 +94,41 @@ def undone(model: nn.Module, now: Moment) -> list[Any]:
     assert now.at is not None  # noqa: S101 - every variant names a layer
     last = now.at + 1 == now.layers
     after = final_norm(model, now.layers) if last else layer(model, now.at + 1, now.layers)
-    return [_given(after, lambda _: True)] if after is not None else []
+    return [_give_clean_input(after, lambda _: True)] if after is not None else []
 
 
 def fades(model: nn.Module, now: Moment) -> list[Any]:
     """Every layer shows the edit, and the head is given what the clean run gave it."""
     norm = final_norm(model, now.layers)
-    return [_given(norm, lambda _: True)] if norm is not None else []
+    return [_give_clean_input(norm, lambda _: True)] if norm is not None else []
 
 
 def cached_only(model: nn.Module, now: Moment) -> list[Any]:
     """Of the prompt the edit is in the keys and values of the next layer, and nowhere else."""
     assert now.at is not None  # noqa: S101
     after = layer(model, now.at + 1, now.layers)
-    return [_gives(after, lambda forward: forward == 0)] if after is not None else []
+    return [_give_clean_output(after, lambda forward: forward == 0)] if after is not None else []
 
 
 def present_only(model: nn.Module, now: Moment) -> list[Any]:
     """Later steps attend to keys and values as if nothing had been written before."""
     assert now.at is not None  # noqa: S101
-    parts = [layer(model, index, now.layers) for index in range(now.at + 1, now.layers)]
-    held = [part for part in parts if part is not None]
-    branches = [branch for part in held if (branch := attention(part)) is not None]
-    if held and not branches:
+    layers = [layer(model, index, now.layers) for index in range(now.at + 1, now.layers)]
+    local = [part for part in layers if part is not None]
+    branches = [branch for part in local if (branch := attention(part)) is not None]
+    if local and not branches:
         raise Inexpressible("the layers have no attention of their own")
-    return [_gives(branch, lambda forward: forward > 0) for branch in branches]
+    return [_give_clean_output(branch, lambda forward: forward > 0) for branch in branches]
 
 
 def _fault(name: str, act: Any, *cases: str, **more: Any) -> Fault:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "side": Side.NNSIGHT,
         "point": Point.FORWARD,
         "verdicts": _LOST,
         "places": ("middle",),
     }
-    return Fault(id=name, act=act, cases=cases, **(given | more))
+    return Fault(id=name, act=act, cases=cases, **(defaults | more))
 
 
 FAULTS = (

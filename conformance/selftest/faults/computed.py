@@ -65,21 +65,21 @@ def reversed_rows(value: Tensor, now: Moment) -> Tensor:
 def stale(model: nn.Module, now: Moment) -> list[Any]:
     """A layer's MLP gives what that of the layer before gave: a buffer that was not written."""
     assert now.at is not None  # noqa: S101
-    parts = [layer(model, at, now.layers) for at in (now.at - 1, now.at)]
-    if parts[0] is None or parts[1] is None:
-        if any(part is not None for part in parts):
+    layers = [layer(model, at, now.layers) for at in (now.at - 1, now.at)]
+    if layers[0] is None or layers[1] is None:
+        if any(part is not None for part in layers):
             raise Inexpressible("the two layers are on two stages")
         return []
-    branches = [mlp(part) for part in parts if part is not None]
+    branches = [mlp(part) for part in layers if part is not None]
     if branches[0] is None or branches[1] is None:
         raise Inexpressible("the layer has no such branch of its own")
-    kept: list[Tensor] = []
+    previous: list[Tensor] = []
 
     def keep(_: Any, args: Any, output: Any) -> None:
-        kept[:] = [(output[0] if isinstance(output, tuple) else output).clone()]
+        previous[:] = [(output[0] if isinstance(output, tuple) else output).clone()]
 
     def instead(value: Tensor, _: Moment) -> Tensor:
-        return kept[0] if kept and kept[0].shape == value.shape else value
+        return previous[0] if previous and previous[0].shape == value.shape else value
 
     hooks = [branches[0].register_forward_hook(keep)]
     return [*hooks, branches[1].register_forward_hook(_giving(instead, now))]
@@ -94,30 +94,32 @@ def slots(model: nn.Module, now: Moment) -> list[Any]:
     def hook(_: Any, args: Any) -> None:
         if not context.is_forward_context_available():
             return
-        known = context.get_forward_context()
-        maps = {id(each): each for each in (known.slot_mapping or {}).values()}
-        for described in (known.attn_metadata or {}).values():
-            found = getattr(described, "slot_mapping", None)
-            if isinstance(found, Tensor):
-                maps[id(found)] = found
+        forward_context = context.get_forward_context()
+        maps = {
+            id(slot_map): slot_map for slot_map in (forward_context.slot_mapping or {}).values()
+        }
+        for described in (forward_context.attn_metadata or {}).values():
+            mapping = getattr(described, "slot_mapping", None)
+            if isinstance(mapping, Tensor):
+                maps[id(mapping)] = mapping
         moved = set()
-        for each in maps.values():
-            if len(each) > 1 and each.data_ptr() not in moved:
-                moved.add(each.data_ptr())
-                each.copy_(each.roll(1))
+        for slot_map in maps.values():
+            if len(slot_map) > 1 and slot_map.data_ptr() not in moved:
+                moved.add(slot_map.data_ptr())
+                slot_map.copy_(slot_map.roll(1))
 
     return [model.register_forward_pre_hook(hook)]
 
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "side": Side.ENGINE,
         "point": Point.FORWARD,
         "cases": MORE,
         "verdicts": frozenset({Verdict.WRONG}),
         "places": ("middle",),
     }
-    return Fault(id=name, act=act, **(given | more))
+    return Fault(id=name, act=act, **(defaults | more))
 
 
 FAULTS = (

@@ -33,25 +33,25 @@ def layer_before(model: nn.Module, now: Moment) -> list[Any]:
 
 def fewer_rows(value: Tensor, now: Moment) -> Tensor:
     """The last tokens are not there."""
-    return value[: -int(now.dose)] if now.here else value
+    return value[: -int(now.dose)] if now.acts_here else value
 
 
 def last_bit(value: Tensor, now: Moment) -> Tensor:
     """The last bit of one number is another one: far below the noise."""
-    if now.here:
+    if now.acts_here:
         value.view(torch.int16).view(-1)[0] ^= 1
     return value
 
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "cases": ("extract.alone",),
         "verdicts": WRONG,
         "places": ("middle",),
         "backends": ("hf", "vllm-pp1"),  # on several stages vLLM refuses
         "alone": True,
     }
-    return Fault(id=name, act=act, **(given | more))
+    return Fault(id=name, act=act, **(defaults | more))
 
 
 FAULTS = (

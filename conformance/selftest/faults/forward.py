@@ -100,8 +100,8 @@ class _Bypassed:
 
 def hooks_skipped(model: nn.Module, now: Moment) -> list[Any]:
     """The engine goes around nnsight's hooks, as a replayed graph does."""
-    held = [(each, each.__dict__.get("forward")) for each in model.modules()]
-    return [_Bypassed([(each, forward) for each, forward in held if forward is not None])]
+    forwards = [(module, module.__dict__.get("forward")) for module in model.modules()]
+    return [_Bypassed([(module, forward) for module, forward in forwards if forward is not None])]
 
 
 def unchanged(value: Any, now: Moment) -> Any:
@@ -110,14 +110,14 @@ def unchanged(value: Any, now: Moment) -> Any:
 
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "side": Side.ENGINE,
         "point": Point.FORWARD,
         "cases": CASES,
         "verdicts": WRONG,
         "places": ("middle",),
     }
-    return Fault(id=name, act=act, **(given | more))
+    return Fault(id=name, act=act, **(defaults | more))
 
 
 FAULTS = (

@@ -43,12 +43,12 @@ def nothing_asked(how: Any, now: Moment) -> Any:
 
 
 def _fault(name: str, act: Any, point: Point = Point.LOGITS, **more: Any) -> Fault:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "side": Side.NNSIGHT,
         "cases": CLEAN,
         "verdicts": WRONG,
     }
-    return Fault(id=name, act=act, point=point, **(given | more))
+    return Fault(id=name, act=act, point=point, **(defaults | more))
 
 
 FAULTS = (

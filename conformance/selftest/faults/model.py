@@ -14,7 +14,7 @@ def layer(model: nn.Module, index: int, count: int) -> nn.Module | None:
     ]
     if not lists:
         return None
-    _, layers = min(lists, key=lambda found: found[0].count("."))
+    _, layers = min(lists, key=lambda entry: entry[0].count("."))
     part = layers[index]
     return part if any(True for _ in part.parameters()) else None
 

@@ -12,7 +12,7 @@ from torch import nn
 from conformance.records import Side, Verdict
 from conformance.selftest.fault import VLLM, Fault, Inexpressible, Moment, Point
 from conformance.selftest.faults.model import layer, mlp
-from conformance.selftest.faults.returned import Saved, named, next_layer, sites
+from conformance.selftest.faults.returned import Saved, by_name, next_layer, sites
 
 WRONG = frozenset({Verdict.WRONG})
 STRUCTURE = frozenset({Verdict.STRUCTURE})
@@ -73,46 +73,46 @@ def mixed_rows(model: nn.Module, now: Moment) -> list[Any]:
 
 def exchanged(saved: Saved, now: Moment) -> Saved:
     """Two clients have each other's saves."""
-    other = {1: 2, 2: 1}
+    swapped = {1: 2, 2: 1}
     return {
-        str(replace(site, prompt=other.get(site.prompt, site.prompt))): value
+        str(replace(site, prompt=swapped.get(site.prompt, site.prompt))): value
         for site, value in sites(saved).items()
     }
 
 
 def neighbours_rows(saved: Saved, now: Moment) -> Saved:
     """The untouched prompt's last rows are the first ones of its neighbour."""
-    found = sites(saved)
-    taken = dict(found)
-    for site, value in found.items():
-        other = found.get(replace(site, prompt=1))
-        if site.prompt == 0 and site.name == "stream" and other is not None:
+    by_site = sites(saved)
+    mixed = dict(by_site)
+    for site, value in by_site.items():
+        neighbour = by_site.get(replace(site, prompt=1))
+        if site.prompt == 0 and site.name == "stream" and neighbour is not None:
             rows = int(now.dose)
-            taken[site] = torch.cat([value[:-rows], other[:rows]])
-    return named(taken)
+            mixed[site] = torch.cat([value[:-rows], neighbour[:rows]])
+    return by_name(mixed)
 
 
 def touched(saved: Saved, now: Moment) -> Saved:
     """A share of what a neighbour's edit adds is in the untouched prompt's rows as well."""
-    found = sites(saved)
-    leaked = dict(found)
-    for site, value in found.items():
-        mine = site.prompt == 0 and site.run == "edited" and site.name == "stream"
+    by_site = sites(saved)
+    leaked = dict(by_site)
+    for site, value in by_site.items():
+        of_untouched = site.prompt == 0 and site.run == "edited" and site.name == "stream"
         edited = replace(site, prompt=1)
-        if mine and edited in found:
-            change = found[edited].float() - found[replace(edited, run="clean")].float()
+        if of_untouched and edited in by_site:
+            change = by_site[edited].float() - by_site[replace(edited, run="clean")].float()
             leaked[site] = (value.float() + now.dose * change.mean(dim=0)).to(value.dtype)
-    return named(leaked)
+    return by_name(leaked)
 
 
 def goes_on(saved: Saved, now: Moment) -> Saved:
     """A request goes on after its stop id."""
-    found = sites(saved)
-    last = max(site.step for site in found if site.prompt == 0)
-    for site in [each for each in found if each.name == "sampled" and each.prompt == 0]:
+    by_site = sites(saved)
+    last = max(site.step for site in by_site if site.prompt == 0)
+    for site in [chosen for chosen in by_site if chosen.name == "sampled" and chosen.prompt == 0]:
         if site.step == last:
-            found[replace(site, step=last + 1)] = found[site].clone()
-    return named(found)
+            by_site[replace(site, step=last + 1)] = by_site[site].clone()
+    return by_name(by_site)
 
 
 def neighbour_lost(saved: Saved, now: Moment) -> Saved:
@@ -121,12 +121,12 @@ def neighbour_lost(saved: Saved, now: Moment) -> Saved:
 
 
 def _fault(name: str, act: Any, *cases: str, **more: Any) -> Fault:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "side": Side.NNSIGHT,
         "point": Point.RETURNED,
         "verdicts": WRONG,
     }
-    return Fault(id=name, act=act, cases=cases, **(given | more))
+    return Fault(id=name, act=act, cases=cases, **(defaults | more))
 
 
 FAULTS = (

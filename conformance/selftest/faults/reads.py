@@ -24,15 +24,15 @@ def half(value: Tensor, now: Moment) -> Any:
         raise Inexpressible("a layer's output has no second summand")
     if torch.equal(output[0], value):
         raise Inexpressible("the first part is the whole stream")
-    return output[0].clone() if now.here else value
+    return output[0].clone() if now.acts_here else value
 
 
 def half_input(value: Tensor, now: Moment) -> Any:
     """The first of the two summands that a layer is given."""
-    if not now.here:
+    if not now.acts_here:
         return value
-    named = [*now.raw()[0], *now.raw()[1].values()]
-    rows = [part for part in named if isinstance(part, Tensor) and part.shape == value.shape]
+    arguments = [*now.raw()[0], *now.raw()[1].values()]
+    rows = [part for part in arguments if isinstance(part, Tensor) and part.shape == value.shape]
     if len(rows) < 2 or torch.equal(rows[0], value):
         raise Inexpressible("a layer is given the whole stream")
     return rows[0].clone()
@@ -50,85 +50,85 @@ def overwritten_next(value: Tensor, now: Moment) -> Tensor:
     """The value read one layer before is overwritten by this one."""
     earlier = now.memory.get(len(value))
     now.memory[len(value)] = value
-    if earlier is not None and now.here:
+    if earlier is not None and now.acts_here:
         earlier.copy_(value)
-    return value.clone() if now.here else value
+    return value.clone() if now.acts_here else value
 
 
 def previous_layer(value: Tensor, now: Moment) -> Tensor:
     earlier = now.memory.get(len(value), value)
     now.memory[len(value)] = value
-    return earlier.clone() if now.here else value
+    return earlier.clone() if now.acts_here else value
 
 
 def without_input(value: Tensor, now: Moment) -> Tensor:
     """The stream without what came into the layer."""
     earlier = now.memory.get(len(value))
     now.memory[len(value)] = value
-    return value - earlier if now.here and earlier is not None else value
+    return value - earlier if now.acts_here and earlier is not None else value
 
 
 def position_ids(value: Tensor, now: Moment) -> Tensor:
-    return torch.arange(len(value)) if now.here else value
+    return torch.arange(len(value)) if now.acts_here else value
 
 
 def positions(value: Tensor, now: Moment) -> Tensor:
     rows = torch.arange(len(value), dtype=value.dtype, device=value.device)
-    return rows[:, None].expand_as(value).clone() if now.here else value
+    return rows[:, None].expand_as(value).clone() if now.acts_here else value
 
 
 def extra_row(value: Tensor, now: Moment) -> Tensor:
-    return torch.cat([value, value[-1:]]) if now.here else value
+    return torch.cat([value, value[-1:]]) if now.acts_here else value
 
 
 def row_alone(value: Tensor, now: Moment) -> Tensor:
-    return value[0] if now.here else value
+    return value[0] if now.acts_here else value
 
 
 def without_first(value: Tensor, now: Moment) -> Tensor:
-    return value[int(now.dose) :] if now.here else value
+    return value[int(now.dose) :] if now.acts_here else value
 
 
 def last_chunk(value: Tensor, now: Moment) -> Tensor:
-    return value[-int(now.dose) :] if now.here else value
+    return value[-int(now.dose) :] if now.acts_here else value
 
 
 def in_tuple(value: Tensor, now: Moment) -> Any:
-    return (value, value) if now.here else value
+    return (value, value) if now.acts_here else value
 
 
 def halves_swapped(value: Tensor, now: Moment) -> Tensor:
-    return value.roll(value.shape[-1] // 2, dims=-1) if now.here else value
+    return value.roll(value.shape[-1] // 2, dims=-1) if now.acts_here else value
 
 
 def tokens_shifted(value: Tensor, now: Moment) -> Tensor:
-    return value.roll(int(now.dose), dims=0) if now.here else value
+    return value.roll(int(now.dose), dims=0) if now.acts_here else value
 
 
 def reversed_rows(value: Tensor, now: Moment) -> Tensor:
-    return value.flip(0) if now.here else value
+    return value.flip(0) if now.acts_here else value
 
 
 def scaled(value: Tensor, now: Moment) -> Tensor:
-    return value * now.dose if now.here else value
+    return value * now.dose if now.acts_here else value
 
 
 def zeros(value: Tensor, now: Moment) -> Tensor:
-    return torch.zeros_like(value) if now.here else value
+    return torch.zeros_like(value) if now.acts_here else value
 
 
 def blurred(value: Tensor, now: Moment) -> Tensor:
-    return noisy(value, now.dose) if now.here else value
+    return noisy(value, now.dose) if now.acts_here else value
 
 
 def blurred_above_floor(value: Tensor, now: Moment) -> Tensor:
     """An error that only many tokens together show: so many times that of an honest run."""
     assert now.layer is not None  # noqa: S101 - a read is of a layer
-    return noisy(value, now.dose * max(now.noise[now.layer], 0.00166)) if now.here else value
+    return noisy(value, now.dose * max(now.noise[now.layer], 0.00166)) if now.acts_here else value
 
 
 def one_token(value: Tensor, now: Moment) -> Tensor:
-    if not now.here or len(value) < 2:
+    if not now.acts_here or len(value) < 2:
         return value
     value[1:2] = noisy(value[1:2], now.dose)
     return value
@@ -136,27 +136,27 @@ def one_token(value: Tensor, now: Moment) -> Tensor:
 
 def massive(value: Tensor, now: Moment) -> Tensor:
     """The largest number of the value is off by this share."""
-    if now.here:
+    if now.acts_here:
         place = value.abs().argmax()
         value.view(-1)[place] *= 1 + now.dose
     return value
 
 
 def in_float32(value: Tensor, now: Moment) -> Tensor:
-    return float32(value) if now.here else value
+    return float32(value) if now.acts_here else value
 
 
 def not_finite(value: Tensor, now: Moment) -> Tensor:
-    if now.here:
+    if now.acts_here:
         value[0, 0] = torch.nan
     return value
 
 
 def other_donor(value: Tensor, now: Moment) -> Tensor:
     """What another prompt's block read at this layer, as far as it has rows."""
-    others = now.memory.setdefault(now.layer, {})
-    others[len(value)] = value.clone()
-    donor = next((rows for length, rows in others.items() if length != len(value)), None)
+    by_length = now.memory.setdefault(now.layer, {})
+    by_length[len(value)] = value.clone()
+    donor = next((rows for length, rows in by_length.items() if length != len(value)), None)
     if donor is None or now.layer is None or now.layer >= now.layers // 2:
         return value
     count = min(len(donor), len(value))
@@ -164,14 +164,14 @@ def other_donor(value: Tensor, now: Moment) -> Tensor:
 
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "side": Side.NNSIGHT,
         "point": Point.SERVED,
         "cases": READ,
         "verdicts": WRONG,
         "places": ("middle",),
     }
-    return Fault(id=name, act=act, **(given | more))
+    return Fault(id=name, act=act, **(defaults | more))
 
 
 FAULTS = (

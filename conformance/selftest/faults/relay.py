@@ -30,7 +30,7 @@ def _tensors(value: Any, change: Any) -> Any:
 
 def _first_stage(served: Any, now: Moment, change: Any) -> Any:
     """Change what the first stage sends of a layer."""
-    if now.stage != 0 or now.layer is None or not now.here:
+    if now.stage != 0 or now.layer is None or not now.acts_here:
         return served
     return served._replace(value=_tensors(served.value, change))
 
@@ -58,7 +58,7 @@ def stale(served: Any, now: Moment) -> Any:
         return served
     earlier = now.memory.get("sent", served)
     now.memory["sent"] = served
-    return served._replace(value=earlier.value) if now.here else served
+    return served._replace(value=earlier.value) if now.acts_here else served
 
 
 def zeros(served: Any, now: Moment) -> Any:
@@ -66,7 +66,7 @@ def zeros(served: Any, now: Moment) -> Any:
 
 
 def never_sent(served: Any, now: Moment) -> Any:
-    return None if now.stage == 0 and now.here and now.layer is not None else served
+    return None if now.stage == 0 and now.acts_here and now.layer is not None else served
 
 
 def visits_lost(visits: Any, now: Moment) -> Any:
@@ -100,7 +100,7 @@ def one_bit(saved: Saved, now: Moment) -> Saved:
 
 
 def rank_added(value: Tensor, now: Moment) -> Tensor:
-    return value + now.stage if now.here else value
+    return value + now.stage if now.acts_here else value
 
 
 def other_edit(value: Tensor, now: Moment) -> Tensor:
@@ -125,14 +125,14 @@ def endless(value: Tensor, now: Moment) -> Tensor:
 
 
 def _fault(name: str, act: Any, point: Point = Point.RECORD, **more: Any) -> Fault:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "side": Side.PIPELINE,
         "cases": CROSS,
         "verdicts": WRONG,
         "places": ("early",),
         "backends": STAGES,
     }
-    return Fault(id=name, act=act, point=point, **(given | more))
+    return Fault(id=name, act=act, point=point, **(defaults | more))
 
 
 FAULTS = (

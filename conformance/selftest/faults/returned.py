@@ -23,8 +23,8 @@ def sites(saved: Saved) -> dict[Site, Tensor]:
     return {Site.parse(name): value for name, value in saved.items()}
 
 
-def named(found: dict[Site, Tensor]) -> Saved:
-    return {str(site): value for site, value in found.items()}
+def by_name(by_site: dict[Site, Tensor]) -> Saved:
+    return {str(site): value for site, value in by_site.items()}
 
 
 def lost(saved: Saved, now: Moment) -> Saved:
@@ -51,42 +51,44 @@ def first_only(saved: Saved, now: Moment) -> Saved:
 
 def next_layer(saved: Saved, now: Moment) -> Saved:
     """Every layer's value under the name of the one before; the last keeps its own."""
-    found = sites(saved)
+    by_site = sites(saved)
     return {
-        str(site): found.get(replace(site, layer=site.layer + 1), value)
+        str(site): by_site.get(replace(site, layer=site.layer + 1), value)
         if site.layer is not None and now.at in (None, site.layer)
         else value
-        for site, value in found.items()
+        for site, value in by_site.items()
     }
 
 
 def last_step(saved: Saved, now: Moment) -> Saved:
     """A list of one value, as often as there are steps."""
-    found = sites(saved)
-    last = max(site.step for site in found)
+    by_site = sites(saved)
+    last = max(site.step for site in by_site)
     return {
-        str(site): found[replace(site, step=last)] if site.step and site.name == "stream" else value
-        for site, value in found.items()
+        str(site): by_site[replace(site, step=last)]
+        if site.step and site.name == "stream"
+        else value
+        for site, value in by_site.items()
     }
 
 
 def stale_step(saved: Saved, now: Moment) -> Saved:
     """In one step the streams are still those of the step before."""
-    found = sites(saved)
+    by_site = sites(saved)
     return {
-        str(site): found[replace(site, step=site.step - 1)]
+        str(site): by_site[replace(site, step=site.step - 1)]
         if site.step == now.dose and site.name == "stream"
         else value
-        for site, value in found.items()
+        for site, value in by_site.items()
     }
 
 
 def repeated_step(saved: Saved, now: Moment) -> Saved:
     """One step was reported twice, and all later ones a step late."""
-    found = sites(saved)
+    by_site = sites(saved)
     return {
-        str(site): found[replace(site, step=site.step - 1)] if site.step >= now.dose else value
-        for site, value in found.items()
+        str(site): by_site[replace(site, step=site.step - 1)] if site.step >= now.dose else value
+        for site, value in by_site.items()
     }
 
 
@@ -96,52 +98,54 @@ def short_list(saved: Saved, now: Moment) -> Saved:
 
 def swapped_prompts(saved: Saved, now: Moment) -> Saved:
     """Two prompts saved the same name and got each other's."""
-    found = sites(saved)
+    by_site = sites(saved)
     return {
-        str(site): found[replace(site, prompt=1 - site.prompt)] if site.name == "logits" else value
-        for site, value in found.items()
+        str(site): by_site[replace(site, prompt=1 - site.prompt)]
+        if site.name == "logits"
+        else value
+        for site, value in by_site.items()
     }
 
 
 def one_wins(saved: Saved, now: Moment) -> Saved:
     """Two prompts saved the same name and the second one's stayed for both."""
-    found = sites(saved)
-    return {str(site): found[replace(site, prompt=1)] for site in found}
+    by_site = sites(saved)
+    return {str(site): by_site[replace(site, prompt=1)] for site in by_site}
 
 
 def span(saved: Saved, now: Moment) -> Saved:
     """The rows of the batch are cut in the wrong place: a prompt has its neighbour's."""
-    found = sites(saved)
-    shifted = dict(found)
-    for site, value in found.items():
-        other = found.get(replace(site, prompt=1))
-        if site.prompt == 0 and site.layer is not None and other is not None:
-            batch = torch.cat([value, other]).roll(-int(now.dose), dims=0)
+    by_site = sites(saved)
+    shifted = dict(by_site)
+    for site, value in by_site.items():
+        neighbour = by_site.get(replace(site, prompt=1))
+        if site.prompt == 0 and site.layer is not None and neighbour is not None:
+            batch = torch.cat([value, neighbour]).roll(-int(now.dose), dims=0)
             shifted[site] = batch[: len(value)]
             shifted[replace(site, prompt=1)] = batch[len(value) :]
-    return named(shifted)
+    return by_name(shifted)
 
 
 def whole_batch(saved: Saved, now: Moment) -> Saved:
     """Nobody cut the batch: both prompts have all the rows."""
-    found = sites(saved)
-    whole = dict(found)
-    for site, value in found.items():
-        other = found.get(replace(site, prompt=1))
-        if site.prompt == 0 and site.layer is not None and other is not None:
-            batch = torch.cat([value, other])
-            whole[site] = whole[replace(site, prompt=1)] = batch
-    return named(whole)
+    by_site = sites(saved)
+    uncut = dict(by_site)
+    for site, value in by_site.items():
+        neighbour = by_site.get(replace(site, prompt=1))
+        if site.prompt == 0 and site.layer is not None and neighbour is not None:
+            batch = torch.cat([value, neighbour])
+            uncut[site] = uncut[replace(site, prompt=1)] = batch
+    return by_name(uncut)
 
 
 def one_bit(saved: Saved, now: Moment) -> Saved:
     """The last bit of one number that arrived at a target is another one."""
-    found = sites(saved)
-    for site, value in found.items():
+    by_site = sites(saved)
+    for site, value in by_site.items():
         if site.name == "arrived" and site.run == "edited":
             value.view(torch.int16).view(-1)[0] ^= 1
             break
-    return named(found)
+    return by_name(by_site)
 
 
 def extra_token(ids: tuple[tuple[int, ...], ...], now: Moment) -> tuple[tuple[int, ...], ...]:
@@ -149,13 +153,13 @@ def extra_token(ids: tuple[tuple[int, ...], ...], now: Moment) -> tuple[tuple[in
 
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "side": Side.NNSIGHT,
         "point": Point.RETURNED,
         "cases": PAIR,
         "verdicts": WRONG,
     }
-    return Fault(id=name, act=act, **(given | more))
+    return Fault(id=name, act=act, **(defaults | more))
 
 
 FAULTS = (

@@ -12,7 +12,7 @@ from torch.nn import functional
 from conformance.records import Side, Verdict
 from conformance.selftest.fault import SKIPPED, VLLM, Fault, Inexpressible, Moment, Point
 from conformance.selftest.faults.reads import last_chunk, overwritten
-from conformance.selftest.faults.returned import Saved, named, short_list, sites
+from conformance.selftest.faults.returned import Saved, by_name, short_list, sites
 
 WRONG = frozenset({Verdict.WRONG})
 ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT})
@@ -22,12 +22,12 @@ SAME = frozenset({"beside_another", "second", "kept", "before"})
 
 def one_bit(saved: Saved, now: Moment) -> Saved:
     """The last bit of one number that must be another's is not."""
-    found = sites(saved)
-    for site, value in found.items():
+    by_site = sites(saved)
+    for site, value in by_site.items():
         if site.name in SAME and site.run != "clean":
             value.view(torch.int16).view(-1)[0] ^= 1
             break
-    return named(found)
+    return by_name(by_site)
 
 
 def fewer_rows(saved: Saved, now: Moment) -> Saved:
@@ -67,12 +67,12 @@ def still_there(saved: Saved, now: Moment) -> Saved:
 
 def before_edit(saved: Saved, now: Moment) -> Saved:
     """The cache keeps what the layers gave before the block changed it."""
-    found = sites(saved)
+    by_site = sites(saved)
     return {
-        str(site): found[replace(site, run="clean")]
+        str(site): by_site[replace(site, run="clean")]
         if site.run == "edited" and site.name == "stream"
         else value
-        for site, value in found.items()
+        for site, value in by_site.items()
     }
 
 
@@ -121,21 +121,23 @@ def from_all(how: dict[str, Any], now: Moment) -> dict[str, Any]:
 
 def recomputed_step(saved: Saved, now: Moment) -> Saved:
     """A request that was set aside reports one step twice, and all later ones a step late."""
-    found = sites(saved)
+    by_site = sites(saved)
     return {
-        str(site): found[replace(site, step=site.step - 1)]
+        str(site): by_site[replace(site, step=site.step - 1)]
         if site.step >= now.dose and site.prompt == 1
         else value
-        for site, value in found.items()
+        for site, value in by_site.items()
     }
 
 
 def swapped_ids(saved: Saved, now: Moment) -> Saved:
     """Two samples have each other's ids, and their own logits."""
-    found = sites(saved)
+    by_site = sites(saved)
     return {
-        str(site): found[replace(site, prompt=1 - site.prompt)] if site.name == "sampled" else value
-        for site, value in found.items()
+        str(site): by_site[replace(site, prompt=1 - site.prompt)]
+        if site.name == "sampled"
+        else value
+        for site, value in by_site.items()
     }
 
 
@@ -148,7 +150,7 @@ def tie_broken(value: Tensor, now: Moment) -> Tensor:
     scores = value.clone()
     best = scores[-1].topk(2).indices
     scores[-1, best] = value[-1, best.flip(0)]
-    return scores if now.here else value
+    return scores if now.acts_here else value
 
 
 def never(value: Any, now: Moment) -> bool:
@@ -160,8 +162,8 @@ def lost(value: Any, now: Moment) -> Any:
 
 
 def _fault(name: str, act: Any, point: Point, *cases: str, **more: Any) -> Fault:
-    given: dict[str, Any] = {"side": Side.NNSIGHT, "verdicts": WRONG}
-    return Fault(id=name, act=act, point=point, cases=cases, **(given | more))
+    defaults: dict[str, Any] = {"side": Side.NNSIGHT, "verdicts": WRONG}
+    return Fault(id=name, act=act, point=point, cases=cases, **(defaults | more))
 
 
 FAULTS = (

@@ -31,12 +31,12 @@ def _int8(value: Tensor) -> Tensor:
 
 def neighbours(weights: Mapping[str, Tensor], now: Moment) -> dict[str, Tensor]:
     """The second layer has the third one's weights."""
-    found = dict(weights)
+    changed = dict(weights)
     for name in weights:
         match = _LAYER.fullmatch(name)
         if match and match.group(2) == "1":
-            found[name] = weights[f"{match.group(1)}2{match.group(3)}"].clone()
-    return found
+            changed[name] = weights[f"{match.group(1)}2{match.group(3)}"].clone()
+    return changed
 
 
 def no_final_norm(weights: Mapping[str, Tensor], now: Moment) -> dict[str, Tensor]:

@@ -64,8 +64,8 @@ def elsewhere(value: Tensor, now: Moment) -> Tensor:
     """As large an edit, in another direction."""
     before = _before(value, now)
     size = (value - before).float().norm(dim=-1, keepdim=True)
-    other = direction(value.shape[-1], 1.0, 77).to(value.device).float()
-    changed: Tensor = before.float() + size * other
+    random_direction = direction(value.shape[-1], 1.0, 77).to(value.device).float()
+    changed: Tensor = before.float() + size * random_direction
     return changed.to(value.dtype)
 
 
@@ -100,9 +100,11 @@ def without_second(value: Tensor, now: Moment) -> Raw:
 
 def shared(value: Tensor, now: Moment) -> Tensor:
     """What a module is given is replaced in place: whoever else reads it gets that as well."""
-    positional, named = now.raw()
-    [given] = [one for one in (*positional, *named.values()) if isinstance(one, Tensor)]
-    given[:] = value
+    positional, keywords = now.raw()
+    [tensor] = [
+        argument for argument in (*positional, *keywords.values()) if isinstance(argument, Tensor)
+    ]
+    tensor[:] = value
     return value
 
 
@@ -114,20 +116,24 @@ def late_lost(value: Tensor, now: Moment) -> Any:
 def _before(value: Tensor, now: Moment) -> Tensor:
     """The stream as it was, in the shape of what is written."""
     output = now.raw()
-    parts = list(output) if isinstance(output, (tuple, list)) else [output]
-    rows = [part[0] if part.ndim == 3 else part for part in parts if isinstance(part, Tensor)]
-    whole = rows[0] if len(rows) == 1 or rows[0].shape != rows[1].shape else rows[0] + rows[1]
-    return whole[-len(value) :].clone()  # padding stands in front
+    summands = list(output) if isinstance(output, (tuple, list)) else [output]
+    rows = [
+        summand[0] if summand.ndim == 3 else summand
+        for summand in summands
+        if isinstance(summand, Tensor)
+    ]
+    stream = rows[0] if len(rows) == 1 or rows[0].shape != rows[1].shape else rows[0] + rows[1]
+    return stream[-len(value) :].clone()  # padding stands in front
 
 
 def _fault(name: str, act: Any, **more: Any) -> Fault:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "side": Side.NNSIGHT,
         "point": Point.TAKEN,
         "cases": STEER,
         "verdicts": SCALED,
     }
-    return Fault(id=name, act=act, **(given | more))
+    return Fault(id=name, act=act, **(defaults | more))
 
 
 FAULTS = (
