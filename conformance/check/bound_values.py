@@ -26,10 +26,13 @@ _BATCH = "if this is an activation, it has no batch axis there: an index takes a
 
 @dataclass(frozen=True)
 class Bound:
-    """The names of layers, and those of values by the kind of their module."""
+    """The names of layers, those of values by the kind of their module, and all of those that
+    something of an activation may be in.
+    """
 
     layers: frozenset[str] = frozenset()
     values: dict[str, str] = field(default_factory=dict)
+    activations: frozenset[str] = frozenset()
 
     def ported(self, line: str) -> tuple[str, list[str], bool]:
         """A line as it is there, why, and whether all of it is known."""
@@ -49,22 +52,23 @@ class Bound:
         return after, [*why, *unknown], not unknown
 
     def _unknown(self, line: str) -> list[str]:
-        """Why a line cannot be known: it indexes a batch of something else."""
+        """Why a line cannot be known: it indexes a batch of what is made of an activation."""
         for match in re.finditer(rf"(?<![\w.\])])(?P<name>[A-Za-z_]\w*){_INDEX}", line):
-            if match["name"] not in self.values and re.match(r"\[(?:0|:), *[-:\w]", match["index"]):
+            unsure = match["name"] in self.activations - self.values.keys()
+            if unsure and re.match(r"\[(?:0|:), *[-:\w]", match["index"]):
                 return [_BATCH]
         return []
 
 
-def bound(function: ast.FunctionDef) -> Bound:
-    """What a function binds to names."""
+def bound(function: ast.FunctionDef, activations: frozenset[str] = frozenset()) -> Bound:
+    """What a function binds to names; `activations` are those that may hold some."""
     layers: set[str] = set()
     for node in ast.walk(function):
         if isinstance(node, (ast.For, ast.comprehension)):
             layers |= _over(node.target, node.iter)
         elif isinstance(node, ast.Assign) and module_values.is_layer(ast.unparse(node.value)):
             layers |= set(statements.names_of(node.targets[0]))
-    found = Bound(frozenset(layers))
+    found = Bound(frozenset(layers), activations=activations)
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             values = module_values.values(ast.unparse(node.value), found.layers, same=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.check import bound_values, containers, module_values, scopes
+from conformance.check.activations import activations
 from conformance.check.bound_values import Bound
 from conformance.check.edits import Edit
 from conformance.check.source import UserFile
@@ -167,7 +168,9 @@ def port(file: UserFile) -> Port:
     function = file.functions["hf"]
     filled = {one.made: one for one in containers.containers(function)}
     moved = {one.first: one for one in filled.values() if one.first}
-    held = bound_values.bound(function)
+    every = scopes.Scopes(function, scopes.used(ast.parse(file.text), function))
+    unsure = activations(every)
+    held = bound_values.bound(function, unsure)
     found, suggested = [], []
     possible = all(one.first for one in filled.values())
     for number in range(function.lineno, (function.end_lineno or function.lineno) + 1):
@@ -183,15 +186,17 @@ def port(file: UserFile) -> Port:
             indent = line[: len(line) - len(line.lstrip())]
             suggested.append(f"{indent}{moved[number].there}")
         suggested.append(after.replace("def hf(", "def vllm(", 1))
-    found += list(_of_helpers(file, function))
-    possible = possible and not any(one.line < function.lineno for one in found)
-    return Port(tuple(found), "\n".join(suggested) if possible else "")
+    helpers = list(_of_helpers(file, every, unsure))
+    possible = possible and not helpers
+    return Port((*found, *helpers), "\n".join(suggested) if possible else "")
 
 
-def _of_helpers(file: UserFile, function: ast.FunctionDef) -> Iterator[Edit]:
+def _of_helpers(file: UserFile, every: scopes.Scopes, unsure: frozenset[str]) -> Iterator[Edit]:
     """The lines of the file's helpers that are another thing there."""
-    for helper in scopes.used(ast.parse(file.text), function):
-        held = bound_values.bound(helper) if isinstance(helper, ast.FunctionDef) else Bound()
+    for helper in every.roots[1:]:
+        held = Bound(activations=unsure)
+        if isinstance(helper, ast.FunctionDef):
+            held = bound_values.bound(helper, unsure)
         for number in range(helper.lineno, (helper.end_lineno or helper.lineno) + 1):
             line = file.line(number)
             after, reasons, _ = _ported(line, held)

@@ -214,3 +214,31 @@ def test_a_helper_with_other_lines_is_named(tmp_path):
     found = ported(tmp_path, "zero(model.model.layers[1])", head=head)
     assert [edit.line for edit in found.lines] == [2] and found.suggestion == ""
     assert ported(tmp_path, "print(model)", head=head).lines == ()
+
+
+#: A helper, and what it is called with: alike on both sides or not.
+HELPERS = [
+    ("diff(model.lm_head.output[:, -1])", True),
+    ("diff(logits=model.output.logits[:, -1].softmax(-1))", True),
+    ("diff(torch.zeros(1, 9))", True),
+    ("diff(model.model.layers[1].mlp.output[:, -1])", False),
+    ("diff(kept)", False),
+    ("list(map(diff, [1]))", False),
+    ("diff(loaded(1))", False),
+]
+
+
+@pytest.mark.parametrize(("call", "alike"), HELPERS)
+def test_an_index_of_what_is_no_activation_is_alike_on_both_sides(tmp_path, call, alike):
+    head = "def diff(logits):\n    return logits[0, ANSWER] - logits[0, OTHER]\n\n\n"
+    kept = "kept = [model.model.layers[1].mlp.output[:, -1]]"
+    found = ported(tmp_path, kept, f"score = {call}", head=head)
+    assert [edit.line for edit in found.lines if edit.line < 5] == ([] if alike else [2])
+    assert bool(found.suggestion) is alike
+
+
+def test_the_last_token_s_logits_under_a_name_are_alike_on_both_sides(tmp_path):
+    made = "logits = model.lm_head.output[:, -1].save()"
+    assert ported(tmp_path, made, "x = logits[0, 5]").suggestion.endswith("x = logits[0, 5]")
+    made = "logits = model.model.layers[1].mlp.output[:, -1].save()"
+    assert ported(tmp_path, made, "x = logits[0, 5]").suggestion == ""
