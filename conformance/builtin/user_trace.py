@@ -21,6 +21,10 @@ USER_TRACE = built_in(
     reference=_only_by_its_engine,
 )
 
+#: Under which transformers' worker says how each value is reached in what the function returned:
+#: JSON of site to text, as bytes.
+CALLED = "called|names"
+
 
 def case_of(name: str, path: Path, function: str, prompts: tuple[str, ...]) -> Case:
     """One file of a check: this function of it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from conformance.check import compare, failures
+from conformance.check import compare, failures, naming
 from conformance.check.checked import Answer, Checked
 from conformance.check.compare import Compared, Values
 from conformance.check.failures import Failed
@@ -150,7 +150,9 @@ class _Case:
         if ours == theirs:
             return None
         function = self.file.function_for("vllm")
-        told = failures.emptied(self.file, function, sorted(theirs - ours))
+        names = naming.read(seen)
+        called = {one: names.named(one) for one in sorted(theirs - ours)}
+        told = failures.emptied(self.file, function, called)
         if told is not None:
             words = f"not the same: {told.words}"
             return self._say(Answer.DIFFERS, words, findings=told.findings)
@@ -158,7 +160,7 @@ class _Case:
             return None
         only = [f"`vllm` alone returns {', '.join(sorted(ours - theirs))}"] if ours - theirs else []
         if theirs - ours:
-            only.append(f"`hf` alone returns {', '.join(sorted(theirs - ours))}")
+            only.append(f"`hf` alone returns {', '.join(called.values())}")
         words = f"the two functions return other names: {'; '.join(only)}. Let both return the same"
         return self._say(Answer.INVALID, words)
 
@@ -167,10 +169,11 @@ class _Case:
         ours = compare.prompt_ids(compare.layers(mine))
         self.prompt_ids = tuple(map(tuple, theirs))
         reference = compare.honest(seen, precision)
+        names = naming.read(seen)
         compared = compare.compare(
-            compare.returned(mine), reference, (ours, theirs), self.thresholds, precision
+            compare.returned(mine), reference, (ours, theirs), self.thresholds, precision, names
         )
-        self.evidence.append(compare.evidence_of(compared, precision))
+        self.evidence.append(compare.evidence_of(compared, precision, names))
         return compared
 
     def _judged(self, seen: Values, mine: Values) -> Checked:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from conformance.check import relations
-from conformance.check.compare import shown
 from conformance.check.edits import Edit
 from conformance.check.finding import Finding
+from conformance.check.naming import Names
 from conformance.records import Site
 
 #: Entries of a list up to which every pair is compared.
@@ -24,14 +24,16 @@ def explain(
     truth: Mapping[Site, Tensor],
     edit: Edit | None,
     lengths: Sequence[int] = (),
+    names: Names | None = None,
 ) -> Finding | None:
     """That this value is right and stands elsewhere, or has no padding; None where it is neither.
     `edit` names the line that reads it, `lengths` are the prompts' on transformers in tokens.
     """
-    moved = reordered(site.name, values, truth)
+    moved = reordered(site.name, values, truth, names)
     if moved:
+        called = (names or Names()).whole(site)
         words = (
-            f"`{site.name}` has the right values in another order: {moved}. On vLLM the blocks of "
+            f"`{called}` has the right values in another order: {moved}. On vLLM the blocks of "
             "several prompts run side by side: keep what each saves by a key (a dict), or in a "
             "list of its own"
         )
@@ -56,14 +58,19 @@ def explain(
     return replace(blank, kind="padding", words=words)
 
 
-def reordered(name: str, values: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]) -> str:
+def reordered(
+    name: str,
+    values: Mapping[Site, Tensor],
+    truth: Mapping[Site, Tensor],
+    names: Names | None = None,
+) -> str:
     """Which entry of this name holds which other's value, where each entry's value is there under
     another entry; "" where the values themselves differ, or none stands elsewhere.
     """
     sites = [site for site in truth if site.name == name and site in values]
     if len(sites) < 2 or len(sites) > _MOST:
         return ""
-    free = list(sites)
+    free, called = list(sites), (names or Names()).of
     moved = []
     for site in sites:
         here = next(
@@ -73,7 +80,7 @@ def reordered(name: str, values: Mapping[Site, Tensor], truth: Mapping[Site, Ten
             return ""
         free.remove(here)
         if here != site:
-            moved.append(f"`{shown(site)}` holds `{shown(here)}`")
+            moved.append(f"`{called(site)}` holds `{called(here)}`")
     return ", ".join(moved[:2]) + (" and so on" if len(moved) > 2 else "")
 
 

@@ -12,21 +12,22 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from conformance.check.naming import Names, plain
 from conformance.clip import few
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.judgement import unknown
 from conformance.judge.reference import TRUTH, read_reference
-from conformance.records import CHOSEN, Judged, Precision, Site, Thresholds, Verdict
 from conformance.records import Answer as Evidence
+from conformance.records import Judged, Precision, Site, Thresholds, Verdict
 
 Values = Mapping[str, Tensor]
 
-#: The judge weighs generated ids by the logits beside them, which a user's trace need not have.
-_OWN = "_ids"
-
 #: So many values, or shapes of them, are named in a note.
 _NAMED = 8
+
+#: Without what the user calls them.
+_UNNAMED = Names()
 
 #: More steps than any trace has.
 _STEPS = 1 << 20
@@ -52,24 +53,19 @@ def honest(seen: Values, precision: Precision) -> dict[str, dict[str, Tensor]]:
         kind, _, name = way.partition(":")
         if name == TRUTH or (name and kind == precision):
             begin = FLOAT32_WAY if name != TRUTH and precision is Precision.FLOAT32 else ""
-            found.setdefault(f"{begin}{name}", {})[_plain(site)] = value
+            found.setdefault(f"{begin}{name}", {})[plain(site)] = value
     return found
 
 
 def returned(seen: Values) -> dict[str, Tensor]:
     """What the function returned on an engine, by site."""
-    return {_plain(key): value for key, value in seen.items() if "|" not in key}
+    return {plain(key): value for key, value in seen.items() if "|" not in key}
 
 
 def layers(seen: Values, kind: str = "layers") -> dict[Site, Tensor]:
     """What the layers computed meanwhile."""
     begin = f"{kind}|"
     return {Site.parse(k.removeprefix(begin)): v for k, v in seen.items() if k.startswith(begin)}
-
-
-def _plain(site: str) -> str:
-    parsed = Site.parse(site)
-    return str(replace(parsed, name=parsed.name + _OWN)) if parsed.name in CHOSEN else site
 
 
 def _apart(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -84,17 +80,14 @@ def _apart(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _together(judged: Judged) -> Judged:
-    site = Site.parse(judged.site)
+    return replace(judged, site=_joined(judged.site))
+
+
+def _joined(text: str) -> str:
+    """The site of what `_apart` made a prompt of its own."""
+    site = Site.parse(text)
     prompt, step = divmod(site.prompt, _STEPS)
-    return replace(judged, site=str(replace(site, prompt=prompt, step=step)))
-
-
-def shown(site: Site) -> str:
-    """A value as the user named it: name, key and entry."""
-    name = site.name.removesuffix(_OWN) if site.name.removesuffix(_OWN) in CHOSEN else site.name
-    layer = "" if site.layer is None else f"[{site.layer}]"
-    step = f"[{site.step}]" if site.step else ""
-    return f"{name}{layer}{step}"
+    return str(replace(site, prompt=prompt, step=step))
 
 
 def compare(
@@ -103,9 +96,12 @@ def compare(
     ids: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
     thresholds: Thresholds,
     precision: Precision,
+    names: Names = _UNNAMED,
 ) -> Compared:
-    """Judge one column. `ids` are the prompts' on the engine and on transformers."""
-    alike, notes = made_alike(mine, reference)
+    """Judge one column. `ids` are the prompts' on the engine and on transformers, `names` what the
+    user calls the values.
+    """
+    alike, notes = made_alike(mine, reference, names)
     ours, theirs = (tuple(sorted(tuple(one) for one in side)) for side in ids)
     if not (ours and theirs):
         return Compared(unknown("no forward of the model was seen: did the trace run?"))
@@ -124,11 +120,13 @@ def compare(
         alone=False,
     )
     observations = tuple(map(_together, judgement.observations))
-    said = judgement.reason if judgement.harness else in_words(observations)
-    return Compared(replace(judgement, observations=observations, reason=said), notes)
+    said = judgement.reason if judgement.harness else in_words(observations, names)
+    worst = _joined(judgement.worst_site) if judgement.worst_site else ""
+    judged = replace(judgement, observations=observations, reason=said, worst_site=worst)
+    return Compared(judged, notes)
 
 
-def in_words(observations: Sequence[Judged]) -> str:
+def in_words(observations: Sequence[Judged], names: Names = _UNNAMED) -> str:
     """How many values are off, and the furthest, as the user named it."""
     off = [one for one in observations if not one.verdict.passes]
     furthest = max((one for one in off if one.q_max), key=lambda one: one.q_max or 0, default=None)
@@ -136,12 +134,14 @@ def in_words(observations: Sequence[Judged]) -> str:
         return f"all {len(observations)} values are within the noise"
     said = f"{len(off)} of {len(observations)} values are off"
     if furthest is None:
-        return f"{said}, first `{shown(Site.parse(off[0].site))}`: {off[0].message}"
-    return f"{said}, furthest `{shown(Site.parse(furthest.site))}`, {furthest.q_max:.3g} × noise"
+        return f"{said}, first `{names.of(Site.parse(off[0].site))}`: {off[0].message}"
+    return f"{said}, furthest `{names.of(Site.parse(furthest.site))}`, {furthest.q_max:.3g} × noise"
 
 
 def made_alike(
-    mine: Mapping[str, Tensor], reference: Mapping[str, Mapping[str, Tensor]]
+    mine: Mapping[str, Tensor],
+    reference: Mapping[str, Mapping[str, Tensor]],
+    names: Names = _UNNAMED,
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Without what says nothing about a value: a leading axis of one, a wider number type. What
     was left out is said.
@@ -153,8 +153,8 @@ def made_alike(
         value, known = mine[name], truth[name]
         if value.shape != known.shape and _squeezed(value) == _squeezed(known):
             shapes = f"{list(known.shape)} on transformers and {list(value.shape)} there"
-            whole = shown(replace(Site.parse(name), layer=None, step=0))
-            if not any(whole in names for names in reshaped.values()):
+            whole = names.whole(Site.parse(name))
+            if not any(whole in others for others in reshaped.values()):
                 reshaped.setdefault(shapes, []).append(whole)
             found[name] = value.reshape(known.shape)
         honest_run = next((run[name] for way, run in reference.items() if way != TRUTH), known)
@@ -205,16 +205,18 @@ def numerics_only(judgement: Judgement, thresholds: Thresholds) -> bool:
     )
 
 
-def evidence_of(compared: Compared, precision: Precision) -> Evidence:
-    """A judgement as any cell has it."""
+def evidence_of(compared: Compared, precision: Precision, names: Names = _UNNAMED) -> Evidence:
+    """A judgement as any cell has it, its values under the user's names."""
     judgement = compared.judgement
+    called = {one.site: names.row(one) for one in judgement.observations}
+    worst = called.get(judgement.worst_site)
     return Evidence(
         precision,
         judgement.verdict,
         judgement.reason,
-        observations=judgement.observations,
+        observations=tuple(called.values()),
         relations=judgement.relations,
-        worst_site=judgement.worst_site,
+        worst_site=worst.site if worst else judgement.worst_site,
         worst_ratio=judgement.worst_ratio,
         harness=judgement.harness,
     )

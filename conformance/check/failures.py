@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from conformance.check import crossing, statements
@@ -16,6 +16,9 @@ from conformance.check.places import Places
 from conformance.check.precisions import PRECISION, uncast
 from conformance.check.source import UserFile
 from conformance.records import Outcome, Status
+
+#: Any value that a function returns.
+_ANY: Mapping[str, str] = {"": ""}
 
 #: Characters of an engine's own words in a sentence.
 _MOST = 160
@@ -232,12 +235,12 @@ def _unsaved(failed: Failed) -> Told | None:
     return Told(words, (Finding("unsaved", words, name, edit=edit),))
 
 
-def emptied(file: UserFile, function: str, names: Sequence[str] = ("",)) -> Told | None:
-    """Why vLLM gives nothing under names that its function returns, "" for any: what a block fills
-    there.
+def emptied(file: UserFile, function: str, names: Mapping[str, str] = _ANY) -> Told | None:
+    """Why vLLM gives nothing under names that its function returns, with what the user calls them,
+    "" for any: what a block fills there.
     """
     places = Places(file, function)
-    lost = next((told for name in names if (told := unfilled(places, name))), None)
+    lost = next((told for name in names if (told := unfilled(places, name, names[name]))), None)
     return Told(lost.words, (lost,)) if lost else None
 
 

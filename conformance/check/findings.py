@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from conformance.check import arrangement, compare, relations, requests
+from conformance.check import arrangement, compare, naming, relations, requests
 from conformance.check.causes import ordered
 from conformance.check.compare import Values
 from conformance.check.edits import (
@@ -24,6 +24,7 @@ from conformance.check.edits import (
 from conformance.check.finding import Finding, once
 from conformance.check.identify import Held, identify, identify_part
 from conformance.check.known import UNWRITTEN, Known, catalogue
+from conformance.check.naming import Names
 from conformance.check.places import Places
 from conformance.check.source import UserFile
 from conformance.check.writes import parting
@@ -66,11 +67,12 @@ def findings(
     judged = {Site.parse(one.site): one for one in judgement.observations}
     explain = _Explaining(places, truth, values, known, judged, written=written(seen))
     explain.lengths = tuple(map(len, compare.prompt_ids(compare.layers(seen))))
+    explain.names = naming.read(seen)
     names: dict[str, Site] = {}
     for site in compare.wrong(judgement):
         names.setdefault(site.name, site)
     reads = [explain.read(site) for site in list(names.values())[:_MOST]]
-    drawn = requests.drawn(places) if requests.generated(truth, names) else []
+    drawn = requests.drawn(places) if requests.generated(truth, names, file) else []
     if drawn:
         return tuple(drawn)
     told = [one for one in reads if one.kind != "unknown"]
@@ -81,15 +83,15 @@ def findings(
     return ordered(part, places, causes, dual=dual)
 
 
-def unfilled(places: Places, name: str) -> Finding | None:
+def unfilled(places: Places, name: str, called: str = "") -> Finding | None:
     """That vLLM gives nothing, or not all, under a name whose value is filled by a block and made
-    outside of it, "" for any name; None for another one.
+    outside of it, "" for any name; None for another one. `called`: as the user calls it.
     """
     filled = places.filled(name)
     if filled is None:
         return None
     edit = Edit(filled.made, places.file.line(filled.made), places.made_there(filled))
-    shown = compare.shown(Site(name)) if name else filled.name
+    shown = called or name or filled.name
     words = f"`{shown}` does not come back whole from vLLM: {filled.why}"
     return Finding("unsaved", words, shown, edit=edit)
 
@@ -107,6 +109,7 @@ class _Explaining:
     ) -> None:
         self.written = written
         self.lengths: tuple[int, ...] = ()
+        self.names = Names()
         self.places = places
         self.truth = truth
         self.values = values
@@ -115,12 +118,12 @@ class _Explaining:
 
     def read(self, site: Site) -> Finding:
         """What the value of this site holds instead of what it should."""
-        blank = Finding("unknown", "", compare.shown(site), site.layer, site.step, site.prompt)
+        blank = Finding("unknown", "", self.names.of(site), prompt=site.prompt)
         mine, truth = self.values.get(site), self.truth.get(site)
         lacks = mine is None or (not mine.numel() and truth is not None and truth.numel())
-        lost = unfilled(self.places, site.name) if lacks else None
+        lost = unfilled(self.places, site.name, self.names.whole(site)) if lacks else None
         if lost is not None:
-            return replace(lost, layer=site.layer, step=site.step, prompt=site.prompt)
+            return replace(lost, prompt=site.prompt)
         if mine is None or truth is None:
             return self._absent(blank, mine, site)
         arranged = self._fewer(blank, site) or arrangement.explain(
@@ -130,6 +133,7 @@ class _Explaining:
             self.truth,
             read_edit(self.places, site.name, None),
             self.lengths,
+            self.names,
         )
         if arranged is not None:
             return arranged
@@ -154,8 +158,9 @@ class _Explaining:
         )
         if here >= there:
             return None
-        lost = unfilled(self.places, site.name)
-        words = f"`{site.name}` has {here} entries, and {there} on transformers"
+        called = self.names.whole(site)
+        lost = unfilled(self.places, site.name, called)
+        words = f"`{called}` has {here} entries, and {there} on transformers"
         if lost is not None:
             words = f"{words}: {lost.words}"
         elif ".invoke(" in ast.unparse(self.places.function):
@@ -196,7 +201,7 @@ class _Explaining:
                 continue
             later = (other.step, other.layer or 0) > (site.step, site.layer or 0)
             if later and value.shape == mine.shape and relations.same(mine, value):
-                return f"the value of `{compare.shown(other)}`"
+                return f"the value of `{self.names.of(other)}`"
         return ""
 
     def _live(self, site: Site, mine: Tensor, truth: Tensor) -> bool:
@@ -212,7 +217,8 @@ class _Explaining:
 
     def _instead(self, blank: Finding, site: Site, held: Held, meant: Held | None) -> Finding:
         edit = read_edit(self.places, site.name, held, meant)
-        found = replace(blank, kind=held.kind, edit=edit)
+        layer = meant.layer if meant else None
+        found = replace(blank, kind=held.kind, layer=layer, edit=edit)
         name = f"`{blank.name}`"
         if meant is None:
             return self._unmeant(found, site, held)

@@ -4,11 +4,14 @@ chosen.
 
 from __future__ import annotations
 
+import ast
+
 from torch import Tensor
 
 from conformance.check.edits import Edit
 from conformance.check.finding import Finding
 from conformance.check.places import Places
+from conformance.check.source import UserFile
 from conformance.judge.cell import Judgement
 from conformance.judge.measures.structure import PROMPT_IDS
 from conformance.records import Site
@@ -28,11 +31,22 @@ def prompts(judgement: Judgement, places: Places) -> tuple[Finding, ...]:
     return ()
 
 
-def generated(truth: dict[Site, Tensor], names: dict[str, Site]) -> bool:
-    """Is something off that follows from which tokens were generated?"""
-    later = any(site.step for site in truth)
+def generated(truth: dict[Site, Tensor], names: dict[str, Site], file: UserFile) -> bool:
+    """Is something off that follows from which tokens were generated? Entries of a list are of
+    several steps where the text has some: they may be layers or prompts.
+    """
+    later = any(site.step for site in truth) and _of_several_steps(file)
     return any(
         later or not truth[site].is_floating_point() for site in names.values() if site in truth
+    )
+
+
+def _of_several_steps(file: UserFile) -> bool:
+    """Does the file go over the steps of a generation, by its text?"""
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr in {"generate", "iter", "next", "all"})
+        or (isinstance(node, ast.keyword) and node.arg in {"steps", "max_new_tokens"})
+        for node in ast.walk(ast.parse(file.text))
     )
 
 

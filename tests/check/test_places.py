@@ -153,13 +153,13 @@ def test_what_is_filled_in_a_block_and_made_outside_is_empty_there(tmp_path):
         '    return {"stream": seen}\n'
     )
     file = source.read(path)
-    [finding] = failures.emptied(file, "trace", ["stream"]).findings
+    [finding] = failures.emptied(file, "trace", {"stream": "stream"}).findings
     assert (finding.kind, finding.edit.line) == ("unsaved", 2)
     assert finding.edit.after.splitlines() == [
         '    with lm.trace("a"):',
         "        seen = {}.save()",
     ]
-    assert failures.emptied(file, "trace", ["other"]) is None
+    assert failures.emptied(file, "trace", {"other": "other"}) is None
 
 
 def test_what_two_names_are_given_at_once_is_filled_too(tmp_path):

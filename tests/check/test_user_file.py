@@ -20,6 +20,17 @@ def test_lists_are_steps_and_numbered_dicts_layers():
     assert sorted(found) == ["p0/s0/all.4", "p0/s0/n", "p0/s0/steps_a_b", "p0/s1/steps_a_b"]
 
 
+def test_each_value_is_called_as_it_is_reached_in_what_is_returned():
+    rows, called = torch.ones(2, 3), {}
+    values = {"all 4": {4: rows}, "steps": [{"mlp": {0: rows}}], "kept": {0: {1: rows}}}
+    user_file.call(lambda _: values, None, (), called)
+    assert called == {
+        "p0/s0/all_4.4": "all 4[4]",
+        "p0/s0/steps_mlp.0": 'steps[0]["mlp"][0]',
+        "p0/s0/kept__1.0": "kept[0][1]",
+    }
+
+
 def test_a_prompt_is_a_call_and_prompts_are_one():
     each = call(lambda model, prompt: {"length": len(prompt)}, "ab", "abc")
     assert {name: int(value) for name, value in each.items()} == {

@@ -7,6 +7,7 @@ far an engine may be.
 
 from __future__ import annotations
 
+import json
 from collections.abc import KeysView, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from conformance.builtin.probe import PROBING
+from conformance.builtin.user_trace import CALLED
 from conformance.engines.hf import HFEngine
 from conformance.engines.reference.ensemble import score_caps
 from conformance.engines.traced import Probe
@@ -98,8 +100,11 @@ class CheckedHF:
             computing(self.truth.model._module, TRUTH),
             sequences.on_transformers(self.truth.model._module, self.layers) as seen,
         ):
-            truth = self._call(self.truth, case)
+            called: dict[str, str] = {}
+            truth = self._call(self.truth, case, called)
         found = {f"float32:truth|{site}": value for site, value in truth.items()}
+        text = json.dumps(called).encode()
+        found[CALLED] = torch.tensor(list(text), dtype=torch.uint8)
         found |= {f"layers|{site}": value for site, value in seen.values.items()}
         found |= catalogue.everything(self.truth.model._module, self.truth.path, seen.values)
         for precision, engine in self.engines.items():
@@ -124,12 +129,14 @@ class CheckedHF:
         with computing(engine.model._module, replace(way, attention=TRUTH.attention)):
             return self._call(engine, case)
 
-    def _call(self, engine: HFEngine, case: Case) -> dict[str, Tensor]:
+    def _call(
+        self, engine: HFEngine, case: Case, called: dict[str, str] | None = None
+    ) -> dict[str, Tensor]:
         adapter = case.options["function"] == "trace"
         # A user's own generation ends where the model ends it; the adapter's does nowhere.
         engine.model._module.generation_config.eos_token_id = None if adapter else self.end
         model = engine.lm if adapter else engine.model
-        return user_file.call(self.functions.of(case), model, case.prompts)
+        return user_file.call(self.functions.of(case), model, case.prompts, called)
 
     def still_well(self) -> bool:
         """After a function that failed: is the probe prompt's stream what it was when the model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import re
 import resource
 import signal
@@ -38,6 +39,9 @@ KEPT_BYTES = 512 << 20
 IMPORT_SECONDS = 60
 
 Function = Callable[..., Any]
+
+#: A value with the way to it and its site.
+_Part = tuple[str, Site, Any]
 
 
 class BadValue(Exception):
@@ -134,18 +138,22 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-def call(function: Function, model: Any, prompts: Sequence[str]) -> dict[str, Tensor]:
+def call(
+    function: Function, model: Any, prompts: Sequence[str], called: dict[str, str] | None = None
+) -> dict[str, Tensor]:
     """What the function returns, by site. A parameter `prompt` means a call for each prompt,
-    `prompts` one call with all of them. Random numbers are the same in every call.
+    `prompts` one call with all of them. Random numbers are the same in every call. `called` gets
+    how each value is reached in what is returned.
     """
     names = list(inspect.signature(function).parameters)[1:2]
     found: dict[str, Tensor] = {}
+    called = {} if called is None else called
     if names == ["prompt"]:
         for index, prompt in enumerate(prompts):
-            found |= _flat(_seeded(function, model, prompt), index)
+            found |= _flat(_seeded(function, model, prompt), index, called)
         return found
     arguments = [list(prompts)] if names else []
-    return _flat(_seeded(function, model, *arguments), 0)
+    return _flat(_seeded(function, model, *arguments), 0, called)
 
 
 def _seeded(function: Function, *arguments: Any) -> Any:
@@ -153,7 +161,7 @@ def _seeded(function: Function, *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def _flat(values: Any, prompt: int) -> dict[str, Tensor]:
+def _flat(values: Any, prompt: int, called: dict[str, str]) -> dict[str, Tensor]:
     """A list is one entry a step, a dict with integer keys one a layer; any other nesting
     becomes part of the name.
     """
@@ -163,11 +171,14 @@ def _flat(values: Any, prompt: int) -> dict[str, Tensor]:
         raise BadValue("the function returned an empty mapping: there is nothing to compare")
     found: dict[str, Tensor] = {}
     for name, value in values.items():
-        _walk(value, Site(slug(str(name)), prompt=prompt), found)
+        for way, site, part in _walk(str(name), value, Site(slug(str(name)), prompt=prompt)):
+            found[str(site)] = _tensor(part, site)
+            called[str(site)] = way
     return found
 
 
-def _walk(value: Any, site: Site, found: dict[str, Tensor], *, stepped: bool = False) -> None:
+def _walk(way: str, value: Any, site: Site, *, stepped: bool = False) -> Iterator[_Part]:
+    """The values in one, each with the way to it as Python has it, and its site."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             layered = isinstance(key, int) and site.layer is None
@@ -176,7 +187,7 @@ def _walk(value: Any, site: Site, found: dict[str, Tensor], *, stepped: bool = F
                 if layered
                 else replace(site, name=f"{site.name}_{slug(str(key))}")
             )
-            _walk(part, where, found, stepped=stepped)
+            yield from _walk(f"{way}[{json.dumps(_key(key))}]", part, where, stepped=stepped)
     elif isinstance(value, (list, tuple)) and not all(
         isinstance(part, (int, float)) for part in value
     ):
@@ -184,9 +195,13 @@ def _walk(value: Any, site: Site, found: dict[str, Tensor], *, stepped: bool = F
             where = (
                 replace(site, name=f"{site.name}_{index}") if stepped else replace(site, step=index)
             )
-            _walk(part, where, found, stepped=True)
+            yield from _walk(f"{way}[{index}]", part, where, stepped=True)
     else:
-        found[str(site)] = _tensor(value, site)
+        yield way, site, value
+
+
+def _key(key: Any) -> int | str:
+    return key if isinstance(key, int) else str(key)
 
 
 def _tensor(value: Any, site: Site) -> Tensor:
