@@ -293,3 +293,26 @@ def test_what_one_stage_has_not_keeps_the_rest_from_nothing(process):
         model.elsewhere = torch.nn.Linear(3, 2, device="meta")
         process(model, "cpu")
     assert packed(model) == ["", "experts", "attention"]
+
+
+def test_the_source_of_a_block_is_there_for_as_long_as_the_block():
+    import gc
+    import linecache
+
+    from nnsight.intervention.interleaver import Mediator
+
+    def sources():
+        return {name for name in linecache.cache if name.startswith("<edit-")}
+
+    def arrived():
+        block = Mediator.__new__(Mediator)
+        block.__setstate__({"reduced": ("x = 1\n", {}, {}), "copy": False, "presaved": frozenset()})
+        return block
+
+    before = sources()
+    with patches.applied(Place.WORKER):
+        blocks = [arrived() for _ in range(3)]
+        assert len(sources() - before) == 3
+        del blocks
+        gc.collect()
+    assert sources() == before

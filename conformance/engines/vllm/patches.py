@@ -8,9 +8,11 @@ the attributes of other packages' modules and classes.
 from __future__ import annotations
 
 import importlib
+import linecache
 import logging
 import multiprocessing
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -92,6 +94,16 @@ def _forking(_: Any) -> Any:
 
 def _napping(_: Any) -> Any:
     return partial(time.sleep, _NAP)
+
+
+def _forgetting(original: Any) -> Any:
+    def restore(block: Any, state: Any) -> None:
+        original(block, state)
+        # The name that it is registered by, which another may have once this one is gone.
+        name = f"<edit-{id(block)}>"
+        weakref.finalize(block, linecache.cache.pop, name, None).atexit = False
+
+    return restore
 
 
 def _called_here(_: Any) -> Any:
@@ -189,6 +201,14 @@ PATCHES = (
         "vLLM asks each model class what it supports in a fresh process, 12 s of imports, so as "
         "not to touch a GPU in this one; here there is none, and the imports are done",
         _called_here,
+    ),
+    Patch(
+        "nnsight.intervention.interleaver:Mediator.__setstate__",
+        Place.WORKER,
+        ">=0.8",
+        "nnsight registers the source of each block that reaches an engine for tracebacks, and "
+        "never takes it back: an engine's processes grow by some 6 KiB with every prompt",
+        _forgetting,
     ),
     Patch(
         "nnsight.modeling.vllm:VLLM._WORKER_CLS",
