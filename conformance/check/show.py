@@ -50,6 +50,18 @@ def more(keys: list[tuple[str, Checked]], run: str, reports: Path | None, consol
         console.print(f"alone: {line}", markup=False, highlight=False, soft_wrap=True)
 
 
+def summary(checked: list[Checked], seconds: float) -> str:
+    """How many lines are to be changed in all, and how long it took, the engines' loads included."""
+    lines = {
+        (one.file, finding.edit.line)
+        for one in checked
+        for finding in one.findings
+        if finding.edit is not None and finding.edit.after
+    }
+    some = f"{len(lines)} line{'s' * (len(lines) != 1)} to change as shown; " if lines else ""
+    return f"{some}took {seconds:.0f} s"
+
+
 def _short(file: Path, files: set[Path]) -> str:
     """The name of a file, with its folder's where another one is called the same."""
     alike = any(other.name == file.name for other in files - {file})

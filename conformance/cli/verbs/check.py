@@ -127,5 +127,6 @@ def check(
     else:
         show.show(checked, out)
         cells = [kept.cell_id(answer) for answer in answered]
+        err.print(show.summary(checked, summary.seconds), highlight=False)
         show.more(list(zip(cells, checked, strict=True)), folder.id, reports, err)
     raise typer.Exit(checked_as.exit_code(checked))

@@ -1,0 +1,20 @@
+"""The answer on a terminal."""
+
+from conformance.check import show
+from conformance.check.checked import Answer, Checked
+from conformance.check.edits import Edit
+from conformance.check.finding import Finding
+
+
+def test_lines_to_change_are_counted_once_over_all_engines_and_the_time_is_said():
+    told = tuple(
+        Finding("half", "words", edit=edit)
+        for edit in (Edit(3, "a", "b"), Edit(4, "a", "b"), Edit(9, "only shown"), None)
+    )
+    checked = [
+        Checked("a.py", "llama", backend, Answer.DIFFERS, "x", told) for backend in ("pp1", "pp2")
+    ]
+    assert show.summary(checked, 41.3) == "2 lines to change as shown; took 41 s"
+    one = Checked("b.py", "llama", "pp1", Answer.DIFFERS, "x", told[:1])
+    assert show.summary([one], 1) == "1 line to change as shown; took 1 s"
+    assert show.summary([Checked("b.py", "llama", "pp1", Answer.SAME, "x")], 5) == "took 5 s"
