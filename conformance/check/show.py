@@ -11,6 +11,7 @@ from rich.text import Text
 from conformance.check.checked import Answer, Checked
 from conformance.check.edits import Edit
 from conformance.check.gather import DUMP
+from conformance.records import RunInfo
 from conformance.report.render.terminal import shown
 
 _STYLES = {
@@ -39,19 +40,25 @@ def show(checked: list[Checked], console: Console) -> None:
             console.print(Text(f"    note: {shown(note)}", style="dim"), soft_wrap=True)
 
 
-def more(keys: list[tuple[str, Checked]], run: str, reports: Path | None, console: Console) -> None:
-    """Where there is more to see: the page, and a script that shows a difference alone."""
+def more(
+    keys: list[tuple[str, Checked]], run: RunInfo, reports: Path | None, console: Console
+) -> None:
+    """How much there is to change, and where there is more to see: the page, and a script that
+    shows a difference alone.
+    """
+    told = summary([one for _, one in keys], run.seconds)
+    console.print(told, markup=False, highlight=False, soft_wrap=True)
     console.print(f"page: {keys[0][1].page}", markup=False, highlight=False, soft_wrap=True)
     ran = [(cell, one) for cell, one in keys if one.backend != DUMP.id]
     off = [cell for cell, one in ran if one.answer in (Answer.DIFFERS, Answer.FAILS)]
     if off:
-        where = ["--run", run, *(["--reports", str(reports)] if reports else [])]
+        where = ["--run", run.id, *(["--reports", str(reports)] if reports else [])]
         line = shlex.join(["conformance", "repro", off[0], *where])
         console.print(f"alone: {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def summary(checked: list[Checked], seconds: float) -> str:
-    """How many lines are to be changed in all, and how long it took, the engines' loads included."""
+    """How many lines are to be changed in all, and how long it took with the engines' loads."""
     lines = {
         (one.file, finding.edit.line)
         for one in checked

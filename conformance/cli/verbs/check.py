@@ -127,6 +127,5 @@ def check(
     else:
         show.show(checked, out)
         cells = [kept.cell_id(answer) for answer in answered]
-        err.print(show.summary(checked, summary.seconds), highlight=False)
-        show.more(list(zip(cells, checked, strict=True)), folder.id, reports, err)
+        show.more(list(zip(cells, checked, strict=True)), folder.results().run, reports, err)
     raise typer.Exit(checked_as.exit_code(checked))
