@@ -60,26 +60,26 @@ ROUGHNESS = 0.1
 
 def open_engine(job: Job) -> BuiltCheckpoint:
     """Build the job's model. For this engine `job.checkpoint` is the cache folder."""
-    made = checkpoints.obtain(job.model, job.checkpoint, build)
-    return BuiltCheckpoint(job, made)
+    checkpoint = checkpoints.obtain(job.model, job.checkpoint, build)
+    return BuiltCheckpoint(job, checkpoint)
 
 
 class BuiltCheckpoint:
     """The engine's face of a finished build: what was made, and nothing to run."""
 
-    def __init__(self, job: Job, made: checkpoints.Checkpoint) -> None:
+    def __init__(self, job: Job, checkpoint: checkpoints.Checkpoint) -> None:
         self._job = job
-        self.checkpoint = made
+        self.checkpoint = checkpoint
 
     def group(self) -> Group:
-        made = self.checkpoint
+        checkpoint = self.checkpoint
         identity: Mapping[str, Any] = {
-            "path": str(made.path),
-            "digest": made.digest,
-            "source": made.source,
-            "architecture": made.architecture,
-            "layers": made.layers,
-            "width": made.width,
+            "path": str(checkpoint.path),
+            "digest": checkpoint.digest,
+            "source": checkpoint.source,
+            "architecture": checkpoint.architecture,
+            "layers": checkpoint.layers,
+            "width": checkpoint.width,
         }
         return Group(self._job.model.id, self._job.column.id, identity=identity)
 
@@ -149,14 +149,14 @@ def _config(
     kind = CONFIG_MAPPING[architecture]
     # transformers keeps an unknown key as an attribute that nothing reads: a misspelt
     # `head_dim` would go unnoticed.
-    known = {*kind().to_dict(), *kind.attribute_map}
+    keys = {*kind().to_dict(), *kind.attribute_map}
     unread = dict(wanted.get(UNREAD, {}))
     wanted = {key: value for key, value in wanted.items() if key != UNREAD}
     for key in wanted:
-        if key not in known:
+        if key not in keys:
             raise ConformanceError(
                 f"{architecture}'s config has no {key!r}",
-                remedy=f"one of: {', '.join(sorted(known))}",
+                remedy=f"one of: {', '.join(sorted(keys))}",
             )
     # No end of text: generation is as long as it was asked to be.
     special = {
@@ -198,10 +198,10 @@ def _roughen(model: PreTrainedModel) -> None:
     """
     buffers = {name for name, _ in model.named_buffers()}
     saved = model.state_dict(keep_vars=True)
-    held = [
+    numeric_buffers = [
         buffer for name, buffer in saved.items() if name in buffers and buffer.is_floating_point()
     ]
-    for value in (*model.parameters(), *held):
+    for value in (*model.parameters(), *numeric_buffers):
         if value.ndim == 1 or (value.numel() > 1 and bool((value == value.flatten()[0]).all())):
             value.add_(torch.randn_like(value), alpha=ROUGHNESS)
 

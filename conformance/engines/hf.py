@@ -186,7 +186,7 @@ class HFModel(TracedModel):
         outputs = []
         for prompt in prompts:
             ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
-            made = module.generate(
+            generated = module.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=steps,
@@ -194,8 +194,8 @@ class HFModel(TracedModel):
                 output_logits=True,
                 return_dict_in_generate=True,
             )
-            logits = [torch.log_softmax(scores[0].float(), dim=-1) for scores in made.logits]
-            tokens = list(made.sequences[0, ids.shape[1] :].split(1))
+            logits = [torch.log_softmax(scores[0].float(), dim=-1) for scores in generated.logits]
+            tokens = list(generated.sequences[0, ids.shape[1] :].split(1))
             outputs.append({"logits": logits, "tokens": tokens})
         return outputs
 

@@ -132,10 +132,12 @@ def observed(truth: Mapping[str, Tensor], runs: Sequence[Any]) -> dict[str, Tens
         for name, recorded in (step or {}).items():
             kind, _, layer = name.partition(".")
             where = replace(site, name=kind, layer=int(layer) if layer else None)
-            wanted = where.layer in {None, site.layer} if kind != "uncapped" else site.layer is None
+            of_this_site = (
+                where.layer in {None, site.layer} if kind != "uncapped" else site.layer is None
+            )
             before = None if site.layer is None else replace(site, layer=site.layer - 1)
-            known = kind == "attention" and (site.layer == 0 or before in sites)
-            if wanted and not known and where not in sites:
+            derived = kind == "attention" and (site.layer == 0 or before in sites)
+            if of_this_site and not derived and where not in sites:
                 observed[where] = recorded.detach().cpu().clone()
     return {str(site): value for site, value in observed.items()}
 

@@ -19,8 +19,8 @@ from torch.nn import Module
 
 def is_experts(module: Module) -> bool:
     """Does the module hold all experts of a layer, in the two tensors of transformers?"""
-    held = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
-    return all(isinstance(parameter, Tensor) and parameter.ndim == 3 for parameter in held)
+    parameters = [getattr(module, name, None) for name in ("gate_up_proj", "down_proj")]
+    return all(isinstance(parameter, Tensor) and parameter.ndim == 3 for parameter in parameters)
 
 
 def rounded_once(module: Module) -> Callable[..., Tensor]:
@@ -37,23 +37,25 @@ def in_halves(module: Module) -> Callable[..., Tensor]:
     """The sum over the first half of every expert's inner width, and that over the second."""
 
     def forward(value: Tensor, index: Tensor, weights: Tensor) -> Tensor:
-        held = dict(module.named_parameters())
-        down = held["down_proj"]
+        weights_by_name = dict(module.named_parameters())
+        down = weights_by_name["down_proj"]
         # [experts, width, inner] beside [experts, 2·inner, width], or the other way round.
-        inner = 2 if held["gate_up_proj"].shape[1] == 2 * down.shape[2] else 1
+        inner = 2 if weights_by_name["gate_up_proj"].shape[1] == 2 * down.shape[2] else 1
         first = torch.arange(down.shape[inner], device=down.device) < down.shape[inner] // 2
         mask = first if inner == 2 else first[:, None]
-        bias = {n: torch.zeros_like(b) for n, b in held.items() if n == "down_proj_bias"}
-        computed = _computed(module, {**held, "down_proj": down * mask}, value, index, weights)
-        right = {**held, **bias, "down_proj": down * ~mask}
+        bias = {n: torch.zeros_like(b) for n, b in weights_by_name.items() if n == "down_proj_bias"}
+        computed = _computed(
+            module, {**weights_by_name, "down_proj": down * mask}, value, index, weights
+        )
+        right = {**weights_by_name, **bias, "down_proj": down * ~mask}
         return computed + _computed(module, right, value, index, weights)
 
     return forward
 
 
-def _computed(module: Any, held: dict[str, Tensor], *args: Tensor) -> Tensor:
+def _computed(module: Any, weights: dict[str, Tensor], *args: Tensor) -> Tensor:
     """What the module's own forward gives with these weights."""
     copied = copy.copy(module)
-    copied._parameters = held
+    copied._parameters = weights
     computed: Tensor = type(module).forward(copied, *args)
     return computed

@@ -31,10 +31,10 @@ class Known:
     def note(self, ids: tuple[int, ...], layer: int, stream: Tensor, output: Any) -> None:
         """This layer gave this; layers come in order, and only those of the prefill count."""
         outputs = self._outputs.setdefault(ids, [])
-        rest = output[1:] if isinstance(output, tuple) else ()
-        self.usable &= all(value is None for value in rest)
+        others = output[1:] if isinstance(output, tuple) else ()
+        self.usable &= all(value is None for value in others)
         if len(outputs) == layer:
-            outputs.append((stream, len(rest) if isinstance(output, tuple) else None))
+            outputs.append((stream, len(others) if isinstance(output, tuple) else None))
         while len(self._outputs) > self._prompts:
             self._outputs.popitem(last=False)
 
@@ -78,6 +78,7 @@ def same(run: Any, other: Any) -> bool:
     """Whether two runs are the same to the last bit."""
     streams = zip(run.stream, other.stream, strict=True)
     return all(map(torch.equal, run.logits, other.logits)) and all(
-        one.keys() == two.keys() and all(torch.equal(one[at], two[at]) for at in one)
-        for one, two in streams
+        step.keys() == other_step.keys()
+        and all(torch.equal(step[at], other_step[at]) for at in step)
+        for step, other_step in streams
     )

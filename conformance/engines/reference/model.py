@@ -274,10 +274,10 @@ class ReferenceModel:
         that left to the modules what they keep.
         """
         middle = len(self.modules) // 2
-        whole = self.run(PROBE)
+        unbroken = self.run(PROBE)
         self.run(self.tokenize(PROBE)[::-1])
         begun = self.run(PROBE, edits={middle: lambda stream, _: stream})
-        self._known.usable &= same(whole, begun)
+        self._known.usable &= same(unbroken, begun)
 
     def _forced(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         """What follows this prompt, where that is laid down: of the case's own prompts."""

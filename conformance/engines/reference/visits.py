@@ -41,14 +41,14 @@ def visited(
 
     def observe(visit: Visit, value: Tensor) -> Tensor:
         """The value as it goes on: itself where nothing was written."""
-        whole = value.reshape(prompts[0], -1, value.shape[-1])
-        first = padding if whole.shape[1] > 1 else 0
-        own = whole[0, first:]
+        batch = value.reshape(prompts[0], -1, value.shape[-1])
+        first = padding if batch.shape[1] > 1 else 0
+        own = batch[0, first:]
         new = visit(steps[0], own)
         if new is own:
             return value
-        rows = torch.cat([whole[0, :first], new.to(whole.dtype)])
-        return torch.cat([rows[None], whole[1:]]).reshape(value.shape)
+        rows = torch.cat([batch[0, :first], new.to(batch.dtype)])
+        return torch.cat([rows[None], batch[1:]]).reshape(value.shape)
 
     handles: list[Any] = [model.register_forward_pre_hook(begin, with_kwargs=True)]
     for (part, layer), visit in at.items():

@@ -50,13 +50,13 @@ def gathered(sequences: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the block saved by name. Several samples of a prompt ran it once each: then a list of
     what each saved, as a synchronous trace gives it, unless it is one and the same object.
     """
-    found: dict[str, list[Any]] = {}
+    by_name: dict[str, list[Any]] = {}
     for saves in sequences:
         for name, value in saves.items():
-            found.setdefault(name, []).append(value)
+            by_name.setdefault(name, []).append(value)
     return {
         name: values[0] if all(value is values[0] for value in values) else values
-        for name, values in found.items()
+        for name, values in by_name.items()
     }
 
 

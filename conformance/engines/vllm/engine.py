@@ -90,8 +90,8 @@ class VLLMModel(TracedModel):
     def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:
         """vLLM's outputs for prompts without a block, all in one batch."""
         with trace_scope():
-            made = self.model.vllm_entrypoint.generate(list(prompts), asked, use_tqdm=False)
-        return list(made)
+            outputs = self.model.vllm_entrypoint.generate(list(prompts), asked, use_tqdm=False)
+        return list(outputs)
 
     @property
     def logits(self) -> Tensor:
@@ -145,8 +145,8 @@ class VLLMModel(TracedModel):
     def _computed(self, prompt: str) -> Streams:
         self.rpc("conformance_watch", self.layers.path, self.layers.layout)
         self.generate([prompt], 1)
-        found = map(unpacked, self.rpc("conformance_watched"))
-        return {index: rows for streams in found for index, rows in streams.items()}
+        by_stage = map(unpacked, self.rpc("conformance_watched"))
+        return {index: rows for streams in by_stage for index, rows in streams.items()}
 
 
 def own_words(output: Any) -> dict[str, list[Tensor]]:
@@ -210,13 +210,13 @@ def asked_for(job: Job) -> dict[str, Any]:
         "length": "max_model_len",
         "cache_bytes": "kv_cache_memory_bytes",
     }
-    found = {words[name]: value for name, value in settings.items() if name in words}
+    arguments = {words[name]: value for name, value in settings.items() if name in words}
     if "step_tokens" in settings:
-        found["enable_chunked_prefill"] = True
+        arguments["enable_chunked_prefill"] = True
     if settings.get("extraction"):
         config = AutoConfig.from_pretrained(job.checkpoint).get_text_config()
-        found |= hidden_states.asked(hidden_states.place(job), config.num_hidden_layers)
-    return found
+        arguments |= hidden_states.asked(hidden_states.place(job), config.num_hidden_layers)
+    return arguments
 
 
 class VLLMEngine:
@@ -301,9 +301,9 @@ class VLLMEngine:
     def with_hooks(self, run: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """What `run` observes. Raises HooksSkippedError where the engine went around the hooks."""
         self.lm.rpc("conformance_begin")
-        found = run()
+        observed = run()
         self.hooks = proven(self.lm.rpc("conformance_hooks"))
-        return found
+        return observed
 
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(self.model.tokenizer(prompt).input_ids) for prompt in case.prompts)

@@ -41,9 +41,9 @@ class Hooks:
 
     def taken(self) -> dict[str, int]:
         """The steps since this was asked last."""
-        found = {"steps": self.steps, "silent": self.silent}
+        counts = {"steps": self.steps, "silent": self.silent}
         self.steps = self.silent = 0
-        return found
+        return counts
 
 
 def output_locations(model: Any, start: int, end: int, total: int) -> tuple[str, ...]:

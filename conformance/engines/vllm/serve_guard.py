@@ -49,11 +49,11 @@ class Guarded:
         headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value)
-        given = headers.get(HEADER.encode(), [])
+        secrets_sent = headers.get(HEADER.encode(), [])
         peer = scope.get("client") or ("", 0)
         return (
-            len(given) == 1
-            and hmac.compare_digest(given[0], self._secret)
+            len(secrets_sent) == 1
+            and hmac.compare_digest(secrets_sent[0], self._secret)
             and headers.get(b"host") == [self._host]
             and b"origin" not in headers
             and peer[0] == LOOPBACK

@@ -85,7 +85,7 @@ def identity(worker: Any) -> dict[str, Any]:
 
 def _attention(runner: Any) -> list[str]:
     """The attention backends of this process's layers, as vLLM names them."""
-    groups = [group for each in getattr(runner, "attn_groups", ()) for group in each]
+    groups = [group for kind in getattr(runner, "attn_groups", ()) for group in kind]
     return sorted({str(group.backend.get_name()) for group in groups})
 
 
@@ -102,10 +102,10 @@ class IdentityRPC:
         """A cell begins: from now on its blocks are watched."""
         runner = self.model_runner
         if runner.hooks is None:
-            known = identity(self)
-            start, end = known["layers"]
+            own_identity = identity(self)
+            start, end = own_identity["layers"]
             runner.hooks = Hooks(
-                output_locations(runner.get_model(), start, end, known["total_layers"])
+                output_locations(runner.get_model(), start, end, own_identity["total_layers"])
             )
         runner.hooks.taken()
         own_doing.watch().begin(runner.get_model())
@@ -145,8 +145,8 @@ def packed(streams: Streams) -> bytes:
 
 def unpacked(data: bytes) -> Streams:
     """What was packed, by layer: from safetensors it comes in any order."""
-    found = from_bytes(data)
-    return {index: found[str(index)] for index in sorted(map(int, found))}
+    by_name = from_bytes(data)
+    return {index: by_name[str(index)] for index in sorted(map(int, by_name))}
 
 
 class WatchRPC:
