@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import sys
 import tempfile
@@ -79,7 +80,11 @@ class Weight:
 
 
 def weights(leader: int) -> dict[str, Weight]:
-    """The processes of a session and those that they started, by name and id."""
+    """The processes of a session and those that they started, by name and id.
+
+    Of this process only what it holds: answers wait in cycles for Python's own next collection.
+    """
+    gc.collect()
     found = {}
     for pid in sessions.members(leader):
         with contextlib.suppress(psutil.Error):
