@@ -394,7 +394,7 @@ def test_14_what_is_expected_to_be_wrong_says_how(tmp_path: Path) -> None:
     entries = load(ROOT / "known.yaml").entries
     assert entries
     text = (ROOT / "known.yaml").read_text(encoding="utf-8")
-    assert text.count("says: observations are off") == 1
+    assert text.count("says: observations are off") >= 1
     path = tmp_path / "known.yaml"
     path.write_text(text.replace("    says: observations are off\n", ""), encoding="utf-8")
     with pytest.raises(ConformanceError, match="says"):
