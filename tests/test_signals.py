@@ -36,6 +36,25 @@ def app(**_):
 cli.app = app
 cli.main()
 """
+DROPPED = """
+import os, signal, time
+from conformance import cli
+from conformance_command import main
+
+class Deleted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+
+def app(**_):
+    Deleted()
+    until = time.monotonic() + {patience}
+    while time.monotonic() < until:
+        time.sleep(0.01)
+
+cli.app = app
+main()
+"""
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
@@ -64,6 +83,11 @@ def test_a_signal_after_the_last_word_changes_no_exit_code(
 
 def test_an_interruption_between_the_lines_is_one() -> None:
     ran = ended(BETWEEN)
+    assert (ran.returncode, ran.stderr) == (130, "")
+
+
+def test_an_interruption_that_nobody_could_catch_comes_again() -> None:
+    ran = ended(DROPPED.format(patience=PATIENCE))
     assert (ran.returncode, ran.stderr) == (130, "")
 
 

@@ -29,6 +29,9 @@ from conformance.records import (
 from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.columns import UNJUDGED
 
+#: So many values are named in a note.
+_NAMED = 4
+
 
 @dataclass(frozen=True)
 class Answered:
@@ -185,7 +188,7 @@ class _Case:
         }
         if meaning.judgement.harness:
             return self._say(Answer.HARNESS, meaning.judgement.reason, **words)
-        words["notes"] = meaning.notes + self._without_effect(seen)
+        words["notes"] = said = meaning.notes + self._without_effect(seen)
         if not meaning.passes:
             told = findings(
                 self.file,
@@ -197,6 +200,17 @@ class _Case:
             )
             first = told[0].words if told else meaning.judgement.reason
             return self._say(Answer.DIFFERS, f"not the same: {first}", findings=told, **words)
+        blank, alone = compare.zeros(seen)
+        names = naming.read(seen)
+        called = ", ".join(f"`{names.of(site)}`" for site in blank[:_NAMED])
+        if alone:
+            sentence = (
+                f"nothing can be seen by it: {called} is 0 on transformers too (is the same token "
+                "taken twice?). Return something that the trace moves"
+            )
+            return self._say(Answer.INVALID, sentence, **words)
+        if blank:
+            words["notes"] = (*said, f"{called} is 0 on transformers: it shows nothing")
         return self._numerics(seen, words)
 
     def _without_effect(self, seen: Values) -> tuple[str, ...]:

@@ -62,6 +62,16 @@ def returned(seen: Values) -> dict[str, Tensor]:
     return {plain(key): value for key, value in seen.items() if "|" not in key}
 
 
+def zeros(seen: Values) -> tuple[list[Site], bool]:
+    """The values that are 0 throughout on transformers, and whether no other number is returned:
+    then nothing of what an engine does could be seen.
+    """
+    truth = honest(seen, Precision.FLOAT32)[TRUTH]
+    numbers = {site: value for site, value in truth.items() if value.is_floating_point()}
+    blank = [Site.parse(site) for site, value in numbers.items() if not bool(value.any())]
+    return blank, bool(blank) and len(blank) == len(truth)
+
+
 def layers(seen: Values, kind: str = "layers") -> dict[Site, Tensor]:
     """What the layers computed meanwhile."""
     begin = f"{kind}|"

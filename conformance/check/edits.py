@@ -111,6 +111,9 @@ def alias_edit(places: Places, name: str) -> Edit | None:
     accesses = places.accesses(statement)
     if not accesses:
         return Edit(statement.lineno, before)
+    pair = accesses[0].index is None and places.dual and is_layer(accesses[0])
+    if pair or statements.names_of(getattr(statement, "targets", [None])[0])[1:]:
+        return Edit(statement.lineno, before, "", _VIEW)  # of two values: which is kept?
     after = f"{places.file.segment(accesses[0].node)}.clone()"
     return Edit(statement.lineno, before, replaced(places, accesses[0].node, after), _VIEW)
 

@@ -100,8 +100,30 @@ def _known(failed: Failed) -> Told | None:
     for pattern, meaning in MEANINGS:
         if re.search(pattern, f"{failed.reason}\n{_own(failed.outcome.detail)}"):
             words = f"{meaning} ({failed.reason[:_MOST]})"
-            return Told(words, _at(failed.line, failed.file, "error", meaning, mended(pattern)))
+            first = _at(failed.line, failed.file, "error", meaning, mended(pattern))
+            return Told(words, first + _again(failed, first, meaning, mended(pattern)))
     return None
+
+
+def _again(
+    failed: Failed, first: tuple[Finding, ...], words: str, mend: Callable[[str], str]
+) -> tuple[Finding, ...]:
+    """The other lines of the function that are mended in the same way: each would end the next
+    run.
+    """
+    if not first or first[0].edit is None or not first[0].edit.after:
+        return ()
+    roots = Places(failed.file, failed.function).scopes.roots
+    lines = {n for one in roots for n in range(one.lineno, (one.end_lineno or one.lineno) + 1)}
+    others = sorted(lines - {failed.line})
+    return tuple(each for n in others for each in _mended(n, failed.file, words, mend))
+
+
+def _mended(
+    line: int, file: UserFile, words: str, mend: Callable[[str], str]
+) -> tuple[Finding, ...]:
+    found = _at(line, file, "error", words, mend)
+    return found if found and found[0].edit is not None and found[0].edit.after else ()
 
 
 def _one_for_two(failed: Failed) -> Told | None:

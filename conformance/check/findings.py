@@ -207,7 +207,7 @@ class _Explaining:
     def _live(self, site: Site, mine: Tensor, truth: Tensor) -> bool:
         """Does it hold zeros, or nothing known, that the trace itself wrote in its place?"""
         statement = self.places.origin(site.name)
-        if statement is None or ".clone(" in self.places.file.segment(statement):
+        if statement is None or not self.places.kept_as_read(site.name):
             return False
         read = {(one.module, one.value) for one in self.places.accesses(statement)}
         later = [one for one in self.places.writes() if one.line > statement.lineno]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from conformance.check import statements
 from conformance.check.containers import Container, containers
@@ -129,6 +131,15 @@ class Places:
         behind = [] if value is None else self._behind(value)
         every = [value, *(statements.value_of(one) or one for one in behind)]
         return [part for part in every if part is not None]
+
+    def kept_as_read(self, name: str) -> bool:
+        """Is what is returned under this name what was read, or a view of it, and nothing that is
+        computed from it? Then it is the engine's own memory.
+        """
+        return not any(
+            statements.computes(_without_indices(part), self.scopes.helpers)
+            for part in self.parts(name)
+        )
 
     def way_to(self, write: Access) -> list[ast.stmt]:
         """The statements that the value of a write is computed by, itself the last one."""
@@ -305,3 +316,15 @@ class Places:
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in names
         ]
+
+
+class _Unindexed(ast.NodeTransformer):
+    """An expression without what its indices and keys are computed by."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        return self.visit(node.value)
+
+
+def _without_indices(node: ast.AST) -> ast.AST:
+    bare: ast.AST = _Unindexed().visit(copy.deepcopy(node))
+    return bare

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection
 
 
 def takes(index: ast.expr) -> bool:
@@ -62,6 +63,34 @@ def filled_by(node: ast.AST) -> ast.Name | None:
     while isinstance(target, ast.Subscript):
         target = target.value
     return target if isinstance(target, ast.Name) else None
+
+
+#: Methods whose result is a view of their object, or keeps or gathers it as it is.
+_VIEWS = frozenset(
+    {
+        *("append", "extend", "update", "save", "detach", "items", "values"),
+        *("view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "t"),
+        *("expand", "narrow", "select", "unbind", "split", "chunk", "view_as", "expand_as"),
+    }
+)
+_GATHERS = frozenset({"dict", "list", "tuple", "enumerate", "range", "len", "zip", "reversed"})
+
+
+def computes(node: ast.AST, helpers: Collection[str] = ()) -> bool:
+    """Is anything in it a new value, not what is there as it is, a view of it or a collection? What
+    a helper does stands in its own statements.
+    """
+    for part in ast.walk(node):
+        if isinstance(part, (ast.BinOp, ast.Compare)):
+            return True
+        if isinstance(part, ast.Call):
+            function = part.func
+            if isinstance(function, ast.Attribute) and function.attr in _VIEWS:
+                continue
+            if isinstance(function, ast.Name) and function.id in {*_GATHERS, *helpers}:
+                continue
+            return True
+    return False
 
 
 def value_of(statement: ast.stmt) -> ast.expr | None:

@@ -55,7 +55,7 @@ def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
         return Edit(write.line, before, after, _REPLACES)
     if part.kind == "partial" and (token := _one_token(write, part)) is not None:
         return Edit(write.line, before, replaced(places, token, ":"), NO_BATCH)
-    if part.kind == "dropped" and (put := _of_a_sum(places, write)) is not None:
+    if part.kind == "dropped" and (put := _of_a_copy(places, write) or _of_a_sum(places, write)):
         return put
     after, why = _writing(write, before, part.kind, part.step)
     return Edit(write.line, before, after, why)
@@ -160,6 +160,19 @@ def _both(places: Places, write: Access) -> str:
         code = places.file.segment(write.statement)
         also = f"{other}{index}{code.removeprefix(places.file.segment(target))}"
     return f"{before}\n{indent}{also}"
+
+
+def _of_a_copy(places: Places, write: Access) -> Edit | None:
+    """A write to a name that is bound to a copy: the line that copies, without that."""
+    target = statements.target(write.statement)
+    root = next((n.id for n in ast.walk(target or write.node) if isinstance(n, ast.Name)), "")
+    for made in places.scopes.makers(root, write.statement)[:1]:
+        before, taken = places.file.line(made.lineno), places.accesses(made)
+        copied = f"{places.file.segment(taken[0].node)}.clone()" if taken else ""
+        if len(taken) == 1 and before.count(copied) == 1:
+            after = before.replace(copied, copied.removesuffix(".clone()"))
+            return Edit(made.lineno, before, after, f"{_COPY} (line {write.line} writes to it)")
+    return None
 
 
 def _of_a_sum(places: Places, write: Access) -> Edit | None:
