@@ -29,6 +29,7 @@ from conformance.store import GroupFolder
             False,
             False,
         ),
+        (Outcome(Status.ERROR, reason="OSError: [Errno 27] File too large"), False, False),
     ],
 )
 def test_what_may_end_otherwise_the_next_time_is_observed_again(

@@ -531,6 +531,11 @@ def test_a_graph_that_cannot_be_run_is_refused(
         run(jobs, logs=tmp_path)
 
 
+def test_a_zygote_reads_files_as_utf_8_whatever_the_locale() -> None:
+    base = {"LC_ALL": "C", "PYTHONUTF8": "0"}
+    assert zygotes.environment(Launch(), base, "mark")["PYTHONUTF8"] == "1"
+
+
 # --- zygotes ------------------------------------------------------------------------
 
 

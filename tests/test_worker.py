@@ -116,6 +116,8 @@ def test_a_case_of_no_scenario_is_our_error(tmp_path: Path) -> None:
             True,
         ),
         (NameError("a name"), Status.ERROR, "NameError: a name", False),
+        (OSError(27, "File too large"), Status.ERROR, "OSError: [Errno 27] File too large", True),
+        (OSError(2, "none"), Status.ERROR, "FileNotFoundError: [Errno 2] none", False),
         (ConformanceError("bad file"), Status.ERROR, "ConformanceError: bad file", True),
     ],
 )

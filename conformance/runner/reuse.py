@@ -19,7 +19,7 @@ from conformance.store import (
 
 #: How systems and engines say that a machine had no room, which it may have the next time.
 _NO_ROOM = re.compile(
-    r"No space left on device|Disk quota exceeded|Insufficient space in /dev/shm"
+    r"No space left on device|Disk quota exceeded|File too large|Insufficient space in /dev/shm"
     r"|Cannot allocate memory"
 )
 

@@ -120,6 +120,8 @@ def start(
 def environment(launch: Launch, base: Mapping[str, str], mark: str) -> dict[str, str]:
     """A zygote's environment; this package is found under another interpreter too."""
     variables = {**_ENVIRONMENT, **base, **dict(launch.env), sessions.MARK: mark}
+    # Whatever the user's locale: torch and vLLM read files of their own as the locale says.
+    variables["PYTHONUTF8"] = "1"
     paths = [str(importable()), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
     variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     if launch.python != Path(sys.executable):

@@ -9,6 +9,7 @@ tells apart.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import importlib
 import json
@@ -365,12 +366,19 @@ def _outcome_of(error: BaseException) -> Outcome:
     )
 
 
-def harness_fault(error: BaseException) -> bool:
-    """Whether the harness, not the engine or the trace, is to blame.
+#: No room for a file: on its disk, in a quota, under a limit.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
-    A wrong value met in our code may come from the engine; a misspelt name cannot.
+
+def harness_fault(error: BaseException) -> bool:
+    """Whether the harness or its machine, not the engine or the trace, is to blame.
+
+    A wrong value met in our code may come from the engine; a misspelt name cannot, nor can it help
+    that there is no room for a file.
     """
     if isinstance(error, ConformanceError):
+        return True
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return True
     if not isinstance(error, _OUR_MISTAKES):
         return False
