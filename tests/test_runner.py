@@ -581,27 +581,37 @@ def test_imports_that_hang_are_given_up(tmp_path: Path, mark: str) -> None:
     assert survivors(mark) == set()
 
 
-def test_a_zygote_that_is_killed_while_it_imports_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT"])
+def test_a_zygote_that_is_killed_while_it_imports_is_replaced(tmp_path: Path, name: str) -> None:
     (tmp_path / "bad_preload.py").write_text(
         "import os, pathlib, signal\n"
         "tries = pathlib.Path(__file__).with_name('tries')\n"
         "with tries.open('a') as file: file.write('.')\n"
-        "if len(tries.read_text()) == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"if len(tries.read_text()) == 1: os.kill(os.getpid(), signal.{name})\n"
     )
     launch = Launch(preload="bad_preload", env=(("PYTHONPATH", str(tmp_path)),))
     run([planned("healthy", tmp_path, launch=launch)], logs=tmp_path / "logs")
     assert noted(tmp_path, "healthy") == list(CASES)
 
 
-def test_a_preload_that_is_always_killed_is_given_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("SIGKILL", "3 zygotes have ended: its zygote ended with status -9"),
+        ("SIGSEGV", "the engine cannot be imported: its zygote ended with status -11"),
+    ],
+)
+def test_a_preload_that_always_ends_by_a_signal_is_given_up(
+    tmp_path: Path, name: str, reason: str
+) -> None:
     (tmp_path / "bad_preload.py").write_text(
-        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+        f"import os, signal; os.kill(os.getpid(), signal.{name})"
     )
     launch = Launch(preload="bad_preload", env=(("PYTHONPATH", str(tmp_path)),))
     run([planned("refuses", tmp_path, launch=launch)], logs=tmp_path / "logs")
     outcome = group(tmp_path, "refuses").outcome("plain.first")
     assert outcome is not None
-    assert outcome.reason.startswith("3 zygotes have ended: its zygote ended with status -9")
+    assert outcome.reason.startswith(reason)
 
 
 def test_an_interpreter_that_cannot_be_started_is_the_reason_of_its_cells(tmp_path: Path) -> None:

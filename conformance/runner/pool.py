@@ -12,7 +12,8 @@ from conformance.runner import zygotes
 from conformance.runner.planned import Launch
 from conformance.runner.zygotes import Zygote
 
-#: A zygote that served and then ended, or that somebody killed, is started anew; after so many
+#: A zygote that served and then ended, or that ended by a signal (somebody's, or its own imports'
+#: crash: nothing tells them apart but that the latter come again), is started anew; after so many
 #: ends it is given up.
 ZYGOTE_STARTS = 3
 
@@ -98,8 +99,9 @@ class Pool:
             elif not zygote.ready and not zygote.killed:
                 self.unusable[launch] = Unusable(f"{CANNOT_IMPORT}: {zygote.words}")
             elif self._starts[launch] >= ZYGOTE_STARTS:
-                words = f"{ZYGOTE_STARTS} zygotes have ended: {zygote.words}"
-                self.unusable[launch] = Unusable(words)
+                crashed = not zygote.ready and zygote.crashed
+                why = CANNOT_IMPORT if crashed else f"{ZYGOTE_STARTS} zygotes have ended"
+                self.unusable[launch] = Unusable(f"{why}: {zygote.words}")
         return lost
 
     def keep_only(self, wanted: Collection[Launch]) -> None:

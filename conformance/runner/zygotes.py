@@ -62,8 +62,13 @@ class Zygote:
 
     @property
     def killed(self) -> bool:
-        """Whether it has ended by a signal that others send: its imports had no part in that."""
-        return -(self.process.poll() or 0) in OUTSIDE
+        """Whether it has ended by a signal: by somebody's, or by one that its imports came to."""
+        return (self.process.poll() or 0) < 0
+
+    @property
+    def crashed(self) -> bool:
+        """Whether it was one that others do not send as a rule."""
+        return self.killed and -self.process.returncode not in OUTSIDE
 
     def overdue(self, limit: float) -> bool:
         return not self.ready and not self.words and time.monotonic() - self.begun > limit
