@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +31,10 @@ import numpy as np
 import typer
 import yaml
 
-from conformance.store import RunFolder, open_run
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.harness import seconds_by_part
+from conformance.store import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = ("hf", "vllm-pp1", "vllm-pp2")
@@ -195,7 +199,9 @@ def measured(axis: str, value: int, backends: Sequence[str], folder: Path) -> Po
     run()
     whole = time.perf_counter() - begun
     ran = open_run(reports)
-    parts = seconds_by_part(ran)
+    parts: Counter[str] = Counter()
+    for part, seconds in seconds_by_part(ran).items():
+        parts[part.partition("+")[0]] += seconds  # a column's in both precisions
     tokens = {len(ids) for cell in ran.results().cells for ids in cell.prompt_ids}
     at = max(tokens) if axis == "tokens" else value
     point = Point(
@@ -207,20 +213,6 @@ def measured(axis: str, value: int, backends: Sequence[str], folder: Path) -> Po
     )
     shutil.rmtree(folder)
     return point
-
-
-def seconds_by_part(run: RunFolder) -> dict[str, float]:
-    """Seconds that workers lived, of the reference and of each column in both precisions."""
-    parts: dict[str, float] = {}
-    for model, name in run.groups():
-        events = run.group_folder(model, name).events
-        lines = events.read_text(encoding="utf-8").splitlines() if events.is_file() else []
-        times = [json.loads(line)["at"] for line in lines]
-        column = name.partition("~")[0].partition("+")[0]
-        part = "reference" if name.startswith("reference") else column
-        if times:
-            parts[part] = parts.get(part, 0.0) + times[-1] - times[0]
-    return parts
 
 
 def _bytes(folder: Path) -> int:

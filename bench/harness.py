@@ -66,7 +66,7 @@ def main(
         floor = sum(_timed(lambda job=job: _bare(job)) for job in jobs)
         apart = [] if quick else _apart(jobs)
         alternative = sum(_timed(lambda job=job: _worker(job)) for job in apart)
-        parts = _parts(open_run(folder / "both" / "reports"))
+        parts = seconds_by_part(open_run(folder / "both" / "reports"))
     print(f"{model}: {sum(len(job.cases) for job in jobs)} cells, {len(jobs)} engines")
     print(f"harness        {harness:7.1f} s")
     for precision, seconds in alone.items():
@@ -98,7 +98,7 @@ def _harness(model: str, folder: Path, *options: str) -> float:
     )
 
 
-def _parts(run: RunFolder) -> dict[str, float]:
+def seconds_by_part(run: RunFolder) -> dict[str, float]:
     """Seconds that workers lived, by what they ran."""
     parts: Counter[str] = Counter()
     for model, name in run.groups():

@@ -162,11 +162,15 @@ def _both(places: Places, write: Access) -> str:
     return f"{before}\n{indent}{also}"
 
 
+def _root(write: Access) -> str:
+    """The variable that a write changes something of."""
+    target = statements.target(write.statement)
+    return next((n.id for n in ast.walk(target or write.node) if isinstance(n, ast.Name)), "")
+
+
 def _of_a_copy(places: Places, write: Access) -> Edit | None:
     """A write to a name that is bound to a copy: the line that copies, without that."""
-    target = statements.target(write.statement)
-    root = next((n.id for n in ast.walk(target or write.node) if isinstance(n, ast.Name)), "")
-    for made in places.scopes.makers(root, write.statement)[:1]:
+    for made in places.scopes.makers(_root(write), write.statement)[:1]:
         before, taken = places.file.line(made.lineno), places.accesses(made)
         copied = f"{places.file.segment(taken[0].node)}.clone()" if taken else ""
         if len(taken) == 1 and before.count(copied) == 1:
@@ -177,8 +181,7 @@ def _of_a_copy(places: Places, write: Access) -> Edit | None:
 
 def _of_a_sum(places: Places, write: Access) -> Edit | None:
     """A write to a name that is bound to a sum: what it changes is nothing of the model's."""
-    target = statements.target(write.statement)
-    root = next((n.id for n in ast.walk(target or write.node) if isinstance(n, ast.Name)), "")
+    root = _root(write)
     for made in places.scopes.makers(root, write.statement)[:1]:
         taken = places.accesses(made)
         if isinstance(statements.value_of(made), ast.BinOp) and taken:
