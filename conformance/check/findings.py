@@ -24,6 +24,7 @@ from conformance.check.edits import (
 from conformance.check.finding import Finding, once
 from conformance.check.identify import Held, identify, identify_part
 from conformance.check.known import UNWRITTEN, Known, catalogue
+from conformance.check.left_out import left_out
 from conformance.check.naming import Names
 from conformance.check.places import Places
 from conformance.check.source import UserFile
@@ -292,6 +293,10 @@ class _Explaining:
         if half is not None:
             words += f". It is computed from half of the residual stream: {half.why}"
             return replace(blank, kind="half", words=words, edit=half)
+        lacks = left_out(self.places, site.name)
+        if lacks is not None:
+            words = f"{words}. {lacks.words}"
+            return replace(blank, kind="left-out", words=words, edit=lacks.edit)
         token = None if self.written else token_edit(self.places, site.name)
         if token is not None:
             words = f"{words}. It is computed from token 0: {token.why}"

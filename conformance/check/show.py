@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 from rich.text import Text
 
@@ -43,10 +45,11 @@ def show(checked: list[Checked], console: Console) -> None:
 def more(
     keys: list[tuple[str, Checked]], run: RunInfo, reports: Path | None, console: Console
 ) -> None:
-    """How much there is to change, and where there is more to see: the page, and a script that
-    shows a difference alone.
+    """How much there is to change, how long the command has run, and where there is more to see:
+    the page, and a script that shows a difference alone.
     """
-    told = summary([one for _, one in keys], run.seconds)
+    waited = time.time() - psutil.Process().create_time()
+    told = summary([one for _, one in keys], waited)
     console.print(told, markup=False, highlight=False, soft_wrap=True)
     console.print(f"page: {keys[0][1].page}", markup=False, highlight=False, soft_wrap=True)
     ran = [(cell, one) for cell, one in keys if one.backend != DUMP.id]
@@ -58,7 +61,7 @@ def more(
 
 
 def summary(checked: list[Checked], seconds: float) -> str:
-    """How many lines are to be changed in all, and how long it took with the engines' loads."""
+    """How many lines are to be changed in all, and how long it took, all in all."""
     lines = {
         (one.file, finding.edit.line)
         for one in checked

@@ -54,6 +54,26 @@ def guard(roots: list[ast.stmt], statement: ast.stmt, step: int) -> Guard | None
     return None
 
 
+def first_alone(roots: list[ast.stmt], statement: ast.stmt) -> bool:
+    """Does a statement stand in no loop over steps? Then it is run in the first one alone."""
+    return not any(_goes_over_steps(one) for one in _way(roots, statement)[:-1])
+
+
+def following_loop(roots: list[ast.stmt], statement: ast.stmt) -> ast.For | ast.With | None:
+    """The loop over steps that comes after a statement in the block that it stands in."""
+    *around, last = _way(roots, statement)
+    inner = list(_inner(around[-1])) if around else roots
+    after = inner[inner.index(last) + 1 :]
+    loops = (one for one in after if isinstance(one, (ast.For, ast.With)))
+    return next((one for one in loops if _goes_over_steps(one)), None)
+
+
+def _goes_over_steps(statement: ast.stmt) -> bool:
+    """`tracer.iter[…]` or `tracer.all()`."""
+    every = (node for head in _heads(statement) for node in ast.walk(head))
+    return any(isinstance(node, ast.Attribute) and node.attr in {"iter", "all"} for node in every)
+
+
 def condition(roots: list[ast.stmt], statement: ast.stmt) -> ast.If | None:
     """The innermost `if` on the number of a step that a statement stands in."""
     way = _way(roots, statement)
@@ -98,12 +118,7 @@ def _inner(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 def _iterated(statement: ast.stmt) -> ast.Subscript | None:
     """`tracer.iter[…]` where a statement goes over the steps of a generation."""
-    heads: list[ast.expr] = []
-    if isinstance(statement, ast.For):
-        heads = [statement.iter]
-    elif isinstance(statement, ast.With):
-        heads = [item.context_expr for item in statement.items]
-    for head in heads:
+    for head in _heads(statement):
         for node in ast.walk(head):
             if (
                 isinstance(node, ast.Subscript)
@@ -112,6 +127,13 @@ def _iterated(statement: ast.stmt) -> ast.Subscript | None:
             ):
                 return node
     return None
+
+
+def _heads(statement: ast.stmt) -> list[ast.expr]:
+    """What a `for` goes over, or a `with` opens."""
+    if isinstance(statement, ast.For):
+        return [statement.iter]
+    return [item.context_expr for item in getattr(statement, "items", [])]
 
 
 def _numbers(statement: ast.stmt) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from conformance.check import statements, steps
+from conformance.check import module_values, statements, steps
 from conformance.check.edits import NO_BATCH, SUM, Edit, is_layer, replaced, shifted
 from conformance.check.places import Access, Places
 from conformance.check.writes import Parting
@@ -58,7 +58,41 @@ def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
     if part.kind == "dropped" and (put := _of_a_copy(places, write) or _of_a_sum(places, write)):
         return put
     after, why = _writing(write, before, part.kind, part.step)
-    return Edit(write.line, before, after, why)
+    beside = None if after or why else _beside_transformers(places, write)
+    return beside or Edit(write.line, before, after, why)
+
+
+def _beside_transformers(places: Places, write: Access) -> Edit | None:
+    """A write that does another thing for no known reason: what `hf` has in its place, and the line
+    with the index of `hf` where that is another one.
+    """
+    if not places.file.ported:
+        return None
+    theirs = Places(places.file, "hf", dual=False)
+    name = write.module.rpartition(".")[2]
+    alike = [one for one in theirs.writes() if one.module.rpartition(".")[2] == name]
+    own = [one for one in alike if one.layer == write.layer] or alike
+    if len(own) != 1:
+        return None
+    before, line = places.file.line(write.line), theirs.file.line(own[0].line).strip()
+    why = f"`hf` has in its place `{line}`, line {own[0].line}"
+    return Edit(write.line, before, _with_their_index(places, write, own[0]), why)
+
+
+def _with_their_index(places: Places, write: Access, own: Access) -> str:
+    """The line that writes, with the index that `hf` has there; "" where it is the same, or where
+    the value is another thing here.
+    """
+    mine, theirs = (statements.target(one.statement) for one in (write, own))
+    if not (isinstance(mine, ast.Subscript) and isinstance(theirs, ast.Subscript)):
+        return ""
+    written, place = (places.file.segment(one.value) for one in (mine, theirs))
+    index = places.file.segment(theirs).removeprefix(place)
+    known = module_values.values(f"{own.module}.{own.value}{index}", same=True)
+    if len(known) != 1 or known[0].kind != "plain":
+        return ""
+    after = f"{written}{known[0].index}"
+    return replaced(places, mine, after) if after != places.file.segment(mine) else ""
 
 
 def _one_token(write: Access, part: Parting) -> ast.expr | None:
@@ -85,6 +119,9 @@ def _of_the_step(places: Places, part: Parting, here: list[Access]) -> Edit | No
                 before = places.file.line(found.lineno)
                 why = f"this keeps the write of line {write.line} from step {part.step}"
                 return Edit(found.lineno, before, _as_on_transformers(places, found), why)
+        alone = [one for one in here if steps.first_alone(roots, one.statement)]
+        if part.step and alone:
+            return _into_the_loop(places, alone[0])
     if part.kind != "elsewhere" or not places.file.ported:
         return None
     theirs = Places(places.file, "hf", dual=False)
@@ -104,6 +141,16 @@ def _of_the_step(places: Places, part: Parting, here: list[Access]) -> Edit | No
     if len(here) == 1 and isinstance(own, ast.If) and steps.names(own.test) <= numbers:
         indent = before[: len(before) - len(before.lstrip())]
         after = f"{indent}if {ast.unparse(own.test)}:\n    {before}"
+    return Edit(write.line, before, after, why)
+
+
+def _into_the_loop(places: Places, write: Access) -> Edit:
+    """A write before the loop over the steps, in the loop that follows it."""
+    before = places.file.line(write.line)
+    indent = before[: len(before) - len(before.lstrip())]
+    loop = steps.following_loop(places.scopes.roots, write.statement)
+    after = f"{places.file.line(loop.lineno)}\n{indent}    {before.lstrip()}" if loop else ""
+    why = "this stands in no loop over the steps, so it is made in step 0 alone"
     return Edit(write.line, before, after, why)
 
 

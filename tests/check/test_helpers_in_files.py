@@ -145,7 +145,7 @@ def test_a_value_that_is_rebound_and_not_used_again_is_the_line_without_effect(t
 def test_of_a_later_step_no_copy_is_blamed(tmp_path):
     places = Places(ported(tmp_path, "model.model.layers[1].output[0][:] += v"), "vllm")
     assert write_edit(places, Parting(1, 0, 0, (0,), 1, "dropped")).why
-    assert not write_edit(places, Parting(1, 1, 0, (0,), 1, "dropped")).why
+    assert "copy" not in write_edit(places, Parting(1, 1, 0, (0,), 1, "dropped")).why
 
 
 def test_a_tuple_of_one_is_one_for_two(tmp_path):

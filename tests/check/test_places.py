@@ -282,3 +282,42 @@ def test_a_value_of_token_0_that_should_be_anothers_is_shown(tmp_path, theirs, o
     )
     edit = token_edit(Places(source.read(path), "vllm"), "scores")
     assert (edit and edit.line) == line
+
+
+NEIGHBOUR = """\
+HEAD, NEXT = slice(64, 128), slice(128, 192)
+
+
+def hf(model):
+    with model.trace("a"):
+        {theirs}
+    return {{}}
+
+
+def vllm(model):
+    with model.trace("a", temperature=0.0, max_tokens=1):
+        z = model.model.layers[1].self_attn.o_proj.input
+        {ours}
+    return {{}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "after"),
+    [
+        ("[:, :, HEAD] = 0", "[:, NEXT] = 0", "[:, HEAD] = 0"),
+        ("[0, -1, HEAD] *= 2", "[0, HEAD] *= 2", "[-1, HEAD] *= 2"),
+        # The same place: it is the value that is another one.
+        ("[:, :, HEAD] = 0", "[:, HEAD] = 1", ""),
+    ],
+)
+def test_a_write_that_is_not_understood_stands_beside_that_of_transformers(
+    tmp_path, theirs, ours, after
+):
+    path = tmp_path / "neighbour.py"
+    module = "model.model.layers[1].self_attn.o_proj.input"
+    for name, mended in (("z", f"z{after}"), (module, f"{module}{after}")):
+        path.write_text(NEIGHBOUR.format(theirs=f"{module}{theirs}", ours=f"{name}{ours}"))
+        edit = write_edit(Places(source.read(path), "vllm"), Parting(1, 0, 0, (0, 1), 2))
+        assert edit.line == 13 and f"`{module}{theirs}`, line 6" in edit.why
+        assert edit.after.strip() == (mended if after else "")

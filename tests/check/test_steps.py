@@ -75,3 +75,40 @@ def test_the_test_of_the_other_side_is_taken_over(tmp_path):
 def test_no_test_is_worked_out_that_calls_anything(tmp_path):
     ours = f"if step == len('a' * 10 ** 9):\n                {WRITE}"
     assert edit(tmp_path, ours, THEIRS, parted(1, "dropped")).line == 11
+
+
+IN_THE_LOOP = """\
+def hf(model):
+    with model.generate("x", max_new_tokens=3) as tracer:
+        for step in tracer.iter[:3]:
+            model.model.layers[2].output[:] += 4
+
+
+def vllm(model):
+    with model.trace("x", temperature=0.0, max_tokens=3) as tracer:
+        {before}
+        {loop}
+            tokens = model.samples.clone()
+"""
+
+
+@pytest.mark.parametrize("loop", ["for step in tracer.iter[:3]:", "with tracer.all():"])
+@pytest.mark.parametrize("kind", ["dropped", "partial"])
+def test_a_write_before_the_loop_is_put_into_it(tmp_path, kind, loop):
+    path = tmp_path / "before.py"
+    path.write_text(IN_THE_LOOP.format(before=WRITE, loop=loop))
+    places = Places(source.read(path), "vllm")
+    found = write_edit(places, parted(1, kind))
+    assert found.line == 9
+    assert found.after == f"        {loop}\n            {WRITE}"
+    assert "in step 0 alone" in found.why
+    # In the first step it stands where it should.
+    assert "step 0 alone" not in write_edit(places, parted(0, kind)).why
+
+
+def test_a_write_within_a_loop_is_not_before_it(tmp_path):
+    path = tmp_path / "within.py"
+    inside = f"with tracer.all():\n            {WRITE}"
+    path.write_text(IN_THE_LOOP.format(before=inside, loop="for step in tracer.iter[:3]:"))
+    places = Places(source.read(path), "vllm")
+    assert "step 0 alone" not in write_edit(places, parted(1, "dropped")).why

@@ -39,7 +39,9 @@ def check(
         list[str], typer.Option("--map", help="NAME=PLACE for a name of the dump; repeat.")
     ] = [],  # noqa: B006
     json: Annotated[bool, typer.Option("--json", help="The answers as JSON.")] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds the file may take.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds each run of the file may take.")
+    ] = 60.0,
     load_timeout: Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")] = 300.0,
     memory: Annotated[
         float, typer.Option(min=0, help="GiB the file may take; default: half of what is free.")

@@ -28,6 +28,7 @@ from conformance.engines.user_trace.ways import TRUTH, WAYS, Way, computing
 from conformance.records import Case, Group, Job, Precision, Site, Status
 from conformance.residual_stream import LAYOUTS
 from conformance.scenario import Scenario
+from conformance.store import GroupFolder, doings
 
 #: What transformers' layers return: a batch of rows, or a tuple that begins with it.
 BATCHED = ("batched", "tuple_batched")
@@ -133,6 +134,7 @@ class CheckedHF:
         self, engine: HFEngine, case: Case, called: dict[str, str] | None = None
     ) -> dict[str, Tensor]:
         adapter = case.options["function"] == "trace"
+        doings.tell(GroupFolder(self.job.folder).events, "again", case=case.key)
         # A user's own generation ends where the model ends it; the adapter's does nowhere.
         engine.model._module.generation_config.eos_token_id = None if adapter else self.end
         model = engine.lm if adapter else engine.model

@@ -1,0 +1,21 @@
+"""The limit that a worker is under, by what it says that it does."""
+
+from pathlib import Path
+
+from conformance.runner.attempt import Attempt
+from conformance.runner.planned import Limits
+from conformance.store import GroupFolder, doings
+
+
+def test_every_run_of_a_case_has_the_whole_limit(tmp_path: Path) -> None:
+    folder = GroupFolder(tmp_path)
+    attempt = Attempt.begin(folder, 0)
+    for event in ("started", "again", "again"):
+        doings.tell(folder.events, event, case="user_trace.mine")
+        [heard] = attempt.hear()
+        assert attempt.since == heard["at"]
+        assert (attempt.case, attempt.phase) == ("user_trace.mine", "cell")
+    attempt.kill_when_overdue(Limits(cell=30), attempt.since + 29)
+    assert not attempt.overdue
+    attempt.kill_when_overdue(Limits(cell=30), attempt.since + 31)
+    assert attempt.overdue == "no outcome within 30 s"
