@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
@@ -78,15 +79,25 @@ def where_of(results: Results) -> dict[tuple[str, str], Where]:
     places: dict[tuple[str, str], Where] = {}
     for (model, column), architecture in architectures.items():
         group = groups.get((model, column)) or Group(model, column)
-        places[model, column] = Where(
-            versions=group.versions or here.versions,
-            devices=(str(group.identity.get("device", here.device)), *here.devices),
+        place = where_in(group, architecture, device=here.device)
+        places[model, column] = replace(
+            place,
+            versions=place.versions or here.versions,
+            devices=(*place.devices, *here.devices),
             environment=environments.get(column, ""),
-            architecture=architecture,
-            engine_class=str(group.identity.get("model", "")),
-            layout=group.layout,
         )
     return places
+
+
+def where_in(group: Group, architecture: str, *, device: str = "") -> Where:
+    """The circumstances that a group's own record tells; `device` for one that names none."""
+    return Where(
+        versions=group.versions,
+        devices=(str(group.identity.get("device", device)),),
+        architecture=architecture,
+        engine_class=str(group.identity.get("model", "")),
+        layout=group.layout,
+    )
 
 
 def holds(when: Conditions, where: Where) -> bool:

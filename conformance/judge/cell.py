@@ -68,9 +68,11 @@ def judge_cell(
     evidence = Evidence(prepared, observed, twin=twin, relations=[same_ids, *relations])
     _compare_structure(evidence, comparable=same_ids.holds)
     if same_ids.holds:
+        drawn_ids = _drawn(evidence) if draws is not None else {}
+        _settle_draws(evidence, drawn_ids)
         _compare_values(evidence, limits)
         _compare_tokens(evidence, limits)
-        _compare_draws(evidence, draws)
+        _compare_draws(evidence, drawn_ids, draws)
         if twin and (alone or not _routers_tie(prepared)):
             exactly = bitwise and prepared.precision is Precision.FLOAT32 and not prepared.mixture
             _compare_edits(evidence, limits, bitwise=exactly)
@@ -287,20 +289,41 @@ def _of_shape(tensor: Tensor | None, other: Tensor) -> Tensor:
     return tensor if tensor is not None and tensor.shape == other.shape else other
 
 
-def _compare_draws(evidence: Evidence, draws: Draws | None) -> None:
-    """Are the ids that were drawn as likely as draws of their step's logits?"""
-    if draws is None:
-        return
+def _drawn(evidence: Evidence) -> dict[Site, tuple[Tensor, int]]:
+    """Every drawn id that is one of its step's vocabulary, with the logits that it was drawn by."""
     truth, observed = evidence.reference.truth, evidence.observed
-    drawn_ids = {
+    return {
         site: (_of_shape(observed.get(logits), truth[logits]), int(observed[site]))
-        for site in evidence.observed
+        for site in observed
         if site.name == SAMPLED
-        and evidence.observed[site].numel() == 1
-        and (logits := replace(site, name="logits")) in evidence.reference.truth
-        and 0 <= int(evidence.observed[site]) < evidence.reference.truth[logits].numel()
+        and observed[site].numel() == 1
+        and (logits := replace(site, name="logits")) in truth
+        and 0 <= int(observed[site]) < truth[logits].numel()
     }
-    relation = likelihood(list(drawn_ids.values()), draws)
+
+
+def _settle_draws(evidence: Evidence, drawn_ids: Mapping[Site, tuple[Tensor, int]]) -> None:
+    """The truth draws nothing: its ids are the candidate's where it was run along them, and its
+    own likeliest elsewhere. So another id is not wrong, nor what must repeat it and does; what came
+    after it cannot be compared.
+    """
+    truth, observed = evidence.reference.truth, evidence.observed
+    for site in evidence.open():
+        drawn = replace(site, name=SAMPLED)
+        if drawn not in drawn_ids or torch.equal(observed[drawn], truth[drawn]):
+            continue
+        repeats = torch.equal(truth[site], truth[drawn]) and torch.equal(
+            observed[site], observed[drawn]
+        )
+        if repeats:
+            evidence.settle(site, Verdict.MATCH, "drawn: judged by how likely it is")
+
+
+def _compare_draws(
+    evidence: Evidence, drawn_ids: Mapping[Site, tuple[Tensor, int]], draws: Draws | None
+) -> None:
+    """Are the ids that were drawn as likely as draws of their step's logits?"""
+    relation = likelihood(list(drawn_ids.values()), draws) if draws is not None else None
     if relation is not None:
         evidence.relations.append(relation)
 

@@ -112,7 +112,11 @@ class GroupRun:
         """Pass on what the worker said; kill it when it has been silent for too long."""
         if self.attempt is not None:
             self._pass_on(self.attempt)
-            own = replace(limits, load=max(limits.load, self.planned.load))
+            own = replace(
+                limits,
+                load=max(limits.load, self.planned.load),
+                cell=limits.cell * self.planned.runs,
+            )
             self.attempt.kill_when_overdue(own, time.monotonic())
 
     def hear_out(self) -> None:

@@ -12,17 +12,26 @@ import torch
 
 from conformance.errors import ConformanceError
 from conformance.expectations import Entry
-from conformance.expectations.assess import explains
+from conformance.expectations.assess import Where, explains, holds, where_in
 from conformance.planning import machine
 from conformance.processes.parallel import side_by_side
-from conformance.records import Attribution, Backend, Cell, CellResult, Model, Thresholds
+from conformance.records import (
+    Attribution,
+    Backend,
+    Cell,
+    CellResult,
+    Group,
+    Model,
+    Precision,
+    Thresholds,
+)
 from conformance.runner import Event, Limits
 from conformance.runner import run as run_jobs
 from conformance.scenario import Scenario, discover
 from conformance.selftest import columns, examine, sensitivity, table
 from conformance.selftest.controls import Control
 from conformance.selftest.fault import Fault
-from conformance.store import ObservationCache, RunFolder
+from conformance.store import ObservationCache, RunFolder, gathered_in
 from conformance.store.files import write_record
 
 #: Cells that are to hang are waited for no longer than this.
@@ -48,13 +57,30 @@ class Plan:
         honest = tuple(cell for cell in self.honest if cell.model == model.id)
         return replace(self, models=(model,), faulty=faulty, honest=honest, measured=measured)
 
-    def sound(self, by_cell: Mapping[str, CellResult]) -> tuple[Cell, ...]:
-        """What must not be flagged: the honest cells whose failure is no known gap."""
-        return tuple(
-            cell
-            for cell in self.honest
-            if not any(cell in gap and explains(gap, by_cell[cell.id]) for gap in self.gaps)
-        )
+    def sound(self, run: RunFolder, by_cell: Mapping[str, CellResult]) -> tuple[Cell, ...]:
+        """What must not be flagged: the honest cells whose failure is no known gap under the
+        circumstances that it ran in. Nothing excuses the harness.
+        """
+        where = {
+            (model.id, backend.id): _where(run, model, backend)
+            for model in self.models
+            for backend in self.backends
+        }
+
+        def excused(cell: Cell) -> bool:
+            result, place = by_cell[cell.id], where[cell.model, cell.backend]
+            return not result.harness and any(
+                cell in gap and holds(gap.when, place) and explains(gap, result)
+                for gap in self.gaps
+            )
+
+        return tuple(cell for cell in self.honest if not excused(cell))
+
+
+def _where(run: RunFolder, model: Model, backend: Backend) -> Where:
+    """What an honest column ran with; in bf16, for an engine may refuse float32."""
+    group = run.group(model.id, gathered_in(backend.id, Precision.BF16))
+    return where_in(group or Group(model.id, backend.id), model.architecture)
 
 
 def plan(
@@ -222,7 +248,7 @@ def tabulate(
     """The table. `sound` is what the unbroken judge said, where `verdicts` is another's."""
     unbroken = (sound or verdicts).cells
     rows = examine.rows(run, planned.faulty, verdicts, unbroken)
-    honest = planned.sound(unbroken)
+    honest = planned.sound(run, unbroken)
     alarms = examine.alarms(verdicts.cells, honest)
     limits = tuple(verdicts.limits)
     totals = table.totals(rows, len(honest), len(alarms))
@@ -238,7 +264,11 @@ def tabulate(
         broken=table.bars(rows, totals, limits),
         limits=limits,
         seconds=time.monotonic() - begun if begun is not None else 0.0,
-        harness=tuple(row.id for row in rows if verdicts.cells[row.id].harness),
+        harness=tuple(
+            name
+            for name in (*(row.id for row in rows), *(cell.id for cell in honest))
+            if verdicts.cells[name].harness
+        ),
     )
 
 

@@ -169,6 +169,8 @@ class Columns:
             return Answer(precision, Verdict.UNKNOWN, truth, harness=True)
         draws = draws_of(self.case) if truths.drawn() else None
         judgement = self._judgement(cell.backend, precision, truth, observation, draws, alone=alone)
+        if judgement.verdict is Verdict.UNKNOWN and truth.lacking:
+            judgement = replace(judgement, reason=f"{judgement.reason}: {truth.lacking}")
         diagnosis = [judgement.diagnosis, self._placed(column, precision, judgement, observation)]
         if judgement.verdict is Verdict.DROPPED:
             effect = extent.no_effect(judgement.observations, self.case.layers, cell.backend)

@@ -22,12 +22,14 @@ class Truth:
     """The reference's observations of one case: by member and site, and the prompts' ids.
 
     `reference` is the same, ready to judge by: it keeps the noise floors that it was once
-    asked for.
+    asked for. `lacking` says why it was not run along the candidate's own tokens, where it ought
+    to have been.
     """
 
     members: Mapping[str, Mapping[str, Tensor]]
     reference: Reference
     prompt_ids: tuple[tuple[int, ...], ...]
+    lacking: str = ""
 
 
 class Truths:
@@ -74,7 +76,7 @@ class Truths:
         if along.key not in self._known:
             forced = self._observed(FORCED.id, along)
             self._known[along.key] = (
-                plain
+                replace(plain, lacking=forced)
                 if isinstance(forced, str)
                 else self._made(merged(plain.members, forced[0], set(forced_ids)), plain.prompt_ids)
             )

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 import torch
+from torch import Tensor
 
+from conformance.judge.cell import Judgement, judge_cell, read_reference
 from conformance.judge.measures.draws import Draws, distribution, likelihood
+from conformance.records import Precision, Thresholds, Verdict
+
+Members = dict[str, dict[str, Tensor]]
 
 STEPS, VOCABULARY = 64, 50
+#: Nearly every id is as likely as another.
+WIDE = Draws(temperature=50.0)
 
 
 def truths(seed: int = 0) -> list[torch.Tensor]:
@@ -63,3 +72,74 @@ def test_of_equally_likely_ids_at_a_top_ps_end_any_may_be_drawn() -> None:
     kept = distribution(logits, Draws(top_p=0.6))
     assert kept.tolist() == pytest.approx([0.5, 0.25, 0.25])
     assert distribution(logits, Draws(top_p=0.4)).tolist() == pytest.approx([1.0, 0.0, 0.0])
+
+
+def cell(ids: Sequence[int], *, along: bool) -> tuple[dict[str, Tensor], Members]:
+    """What a column drew, and the reference in float32: along these ids, or its likeliest."""
+    source = torch.Generator().manual_seed(5)
+    logits = [2 * torch.randn(60, generator=source) for _ in ids]
+    rows = {f"p0/s{step}/logits": row for step, row in enumerate(logits)}
+    own = {f"p0/s{step}/sampled": torch.tensor([token]) for step, token in enumerate(ids)}
+    greedy = {f"p0/s{step}/sampled": row.argmax().reshape(1) for step, row in enumerate(logits)}
+    known = {**rows, **(own if along else greedy)}
+    return {**rows, **own}, {"truth": known, "float32_a": known, "float32_b": known}
+
+
+def judged(ids: Sequence[int], *, along: bool, draws: Draws | None = WIDE) -> Judgement:
+    return judged_as(*cell(ids, along=along), draws)
+
+
+def judged_as(observed: Mapping[str, Tensor], known: Members, draws: Draws | None) -> Judgement:
+    reference = read_reference(known, twin=False, precision=Precision.FLOAT32)
+    return judge_cell(
+        observed,
+        reference,
+        twin=False,
+        equal=(),
+        prompt_ids=((1, 2),),
+        truth_ids=((1, 2),),
+        limits=Thresholds().float32,
+        draws=draws,
+    )
+
+
+def likeliest(count: int) -> list[int]:
+    _, known = cell([0] * count, along=False)
+    return [int(known["truth"][f"p0/s{step}/sampled"]) for step in range(count)]
+
+
+def test_ids_along_which_the_truth_was_not_run_are_unknown_and_not_wrong() -> None:
+    ids = [*likeliest(2), 7, 8]
+    lost = judged(ids, along=False)
+    assert (lost.verdict, lost.harness) == (Verdict.UNKNOWN, True)
+    assert "not run along the candidate's token of step 2" in lost.reason
+    assert judged(ids, along=True).verdict is Verdict.EXACT
+
+
+def test_the_last_id_that_was_drawn_is_nobodys_context() -> None:
+    ids = [*likeliest(3), 7]
+    assert judged(ids, along=False).verdict.passes
+
+
+@pytest.mark.parametrize(("again", "verdict"), [(7, Verdict.MATCH), (8, Verdict.WRONG)])
+def test_what_repeats_a_drawn_id_is_held_to_that_id(again: int, verdict: Verdict) -> None:
+    ids = [*likeliest(3), 7]
+    observed, known = cell(ids, along=False)
+    observed |= {
+        name.replace("sampled", "again"): value
+        for name, value in observed.items()
+        if name.endswith("sampled")
+    }
+    observed["p0/s3/again"] = torch.tensor([again])
+    for member in known.values():
+        member |= {
+            name.replace("sampled", "again"): value
+            for name, value in list(member.items())
+            if name.endswith("sampled")
+        }
+    assert judged_as(observed, known, WIDE).verdict is verdict
+
+
+def test_an_id_that_is_laid_down_or_none_at_all_is_wrong() -> None:
+    assert judged([*likeliest(3), 7], along=False, draws=None).verdict is Verdict.WRONG
+    assert judged([*likeliest(3), 60], along=False).verdict is Verdict.WRONG

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from conformance.expectations import Entry, Match
-from conformance.records import PARTS, Backend, Cell, Model, Source, Verdict
+import pytest
+
+from conformance.expectations import Conditions, Entry, Match
+from conformance.records import PARTS, Backend, Cell, Group, Model, Source, Verdict
 from conformance.selftest import run
 from conformance.selftest.faults import FAULTS
+from conformance.store import RunFolder
 from tests.known_runs import TODAY
 from tests.known_runs import cell as result
 
@@ -31,19 +35,53 @@ def test_a_fault_of_experts_and_its_honest_cells_are_those_of_models_that_have_s
     assert not [cell for cell in plan.honest if (cell.model, cell.scenario) == ("llama", "router")]
 
 
-def test_only_what_a_known_gap_explains_is_no_alarm() -> None:
+def test_only_what_a_known_gap_explains_is_no_alarm(tmp_path: Path) -> None:
     match = Match(model="llama", backend="vllm*", scenario="errors", case="order")
     gap = Entry(match, Verdict.WRONG, "why", TODAY, says="the layer before")
     plan = planned("error-swallowed", gaps=(gap,))
     [cell] = [cell for cell in plan.honest if cell in gap]
 
-    def left(verdict: Verdict, words: str) -> set[Cell]:
+    def left(verdict: Verdict, words: str, *, harness: bool = False) -> set[Cell]:
         judged = {
             one.id: result(one.model, one.backend, one.scenario, one.case) for one in plan.honest
         }
-        judged[cell.id] = replace(judged[cell.id], verdict=verdict, reason=words)
-        return set(plan.honest) - set(plan.sound(judged))
+        judged[cell.id] = replace(judged[cell.id], verdict=verdict, reason=words, harness=harness)
+        return set(plan.honest) - set(plan.sound(RunFolder(tmp_path), judged))
 
     assert left(Verdict.WRONG, "holds the layer before") == {cell}
+    assert left(Verdict.WRONG, "holds the layer before", harness=True) == set()
     assert left(Verdict.WRONG, "holds anything") == set()
     assert left(Verdict.MATCH, "") == set()
+
+
+@pytest.mark.parametrize(
+    ("when", "excused"),
+    [
+        (Conditions(architecture="llama"), True),
+        (Conditions(architecture="bloom"), False),
+        (Conditions(engine_class="Transformers*"), True),
+        (Conditions(engine_class="LlamaForCausalLM"), False),
+        (Conditions(device="cuda"), False),
+    ],
+)
+def test_a_gap_explains_nothing_under_other_circumstances(
+    tmp_path: Path, when: Conditions, *, excused: bool
+) -> None:
+    gap = Entry(Match(backend="vllm*"), Verdict.WRONG, "why", TODAY, says="off", when=when)
+    plan = planned("error-swallowed", gaps=(gap,))
+    folder = RunFolder(tmp_path)
+    identity = {"model": "TransformersForCausalLM", "device": "cpu"}
+    folder.group_folder("llama", "vllm-pp1").write_group(
+        Group("llama", "vllm-pp1", identity=identity)
+    )
+    judged = {
+        one.id: replace(
+            result(one.model, one.backend, one.scenario, one.case),
+            verdict=Verdict.WRONG,
+            reason="1 observation is off",
+        )
+        for one in plan.honest
+    }
+    flagged = plan.sound(folder, judged)
+    assert excused is all((one.model, one.backend) != ("llama", "vllm-pp1") for one in flagged)
+    assert any(one.backend == "hf" for one in flagged)
