@@ -22,6 +22,10 @@ ACCEPT = 6.0
 ROUNDING = 0.00166
 
 
+class UnreadableLayerError(Exception):
+    """A layer gave something else than what it gave when its layout was settled."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a layer's output holds the stream: `read` gives [tokens, width], `write` puts
@@ -199,10 +203,21 @@ class Layer:
 
     @property
     def stream(self) -> Tensor:
-        return LAYOUTS[self.layout].read(self.envoy.output).clone()
+        return self._read(self.envoy.output).clone()
 
     @stream.setter
     def stream(self, value: Tensor) -> None:
-        output, layout = self.envoy.output, LAYOUTS[self.layout]
+        output = self.envoy.output
         # vLLM's kernels take what they are given for numbers of the model's own precision.
-        self.envoy.output = layout.write(output, value.to(layout.read(output).dtype))
+        new = value.to(self._read(output).dtype)
+        self.envoy.output = LAYOUTS[self.layout].write(output, new)
+
+    def _read(self, output: Any) -> Tensor:
+        layout = LAYOUTS[self.layout]
+        try:
+            return layout.read(output)
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            if not isinstance(output, (Tensor, tuple, list)) or layout.fits(output):
+                raise  # a value that says itself why it cannot be read
+            words = f"the layer gave {describe(output)}, not {layout.meaning}"
+            raise UnreadableLayerError(words) from error

@@ -34,6 +34,9 @@ __all__ = ["Plain", "attribute"]
 _NO_MODULE = re.compile(r"'Envoy' object \(nor its module\) has (?:no )?attribute '(\w+)'")
 #: How the canary begins that looks whether nnsight's hooks fire (`engines.vllm.hook_canary`).
 _SKIPPED = "HooksSkippedError"
+#: How an error begins that says that a layer gave what its layout cannot read
+#: (`residual_stream.UnreadableLayerError`).
+_UNREADABLE = re.compile(r"\bUnreadableLayerError: ([^\n]*)")
 #: A scenario's names for the engine's own extraction, and for the ends of a run.
 EXTRACTED, ENDS = "extracted", frozenset({"logits", "tokens"})
 #: How the reason of a cell reads whose process did not end by its own doing.
@@ -144,20 +147,37 @@ def _between_stages(cell: CellResult, single: CellResult, plain: Plain | None) -
 
 def _ended(cell: CellResult, plain: Plain | None) -> Attribution:
     """Nothing to compare: whose call failed is to blame."""
-    absent = _NO_MODULE.search(cell.reason)
-    if absent:
-        words = f"its modules have no {absent[1]!r}: another tree than the trace was written for"
-        return Attribution(Side.ENGINE, words)
-    if cell.reason.startswith(_SKIPPED):
-        return Attribution(Side.ENGINE, "it went around nnsight's hooks, of which none fired")
-    if (raised := by_frames(cell.frames, plain)) is not None:
-        return raised
+    stated = _by_words(cell.reason, plain) or by_frames(cell.frames, plain)
+    if stated is not None:
+        return stated
     ending = f"{cell.verdict}, and no traceback says where"
     if plain is not None and not plain.agrees:
         return Attribution(Side.ENGINE, f"without nnsight it fails as well: {plain.evidence}")
     if plain is not None:
         return Attribution(Side.NNSIGHT, f"{ending}; without nnsight it is right: {plain.evidence}")
     return Attribution(Side.UNDECIDED, ending)
+
+
+def _by_words(reason: str, plain: Plain | None) -> Attribution | None:
+    """Errors that say themselves what they are, wherever they were raised."""
+    if absent := _NO_MODULE.search(reason):
+        words = f"its modules have no {absent[1]!r}: another tree than the trace was written for"
+        return Attribution(Side.ENGINE, words)
+    if reason.startswith(_SKIPPED):
+        return Attribution(Side.ENGINE, "it went around nnsight's hooks, of which none fired")
+    if unreadable := _UNREADABLE.search(reason):
+        return _by_what_was_handed(unreadable[1], plain)
+    return None
+
+
+def _by_what_was_handed(words: str, plain: Plain | None) -> Attribution:
+    """The harness raised it, where it read what a layer gave in another form than the same layer
+    gave when the model was probed: whoever handed it over is to blame.
+    """
+    if plain is None:
+        return Attribution(Side.UNDECIDED, f"{words}: the engine, or nnsight on the way")
+    side = Side.NNSIGHT if plain.agrees else Side.ENGINE
+    return Attribution(side, words + _without_nnsight(plain))
 
 
 def _is_ended(cell: CellResult) -> bool:

@@ -210,6 +210,12 @@ ENTRANCE = (Owner.ENGINE, "vllm/entrypoints/llm.py")
         ((Owner.NNSIGHT, ENTRANCE), RIGHT, Side.NNSIGHT),
         ((Owner.NNSIGHT, ENTRANCE), WRONG, Side.ENGINE),
         ((Owner.NNSIGHT, LOADER), WRONG, Side.ENGINE),
+        # The harness's own mixins in the engine's runner pass a step on.
+        ((Owner.NNSIGHT, ENTRANCE, Owner.HARNESS, WORKER), RIGHT, Side.NNSIGHT),
+        ((Owner.NNSIGHT, ENTRANCE, Owner.HARNESS, Owner.HARNESS, WORKER), RIGHT, Side.NNSIGHT),
+        ((Owner.NNSIGHT, ENTRANCE, Owner.HARNESS, WORKER), WRONG, Side.ENGINE),
+        ((Owner.NNSIGHT, ENTRANCE, Owner.HARNESS, WORKER), None, Side.ENGINE),
+        ((Owner.NNSIGHT, Owner.HARNESS, WORKER), RIGHT, Side.ENGINE),
         # What the injected hook only passed on.
         ((Owner.SELFTEST, Owner.NNSIGHT, Owner.SELFTEST, LOADER), None, Side.NNSIGHT),
     ],
@@ -219,6 +225,22 @@ def test_inside_the_engine_it_is_the_one_who_called_it(
 ) -> None:
     blamed = found(cell(Verdict.ERROR, frames=raised(*frames)), plain=plain)
     assert blamed.side is side
+
+
+@pytest.mark.parametrize(
+    ("plain", "side"), [(RIGHT, Side.NNSIGHT), (WRONG, Side.ENGINE), (None, Side.UNDECIDED)]
+)
+def test_a_layer_of_another_form_is_blamed_on_who_handed_it_over(
+    plain: Plain | None, side: Side
+) -> None:
+    words = "the layer gave (tensor[5, 64]), not two summands"
+    failed = replace(
+        cell(Verdict.ERROR, frames=raised(Owner.NNSIGHT, Owner.SCENARIO, Owner.HARNESS)),
+        reason=f"RuntimeError: UnreadableLayerError: {words}\n\nIntervention traceback:",
+    )
+    blamed = found(failed, plain=plain)
+    assert blamed.side is side
+    assert blamed.evidence.startswith(words)
 
 
 def test_an_error_that_all_engines_share_is_undecided_but_for_one_of_the_trace() -> None:

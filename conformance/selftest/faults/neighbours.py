@@ -135,7 +135,8 @@ FAULTS = (
         outlives,
         "tenants.trace",
         point=Point.FORWARD,
-        side=Side.ENGINE,
+        # Edits are nnsight's: no engine computes one, in its own request or in a later one.
+        side=Side.NNSIGHT,
         places=("middle",),
         doses=(AFTER_EDITS,),
         verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),

@@ -52,16 +52,15 @@ def renamed(path: str, now: Moment) -> str:
 
 
 def _fault(name: str, act: Any, verdict: Verdict, point: Point = Point.CASE, **more: Any) -> Fault:
+    defaults: dict[str, Any] = {"side": Side.ENGINE, "cases": ("clean.pair",)}
     return Fault(
         id=name,
-        side=Side.ENGINE,
         point=point,
         act=act,
-        cases=("clean.pair",),
         verdicts=frozenset({verdict}),
         alone=True,
         short=True,
-        **more,
+        **(defaults | more),
     )
 
 
@@ -69,7 +68,8 @@ FAULTS = (
     _fault("crash", abort, Verdict.CRASH, quick=True),
     _fault("hang", hang, Verdict.TIMEOUT),
     _fault("exit", leave, Verdict.MISSING),
-    _fault("oom", killed, Verdict.CRASH),
+    # A process that is killed did nothing itself, and neither did the engine that it ran.
+    _fault("oom", killed, Verdict.CRASH, side=Side.UNDECIDED),
     Fault(
         id="runner-v2",
         side=Side.NNSIGHT,
