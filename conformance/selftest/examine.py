@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -38,11 +38,13 @@ AT_THE_BOUND = 1.1
 @dataclass(frozen=True)
 class Verdicts:
     """What the judge says of the cells, and who is blamed for the faulty ones where no honest
-    column of the same engine stands beside them; the smallest faults of writes that it finds.
+    column of the same engine stands beside them; what each precision alone says of the honest
+    ones; the smallest faults of writes that it finds.
     """
 
     cells: Mapping[str, CellResult]
     apart: Mapping[str, Attribution]
+    by_precision: Mapping[Precision, Mapping[str, CellResult]] = field(default_factory=dict)
     limits: Sequence[Limit] = ()
 
 
@@ -61,6 +63,7 @@ def results(
     plain = [cell for cell in honest if cell.model == model.id]
     by_cell: dict[str, CellResult] = {}
     apart: dict[str, Attribution] = {}
+    by_precision: dict[Precision, Mapping[str, CellResult]] = {}
     for precision in Precision:
         in_precision = [column for column in faulty if column.precision is precision]
         cells = [
@@ -70,6 +73,7 @@ def results(
         columns = (*map(Column, backends), *(column.as_judged() for column in in_precision))
         judge = OneModel(run, model, columns, scenarios, thresholds, (precision,))
         judged = judge.cells(cells)
+        by_precision[precision] = {cell.id: judged[cell.id] for cell in plain}
         by_cell |= judge.blamed(judged, columns)
         for group in _alone(in_precision):
             own = {cell.id: judged[cell.id] for column in group for cell in column.cells}
@@ -80,7 +84,8 @@ def results(
     judge = OneModel(
         run, model, tuple(map(Column, backends)), scenarios, thresholds, tuple(Precision)
     )
-    return Verdicts(by_cell | judge.blamed(judge.cells(plain), judge.columns), apart)
+    decided = judge.blamed(judge.cells(plain), judge.columns)
+    return Verdicts(by_cell | decided, apart, by_precision)
 
 
 def _alone(faulty: Sequence[FaultyColumn]) -> list[list[FaultyColumn]]:
@@ -99,12 +104,12 @@ def rows(
     run: RunFolder,
     faulty: Sequence[FaultyColumn],
     verdicts: Verdicts,
-    honest: Mapping[str, CellResult],
+    sound: Verdicts,
 ) -> list[Row]:
-    """A row for each faulty cell. `honest` has what the sound judge said of the honest ones:
-    what it prints as the smallest error is the bound that counts.
+    """A row for each faulty cell. What the `sound` judge printed of the honest cells as the
+    smallest error, in the precision that the fault is injected in, is the bound that counts.
     """
-    return [_row(run, column, cell, verdicts, honest) for column in faulty for cell in column.cells]
+    return [_row(run, column, cell, verdicts, sound) for column in faulty for cell in column.cells]
 
 
 def alarms(by_cell: Mapping[str, CellResult], honest: Sequence[Cell]) -> list[Alarm]:
@@ -120,7 +125,7 @@ def _row(
     column: FaultyColumn,
     cell: Cell,
     verdicts: Verdicts,
-    honest: Mapping[str, CellResult],
+    sound: Verdicts,
 ) -> Row:
     fault, result = column.variant.fault, verdicts.cells[cell.id]
     row = Row(
@@ -149,9 +154,10 @@ def _row(
         return replace(row, ending=ending if not result.verdict.neutral else Ending.ABSENT)
     if result.verdict.neutral:
         return replace(row, ending=Ending.ABSENT)
+    honest = sound.by_precision.get(fault.precision, {})
     twin = honest.get(replace(cell, backend=column.backend.id).id)
     if result.verdict.passes:
-        size = _size(run, column, cell, twin, honest[cell.id]) if twin else None
+        size = _size(run, column, cell, twin, sound.cells[cell.id]) if twin else None
         below = size is not None and 0 < size < AT_THE_BOUND
         return replace(row, size=size, ending=Ending.BELOW if below else Ending.MISSED)
     side = getattr(result.attribution, "side", None)

@@ -173,12 +173,15 @@ def judge(
         verdicts = (_judge_model(*call, scenarios) for call in calls)
     cells: dict[str, CellResult] = {}
     apart: dict[str, Attribution] = {}
+    by_precision: dict[Precision, dict[str, CellResult]] = {kind: {} for kind in Precision}
     limits: list[sensitivity.Limit] = []
     for of_model in verdicts:
         cells |= of_model.cells
         apart |= of_model.apart
         limits += of_model.limits
-    return examine.Verdicts(cells, apart, limits)
+        for precision, honest in of_model.by_precision.items():
+            by_precision[precision] |= honest
+    return examine.Verdicts(cells, apart, by_precision, limits)
 
 
 #: What a process of its own judges by.
@@ -203,7 +206,7 @@ def _judge_model(
         run, model, share.backends, share.faulty, share.honest, scenarios, thresholds
     )
     limits = _limits(run, share, model, scenarios, thresholds)
-    return examine.Verdicts(dict(verdicts.cells), dict(verdicts.apart), limits)
+    return replace(verdicts, limits=limits)
 
 
 def _measures(planned: Plan, model: Model) -> bool:
@@ -246,9 +249,9 @@ def tabulate(
     begun: float | None = None,
 ) -> table.SelfTest:
     """The table. `sound` is what the unbroken judge said, where `verdicts` is another's."""
-    unbroken = (sound or verdicts).cells
+    unbroken = sound or verdicts
     rows = examine.rows(run, planned.faulty, verdicts, unbroken)
-    honest = planned.sound(run, unbroken)
+    honest = planned.sound(run, unbroken.cells)
     alarms = examine.alarms(verdicts.cells, honest)
     limits = tuple(verdicts.limits)
     totals = table.totals(rows, len(honest), len(alarms))
