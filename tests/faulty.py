@@ -292,7 +292,7 @@ class LeavesSockets(Healthy):
 
 
 class LosesAProcessInLoad(Healthy):
-    """While it loads a stranger kills its process: so often as the file `kills` says.
+    """While it loads a stranger kills its process: so often as the file `kills` says, by `signal`.
 
     It then raises as an engine does that cannot start, and reaps and signals like one.
     """
@@ -306,7 +306,8 @@ class LosesAProcessInLoad(Healthy):
             stage.start()
         if kills := int(left.read_text()):
             left.write_text(str(kills - 1))
-            subprocess.run(["kill", "-KILL", str(stages[0].pid)], check=True)
+            number = f"-{self.options.get('signal', 'KILL')}"
+            subprocess.run(["kill", number, str(stages[0].pid)], check=True)
             stages[0].join()
         for stage in stages:
             stage.terminate()

@@ -412,6 +412,27 @@ def test_a_load_that_somebody_kills_is_tried_again(tmp_path: Path, cases: tuple[
     assert noted(tmp_path, "LosesAProcessInLoad") == list(cases)
 
 
+@pytest.mark.parametrize("signal", ["ABRT", "SEGV"])
+def test_a_load_in_which_a_process_crashes_is_tried_once_more(tmp_path: Path, signal: str) -> None:
+    """One crash may be anybody's; one in every load is what the engine does, in its own words."""
+    options = {"refuse": True, "signal": signal}
+    (tmp_path / "kills").write_text("1")
+    summary, events = again(tmp_path, "LosesAProcessInLoad", options=options)
+    assert summary.done["LosesAProcessInLoad"].ok
+    [death] = [event for event in events if isinstance(event, WorkerDied)]
+    assert re.search(rf"was ended by SIG{signal}; then RuntimeError: ", death.reason)
+    always = tmp_path / "always"
+    always.mkdir()
+    (always / "kills").write_text("9")
+    _, events = again(always, "LosesAProcessInLoad", options=options)
+    outcome = group(always, "LosesAProcessInLoad").outcome("plain.first")
+    assert outcome is not None
+    assert (outcome.status, outcome.outside) == (Status.ERROR, False)
+    assert outcome.reason.startswith("RuntimeError: Engine core initialization failed")
+    assert len([event for event in events if isinstance(event, WorkerDied)]) == 1
+    assert (always / "kills").read_text() == "7"
+
+
 def test_what_somebody_killed_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / "kills").write_text("2")
     lost = {"options": {"refuse": True}, "cases": ("first",)}

@@ -129,7 +129,7 @@ def _row_edit(places: Places, name: str, held: Held, meant: Held) -> Edit | None
         return Edit(line, before)
     (first, total), (right, _) = held.at, meant.at
     last = total - 1
-    numbers = {first: right, first - total: right - total}
+    numbers = {first: -1 if right == last else right, first - total: right - total}
     for number, mended in numbers.items():
         wrong = rf"(?<=[\[, ]){number}(?=\])"
         if len(re.findall(wrong, before)) == 1:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from conformance.check import crossing, statements
-from conformance.check.edits import Edit, is_layer
+from conformance.check.edits import Edit, is_layer, replaced
 from conformance.check.finding import Finding
 from conformance.check.findings import unfilled
 from conformance.check.meanings import EMPTY, LAYER_LISTS, MEANINGS, mended
@@ -159,9 +159,12 @@ def _single(file: UserFile, function: str) -> Edit | None:
             and (not isinstance(made, ast.Tuple | ast.Call) or statements.single(made))
         ):
             before = file.line(write.line)
-            value = file.segment(made)
-            target = f"{write.module}.output"
-            after = before.replace(value, f"({value}, {target}[1] * 0)") if value in before else ""
+            target, summed = f"{write.module}.output", file.segment(made)
+            for read in places.accesses(statement):
+                if is_layer(read) and read.value == "output" and read.index is None:
+                    both = f"({read.module}.output[0] + {read.module}.output[1])"
+                    summed = re.sub(rf"{re.escape(read.module)}\.output\b(?!\[)", both, summed)
+            after = replaced(places, made, f"({summed}, {target}[1] * 0)")
             after = "" if statements.single(made) else after  # which half it is meant for?
             why = "on vLLM this layer returns (MLP output, residual), and one tensor is put there"
             return Edit(write.line, before, after, why)

@@ -51,7 +51,8 @@ def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
         return Edit(write.line, before, after if after != before else "")
     if part.kind == "partial" and (whole := _without_token(places, write)):
         return Edit(write.line, before, replaced(places, *whole), NO_BATCH)
-    if part.kind in {"first-half", "second-half"} and (after := _both(places, write)):
+    halved = part.kind in {"first-half", "second-half"}
+    if halved and (after := _pair(places, write, part) or _both(places, write)):
         return Edit(write.line, before, after, _REPLACES)
     if part.kind == "partial" and (token := _one_token(write, part)) is not None:
         return Edit(write.line, before, replaced(places, token, ":"), NO_BATCH)
@@ -179,6 +180,21 @@ def _without_token(places: Places, write: Access) -> tuple[ast.expr, str] | None
         return None
     here = write.index is not None and write.node.lineno == write.line
     return (write.node, f"{write.module}.{write.value}") if here else None
+
+
+def _pair(places: Places, write: Access, part: Parting) -> str:
+    """A line that puts a pair in the place of a layer's two values: with the half that it leaves
+    scaled as well, or set to zero.
+    """
+    pair = statements.value_of(write.statement)
+    whole = statements.target(write.statement) is write.node and write.index is None
+    if not whole or not isinstance(pair, ast.Tuple) or len(pair.elts) != 2:
+        return ""
+    left = pair.elts[1 if part.kind == "first-half" else 0]
+    text = places.file.segment(left)
+    if isinstance(left, ast.BinOp):
+        text = f"({text})"
+    return replaced(places, left, f"{text} * {part.gain or 0:.4g}")
 
 
 def _both(places: Places, write: Access) -> str:

@@ -36,7 +36,8 @@ class Parting:
     """The first layer whose stream differs: `kind` and words say how, where that is known.
 
     A write at another layer is at `written` on the engine and at `meant` on transformers; `given`
-    is what was written where another value was due.
+    is what was written where another value was due. `gain` is what the stream was scaled by on
+    transformers, where that reached one half of it here.
     """
 
     layer: int
@@ -49,6 +50,7 @@ class Parting:
     written: int | None = None
     meant: int | None = None
     given: Given | None = None
+    gain: float | None = None
 
     def place(self) -> str:
         which = "every token" if len(self.tokens) == self.total else _named(self.tokens)
@@ -112,15 +114,15 @@ def parting(
             if found.kind == "other-layer":
                 return _at_other_layer(found, mine, truth, site, known)
             kind, words = found.kind, found.words
-            put = None
+            put, gain = None, None
             if not kind:
                 own = _rows_of(clean, far)
-                kind, words = _explained(ours[far], theirs[far], own)
+                kind, words, gain = _explained(ours[far], theirs[far], own)
                 put = given(ours[far], theirs[far], own, known) if not kind else None
             if put is not None:
                 kind = put.left
                 words = f"{_REACHED[kind]}, and {put.words}" if kind else put.words
-            return replace(found, kind=kind, words=words, given=put)
+            return replace(found, kind=kind, words=words, given=put, gain=gain)
     return None
 
 
@@ -196,12 +198,16 @@ def _since(
     return None
 
 
-def _explained(ours: Tensor, theirs: Tensor, clean: Mapping[str, Tensor]) -> tuple[str, str]:
-    """What a write did that both sides make, from the rows that differ, [tokens, width]."""
+def _explained(
+    ours: Tensor, theirs: Tensor, clean: Mapping[str, Tensor]
+) -> tuple[str, str, float | None]:
+    """What a write did that both sides make, from the rows that differ, [tokens, width]; last what
+    it scales on transformers, where it reached one half of the stream here.
+    """
     halved = None
     if "mlp" in clean and "residual" in clean:
         halved = _half(ours, theirs, clean["mlp"], clean["residual"])
-    return halved or _gained(theirs - clean["unedited"], ours - clean["unedited"])
+    return halved or (*_gained(theirs - clean["unedited"], ours - clean["unedited"]), None)
 
 
 def _gained(meant: Tensor, made: Tensor) -> tuple[str, str]:
@@ -228,12 +234,16 @@ def _first_alike(sequence: int, known: list[Known]) -> int:
     return min((number for number, one in tokens.items() if one == mine), default=sequence)
 
 
-def _half(ours: Tensor, theirs: Tensor, branch: Tensor, residual: Tensor) -> tuple[str, str] | None:
+def _half(
+    ours: Tensor, theirs: Tensor, branch: Tensor, residual: Tensor
+) -> tuple[str, str, float | None] | None:
     """Was a value for the whole stream put in place of one of its summands, or one scaled?"""
     scale = float((theirs * (branch + residual)).sum() / (branch + residual).square().sum())
     scaled = bool((theirs - scale * (branch + residual)).norm() <= 1e-3 * theirs.norm())
     for kind, own, left in (("first-half", branch, residual), ("second-half", residual, branch)):
         replaced = near(ours, theirs + left, _HALVES)
-        if replaced or (scaled and near(ours, scale * own + left, _HALVES)):
-            return kind, _REACHED[kind]
+        if replaced:
+            return kind, _REACHED[kind], None
+        if scaled and near(ours, scale * own + left, _HALVES):
+            return kind, _REACHED[kind], scale
     return None

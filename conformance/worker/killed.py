@@ -1,4 +1,4 @@
-"""Which processes of an engine were ended from outside: by a signal that none of them sent.
+"""Which processes of an engine were ended by a signal that none of them sent.
 
 An engine whose process is killed while it loads (one kill for want of memory is enough) raises
 as one does that cannot start. The two are told apart by what this process, and those forked from
@@ -12,12 +12,23 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
 #: Signals with which somebody ends a process; the others a process brings on itself.
 _OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+
+
+@dataclass(frozen=True)
+class Ended:
+    """In words which processes a signal has ended; `outside`: one with which somebody else ends
+    them, and not one that a process brings on itself.
+    """
+
+    words: str
+    outside: bool
 
 
 class Ends:
@@ -52,20 +63,23 @@ class Ends:
         with suppress(OSError):  # the note was closed with all other descriptors
             os.write(self._note, f"{kind} {pid} {int(number)}\n".encode())
 
-    def from_outside(self) -> str:
-        """Who was ended from outside and how, in words; "" for nobody."""
+    def by_signals(self) -> Ended | None:
+        """Who was ended by a signal that none of them sent, None for nobody."""
         text = os.pread(self._note, os.fstat(self._note).st_size, 0).decode()
         lines = (line.split() for line in text.splitlines())
         noted = [(kind, int(pid), int(number)) for kind, pid, number in lines]
         if any(kind == "sent-group" and number for kind, _, number in noted):
-            return ""  # whom it hit is not known
+            return None  # whom it hit is not known
         sent = {(pid, number) for kind, pid, number in noted if kind == "sent"}
         ended = [(pid, number) for kind, pid, number in noted if kind == "ended"] + _unreaped()
-        return ", ".join(
-            f"process {pid} was ended from outside by {signal.Signals(number).name}"
-            for pid, number in dict.fromkeys(ended)
-            if number in _OUTSIDE and (pid, number) not in sent
-        )
+        ended = [end for end in dict.fromkeys(ended) if end not in sent]
+        outside = [end for end in ended if end[1] in _OUTSIDE]
+        how = "ended from outside" if outside else "ended"
+        words = [
+            f"process {pid} was {how} by {signal.Signals(number).name}"
+            for pid, number in outside or ended
+        ]
+        return Ended(", ".join(words), outside=bool(outside)) if words else None
 
 
 def _unreaped() -> list[tuple[int, int]]:

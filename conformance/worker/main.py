@@ -42,7 +42,7 @@ from conformance.store import GroupFolder, doings, installed
 from conformance.store.doings import Doing, How, last, left_otherwise
 from conformance.store.files import read_record
 from conformance.worker import frames, own_doing
-from conformance.worker.killed import Ends
+from conformance.worker.killed import Ended, Ends
 from conformance.worker.root_cause import cause, points_elsewhere
 
 #: Errors that no engine can cause from inside this package.
@@ -149,10 +149,9 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
         )
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
         outcome = _outcome_of(error)
-        if outside := ends.from_outside():
-            sys.stderr.write(f"{outcome.detail}\n")
-            report("died", case="", words=f"{outside}; then {outcome.reason}", outside=True)
-            return 1
+        ended = ends.by_signals()
+        if ended and (ended.outside or not _died_before(folder)):
+            return _died(report, "", outcome, ended)
         return _refuse_all(job, folder, todo, report, outcome, begun=begun, log_start=log_start)
     processes = sessions.members(os.getpid())
     shared = sorted(sessions.shared_files(processes))
@@ -170,11 +169,7 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
         report("started", case=case.key)
         outcome, observed = _watched(engine, scenarios, case, job, folder, processes)
         if outcome.status is Status.ERROR and not all(map(sessions.alive, processes)):
-            sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended.\n")
-            outside = ends.from_outside()
-            words = f"{outside}; then {outcome.reason}" if outside else outcome.reason
-            report("died", case=case.key, words=words, outside=bool(outside))
-            return 1
+            return _died(report, case.key, outcome, ends.by_signals())
         _record(folder, job, case, outcome, observed, report)
         raised = outcome.status in _RAISED and group.status is not Status.ERROR
         if raised and not _still_well(engine, outcome):
@@ -189,6 +184,23 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     engine.close()
     report("closed")
     return 0
+
+
+def _died(report: EventLog, case: str, outcome: Outcome, ended: Ended | None) -> int:
+    """Say that a process of the engine is gone; returns this one's exit status."""
+    sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended.\n")
+    words = f"{ended.words}; then {outcome.reason}" if ended else outcome.reason
+    report("died", case=case, words=words, outside=bool(ended and ended.outside))
+    return 1
+
+
+def _died_before(folder: GroupFolder) -> bool:
+    """Has a process of this group's engine died already? One that an engine's own doing ends, in
+    the same way each time, is what the engine has to say, and its words stand.
+    """
+    with suppress(OSError):
+        return b'"event": "died"' in folder.events.read_bytes()
+    return False
 
 
 def _still_well(engine: Engine, outcome: Outcome) -> bool:

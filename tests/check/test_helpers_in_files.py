@@ -157,6 +157,15 @@ def test_a_tuple_of_one_is_one_for_two(tmp_path):
     assert failures.explain(failed(file, words, dual=True)).words == words
 
 
+def test_what_one_tensor_is_made_of_is_summed_where_a_pair_is_put(tmp_path):
+    layer = "model.model.layers[1].output"
+    file = ported(tmp_path, f"{layer} = {layer} * 1.5")
+    words = "TypeError: can't multiply sequence by non-int of type 'float'"
+    told = failures.explain(failed(file, words, dual=True))
+    summed = f"({layer}[0] + {layer}[1]) * 1.5"
+    assert told.findings[0].edit.after.strip() == f"{layer} = ({summed}, {layer}[1] * 0)"
+
+
 def test_what_is_asked_for_too_late_is_found_by_its_name(tmp_path):
     file = ported(
         tmp_path,

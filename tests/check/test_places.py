@@ -321,3 +321,27 @@ def test_a_write_that_is_not_understood_stands_beside_that_of_transformers(
         edit = write_edit(Places(source.read(path), "vllm"), Parting(1, 0, 0, (0, 1), 2))
         assert edit.line == 13 and f"`{module}{theirs}`, line 6" in edit.why
         assert edit.after.strip() == (mended if after else "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "gain", "pair", "after"),
+    [
+        ("first-half", 1.5, "(h * 1.5, r)", "(h * 1.5, r * 1.5)"),
+        ("second-half", 0.5, "(h, 0.5 * r)", "(h * 0.5, 0.5 * r)"),
+        ("first-half", None, "(new, r + 1)", "(new, (r + 1) * 0)"),
+    ],
+)
+def test_a_pair_with_one_half_left_has_the_other_one_mended(tmp_path, kind, gain, pair, after):
+    path = tmp_path / "pair.py"
+    path.write_text(
+        "def vllm(model):\n"
+        '    with model.trace("a"):\n'
+        "        h, r = model.model.layers[1].output\n"
+        f"        model.model.layers[1].output = {pair}\n"
+        "    return {}\n"
+        "def hf(model):\n"
+        "    return {}\n"
+    )
+    part = Parting(1, 0, 0, (0, 1), 2, kind, gain=gain)
+    edit = write_edit(Places(source.read(path), "vllm"), part)
+    assert edit.after.strip() == f"model.model.layers[1].output = {after}"

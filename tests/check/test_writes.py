@@ -50,6 +50,11 @@ def test_a_write_is_known_by_what_it_did(meant, made, kind):
     assert found.tokens == tuple(range(TOKENS))
 
 
+def test_what_a_write_scales_is_known_where_it_reached_one_half():
+    assert parted(CLEAN * 3, BEFORE + 3 * BRANCH).gain == pytest.approx(3, rel=1e-4)
+    assert parted(ADDED, ADDED + BEFORE).gain is None
+
+
 def test_a_write_that_reaches_some_tokens_names_the_others():
     made = CLEAN + ADDED
     made[1:3] = CLEAN[1:3]
