@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from conformance.builtin.engine_alone import GENERATED, WITHOUT_NNSIGHT
 from conformance.environments import parse
 from conformance.environments.columns import short
 from conformance.environments.declared import NAME
 from conformance.errors import ConformanceError
 from conformance.planning import engine_settings
 from conformance.planning.engine_settings import Group, apart, split
-from conformance.planning.jobs import expected
-from conformance.records import Backend, Cell, Column, Job, Model, Outcome, Status
+from conformance.planning.jobs import beside, expected
+from conformance.records import Backend, Cell, Column, Job, Model, Outcome, Precision, Status
 from conformance.scenario import built_in
-from conformance.store import RunFolder
+from conformance.store import GroupFolder, RunFolder
 
 VLLM = Column(Backend(id="vllm-pp1", engine="vllm"))
 PLAIN = Cell("llama", "vllm-pp1", "plain", "all")
@@ -82,6 +83,34 @@ def test_what_another_load_observed_is_found_in_the_cells_own_column(tmp_path: P
     there = run.group_folder("llama", "vllm-pp1~prefix_cache-true")
     there.write_cell(case.key, Outcome(Status.OK), {})
     assert run.outcome("llama", "vllm-pp1", KEPT.key) == Outcome(Status.OK)
+
+
+def test_what_asks_other_settings_is_asked_of_the_engine_without_nnsight_as_well(tmp_path: Path):
+    [small] = [replace(case, steps=24) for case in SCENARIOS["small"].expand(4)]
+    [kept] = SCENARIOS["kept"].expand(4)
+    [plain] = SCENARIOS["plain"].expand(4)
+    [without] = [case for case in beside((small,), Precision.FLOAT32) if case.settings]
+    assert (without.scenario, without.steps) == (GENERATED.name, 24)
+    assert (without.settings, without.prompts) == (small.settings, small.prompts)
+    names = [case.key for case in beside((small, kept, plain, small), Precision.FLOAT32)]
+    assert len(names) == len(set(names)) == 2 + len(WITHOUT_NNSIGHT)
+    # In bf16 it may go on with other tokens, which the reference would have to follow.
+    assert {case.name for case in beside((small, plain), Precision.BF16)} == {
+        case.name for case in beside((plain,), Precision.BF16)
+    }
+    # How states are extracted is told by the very cells that ask for it.
+    [extracted] = scenario("extracted", {"extraction": True}).expand(4)
+    assert beside((extracted,), Precision.FLOAT32) == ()
+
+    run = RunFolder(tmp_path)
+    group = Group(small.settings, (SMALL,))
+    folder = run.group_folder("llama", "vllm-pp1").path
+    job = Job(
+        "vllm", Model("llama", "llama", ()), VLLM, tmp_path, folder, tmp_path, (small, without)
+    )
+    moved = GroupFolder(apart(run, job, group, VLLM.id).folder)
+    moved.write_cell(without.key, Outcome(Status.OK), {})
+    assert run.outcome("llama", "vllm-pp1", without.key) == Outcome(Status.OK)
 
 
 def test_no_environment_is_named_like_a_load_with_settings():

@@ -60,7 +60,25 @@ def case_of(name: str, prompts: tuple[str, ...]) -> Case:
     return replace(whole, name=digest(prompts), prompts=prompts, steps=min(whole.steps, _FEW))
 
 
+def alone(name: str, case: Case) -> Case | None:
+    """What an engine does without nnsight beside a case. Where the case asks other settings, the
+    engine generates as many tokens with these: what goes wrong by them need not do so elsewhere.
+    How it extracts is compared in the very cells that ask for it.
+    """
+    if not case.settings:
+        return case_of(name, case.prompts)
+    if name != GENERATED.name or "extraction" in case.settings:
+        return None
+    [whole] = GENERATED.expand(0)
+    asked = digest([case.prompts, case.steps, dict(case.settings)])
+    return replace(
+        whole, name=asked, prompts=case.prompts, steps=case.steps, settings=case.settings
+    )
+
+
 def cases_beside(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """What an engine is to do besides these cases: once for every set of their prompts."""
-    every = dict.fromkeys(case.prompts for case in cases)
-    return tuple(case_of(name, prompts) for prompts in every for name in WITHOUT_NNSIGHT)
+    """What an engine is to do besides these cases: once for every set of their prompts, and of the
+    settings that they ask.
+    """
+    beside = (alone(name, case) for case in cases for name in WITHOUT_NNSIGHT)
+    return tuple({case.key: case for case in beside if case is not None}.values())

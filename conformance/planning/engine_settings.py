@@ -82,16 +82,14 @@ def split(
 
 
 def apart(run: RunFolder, job: Job, group: Group, own_folder: str) -> Job:
-    """The job in a folder of its own, and links to its cells from the column's folder.
-
-    What the engine does without nnsight is linked where the column's main load does not do it.
+    """The job in a folder of its own, and links to its cells from the column's folder, and to what
+    the engine does without nnsight, whose names say the settings.
     """
     own = run.group_folder(job.model.id, own_folder)
     target = run.group_folder(job.model.id, group.apart_from(own_folder))
     (own.path / "cells").mkdir(parents=True, exist_ok=True)
-    keys = {cell.key for cell in group.cells}
     for case in job.cases:
         link = own.cell(case.key)
-        if case.key in keys and not link.is_symlink():
+        if not link.is_symlink():
             link.symlink_to(os.path.relpath(target.cell(case.key), link.parent))
     return replace(job, folder=target.path)

@@ -218,7 +218,11 @@ def _sharing(
         target = run.group_folder(job.model.id, name)
         # What the engine does without nnsight, with the same fault: the judge blames by it. A fault
         # of what passes to and from a block is not in there: that is the honest column's.
-        without = [key for key, case in honest.items() if case.scenario in WITHOUT_NNSIGHT]
+        without = [
+            key
+            for key, case in honest.items()
+            if case.scenario in WITHOUT_NNSIGHT and not case.settings
+        ]
         for column in members:
             faulty_group = run.group_folder(job.model.id, column.folder)
             (faulty_group.path / "cells").mkdir(parents=True, exist_ok=True)

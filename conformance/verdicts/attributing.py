@@ -33,7 +33,6 @@ def attributed(
     """
     by_id = {column.id: column for column in columns}
     engines = {column.id: column.engine for column in columns}
-    known: dict[tuple[str, tuple[tuple[int, ...], ...]], Mapping[str, CellResult]] = {}
     results = dict(cells)
     for cell in cells.values():
         if not cell.verdict.fails or cell.attribution is not None:
@@ -41,12 +40,9 @@ def attributed(
         if by_id[cell.backend].engine in LIBRARIES:
             results[cell.id] = replace(cell, attribution=_of_library(cell))
             continue
-        own = (cell.backend, cell.prompt_ids)
-        if own not in known:
-            known[own] = alone(cell)
         column = by_id[cell.backend]
         twin = single(column)
-        plain = plain_of(cell, known[own])
+        plain = plain_of(cell, alone(cell))
         if plain is not None and not plain.agrees:
             plain = replace(plain, confirmed=confirmed(column))
         attribution = attribute(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, case_of
+from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, alone
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
+    Case,
     Cell,
     CellResult,
     Column,
@@ -22,6 +23,10 @@ from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.attributing import attributed, one_stage
 from conformance.verdicts.columns import Columns
 from conformance.verdicts.witness import confirmed
+
+#: What judges an engine without nnsight, and what it said, once each.
+_Beside = dict[tuple[str, Precision], Columns]
+_Judged = dict[tuple[Cell, Precision], CellResult]
 
 
 def judge_model(
@@ -99,24 +104,34 @@ class OneModel:
         )
 
     def _alone(self, cell: CellResult) -> dict[str, CellResult]:
-        """What the cell's engine did with its prompts without nnsight, judged."""
+        """What the cell's engine did with its prompts and settings without nnsight, judged."""
         scenario = self.scenarios.get(cell.scenario)
-        prompts = scenario.prompts if scenario else ()
+        layers = model_info(self.run, self.model).layers
+        cases = scenario.expand(layers) if scenario and layers else ()
+        own_case = next((case for case in cases if case.name == cell.case), None)
         results = {}
         for name in WITHOUT_NNSIGHT:
-            own = Cell(self.model.id, cell.backend, name, case_of(name, prompts).name)
+            case = alone(name, own_case) if own_case else None
+            if case is None:
+                continue
+            own = Cell(self.model.id, cell.backend, name, case.name)
             folder = gathered_in(own.backend, cell.precision)
             if self.run.outcome(own.model, folder, own.key) is not None:
-                results[name] = self._beside(name, prompts, cell.precision).cell(own)
+                results[name] = self._judged_alone(own, case, cell.precision)
         return results
 
-    @cached_property
-    def _beside(self) -> Callable[[str, tuple[str, ...], Precision], Columns]:
-        return cache(self._columns_without_nnsight)
+    def _judged_alone(self, cell: Cell, case: Case, precision: Precision) -> CellResult:
+        """Once for all cells beside which an engine does the same."""
+        beside, judged = self._without_nnsight
+        key = (case.key, precision)
+        if key not in beside:
+            scenario = WITHOUT_NNSIGHT[case.scenario]
+            context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
+            beside[key] = Columns(*context, (precision,))
+        if (cell, precision) not in judged:
+            judged[cell, precision] = beside[key].cell(cell)
+        return judged[cell, precision]
 
-    def _columns_without_nnsight(
-        self, name: str, prompts: tuple[str, ...], precision: Precision
-    ) -> Columns:
-        case, scenario = case_of(name, prompts), WITHOUT_NNSIGHT[name]
-        context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
-        return Columns(*context, (precision,))
+    @cached_property
+    def _without_nnsight(self) -> tuple[_Beside, _Judged]:
+        return {}, {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from conformance import verdicts
+from conformance.builtin.engine_alone import GENERATED, alone
 from conformance.judge.cell import judge_cell
 from conformance.judge.measures import floor
 from conformance.planning.jobs import REFERENCE
@@ -23,6 +25,7 @@ from conformance.records import (
     Group,
     Model,
     Outcome,
+    Side,
     Status,
     Thresholds,
     Verdict,
@@ -174,3 +177,21 @@ def test_a_reference_that_cannot_be_used_says_so_in_every_column(tmp_path: Path)
         assert cell.verdict is Verdict.UNKNOWN
         assert cell.harness
         assert "cannot be used: it has 1 honest bf16 runs" in cell.reason
+
+
+def test_a_cell_is_blamed_by_what_the_engine_did_alone_with_its_settings(tmp_path: Path) -> None:
+    crowded = replace(reading, settings=lambda _: {"blocks": 8})
+    run = RunFolder(tmp_path)
+    wrong = candidate(edits={0: torch.neg})
+    observed(run, "reading.all", {"a": wrong})
+    [case] = crowded.expand(toy.LAYERS)
+    without = alone(GENERATED.name, case)
+    assert without is not None
+    observed(run, without.key, {"a": candidate()})
+    cells = [Cell(MODEL.id, "a", "reading", "all")]
+    [result] = verdicts.judge_model(
+        run, MODEL, COLUMNS, cells, {"reading": crowded}, Thresholds()
+    ).values()
+    assert result.attribution is not None
+    assert result.attribution.side is Side.NNSIGHT
+    assert "is right without nnsight" in result.attribution.evidence
