@@ -292,7 +292,8 @@ class LeavesSockets(Healthy):
 
 
 class LosesAProcessInLoad(Healthy):
-    """While it loads a stranger kills its process: so often as the file `kills` says, by `signal`.
+    """While it loads a stranger kills its process: so often as the file `kills` says, by `signal`,
+    "" for nobody.
 
     It then raises as an engine does that cannot start, and reaps and signals like one.
     """
@@ -306,9 +307,9 @@ class LosesAProcessInLoad(Healthy):
             stage.start()
         if kills := int(left.read_text()):
             left.write_text(str(kills - 1))
-            number = f"-{self.options.get('signal', 'KILL')}"
-            subprocess.run(["kill", number, str(stages[0].pid)], check=True)
-            stages[0].join()
+            if number := self.options.get("signal", "KILL"):
+                subprocess.run(["kill", f"-{number}", str(stages[0].pid)], check=True)
+                stages[0].join()
         for stage in stages:
             stage.terminate()
             stage.join()

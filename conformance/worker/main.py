@@ -148,9 +148,10 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
             peak_mib=peak_mib(),
         )
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
-        outcome = _outcome_of(error)
+        outcome = _with_cause(_outcome_of(error), folder, log_start)
         ended = ends.by_signals()
-        if ended and (ended.outside or not _died_before(folder)):
+        unsaid = ended is not None or points_elsewhere(outcome.reason)
+        if (ended and ended.outside) or (unsaid and not _died_before(folder)):
             return _died(report, "", outcome, ended)
         return _refuse_all(job, folder, todo, report, outcome, begun=begun, log_start=log_start)
     processes = sessions.members(os.getpid())
@@ -187,16 +188,21 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
 
 
 def _died(report: EventLog, case: str, outcome: Outcome, ended: Ended | None) -> int:
-    """Say that a process of the engine is gone; returns this one's exit status."""
+    """Say that a process of the engine is gone, and end the others, for which this one would wait;
+    returns its exit status.
+    """
     sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended.\n")
     words = f"{ended.words}; then {outcome.reason}" if ended else outcome.reason
     report("died", case=case, words=words, outside=bool(ended and ended.outside))
+    for pid in sessions.members(os.getpid()) - {os.getpid()}:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     return 1
 
 
 def _died_before(folder: GroupFolder) -> bool:
-    """Has a process of this group's engine died already? One that an engine's own doing ends, in
-    the same way each time, is what the engine has to say, and its words stand.
+    """Has a process of this group's engine died already? What ends one in every load is the
+    engine's own doing, and its words stand.
     """
     with suppress(OSError):
         return b'"event": "died"' in folder.events.read_bytes()
@@ -265,7 +271,6 @@ def _refuse_all(
     log_start: int,
 ) -> int:
     """The engine did not start: its words stand for the group and for each of its cells."""
-    outcome = _with_cause(outcome, folder, log_start)
     sys.stderr.write(f"{outcome.detail}\n")
     sys.stderr.flush()
     seconds = time.monotonic() - begun
