@@ -244,6 +244,34 @@ class EngineWithProcess(Healthy):
         self.process.wait()
 
 
+class EndsWhenTold(Healthy):
+    """Somebody tells its process to end, once: it says so, and ends a moment later."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.told = Path(self.options["folder"]) / "told"
+        ends = (
+            "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.3), sys.exit()))"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"{ends}; print(flush=True); input()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.process.stdout.readline()  # type: ignore[union-attr]
+
+    def bad(self, case: Case) -> Mapping[str, Any]:
+        if self.told.exists():
+            return self.good(case)
+        self.told.touch()
+        subprocess.run(["kill", "-TERM", str(self.process.pid)], check=True)
+        raise RuntimeError("Server shutting down")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
 def does_not_start(job: Job) -> Healthy:
     sys.stderr.write("no kernel image for this device\n")
     raise RuntimeError("the engine core could not be initialised")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.worker.root_cause import cause, points_elsewhere
+from conformance.worker.root_cause import cause, points_elsewhere, says_that_it_ends
 
 WRAPPER = (
     "Exception: WorkerProc initialization failed due to an exception in a background process. "
@@ -64,3 +64,8 @@ def test_only_a_message_that_says_so_points_elsewhere() -> None:
 def test_any_log_can_be_searched(log: str) -> None:
     words, context = cause(log, WRAPPER)
     assert bool(words) == bool(context)
+
+
+def test_an_engine_that_was_told_to_end_says_so() -> None:
+    assert says_that_it_ends("Exception: Server shutting down")
+    assert not says_that_it_ends("RuntimeError: the engine core is gone")

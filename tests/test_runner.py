@@ -443,6 +443,16 @@ def test_a_load_in_which_a_process_is_lost_is_tried_once_more(
     assert (always / "kills").read_text() == "7"
 
 
+def test_a_cell_whose_engine_is_told_to_end_is_run_again(tmp_path: Path) -> None:
+    summary, events = again(tmp_path, "EndsWhenTold", options={"folder": str(tmp_path)})
+    assert summary.done["EndsWhenTold"].ok
+    [death] = [event for event in events if isinstance(event, WorkerDied)]
+    assert "while running plain.bad: RuntimeError: Server shutting down" in death.reason
+    outcome = group(tmp_path, "EndsWhenTold").outcome("plain.bad")
+    assert outcome is not None
+    assert outcome.status is Status.OK
+
+
 def test_what_somebody_killed_is_not_kept(tmp_path: Path) -> None:
     (tmp_path / "kills").write_text("2")
     lost = {"options": {"refuse": True}, "cases": ("first",)}

@@ -43,7 +43,7 @@ from conformance.store.doings import Doing, How, last, left_otherwise
 from conformance.store.files import read_record
 from conformance.worker import frames, own_doing
 from conformance.worker.killed import Ended, Ends
-from conformance.worker.root_cause import cause, points_elsewhere
+from conformance.worker.root_cause import cause, points_elsewhere, says_that_it_ends
 
 #: Errors that no engine can cause from inside this package.
 _OUR_MISTAKES = (NameError, SyntaxError, ImportError)
@@ -53,6 +53,9 @@ _RAISED = frozenset({Status.ERROR, Status.CRASH})
 
 #: Bytes that every engine may have: it asks for more than it touches.
 _ROOM = 8 << 30
+
+#: Seconds in which a process that was told to end does so, and between two looks.
+_TO_END, _A_LOOK = 10.0, 0.02
 
 _PACKAGE = Path(__file__).parent.parent
 
@@ -150,7 +153,7 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
         outcome = _with_cause(_outcome_of(error), folder, log_start)
         ended = ends.by_signals()
-        unsaid = ended is not None or points_elsewhere(outcome.reason)
+        unsaid = ended or points_elsewhere(outcome.reason) or says_that_it_ends(outcome.reason)
         if (ended and ended.outside) or (unsaid and not _died_before(folder)):
             return _died(report, "", outcome, ended)
         return _refuse_all(job, folder, todo, report, outcome, begun=begun, log_start=log_start)
@@ -169,7 +172,7 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
             continue
         report("started", case=case.key)
         outcome, observed = _watched(engine, scenarios, case, job, folder, processes)
-        if outcome.status is Status.ERROR and not all(map(sessions.alive, processes)):
+        if outcome.status is Status.ERROR and _lost(processes, outcome.reason):
             return _died(report, case.key, outcome, ends.by_signals())
         _record(folder, job, case, outcome, observed, report)
         raised = outcome.status in _RAISED and group.status is not Status.ERROR
@@ -185,6 +188,16 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     engine.close()
     report("closed")
     return 0
+
+
+def _lost(processes: Collection[int], words: str) -> bool:
+    """Is a process of the engine gone, or about to be by its own words?"""
+    until = time.monotonic() + _TO_END * says_that_it_ends(words)
+    while all(map(sessions.alive, processes)):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_A_LOOK)
+    return True
 
 
 def _died(report: EventLog, case: str, outcome: Outcome, ended: Ended | None) -> int:

@@ -23,6 +23,11 @@ def points_elsewhere(words: str) -> bool:
     return "root cause" in words.lower()
 
 
+def says_that_it_ends(words: str) -> bool:
+    """Whether an engine answers that it was told to end: vLLM does so while it shuts down."""
+    return "shutting down" in words.lower()
+
+
 def cause(log: str, words: str) -> tuple[str, str]:
     """The last exception in the log that is not the one with these `words`.
 

@@ -64,13 +64,18 @@ def serve(job: Job, listener: socket.socket, secret: str) -> None:
 
 
 async def _ask(method: str, request: Request) -> Response:
-    """Run a method of the workers, or `generate` without a block; both ways pickled."""
+    """Run a method of the workers, or `generate` without a block; both ways pickled. What that
+    raises is answered in words.
+    """
     args = pickle.loads(await request.body())  # noqa: S301 - only the holder of the secret
     engine = nnsight_serve._ready().vllm_entrypoint
-    if method == "generate":
-        answer = await generated(engine, *args)
-    else:
-        answer = await unless_dead(engine, engine.collective_rpc(method, args=args))
+    try:
+        if method == "generate":
+            answer = await generated(engine, *args)
+        else:
+            answer = await unless_dead(engine, engine.collective_rpc(method, args=args))
+    except Exception as error:  # noqa: BLE001 - whatever the engine raises is the worker's to tell
+        return Response(f"{type(error).__name__}: {error}", 500, media_type="text/plain")
     return Response(pickle.dumps(answer), media_type="application/octet-stream")
 
 
@@ -140,6 +145,8 @@ class ServedModel(VLLMModel):
         body = pickle.dumps(args)
         url = f"{ServedModel.url}/conformance/{method}"
         reply = httpx.post(url, content=body, headers=_headers(), timeout=PATIENCE)
+        if reply.is_server_error:
+            raise RuntimeError(reply.text)
         reply.raise_for_status()
         answers: list[Any] = pickle.loads(reply.content)  # noqa: S301 - our own server
         return answers
