@@ -24,7 +24,7 @@ from conformance.judge.measures import relations as rules
 from conformance.judge.measures.draws import Draws, likelihood
 from conformance.judge.measures.relations import Mismatch, compare_exact
 from conformance.judge.reference import Reference, batches, distances, read_reference
-from conformance.records import SAMPLED, Judged, Limits, Precision, Relation, Site, Verdict
+from conformance.records import GREEDY, SAMPLED, Judged, Limits, Precision, Relation, Site, Verdict
 
 __all__ = ["Judgement", "Mismatch", "Reference", "compare_exact", "judge_cell", "read_reference"]
 
@@ -69,7 +69,7 @@ def judge_cell(
     _compare_structure(evidence, comparable=same_ids.holds)
     if same_ids.holds:
         drawn_ids = _drawn(evidence) if draws is not None else {}
-        _settle_draws(evidence, drawn_ids)
+        _settle_chosen(evidence, drawn_ids)
         _compare_values(evidence, limits)
         _compare_tokens(evidence, limits)
         _compare_draws(evidence, drawn_ids, draws)
@@ -302,21 +302,30 @@ def _drawn(evidence: Evidence) -> dict[Site, tuple[Tensor, int]]:
     }
 
 
-def _settle_draws(evidence: Evidence, drawn_ids: Mapping[Site, tuple[Tensor, int]]) -> None:
+def _settle_chosen(evidence: Evidence, drawn_ids: Mapping[Site, tuple[Tensor, int]]) -> None:
     """The truth draws nothing: its ids are the candidate's where it was run along them, and its
-    own likeliest elsewhere. So another id is not wrong, nor what must repeat it and does; what came
-    after it cannot be compared.
+    own likeliest elsewhere. So another id is not wrong, nor is what must repeat a drawn or a greedy
+    id and does; what came after it cannot be compared.
     """
     truth, observed = evidence.reference.truth, evidence.observed
     for site in evidence.open():
-        drawn = replace(site, name=SAMPLED)
-        if drawn not in drawn_ids or torch.equal(observed[drawn], truth[drawn]):
+        drawn, greedy = replace(site, name=SAMPLED), replace(site, name=GREEDY)
+        chosen = drawn if drawn in drawn_ids else greedy
+        if site == greedy or chosen not in truth or chosen not in observed:
             continue
-        repeats = torch.equal(truth[site], truth[drawn]) and torch.equal(
-            observed[site], observed[drawn]
-        )
-        if repeats:
-            evidence.settle(site, Verdict.MATCH, "drawn: judged by how likely it is")
+        if _same_integers(observed[chosen], truth[chosen]):
+            continue
+        if _same_integers(truth[site], truth[chosen]) and _same_integers(
+            observed[site], observed[chosen]
+        ):
+            words = "drawn: judged by how likely it is" if chosen == drawn else "repeats the token"
+            evidence.settle(site, Verdict.MATCH, words)
+
+
+def _same_integers(left: Tensor, right: Tensor) -> bool:
+    if left.is_floating_point() or right.is_floating_point():
+        return False
+    return left.shape == right.shape and bool((left == right).all())
 
 
 def _compare_draws(

@@ -353,6 +353,26 @@ def test_steps_after_a_difference_are_unknown_when_the_truth_was_not_forced() ->
     assert verdicts["p0/s3/logits"] is Verdict.MATCH
 
 
+@pytest.mark.parametrize(("step", "other"), [(3, 0), (3, 1), (1, 0)])
+def test_what_repeats_a_flipped_token_is_held_to_that_token(step: int, other: int) -> None:
+    """As `tracer.result` does. The last id is nobody's context: no truth is run along it."""
+    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
+    known = generation()
+    for values in (run, *known.values()):
+        values |= {
+            name.replace("tokens", "result"): value.clone()
+            for name, value in list(values.items())
+            if name.endswith("tokens")
+        }
+    lenient = replace(BF16_LIMITS, margin=1e9)
+    run[f"p1/s{step}/tokens"] = (run[f"p1/s{step}/tokens"] + 1) % toy.VOCABULARY
+    run[f"p1/s{step}/result"] = (run[f"p1/s{step}/tokens"] + other) % toy.VOCABULARY
+    verdicts = {j.site: j.verdict for j in toy.judge(run, known, limits=lenient).observations}
+    assert verdicts[f"p1/s{step}/tokens"] is Verdict.MATCH
+    expected = Verdict.WRONG if other else Verdict.MATCH
+    assert verdicts[f"p1/s{step}/result"] is expected
+
+
 def test_tokens_without_the_truths_logits_are_unknown() -> None:
     def run(dtype: torch.dtype, parts: int) -> toy.Observations:
         return toy.observe(dtype, parts, only=lambda site: site.name != "logits")
