@@ -7,7 +7,7 @@ further from the truth than honest runs are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -70,7 +70,7 @@ def judge_cell(
     if same_ids.holds:
         drawn_ids = _drawn(evidence) if draws is not None else {}
         _settle_chosen(evidence, drawn_ids)
-        _compare_values(evidence, limits)
+        _compare_values(evidence, limits, () if draws is not None else _chosen(evidence))
         _compare_tokens(evidence, limits)
         _compare_draws(evidence, drawn_ids, draws)
         if twin and (alone or not _routers_tie(prepared)):
@@ -132,9 +132,23 @@ def _compare_structure(evidence: Evidence, *, comparable: bool) -> None:
             evidence.settle(site, Verdict.UNKNOWN, f"{flaw}, so later steps cannot be compared")
 
 
-def _compare_values(evidence: Evidence, limits: Limits) -> None:
-    """The distance of every remaining tensor of numbers from the truth."""
-    open_sites = [site for site in evidence.open() if site.name != "tokens"]
+def _chosen(evidence: Evidence) -> set[Site]:
+    """Ids that could have been laid down, and that the truth chose: by the same rule as it."""
+    truth = evidence.reference.truth
+    return {
+        site
+        for site in evidence.open()
+        if site.name == SAMPLED
+        and (logits := replace(site, name="logits")) in truth
+        and tokens.is_largest(truth[site], truth[logits])
+    }
+
+
+def _compare_values(evidence: Evidence, limits: Limits, chosen: Collection[Site]) -> None:
+    """The distance of every remaining tensor of numbers from the truth; greedy ids, and those that
+    were `chosen` like them, are left for their margins.
+    """
+    open_sites = [site for site in evidence.open() if site.name != GREEDY and site not in chosen]
     for site in open_sites:
         truth = evidence.reference.truth[site]
         if not truth.is_floating_point():

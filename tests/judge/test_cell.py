@@ -373,6 +373,27 @@ def test_what_repeats_a_flipped_token_is_held_to_that_token(step: int, other: in
     assert verdicts[f"p1/s{step}/result"] is expected
 
 
+@pytest.mark.parametrize("laid_down", [False, True])
+def test_an_id_that_could_have_been_laid_down_is_a_choice_where_it_was_not(laid_down: bool) -> None:
+    """`sampled` is what a block may have forced: the steps that it left alone are greedy."""
+    site, (known, run) = "p1/s3/sampled", (generation(), toy.observe(BF16, toy.CANDIDATE, steps=4))
+    known = {
+        member: {name.replace("tokens", "sampled"): value for name, value in values.items()}
+        for member, values in known.items()
+    }
+    run = {name.replace("tokens", "sampled"): value for name, value in run.items()}
+    assert toy.judge(run, known).verdict is Verdict.MATCH
+    if laid_down:
+        for values in known.values():
+            values[site] = known["truth"]["p1/s3/logits"].argmin().reshape(1)
+    run[site] = (known["truth"][site] + 1) % toy.VOCABULARY
+    lenient = replace(BF16_LIMITS, margin=1e9)
+    verdicts = {j.site: j.verdict for j in toy.judge(run, known, limits=lenient).observations}
+    assert verdicts[site] is (Verdict.WRONG if laid_down else Verdict.MATCH)
+    strict = {j.site: j.verdict for j in toy.judge(run, known).observations}
+    assert strict[site] is Verdict.WRONG
+
+
 def test_tokens_without_the_truths_logits_are_unknown() -> None:
     def run(dtype: torch.dtype, parts: int) -> toy.Observations:
         return toy.observe(dtype, parts, only=lambda site: site.name != "logits")

@@ -113,10 +113,10 @@ def follow_logits(
             continue
         if token.numel() != 1 or token.is_floating_point():
             continue
-        if not _is_largest(*truth_pair):  # type: ignore[arg-type]
+        if not is_largest(*truth_pair):  # type: ignore[arg-type]
             continue
         steps += 1
-        if not _is_largest(token, candidate[logits]):
+        if not is_largest(token, candidate[logits]):
             broken.append(str(site))
     if not steps:
         return None
@@ -124,7 +124,8 @@ def follow_logits(
     return Relation("greedy tokens are the largest of their own logits", not broken, detail)
 
 
-def _is_largest(token: Tensor, logits: Tensor) -> bool:
+def is_largest(token: Tensor, logits: Tensor) -> bool:
+    """Is this id, a tensor of one, that of the largest of a step's logits?"""
     flat, at = logits.flatten(), int(token)
     return 0 <= at < flat.numel() and bool(flat[at] == flat.max())
 
