@@ -221,6 +221,9 @@ class Campaign:
             precisions: tuple[Precision, ...] = (Precision.FLOAT32,)
             if model is not None:
                 trials = self._smaller_ones(model)
+                works = (self._in_work[trial.purpose] for trial in trials if trial.purpose)
+                shown = {one for work in works for one in work.precisions}
+                precisions = tuple(one for one in Precision if one in shown)
             elif self._unreplayed:
                 model = self._unreplayed.pop(0)
                 trials = self._replay(model)
@@ -437,10 +440,13 @@ class Campaign:
             self._due.append(number)
             return
         del self._in_work[number]
-        if not work.failures:
-            if work.peeled_from:
-                self._again(work.peeled_from)
-        else:
+        if work.failures:
+            self._conclude(work)
+        elif work.peeled_from:
+            self._again(work.peeled_from)
+        else:  # what differs now and then is a finding too
+            self.tell("a program differed, and did not when it was run again:")
+            work.program, work.failures = work.drawn, dict(work.seen)
             self._conclude(work)
         waiting, self.state = self.state.waiting, replace(self.state, waiting=())
         for difference in waiting:

@@ -10,7 +10,7 @@ from conformance.expectations import Entry, Known
 from conformance.expectations.assess import Where, applying, explains, holds
 from conformance.fuzz.smaller import size
 from conformance.programs import Do, Operation, Part, Program, Tokens
-from conformance.records import Cell, CellResult, Verdict, digest, record
+from conformance.records import Cell, CellResult, Precision, Verdict, digest, record
 
 #: Verdicts on values: which of them a program gets depends on what it happens to read.
 _VALUES = frozenset(
@@ -29,7 +29,8 @@ _VALUES = frozenset(
 @record()
 class Failure:
     """How a program fails on one column. `kind` is the same for what looks the same: the verdict,
-    or "value" for those on values; of an error its words without numbers.
+    or "value" for those on values; of an error its words without numbers. `precision` is the one
+    that shows it.
     """
 
     backend: str
@@ -38,6 +39,7 @@ class Failure:
     reason: str
     diagnosis: str = ""
     known: str = ""
+    precision: Precision = Precision.FLOAT32
 
 
 @record()
@@ -66,7 +68,7 @@ def failure(cell: CellResult, known: str = "") -> Failure:
     kind = "value" if verdict in _VALUES or verdict is Verdict.VACUOUS else str(verdict)
     if verdict is Verdict.ERROR:
         kind = f"error: {alike(cell.reason)}"
-    return Failure(cell.backend, kind, verdict, cell.reason, cell.diagnosis, known)
+    return Failure(cell.backend, kind, verdict, cell.reason, cell.diagnosis, known, cell.precision)
 
 
 def alike(words: str) -> str:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from conformance.fuzz import smaller
 from conformance.fuzz.causes import Failure, same_failures
 from conformance.programs import Program
-from conformance.records import Backend
+from conformance.records import Backend, Precision
 
 #: Batches that one program is made smaller in, at most.
 ROUNDS = 10
@@ -28,7 +28,8 @@ class Stage(StrEnum):
 @dataclass
 class Shrinking:
     """One program on its way. `failures` are those of the present program on `backends`, the
-    fewest columns that show what it is: the first that fails, and transformers beside it.
+    fewest columns that show what it is: the first that fails, and transformers beside it. `seen`
+    are those of the program that was drawn.
     """
 
     number: int
@@ -44,6 +45,16 @@ class Shrinking:
     after: int = 0
     seconds: float = 0.0
     tried: list[Program] = field(default_factory=list)
+    seen: Mapping[str, Failure] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seen = dict(self.failures)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """In which a smaller program must be run to show the same."""
+        shown = {failure.precision for failure in self.failures.values()}
+        return tuple(one for one in Precision if one in {Precision.FLOAT32, *shown})
 
     def candidates(self) -> list[Program]:
         """What to try next; remembered until `take` is told what came of it."""

@@ -15,7 +15,16 @@ from conformance.fuzz.causes import Difference, Failure
 from conformance.fuzz.draw import Shape, draw
 from conformance.fuzz.shrinking import ROUNDS, Shrinking, Stage, few_columns
 from conformance.programs import Do, Operation, Part, Program, Tokens
-from conformance.records import Backend, Cell, CellResult, Judged, Model, Source, Verdict
+from conformance.records import (
+    Backend,
+    Cell,
+    CellResult,
+    Judged,
+    Model,
+    Precision,
+    Source,
+    Verdict,
+)
 from conformance.runner import GroupFinished
 
 HF, PP1, PP2 = Backend("hf", "hf"), Backend("vllm-pp1", "vllm"), Backend("vllm-pp2", "vllm", 2)
@@ -167,6 +176,29 @@ def test_a_difference_that_is_known_is_counted_and_one_in_a_larger_program_peele
     assert [o.do for o in peeled.program.operations] == [Do.ZERO]
     one._go_on(peeled.number, {peeled.program.name: {}})
     assert one.state.differences[0].again == 2 and not one._in_work
+
+
+def test_what_differs_once_and_not_again_is_a_finding_and_not_dropped(tmp_path):
+    one = running(tmp_path, tally.State(ASKED))
+    one._take_up("llama", LEAST, shows(LEAST))
+    while one._in_work:
+        [work] = one._in_work.values()
+        one._due.remove(work.number)
+        one._go_on(work.number, {program.name: {} for program in work.candidates()})
+    [found] = one.state.differences
+    assert found.program == found.drawn == LEAST
+    assert [failed.backend for failed in found.failures] == ["vllm-pp1"]
+    assert not found.explained
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_what_bf16_alone_shows_is_made_smaller_in_bf16(tmp_path, precision):
+    one = running(tmp_path, tally.State(ASKED))
+    failures = {b: replace(f, precision=precision) for b, f in shows(LEAST).items()}
+    one._take_up("llama", LEAST, failures)
+    [work] = one._in_work.values()
+    only = (Precision.FLOAT32,) if precision is Precision.FLOAT32 else tuple(Precision)
+    assert work.precisions == only
 
 
 def test_what_waits_is_taken_up_when_what_looks_alike_is_small(tmp_path):
