@@ -1,10 +1,10 @@
 """The command `conformance`: hears signals from its first line on, before it imports anything."""
 
-import _thread
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -21,8 +21,47 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
     os._exit(_INTERRUPTED)
 
 
-#: Seconds after which an interruption that got lost is repeated.
+#: Seconds after which an interruption is repeated that got lost, or came at a bad moment.
 _AGAIN = 0.05
+
+#: Seconds that an import may put an interruption off.
+_PATIENCE = 5.0
+
+
+def _again() -> None:
+    """As a signal, which wakes what waits."""
+    main_thread = threading.main_thread().ident or 0
+    again = threading.Timer(_AGAIN, signal.pthread_kill, (main_thread, signal.SIGINT))
+    again.daemon = True
+    again.start()
+
+
+class _Interrupt:
+    """Ctrl-C's handler: it raises KeyboardInterrupt, but not inside of an import. A module in C++
+    that is initialised then ends the process by an abort, and one in Python stays half made.
+    """
+
+    def __init__(self) -> None:
+        self.put_off = 0.0
+
+    def __call__(self, _number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if _imports(frame):
+            self.put_off = self.put_off or now
+            if now - self.put_off < _PATIENCE:
+                _again()
+                return
+        self.put_off = 0.0
+        raise KeyboardInterrupt
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Is an import on the stack?"""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _repeating(hook: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -31,12 +70,10 @@ def _repeating(hook: Callable[[Any], object]) -> Callable[[Any], object]:
     """
 
     def unraisable(dropped: Any) -> None:
-        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            _again()
+        else:
             hook(dropped)
-            return
-        again = threading.Timer(_AGAIN, _thread.interrupt_main)
-        again.daemon = True
-        again.start()
 
     return unraisable
 
@@ -49,8 +86,9 @@ def main() -> None:
             signal.signal(number, _leave)
     from conformance import cli
 
+    interrupt = _Interrupt()
     for number in _ENDING:
         if signal.getsignal(number) is _leave:
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, interrupt)
     sys.unraisablehook = _repeating(sys.unraisablehook)
     cli.main()

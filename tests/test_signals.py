@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,29 @@ def app(**_):
 cli.app = app
 main()
 """
+IMPORTING = """
+import os, pathlib, signal, sys, time
+import conformance_command
+from conformance import cli
+conformance_command._PATIENCE = {put_off}
+folder = pathlib.Path("{folder}")
+(folder / "initialised.py").write_text('''
+import os, signal, time
+os.kill(os.getpid(), signal.{signal})
+until = time.monotonic() + {seconds}
+while time.monotonic() < until:
+    time.sleep(0.01)
+print("whole", flush=True)
+''')
+sys.path.insert(0, str(folder))
+
+def app(**_):
+    import initialised
+    time.sleep({patience})
+
+cli.app = app
+conformance_command.main()
+"""
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
@@ -89,6 +113,18 @@ def test_an_interruption_between_the_lines_is_one() -> None:
 def test_an_interruption_that_nobody_could_catch_comes_again() -> None:
     ran = ended(DROPPED.format(patience=PATIENCE))
     assert (ran.returncode, ran.stderr) == (130, "")
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+@pytest.mark.parametrize(("put_off", "seconds", "printed"), [(60, 0.2, "whole\n"), (0.2, 60, "")])
+def test_an_import_is_not_interrupted_unless_it_goes_on_for_long(
+    tmp_path: Path, signal: str, put_off: float, seconds: float, printed: str
+) -> None:
+    program = IMPORTING.format(
+        folder=tmp_path, signal=signal, put_off=put_off, seconds=seconds, patience=PATIENCE
+    )
+    ran = ended(program)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, printed, "")
 
 
 def test_little_room_is_refused_before_a_library_waits_for_more() -> None:

@@ -252,9 +252,10 @@ def _handled(numbers: Sequence[signal.Signals], by: Callable[..., object] | int)
 def _told_to_end_as_by_ctrl_c() -> AbstractContextManager[None]:
     """What is finished is kept, and nobody is left behind, however a run is told to end.
 
-    A signal that is ignored from outside (nohup, a shell's background job) stays ignored.
+    A signal that is ignored from outside (nohup, a shell's background job) stays ignored, and one
+    that the command hears already is its own.
     """
-    heard = [number for number in _ENDING[1:] if signal.getsignal(number) is not signal.SIG_IGN]
+    heard = [number for number in _ENDING[1:] if signal.getsignal(number) is signal.SIG_DFL]
     return _handled(heard, signal.default_int_handler)
 
 
