@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -69,7 +69,7 @@ def _left(place: Place, shared: set[Path]) -> str:
     """Processes, temporary folders and shared memory that are still there."""
     until = time.monotonic() + GONE
     while True:
-        processes = [" ".join(one.cmdline())[-80:] for one in _living(place.processes())]
+        processes = [_words(one) for one in place.processes()]
         folders = [path.name for path in (place.folder / "tmp").glob("cfm-run-*")]
         # Names of other people's runs come and go: only those of the dead ones are ours to find.
         memory = [path.name for path in set(SHARED.iterdir()) - shared if _forgotten(path)]
@@ -80,10 +80,10 @@ def _left(place: Place, shared: set[Path]) -> str:
         time.sleep(0.2)
 
 
-def _living(processes: Sequence[psutil.Process]) -> Iterator[psutil.Process]:
-    for process in processes:
-        if process.is_running():
-            yield process
+def _words(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return f"{process.status()} {process.pid} {' '.join(process.cmdline())[-80:]}"
+    return f"{process.pid}, which has just ended"
 
 
 def _forgotten(path: Path) -> bool:

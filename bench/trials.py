@@ -132,13 +132,24 @@ class Place:
         return (self.folder / "output.txt").read_text(errors="replace")
 
     def processes(self) -> list[psutil.Process]:
+        """Those that carry the mark, and those that have a file of the place open, removed ones
+        too: a mark is gone where a process has written its title over its variables.
+        """
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                ours = process.environ().get(MARK) == self.mark
-                if ours and process.status() != psutil.STATUS_ZOMBIE:
+                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                if self._has_open(process.pid) or process.environ().get(MARK) == self.mark:
                     found.append(process)
         return found
+
+    def _has_open(self, pid: int) -> bool:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if descriptor.readlink().is_relative_to(self.folder):
+                    return True
+        return False
 
 
 def drawn(trials: int, seed: int, backends: Sequence[str]) -> list[Trial]:

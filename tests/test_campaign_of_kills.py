@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,15 @@ def test_a_process_that_is_left_is_a_loss(tmp_path: Path, monkeypatch: pytest.Mo
     while not place.processes():  # a process that has just begun shows no variables yet
         assert process.poll() is None
     assert "sleep" in campaign._left(place, set(campaign.SHARED.iterdir()))
+    process.kill()
+    process.wait()
+    # An engine's, whose title is written over its variables, and whose log has been removed.
+    log = tmp_path / "log.txt"
+    with log.open("w") as output:
+        process = subprocess.Popen(["sleep", "30"], stdout=output, env={}, start_new_session=True)
+    log.unlink()
+    process.send_signal(signal.SIGSTOP)
+    assert f"{process.pid} sleep" in campaign._left(place, set(campaign.SHARED.iterdir()))
     process.kill()
     process.wait()
     (tmp_path / "shm" / "psm_1").touch()

@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from conformance.errors import ConformanceError
+from conformance.processes import sessions
 from conformance.records import Group, Outcome, Status
 from conformance.runner import (
     CellFinished,
@@ -822,6 +823,32 @@ def test_a_parent_killed_together_with_its_zygote_leaves_no_worker(
     for process in both:
         process.kill()
     parent.communicate()
+    wait_until(lambda: not survivors(mark))
+
+
+def test_each_zygote_of_a_killed_parent_ends_its_own_workers(tmp_path: Path, mark: str) -> None:
+    """One that is ended by another, which has none, leaves an engine half ended."""
+    code = (
+        "import sys, time; from pathlib import Path; from conformance.runner import zygotes\n"
+        "from conformance.processes import sessions\n"
+        "from conformance.runner.planned import Launch\n"
+        "mark, folder = sessions.new_mark(), Path(sys.argv[1])\n"
+        "both = [zygotes.start(Launch(), log=folder / name, mark=mark) for name in 'ab']\n"
+        "while not all(one.hear() == [] and one.ready for one in both): time.sleep(0.01)\n"
+        "print(*(one.process.pid for one in both), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    busy, idle = (psutil.Process(int(pid)) for pid in parent.stdout.readline().split())
+    busy.suspend()
+    parent.kill()
+    parent.communicate()
+    wait_until(lambda: not sessions.alive(idle.pid))
+    assert sessions.alive(busy.pid)
+    busy.resume()
     wait_until(lambda: not survivors(mark))
 
 

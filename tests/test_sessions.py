@@ -16,7 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conformance.processes import sessions
+from conformance.processes import sessions, temporary
+from conformance.runner.planned import Launch
+from conformance.runner.zygotes import environment
 from tests.patience import PATIENCE
 
 
@@ -132,6 +134,88 @@ def test_a_session_that_keeps_starting_processes_ends(attempt: int) -> None:
         assert no_group(process.pid)
 
 
+def test_who_ends_a_session_and_is_ended_meanwhile_leaves_nobody_stopped() -> None:
+    """Nobody would look at a stopped process again: it keeps its memory for ever."""
+    killer = (
+        "import os, sys; from conformance.processes import sessions\n"
+        "sessions.shared_files = lambda pids: os._exit(7)\n"
+        "sessions.kill(int(sys.argv[1]))\n"
+    )
+    with leader(STUBBORN) as process:
+        child = int(ready(process))
+        ended = subprocess.run([sys.executable, "-c", killer, str(process.pid)], check=False)
+        assert ended.returncode == 7
+        states = [psutil.Process(pid).status() for pid in (process.pid, child)]
+        assert psutil.STATUS_STOPPED not in states
+
+
+#: As vLLM's processes do: the longer the title, the more of the environment it is written over.
+TITLED = """
+import setproctitle, time
+setproctitle.setproctitle("VLLM::EngineCore" * 20)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_mark_is_still_there_where_a_process_has_a_title() -> None:
+    pytest.importorskip("setproctitle")
+    mark = f"test-{os.getpid()}"
+    with leader(TITLED, **{sessions.MARK: mark}) as process:
+        ready(process)
+        assert process.pid not in sessions.marked(mark), "so that is what takes a mark away"
+    with leader(TITLED, **environment(Launch(Path(sys.executable)), {}, mark)) as process:
+        ready(process)
+        assert process.pid in sessions.marked(mark)
+
+
+#: A run of which only a stopped process is left.
+KILLED_RUN = """
+import os, signal, subprocess, sys
+from conformance.processes import sessions
+there = {**os.environ, sessions.MARK: sessions.new_mark()}
+left = subprocess.Popen(["sleep", "600"], env=there, start_new_session=True)
+left.send_signal(signal.SIGSTOP)
+print(left.pid, flush=True)
+if "killed" in sys.argv:
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_run_has_left_is_ended_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = str(Path(__file__).parent.parent)
+    with (
+        leader(KILLED_RUN, "killed", PYTHONPATH=path) as dead,
+        leader(KILLED_RUN, PYTHONPATH=path) as living,
+    ):
+        left, kept = int(ready(dead)), int(ready(living))
+        dead.wait()
+        assert left in sessions.orphans()
+        with temporary.folder():
+            assert gone(left)
+            assert kept not in sessions.orphans()
+            assert sessions.alive(kept), "another run's, which is in progress"
+
+
+def test_a_number_that_is_anothers_by_now_is_not_the_run() -> None:
+    mark = sessions.new_mark().replace(f"{os.getpid()}-", f"{os.getpid()}-1", 1)
+    with leader(STUBBORN, **{sessions.MARK: mark}) as process:
+        ready(process)
+        assert process.pid in sessions.orphans()
+
+
+def test_a_mark_of_another_kind_is_nobodys_to_end() -> None:
+    for mark in ("", "x", "0c6a6e3e", "1-x-y"):
+        with leader(STUBBORN, **{sessions.MARK: mark}) as process:
+            ready(process)
+            assert process.pid not in sessions.orphans()
+
+
 def test_a_daemon_is_found_by_its_mark() -> None:
     mark = f"test-{os.getpid()}"
     with leader(DAEMON, **{sessions.MARK: mark}) as process:
@@ -152,7 +236,7 @@ def test_others_are_left_alone() -> None:
 
 
 def test_shared_memory_of_those_killed_is_unlinked() -> None:
-    """Python's resource tracker is in the session too; it must be left to do its work."""
+    """Python's resource tracker is in the session too, and is ended before it could do that."""
     code = (
         "from multiprocessing.shared_memory import SharedMemory; import time\n"
         "kept = SharedMemory(create=True, size=4096); print(kept.name, flush=True)\n"

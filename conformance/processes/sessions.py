@@ -2,16 +2,19 @@
 
 A worker leads a process session, so that everything an engine starts can be found and
 ended with it. What leaves the session on purpose is found as a descendant, or by the
-run's mark in its environment.
+run's mark in its environment, which says who began the run: what carries the mark of a run
+that has ended belongs to nobody.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import time
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +22,10 @@ import psutil
 
 #: Every process of a run carries the run's own value of this variable.
 MARK = "CONFORMANCE_RUN_MARK"
+
+#: What keeps it there: vLLM's processes give themselves titles, and setproctitle writes a long one
+#: over the environment that the system shows, unless this is set.
+KEEPS_MARK = {"SPT_NOENV": "1"}
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -32,9 +39,6 @@ _GONE_WITHIN = 5.0
 
 #: So many looks in a row must find nobody.
 _EMPTY_LOOKS = 2
-
-#: How long Python's resource tracker may take to unlink the shared memory of those killed.
-_TIDY_WITHIN = 3.0
 
 SHARED = "/dev/shm/"  # noqa: S108 - where the system puts shared memory
 
@@ -87,26 +91,69 @@ def _session(pid: int) -> int:
         return -1
 
 
+def new_mark() -> str:
+    """A mark for a run that this process begins."""
+    return f"{os.getpid()}-{_began(os.getpid())}-{uuid.uuid4().hex}"
+
+
 def marked(mark: str) -> set[int]:
     """Every living process that carries this mark, but for the one that asks."""
-    pids = set()
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                pids.add(process.pid)
-        except (psutil.Error, OSError):
-            continue
-    return {pid for pid in pids if alive(pid)}
+    return {pid for pid, theirs in _marks() if theirs == mark}
 
 
 def of_runs() -> set[int]:
     """Every living process of any run of this user's."""
-    pids = set()
+    return {pid for pid, _ in _marks()}
+
+
+def orphans() -> set[int]:
+    """Every living process of a run whose first process has ended without it: killed together
+    with those that would have ended the rest, as by `pkill -9 conformance`.
+    """
+    return {pid for pid, mark in _marks() if _is_orphan(pid, mark)}
+
+
+def _is_orphan(pid: int, mark: str) -> bool:
+    if (run := _BEGUN.match(mark)) is None:
+        return False
+    here, there = _numbers_of(os.getpid()), _numbers_of(pid)
+    # A container's processes may be seen from outside of it, and have other numbers there.
+    return here is not None and here == there and _began(int(run["pid"])) != run["at"]
+
+
+def end_orphans() -> set[int]:
+    """End them; returns who is still there afterwards."""
+    return _kill_and_unlink(orphans)
+
+
+#: How `new_mark` begins.
+_BEGUN = re.compile(r"(?P<pid>\d+)-(?P<at>\d+)-")
+
+
+def _marks() -> Iterator[tuple[int, str]]:
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if MARK in process.environ():
-                pids.add(process.pid)
-    return {pid for pid in pids if alive(pid)}
+            mark = process.environ().get(MARK)
+            if mark is not None and process.pid != os.getpid() and alive(process.pid):
+                yield process.pid, mark
+
+
+def _began(pid: int) -> str:
+    """When a process began, in clock ticks since the machine did, whatever the time of day; ""
+    for one that has ended.
+    """
+    with suppress(OSError, IndexError):
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # The 3rd and the 22nd of proc(5).
+        return "" if words[0] in "ZX" else words[19]
+    return ""
+
+
+def _numbers_of(pid: int) -> str | None:
+    """The space that a process's number is of, None where it may not be looked at."""
+    with suppress(OSError):
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    return None
 
 
 def kill(leader: int) -> set[int]:
@@ -114,15 +161,18 @@ def kill(leader: int) -> set[int]:
 
     Returns who is still there afterwards: nobody, as a rule.
     """
-    # Stopped first, all at once: a look at the process table takes time, in which one that
-    # is seen could start another one, end, and so never be found.
+    before = {pid: _began(pid) for pid in members(leader) | {leader}}
+    shared = shared_files(before)
+    # At once, in the kernel: whoever is in the group cannot start another one meanwhile. Never
+    # stopped first, as whoever stops them may be ended before they are, and leaves them so.
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGSTOP)
+        os.killpg(leader, signal.SIGKILL)
 
     def remaining_members() -> set[int]:
-        return members(leader) | ({leader} if alive(leader) else set())
+        # Those in other sessions have lost the parents by which they were found.
+        seen = {pid for pid, began in before.items() if began and _began(pid) == began}
+        return seen | members(leader)
 
-    shared = shared_files(remaining_members())
     remaining = _kill_until_none(remaining_members)
     unlink_shared(shared)
     return remaining
@@ -146,9 +196,21 @@ def _handles(pid: int, number: signal.Signals) -> bool:
     return False
 
 
+def kill_descendants(pid: int) -> set[int]:
+    """End a process's children, theirs and so on; returns who is still there afterwards."""
+    return _kill_and_unlink(lambda: descendants(pid))
+
+
 def kill_marked(mark: str) -> set[int]:
     """End every other process of a run; returns who is still there afterwards."""
     return _kill_until_none(lambda: marked(mark))
+
+
+def _kill_and_unlink(look: Callable[[], set[int]]) -> set[int]:
+    shared = shared_files(look())
+    remaining = _kill_until_none(look)
+    unlink_shared(shared)
+    return remaining
 
 
 def _kill_until_none(look: Callable[[], set[int]]) -> set[int]:
@@ -163,20 +225,11 @@ def _kill_until_none(look: Callable[[], set[int]]) -> set[int]:
         if remaining and passed > _GONE_WITHIN:
             return remaining
         for pid in remaining:
-            tidies = passed < _TIDY_WITHIN and _tracks_resources(pid)
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGCONT if tidies else signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
     return set()
-
-
-def _tracks_resources(pid: int) -> bool:
-    try:
-        command = psutil.Process(pid).cmdline()
-    except psutil.Error:
-        return False
-    return any("multiprocessing.resource_tracker" in word for word in command)
 
 
 def shared_files(pids: Iterable[int]) -> set[str]:
@@ -188,7 +241,7 @@ def shared_files(pids: Iterable[int]) -> set[str]:
     for pid in pids:
         with suppress(OSError):
             # Not through psutil, which measures every mapping as well: too slow for an engine.
-            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
                 _, slash, name = line.partition(SHARED)
                 paths.add(slash + name)
     return {path for path in paths if path and Path(path).is_file()}

@@ -35,7 +35,9 @@ _NEW, _OLD = "cfm-new-", 60.0
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A folder that only this user can enter. Those of runs that were killed are swept."""
+    """A folder that only this user can enter. Those of runs that were killed are swept, and what is
+    left of their processes is ended.
+    """
     parent = Path(tempfile.gettempdir())
     _sweep(parent)
     new = Path(tempfile.mkdtemp(prefix=_NEW))
@@ -114,6 +116,7 @@ def environment(path: Path, cache: Path) -> dict[str, str]:
 
 
 def _sweep(parent: Path) -> None:
+    sessions.end_orphans()
     for path in (*parent.glob(f"{PREFIX}*"), *parent.glob(f"{_NEW}*")):
         with suppress(OSError):
             status = path.lstat()

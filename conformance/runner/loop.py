@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -54,7 +53,7 @@ class Runner:
         self._device = device
         self._cache = cache
         self._tell = on_event
-        self._mark = uuid.uuid4().hex
+        self._mark = sessions.new_mark()
         self._begun: list[GroupRun] = []
         self._running: dict[str, GroupRun] = {}
         self._done: dict[str, Done] = {}

@@ -124,7 +124,8 @@ def start(
 
 def environment(launch: Launch, base: Mapping[str, str], mark: str) -> dict[str, str]:
     """A zygote's environment; this package is found under another interpreter too."""
-    variables = {**_ENVIRONMENT, **base, **dict(launch.env), sessions.MARK: mark}
+    marked = {sessions.MARK: mark, **sessions.KEEPS_MARK}
+    variables = {**_ENVIRONMENT, **base, **dict(launch.env), **marked}
     # Whatever the user's locale: torch and vLLM read files of their own as the locale says.
     variables["PYTHONUTF8"] = "1"
     paths = [str(importable()), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]

@@ -66,15 +66,13 @@ class Zygote:
                     return
 
     def end(self) -> None:
-        """Leave nobody behind."""
+        """Leave nobody behind: who left a worker's session is a descendant all the same."""
         for pid in self._workers:
             sessions.kill(pid)
-        for pid in sessions.descendants(os.getpid()):
-            sessions.kill(pid)
-        mark = os.environ.get(sessions.MARK)
-        if mark and os.getppid() != self._parent:
-            # The runner has ended: whatever still carries its mark is an orphan.
-            sessions.kill_marked(mark)
+        sessions.kill_descendants(os.getpid())
+        if os.getppid() != self._parent:
+            # The runner has ended. Its other zygotes are not ended from here: each is busy with
+            # workers of its own, whom nobody would end after it.
             temporary.remove(Path(os.environ.get("TMPDIR", "")))
 
     def _obey(self) -> bool:
@@ -163,8 +161,7 @@ def main(descriptor: int, preload: str = "") -> None:
     sessions.die_with_parent()
     sessions.adopt_orphans()
     temporary.hold()
-    # The runner decides: a `timeout` or a closed terminal tells its whole process group, and
-    # who dies between stopping a session and killing it leaves it stopped for ever.
+    # The runner decides: a `timeout` or a closed terminal tells its whole process group.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     runner = socket.socket(fileno=descriptor)
