@@ -431,6 +431,38 @@ def two_traces(model: Any) -> Any:
     return clean(model), read_all(model), backward_between_steps(model)
 
 
+def carried(model: Any) -> Any:
+    """What one trace saved, and what the client made where that is, go into the next trace's layers
+    on every stage, by several names, and into a block that stays.
+    """
+    layers = model.model.layers
+    with model.trace(A, **ONE):
+        change, residual = layers[3].output
+        late = nnsight.save({"change": change.clone(), "both": [change.clone(), residual.clone()]})
+    row = late["change"]
+    named = {"one": row, "again": [(row,)]}
+    half = torch.nn.Linear(row.shape[-1], row.shape[-1], bias=False).to(row.device, row.dtype)
+    torch.nn.init.eye_(half.weight).data.mul_(0.5)
+    half.requires_grad_(False)
+    with model.trace(A, **ONE):
+        change, residual = layers[0].output
+        early = nnsight.save(half(change) + named["one"])
+        layers[0].output = (early, residual)
+        change, residual = layers[3].output
+        layers[3].output = (half(change) + named["again"][0][0], residual)
+        one_object = nnsight.save([named["one"] is named["again"][0][0]])
+        logits = model.logits.clone().save()
+    with model.edit() as (tracer, edit):
+        change, residual = layers[1].output
+        layers[1].output = (change + row[:1], residual)
+    try:
+        with model.trace(B, **ONE):
+            edited = model.logits.clone().save()
+    finally:
+        edit.clear()
+    return late, early.clone(), logits, edited, one_object, str(late["both"][1].device)
+
+
 def preempted(model: Any) -> Any:
     """More tokens than the cache holds, so that requests are set aside and computed anew."""
     layers = model.model.layers

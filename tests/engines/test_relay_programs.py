@@ -45,6 +45,7 @@ PROGRAMS = [
     ("registered",),
     ("registered_each_step",),
     ("two_traces",),
+    ("carried",),
     ("norm_applied",),
     ("remote_weight_written",),
     ("called_ahead",),

@@ -132,6 +132,12 @@ def _at_once(_: Any, **__: Any) -> Any:
     return dumps
 
 
+def _landing(original: Any, **__: Any) -> Any:
+    from conformance.engines.vllm.relay.landing import BlockUnpickler
+
+    return partial(original, unpickler=BlockUnpickler)
+
+
 class _OneStage:
     """Stands in for vLLM's pipeline group while the whole tree is built."""
 
@@ -241,6 +247,14 @@ PATCHES = (
         "nnsight pickles what a trace saved, and torch writes each tensor as a file of its own: as "
         "long as a layer takes, for every layer and step that was read",
         _at_once,
+    ),
+    Patch(
+        "nnsight.modeling.vllm.model_runners.GPUModelRunner:loads",
+        Place.RELAY,
+        ">=0.8",
+        "what a block captured is unpickled on the GPU that it was on, which is that of one stage; "
+        "on the others the block would meet tensors of two GPUs",
+        _landing,
     ),
     Patch(
         "vllm.distributed.parallel_state:_PP",

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from conformance.engines.vllm.relay.landing import LandingUnpickler
 from conformance.engines.vllm.relay.record import Packed, pack_tensors, parted, unpack_tensors
 
 
@@ -42,7 +43,7 @@ def _plain(obj: Any) -> bool:
     )
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(LandingUnpickler):
     def __init__(self, stream: bytes, tensors: dict[str, list[torch.Tensor]]) -> None:
         super().__init__(io.BytesIO(stream))
         self.tensors = tensors
@@ -66,7 +67,7 @@ class _Home:
 
 def dumps(value: Any) -> bytes:
     """`value` pickled, its tensors beside each other. Plain ``pickle.loads`` gives it back, each
-    tensor with memory of its own on the device that it was on.
+    tensor with memory of its own, on the host or the GPU of the process that does so.
     """
     stream = io.BytesIO()
     pickler = _Pickler(stream)
@@ -85,5 +86,7 @@ def arrived(stream: bytes, parts: dict[str, bytes]) -> Any:
 
 def _tensors(part: bytes, device: str) -> list[torch.Tensor]:
     packed = parted(torch.frombuffer(bytearray(part), dtype=torch.uint8))
-    _, tensors = unpack_tensors(Packed(packed.head, packed.body.to(device)))
+    # Without a number: this process's GPU, whichever of the engine's it was.
+    body = packed.body.to(torch.device(device).type)
+    _, tensors = unpack_tensors(Packed(packed.head, body))
     return [tensor.clone() for tensor in tensors]
