@@ -130,8 +130,10 @@ def rotary(model: Any, occurrences: int = 1) -> Any:
 def tuple_of_remote(model: Any) -> Any:
     with model.trace(A, **ONE):
         change, residual = tuple(model.model.layers[0].output)
+        # On a GPU the next norm writes where they are, and one stage would see that.
+        early = change.clone() + residual.clone()
         late = tuple(model.model.layers[3].output)
-        total = (change + residual + late[0]).save()
+        total = (early + late[0]).save()
     return total
 
 
@@ -205,7 +207,7 @@ def steering(model: Any, layer: int) -> Any:
         logits = [].save()
         for _ in tracer.iter[:3]:
             change, residual = layers[layer].output
-            layers[layer].output = (change + vector, residual)
+            layers[layer].output = (change + vector.to(change.device), residual)
             logits.append(model.logits.clone())
     return logits
 

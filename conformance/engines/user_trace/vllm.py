@@ -99,6 +99,10 @@ def bound_process(worker: Any, room: int) -> None:
 
 def open_engine(job: Job) -> CheckedVLLM:
     functions = user_file.Functions(job.cases)
-    if not torch.cuda.is_available():
+    if torch.cuda.is_available():
+        # As without a GPU: what its processes are asked are functions, and vLLM takes those to no
+        # core in a process of its own.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    else:
         cpu.prepare(fork=True)
     return CheckedVLLM(job, functions)
