@@ -50,9 +50,13 @@ class Spec(NamedTuple):
 class Engine:
     """A running engine, seen from the test."""
 
-    def __init__(self, connection: Connection, pid: int) -> None:
+    def __init__(
+        self, connection: Connection, pid: int, process: subprocess.Popen[bytes] | None = None
+    ) -> None:
         self.connection = connection
         self.pid = pid
+        #: Where this process started it, which is then the one that has to ask for its end.
+        self.process = process
         # vLLM's CPU kernels never give theirs back.
         self.shared = sessions.shared_files(sessions.members(pid))
 
@@ -82,6 +86,8 @@ class Engine:
             pass
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
+            if self.process is not None:
+                self.process.poll()
             try:
                 os.killpg(self.pid, 0)
             except ProcessLookupError:
@@ -125,15 +131,16 @@ class Lab:
     def engine(self, spec: Spec) -> Engine:
         """The engine of this description, started if it is not there."""
         if spec not in self.engines:
+            process = None
             if self.forks:
                 self.zygote.send((spec, str(self.folder)))
             else:
-                self._started(pickle.dumps(spec).hex(), str(self.folder))
+                process = self._started(pickle.dumps(spec).hex(), str(self.folder))
             connection = self.listener.accept()
             pid, error = connection.recv()
             if error:
                 raise RuntimeError(error)
-            self.engines[spec] = Engine(connection, pid)
+            self.engines[spec] = Engine(connection, pid, process)
         return self.engines[spec]
 
     def drop(self, spec: Spec, *, broken: bool = False) -> None:

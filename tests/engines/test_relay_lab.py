@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
+from relay_lab import Engine
 
 from conformance.processes import sessions, temporary
 from tests.patience import PATIENCE
-
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 
@@ -40,6 +40,16 @@ def of(folder: str) -> set[int]:
     return {pid for pid in found if sessions.alive(pid)}
 
 
+def test_an_engine_that_has_ended_is_not_waited_for() -> None:
+    """As on a GPU, where the lab itself starts it: what nobody asks for stays, and looks alive."""
+    process = subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
+    begun = time.monotonic()
+    Engine(Pipe()[0], process.pid, process).close()
+    assert time.monotonic() - begun < PATIENCE / 2
+
+
+@pytest.mark.engine
+@pytest.mark.slow
 def test_a_killed_lab_takes_its_engines_with_it(tmp_path: Path) -> None:
     lab = subprocess.Popen(
         [sys.executable, "-c", STARTS],
