@@ -139,7 +139,7 @@ class _Case:
         dual = self._dual() and self.file.ported
         function = self.file.function_for("vllm")
         told = failures.explain(
-            Failed(outcome, self.file, function, True, dual, self._layer_list())
+            Failed(outcome, self.file, function, True, dual, self._layer_list(), self._flat())
         )
         refused = outcome.status is Status.UNSUPPORTED
         answer = Answer.UNSUPPORTED if refused else Answer.FAILS
@@ -197,6 +197,7 @@ class _Case:
                 meaning.judgement,
                 self._layer_list(),
                 dual=self._dual(),
+                flat=self._flat(),
             )
             first = told[0].words if told else meaning.judgement.reason
             return self._say(Answer.DIFFERS, f"not the same: {first}", findings=told, **words)
@@ -234,6 +235,11 @@ class _Case:
         """Do the engine's layers return a stream in two halves?"""
         group = self.run.group(self.asked.model.id, self._there(Precision.FLOAT32))
         return group is not None and group.layout == "dual"
+
+    def _flat(self) -> bool:
+        """Have the engine's activations no batch axis?"""
+        group = self.run.group(self.asked.model.id, self._there(Precision.FLOAT32))
+        return group is None or not group.layout.endswith("batched")
 
     def _numerics(self, seen: Values, words: Mapping[str, object]) -> Checked:
         """float32 has shown the same meaning: what do the numbers do that people compute with?"""

@@ -8,6 +8,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from conformance.check import batch_axis
 from conformance.check.edits import SUM, Edit, is_layer, shifted
 from conformance.check.finding import Finding, once
 from conformance.check.halves import half_reads
@@ -24,7 +25,7 @@ def ordered(
     """
     writes = written_here(places, part)
     sources = _sources(part, places, writes) if dual else []
-    sources = sources or _neighbours(part, places, writes)
+    sources = [*_axes(places, writes), *sources] or _neighbours(part, places, writes)
     edits = [one.edit for one in sources]
     same = [replace(one, kind=sources[0].kind) for one in reads if one.edit in edits]
     way = {line for write in writes for line in _lines(places.way_to(write))}
@@ -32,7 +33,31 @@ def ordered(
     before = [one for one in others if one.edit is not None and one.edit.line in way]
     after = [one for one in others if one not in before]
     causes = once([*sources, *same, *before])
-    return (*causes, _written(part, places, follows=bool(causes)), *once(after))
+    first = _written(part, places, follows=bool(causes))
+    others = _other_writes(places, writes, first.edit)
+    return (*causes, first, *others, *once(after))
+
+
+def _axes(places: Places, writes: Sequence[Access]) -> list[Finding]:
+    """The reads of what a write writes that count a batch axis."""
+    way = [one for write in writes for one in places.way_to(write) if one is not write.statement]
+    return [
+        Finding("axis", f"line {one.edit.line} reads something else: {one.edit.why}", edit=one.edit)
+        for one in batch_axis.lost(places)
+        if one.statement in way
+    ]
+
+
+def _other_writes(places: Places, writes: Sequence[Access], first: Edit | None) -> list[Finding]:
+    """The writes at the same layer that have the same mistake."""
+    lost = batch_axis.written_by(places, writes)
+    if first not in lost:
+        return []
+    return [
+        Finding("axis", f"line {edit.line} does the same", edit=edit)
+        for edit in lost
+        if edit != first
+    ]
 
 
 def _lines(way: Sequence[ast.stmt]) -> Iterator[int]:
@@ -108,7 +133,7 @@ def _written(part: Parting, places: Places, *, follows: bool) -> Finding:
         words += f": {part.words}"
     if edit is not None and edit.why:
         words += f" ({edit.why})"
-    if follows and not part.kind:
+    if follows and not part.kind and edit not in batch_axis.written_by(places, places.writes()):
         edit = None
     kind = part.kind or ("other-value" if part.given else "write")
     return Finding(kind, words, layer=part.layer, step=part.step, prompt=part.sequence, edit=edit)

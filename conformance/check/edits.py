@@ -24,6 +24,9 @@ class Edit:
 #: What a layer of vLLM's returns a half of the stream as.
 HALVES = ("mlp", "residual")
 
+#: And what its norms are given one half as.
+_GIVEN = (*HALVES, "attention")
+
 _VIEW = "what a trace keeps is a view of a live buffer, which later steps and layers overwrite"
 
 NO_BATCH = (
@@ -32,6 +35,8 @@ NO_BATCH = (
 )
 
 SUM = "on vLLM this layer returns (MLP output, residual): the stream is their sum"
+
+GIVEN = "on vLLM this norm is given (a layer's last output, residual): the stream is their sum"
 
 
 def read_edit(
@@ -45,7 +50,10 @@ def read_edit(
     statement = places.origin(name)
     if statement is None:
         return None
-    accesses = [one for one in places.accesses(statement) if one.value in {"output", "input"}]
+    accesses = [one for one in places.accesses(statement) if one.value != "stream"]
+    norm = norm_edit(places, name) if kind in _GIVEN and held and not held.columns else None
+    if norm is not None:
+        return norm
     if not accesses or (held and held.columns) or places.merged(accesses[0].module):
         line = places.cut(name) or statement.lineno
         return Edit(line, places.file.line(line))
@@ -163,6 +171,28 @@ def _stream(module: str, *, dual: bool) -> str:
     return f"({module}.output[0] + {module}.output[1])" if dual else f"{module}.output"
 
 
+def norm_edit(places: Places, name: str) -> Edit | None:
+    """Where a norm's first input is read, which is half of the stream before it: the line, with the
+    sum of what the norm is given.
+    """
+    if not places.dual:
+        return None
+    for access in places.reads(name):
+        before, given = places.file.line(access.line), f"{access.module}.inputs[0]"
+        if not is_norm_input(access) or f"sum({given})" in before:
+            continue
+        first = f"{given}[0]" if access.value == "inputs" else f"{access.module}.input"
+        after = before.replace(first, f"sum({given})", 1)
+        return Edit(access.line, before, after if after != before else "", GIVEN)
+    return None
+
+
+def is_norm_input(access: Access) -> bool:
+    """Is it what a norm is given?"""
+    norm = re.search(r"(?:norm\w*|\bln_\w+)$", access.module)
+    return access.value in {"input", "inputs"} and norm is not None
+
+
 def is_layer(access: Access) -> bool:
     """Is it a layer's own output, not that of a part of it?"""
     return bool(re.search(r"(?:layers|\bh|blocks)\[[^\]]+\]$|^\w+$", access.module))
@@ -176,7 +206,12 @@ def suspect(places: Places, name: str) -> Edit | None:
         others = [
             one.index for one in places.accesses(access.statement) if one.module == access.module
         ]
-        if access.value == "output" and is_layer(access) and access.index in {0, 1}:
+        if access.value != "output" or not is_layer(access):
+            continue
+        half = _half_of_two(places, name, access.statement, access)
+        if half is not None and half.after:
+            return half
+        if access.index in {0, 1}:
             if {0, 1} <= set(others):
                 continue
             before = places.file.line(access.line)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from conformance.check import crossing, statements
+from conformance.check import batch_axis, crossing, statements
 from conformance.check.edits import Edit, is_layer, replaced
 from conformance.check.finding import Finding
 from conformance.check.findings import unfilled
@@ -23,6 +23,12 @@ _ANY: Mapping[str, str] = {"": ""}
 #: Characters of an engine's own words in a sentence.
 _MOST = 160
 
+#: How an error says that a tensor has other axes than the code takes or goes over.
+_SHAPES = (
+    r"too many indices|[Ii]ndex\w* .*out of (?:range|bounds)|Dimension out of range|equal size|"
+    r"sizes? of tensor|shapes? cannot be multiplied|shape mismatch|must match|expanded size"
+)
+
 #: How nnsight names a value that comes too late: its module's path, and what of it.
 _LATE = r"'([\w.]+)\.(\w+)\.i\d+' was requested but the model already ran past"
 
@@ -36,7 +42,8 @@ class Told:
 @dataclass(frozen=True)
 class Failed:
     """A run of a function that returned no values: on vLLM where it was `there`, where layers
-    return a stream in two halves if they are `dual`; the model's layers are at `layer_list`.
+    return a stream in two halves if they are `dual`, and no batch axis if they are `flat`; the
+    model's layers are at `layer_list`.
     """
 
     outcome: Outcome
@@ -45,6 +52,7 @@ class Failed:
     there: bool = False
     dual: bool = False
     layer_list: str = ""
+    flat: bool = True
 
     @property
     def reason(self) -> str:
@@ -63,7 +71,8 @@ class Failed:
 
 def explain(failed: Failed) -> Told:
     """What to tell of a function that did not return values."""
-    for tell in (_late, _unsaved, _other_path, _not_come_back, _one_for_two, _precision, _known):
+    every = (_late, _unsaved, _other_path, _not_come_back, _axis, _one_for_two, _precision, _known)
+    for tell in every:
         told = tell(failed)
         if told is not None:
             return told
@@ -103,6 +112,20 @@ def _known(failed: Failed) -> Told | None:
             first = _at(failed.line, failed.file, "error", meaning, mended(pattern))
             return Told(words, first + _again(failed, first, meaning, mended(pattern)))
     return None
+
+
+def _axis(failed: Failed) -> Told | None:
+    """It counts a batch axis that is not there, or not any more: all such places are shown."""
+    if not failed.file.ported or not re.search(_SHAPES, failed.reason):
+        return None
+    places = Places(failed.file, failed.function, dual=failed.dual, flat=failed.flat)
+    lost = batch_axis.lost(places) if failed.there else batch_axis.doubled(places)
+    if not lost:
+        return None
+    edits = sorted((one.edit for one in lost), key=lambda one: one.line != failed.line)
+    words = f"{edits[0].why} ({failed.reason[:_MOST]})"
+    others = (Finding("axis", f"line {one.line} does the same", edit=one) for one in edits[1:])
+    return Told(words, (Finding("axis", words, edit=edits[0]), *others))
 
 
 def _again(
@@ -241,7 +264,8 @@ def _unsaved(failed: Failed) -> Told | None:
     name = unknown[1] if unknown else ""
     if name not in places.assigned:
         return None
-    statement = places.assigned[name][0]
+    near = [one for one in places.assigned[name] if one.lineno < (failed.line or 1)]
+    statement = near[-1] if near else places.assigned[name][0]
     used = places.used_in_another_invoke(name)
     if used is not None:
         words = (

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from conformance.check import arrangement, compare, naming, relations, requests
+from conformance.check import arrangement, batch_axis, compare, naming, relations, requests
 from conformance.check.causes import ordered
 from conformance.check.compare import Values
 from conformance.check.edits import (
@@ -15,8 +16,10 @@ from conformance.check.edits import (
     Edit,
     alias_edit,
     is_layer,
+    is_norm_input,
     layer_edit,
     logits_edit,
+    norm_edit,
     read_edit,
     suspect,
     token_edit,
@@ -53,14 +56,17 @@ def findings(
     layer_list: str,
     *,
     dual: bool,
+    flat: bool = True,
 ) -> tuple[Finding, ...]:
-    """What explains the values that differ in float32, the cause before what follows from it."""
+    """What explains the values that differ in float32, the cause before what follows from it.
+    `dual`: the engine's layers return a stream in two halves; `flat`: without a batch axis.
+    """
     known = catalogue(seen, layer_list)
     reference = compare.honest(seen, Precision.FLOAT32)
     truth = {Site.parse(site): value for site, value in reference["truth"].items()}
     alike, _ = compare.made_alike(compare.returned(mine), reference)
     values = {Site.parse(site): value for site, value in alike.items()}
-    places = Places(file, file.function_for("vllm"), dual=dual and file.ported)
+    places = Places(file, file.function_for("vllm"), dual=dual and file.ported, flat=flat)
     unlike = requests.prompts(judgement, places)
     if unlike:
         return unlike
@@ -78,7 +84,9 @@ def findings(
         return tuple(drawn)
     told = [one for one in reads if one.kind != "unknown"]
     if part is None:
-        return once(told or reads[:1])
+        follow = all(one.kind in _FOLLOW for one in told)
+        written_so = _written_so(places) if follow and explain.written else []
+        return once([*written_so, *(told or reads[:1])])
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [one for one in told if one.kind not in _FOLLOW]
     return ordered(part, places, causes, dual=dual)
@@ -95,6 +103,16 @@ def unfilled(places: Places, name: str, called: str = "") -> Finding | None:
     shown = called or name or filled.name
     words = f"`{shown}` does not come back whole from vLLM: {filled.why}"
     return Finding("unsaved", words, shown, edit=edit)
+
+
+def _written_so(places: Places) -> list[Finding]:
+    """Writes that take the batch axis for another one: of one number of a wide row too little may
+    change to be seen in it.
+    """
+    return [
+        Finding("axis", f"line {edit.line} writes elsewhere: {edit.why}", edit=edit)
+        for edit in batch_axis.written_by(places, places.writes())
+    ]
 
 
 class _Explaining:
@@ -177,13 +195,17 @@ class _Explaining:
         if relations.cap(mine, truth) is not None:  # both are known then, and called the logits
             return self._unlike(blank, site, mine, truth)
         held, meant = identify(mine, self.known), identify(truth, self.known)
+        if held is not None and meant is not None and held.sequence != meant.sequence:
+            # Prompts that begin alike have the same first rows: then they are its own.
+            own = [one for one in self.known if one.sequence == meant.sequence]
+            held = identify(mine, own) or held
         if held is not None and held.kind != "unedited" and (meant is None or held != meant):
             return self._instead(blank, site, held, meant)
         part = identify_part(mine, truth, self.known) if held is meant is None else None
         if part is not None:
             number, held, meant = part
             return self._instead(replace(blank, name=f"{blank.name}[{number}]"), site, held, meant)
-        return self._unlike(blank, site, mine, truth)
+        return self._axis(blank, site) or self._unlike(blank, site, mine, truth)
 
     def _absent(self, blank: Finding, mine: Tensor | None, site: Site) -> Finding:
         side = "transformers only" if mine is None else "vLLM only"
@@ -217,7 +239,8 @@ class _Explaining:
         return written and not unchanged and identify(mine, self.known) is None
 
     def _instead(self, blank: Finding, site: Site, held: Held, meant: Held | None) -> Finding:
-        edit = read_edit(self.places, site.name, held, meant)
+        lost = self._lost(site) if (held.rows, held.columns) != _rows_of(meant) else None
+        edit = lost or read_edit(self.places, site.name, held, meant)
         layer = meant.layer if meant else None
         found = replace(blank, kind=held.kind, layer=layer, edit=edit)
         name = f"`{blank.name}`"
@@ -225,6 +248,8 @@ class _Explaining:
             return self._unmeant(found, site, held)
         if held.words == f"{meant.words}{UNWRITTEN}":
             return replace(found, kind="unwritten", words=f"{name} is what it is without the write")
+        if held.words == meant.words and self._same_prompt(held, meant):
+            return self._other_run(found, held)
         if held.words == meant.words and held.sequence != meant.sequence:
             words = f"{name} holds another prompt's rows: those of prompt {held.sequence}"
             put = self.places.filling(site.name)
@@ -247,8 +272,47 @@ class _Explaining:
         why = edit.why if edit else ""
         return replace(found, words=words + (f" ({why})" if why else ""), edit=edit)
 
+    def _same_prompt(self, held: Held, meant: Held) -> bool:
+        """Are they of two runs of one prompt?"""
+        ids = [
+            [one.rows for one in self.known if one.kind == "ids" and one.sequence == number]
+            for number in (held.sequence, meant.sequence)
+        ]
+        two = held.sequence != meant.sequence and all(ids)
+        return two and torch.equal(ids[0][0], ids[1][0])
+
+    def _other_run(self, found: Finding, held: Held) -> Finding:
+        """It holds what another run of the same prompt has in its place."""
+        if any(one.written for one in self.known if one.sequence == held.sequence):
+            words = f"`{found.name}` holds what another run of the same prompt has, with its write"
+            return replace(found, kind="other-prompt", words=words)
+        words = f"`{found.name}` is what it is without the write, as in another run of this prompt"
+        return replace(found, kind="unwritten", words=words)
+
+    def _lost(self, site: Site) -> Edit | None:
+        """Where a value is computed as if there was a batch axis."""
+        return batch_axis.read_by(self.places, self.places.way(site.name))
+
+    def _axis(self, blank: Finding, site: Site) -> Finding | None:
+        """That one side counts a batch axis that is not there, or not any more."""
+        edit = self._lost(site)
+        truth = self.truth[site].shape
+        if edit is None and self.places.file.ported and truth and truth[-1] in self.lengths:
+            # A column has a number for every token: then layers return no tuple there.
+            edit = batch_axis.doubled_by(self.places.file, site.name)
+        if edit is None:
+            return None
+        shape, meant = list(self.values[site].shape), list(truth)
+        what = f"has shape {shape} instead of {meant}" if shape != meant else "differs"
+        return replace(blank, kind="axis", words=f"`{blank.name}` {what}: {edit.why}", edit=edit)
+
     def _unmeant(self, found: Finding, site: Site, held: Held) -> Finding:
         """It holds something known, where transformers' own value is nothing that is known."""
+        axis = (
+            self._axis(found, site) if self.values[site].shape != self.truth[site].shape else None
+        )
+        if axis is not None:
+            return axis
         name, truth = f"`{found.name}`", self.truth[site]
         if held.kind in _READS:
             why = found.edit.why if found.edit else ""
@@ -290,6 +354,7 @@ class _Explaining:
         far = f", {judged.error:.2g} of its size off" if judged and judged.error else ""
         words = f"`{blank.name}` differs: {said}{far}"
         half = suspect(self.places, site.name) if self._whole_there(site) else None
+        half = half or (norm_edit(self.places, site.name) if self._norm_there(site) else None)
         if half is not None:
             words += f". It is computed from half of the residual stream: {half.why}"
             return replace(blank, kind="half", words=words, edit=half)
@@ -309,6 +374,15 @@ class _Explaining:
             return True
         reads = Places(file, file.function_for("hf")).reads(site.name)
         return any(one.value == "output" and is_layer(one) for one in reads)
+
+    def _norm_there(self, site: Site) -> bool:
+        """Does `hf` read what a norm is given?"""
+        file = self.places.file
+        return file.ported and any(map(is_norm_input, Places(file, "hf").reads(site.name)))
+
+
+def _rows_of(meant: Held | None) -> tuple[str, str]:
+    return (meant.rows, meant.columns) if meant else ("", "")
 
 
 def written(seen: Values) -> bool:

@@ -46,12 +46,15 @@ class Access:
 
 class Places:
     """One function of a file, with the helpers that it uses. `dual` says that vLLM's layers return
-    a stream in two halves.
+    a stream in two halves, `flat` that no value there has a batch axis.
     """
 
-    def __init__(self, file: UserFile, function: str, *, dual: bool = True) -> None:
+    def __init__(
+        self, file: UserFile, function: str, *, dual: bool = True, flat: bool = True
+    ) -> None:
         self.file = file
         self.dual = dual
+        self.flat = flat
         self.function = file.functions[function]
         self.scopes = Scopes(self.function, used(ast.parse(file.text), self.function))
         self._statements = self.scopes.statements
@@ -259,18 +262,18 @@ class Places:
         ):
             index, whole = above.slice.value, above
         module = self.file.segment(node.value)
-        return Access(statement, whole, module, node.attr, index, self.layer(module))
+        return Access(statement, whole, module, node.attr, index, self.layer(module, statement))
 
-    def layer(self, module: str) -> int | None:
-        """The number of the layer that a module's expression names."""
+    def layer(self, module: str, near: ast.stmt) -> int | None:
+        """The number of the layer that a module's expression names in a statement."""
         match = re.search(r"(?:layers|h)\[(\w+)\]", module)
         root = re.split(r"[.\[]", module, maxsplit=1)[0]
         if match is None:
-            for statement in self.assigned.get(root, []):
+            for statement in reversed(self.scopes.makers(root, near)):
                 value = statements.value_of(statement)
                 text = self.file.segment(value) if value is not None else ""
-                if "layers[" in text or ".h[" in text:
-                    return self.layer(text)
+                if ("layers[" in text or ".h[" in text) and statement is not near:
+                    return self.layer(text, statement)
             return None
         if match[1].isdigit():
             return int(match[1])
@@ -298,13 +301,30 @@ class Places:
                 statement
             ):
                 root = next((n.id for n in ast.walk(target) if isinstance(n, ast.Name)), "")
-                made = self.assigned.get(root, [])
+                made = self.scopes.binding(root, statement)
                 found += [
                     Access(statement, one.node, one.module, one.value, one.index, one.layer)
-                    for source in made[:1]
-                    for one in every
-                    if one.statement is source
+                    for one in (self.sources(made) if made is not None else ())
                 ][:1]
+        return found
+
+    def sources(self, statement: ast.stmt) -> list[Access]:
+        """What of the model a name is made of that a statement binds: directly, or of other names,
+        as a view, a copy or a sum of theirs.
+        """
+        found, waiting = [], [statement]
+        seen: list[ast.stmt] = []
+        while waiting:
+            near = waiting.pop(0)
+            value = statements.value_of(near)
+            seen.append(near)
+            taken = self.accesses(near)
+            found += taken
+            if taken or value is None or not statements.arranges(value):
+                continue
+            names = dict.fromkeys(n.id for n in ast.walk(value) if isinstance(n, ast.Name))
+            made = (self.scopes.binding(name, near) for name in names)
+            waiting += [one for one in made if one is not None and one not in seen + waiting]
         return found
 
     def calls(self, *names: str) -> list[ast.Call]:

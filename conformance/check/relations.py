@@ -9,6 +9,10 @@ from torch import Tensor
 
 from conformance.check.known import near
 
+#: Numbers of which there are at least so many before a factor or a cap is fitted to them: a free
+#: parameter fits one number always, and a few too often.
+FITTED = 16
+
 
 def probabilities(value: Tensor) -> bool:
     """Do its rows sum to one, of a square: the weights of each token on those before it?"""
@@ -28,7 +32,7 @@ def same(mine: Tensor, other: Tensor) -> bool:
 
 def multiple(mine: Tensor, truth: Tensor) -> float | None:
     """The factor between two values, None where there is none."""
-    if mine.shape != truth.shape or not mine.is_floating_point():
+    if not _fittable(mine, truth):
         return None
     ours, theirs = mine.double(), truth.double()
     gain = float((ours * theirs).sum() / theirs.square().sum().clamp_min(1e-30))
@@ -39,7 +43,7 @@ def multiple(mine: Tensor, truth: Tensor) -> float | None:
 
 def cap(mine: Tensor, truth: Tensor) -> float | None:
     """The c for which one is c·tanh(other / c), None for none."""
-    if mine.shape != truth.shape or not mine.is_floating_point() or not mine.numel():
+    if not _fittable(mine, truth):
         return None
     ours, theirs = mine.double().flatten(), truth.double().flatten()
     largest = int(theirs.abs().argmax())
@@ -51,3 +55,7 @@ def cap(mine: Tensor, truth: Tensor) -> float | None:
         cap = (low + high) / 2
         low, high = (cap, high) if cap * math.tanh(most / cap) < least else (low, cap)
     return low if (ours - low * torch.tanh(theirs / low)).norm() <= 1e-3 * ours.norm() else None
+
+
+def _fittable(mine: Tensor, truth: Tensor) -> bool:
+    return mine.shape == truth.shape and mine.is_floating_point() and mine.numel() >= FITTED

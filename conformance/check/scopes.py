@@ -9,6 +9,9 @@ from conformance.check import statements
 
 _Function = ast.FunctionDef | ast.Lambda
 
+#: A statement, and which of its blocks.
+_Branch = tuple[ast.stmt, str]
+
 
 def used(tree: ast.Module, function: ast.FunctionDef) -> list[ast.stmt]:
     """The helpers at the top of the file that a function names, and that those name: functions,
@@ -41,8 +44,10 @@ class Scopes:
         self.function = function
         self.roots = [function, *helpers]
         self._scopes: dict[ast.stmt, ast.stmt] = {}
+        self._branches: dict[ast.stmt, frozenset[_Branch]] = {}
         for root in self.roots:
             self._enter(root, root)
+            self._branch(root, frozenset())
         self.statements = sorted(self._scopes, key=lambda statement: statement.lineno)
         self.helpers = {
             one.name: one
@@ -69,6 +74,18 @@ class Scopes:
                 if isinstance(each, ast.stmt) and each not in self._scopes:
                     self._enter(each, inner)
 
+    def _branch(self, statement: ast.stmt, around: frozenset[_Branch]) -> None:
+        """Note in which branches a statement stands, and those in it."""
+        self._branches[statement] = around
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            sure = field == "body" and isinstance(statement, (ast.With, ast.FunctionDef))
+            inside = around if sure else around | {(statement, field)}
+            for one in getattr(statement, field, None) or []:
+                each = one.body if isinstance(one, ast.ExceptHandler) else [one]
+                for inner in each:
+                    if isinstance(inner, ast.stmt):
+                        self._branch(inner, inside)
+
     def nodes(self) -> Iterator[ast.AST]:
         """Everything in the function and its helpers."""
         for root in self.roots:
@@ -81,11 +98,44 @@ class Scopes:
 
     def makers(self, name: str, near: ast.stmt) -> list[ast.stmt]:
         """The statements that make a variable, as a statement sees it: those of its own function,
-        or else any.
+        or else any. Of a name that is bound several times the nearest one above counts, and what is
+        put into it from there on.
         """
         every = self.assigned.get(name, [])
         own = [one for one in every if self._scopes[one] is self._scopes.get(near)]
-        return own or every
+        return self._left(name, own, near) or own or every
+
+    def binding(self, name: str, near: ast.stmt) -> ast.stmt | None:
+        """The statement that a variable has its value from where another statement changes it."""
+        made = [one for one in self.makers(name, near) if statements.binds(one, name)]
+        above = [one for one in made if _place(one) < _place(near)]
+        return next(iter((*reversed(above), *made)), None)
+
+    def _left(self, name: str, own: list[ast.stmt], near: ast.stmt) -> list[ast.stmt]:
+        """Which of these a statement still sees something of; none where that cannot be told."""
+        binding = [one for one in own if statements.binds(one, name)]
+        above = [one for one in binding if _place(one) < _place(near)]
+        around = self._branches.get(near, frozenset())
+        sure = [one for one in above if self._branches[one] <= around]
+        if not sure:
+            return []
+        last = sure[-1]
+        # What stands below in a loop around the statement alone may have been run before it.
+        loops = [
+            loop
+            for loop, _ in around - self._branches[last]
+            if isinstance(loop, (ast.For, ast.While))
+        ]
+        again = {one for loop in loops for one in ast.walk(loop)}
+        below = [one for one in binding if one not in above and one not in again]
+        end = _place(below[0]) if below else None
+        return [
+            one
+            for one in own
+            if _place(last) <= _place(one)
+            and (one in above or one in again or one not in binding)
+            and (end is None or one in binding or _place(one) < end)
+        ]
 
     def arguments(self, name: str, near: ast.stmt) -> list[tuple[ast.expr, ast.stmt]]:
         """What the calls of a helper give to its parameter of this name, and where they stand; of
@@ -137,3 +187,8 @@ class Scopes:
             for one in self.statements
             if isinstance(one, ast.Return) and self._scopes[one] is function
         ]
+
+
+def _place(statement: ast.stmt) -> tuple[int, int]:
+    """Where it begins in the text."""
+    return statement.lineno, statement.col_offset

@@ -49,6 +49,14 @@ def bound(statement: ast.stmt) -> list[str]:
     return []
 
 
+def binds(statement: ast.stmt, name: str) -> bool:
+    """Does it give a variable another value, and does not change the one that it has?"""
+    if isinstance(statement, ast.AnnAssign):
+        return statement.value is not None and names_of(statement.target) == [name]
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return any(name in names_of(target) for target in targets)
+
+
 def filled_by(node: ast.AST) -> ast.Name | None:
     """The variable of a dict or a list that a node puts something into."""
     target: ast.expr | None = None
@@ -91,6 +99,36 @@ def computes(node: ast.AST, helpers: Collection[str] = ()) -> bool:
                 continue
             return True
     return False
+
+
+#: Methods that keep what their object holds.
+_COPIES = frozenset({"clone", "detach", "contiguous", "to", "float", "double", "half", "bfloat16"})
+
+
+def arranges(node: ast.expr) -> bool:
+    """Is it made of variables by indices, sums, products, views and copies alone?"""
+    if isinstance(node, ast.Name):
+        return True
+    if isinstance(node, (ast.Subscript, ast.UnaryOp)):
+        return arranges(node.value if isinstance(node, ast.Subscript) else node.operand)
+    if isinstance(node, ast.BinOp):
+        return arranges(node.left) or arranges(node.right)
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return bool(node.elts) and all(map(arranges, node.elts))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _VIEWS | _COPIES and arranges(node.func.value)
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "sum" and bool(node.args)
+
+
+def adds(value: ast.expr) -> bool:
+    """Is it a sum, or a product, or a copy, a view or rows of one: a tensor of its own?"""
+    if isinstance(value, ast.Subscript):
+        return adds(value.value)
+    if isinstance(value, ast.Call):
+        if isinstance(value.func, ast.Attribute):
+            return adds(value.func.value)
+        return ast.unparse(value.func) == "sum"
+    return isinstance(value, ast.BinOp)
 
 
 def value_of(statement: ast.stmt) -> ast.expr | None:

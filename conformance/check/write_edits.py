@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from conformance.check import module_values, statements, steps
+from conformance.check import batch_axis, module_values, statements, steps
 from conformance.check.edits import NO_BATCH, SUM, Edit, is_layer, replaced, shifted
 from conformance.check.places import Access, Places
 from conformance.check.writes import Parting
@@ -25,7 +25,10 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
         return _put_back(places, statement, statements.bound(statement)[0], taken)
     if not here:
         return None
-    return _of_the_step(places, part, here) or _at_the_write(places, part, here)
+    axis = batch_axis.written_by(places, here)
+    return (
+        axis[0] if axis else _of_the_step(places, part, here) or _at_the_write(places, part, here)
+    )
 
 
 def _layer(part: Parting) -> int:
@@ -203,8 +206,8 @@ def _both(places: Places, write: Access) -> str:
     """
     target = statements.target(write.statement)
     root = next((n for n in ast.walk(target or write.node) if isinstance(n, ast.Name)), None)
-    made = places.scopes.makers(root.id, write.statement) if root else []
-    bound = made[0].targets[0] if made and isinstance(made[0], ast.Assign) else None
+    made = places.scopes.binding(root.id, write.statement) if root else None
+    bound = made.targets[0] if isinstance(made, ast.Assign) else None
     names = statements.names_of(bound)
     direct = target is not None and any(node is write.node for node in ast.walk(target))
     if root is None or target is None or direct or root.id not in names:
@@ -233,23 +236,26 @@ def _root(write: Access) -> str:
 
 def _of_a_copy(places: Places, write: Access) -> Edit | None:
     """A write to a name that is bound to a copy: the line that copies, without that."""
-    for made in places.scopes.makers(_root(write), write.statement)[:1]:
-        before, taken = places.file.line(made.lineno), places.accesses(made)
-        copied = f"{places.file.segment(taken[0].node)}.clone()" if taken else ""
-        if len(taken) == 1 and before.count(copied) == 1:
-            after = before.replace(copied, copied.removesuffix(".clone()"))
-            return Edit(made.lineno, before, after, f"{_COPY} (line {write.line} writes to it)")
+    made = places.scopes.binding(_root(write), write.statement)
+    if made is None:
+        return None
+    before, taken = places.file.line(made.lineno), places.accesses(made)
+    copied = f"{places.file.segment(taken[0].node)}.clone()" if taken else ""
+    if len(taken) == 1 and before.count(copied) == 1:
+        after = before.replace(copied, copied.removesuffix(".clone()"))
+        return Edit(made.lineno, before, after, f"{_COPY} (line {write.line} writes to it)")
     return None
 
 
 def _of_a_sum(places: Places, write: Access) -> Edit | None:
     """A write to a name that is bound to a sum: what it changes is nothing of the model's."""
     root = _root(write)
-    for made in places.scopes.makers(root, write.statement)[:1]:
-        taken = places.accesses(made)
-        if isinstance(statements.value_of(made), ast.BinOp) and taken:
-            return _put_back(places, write.statement, root, taken)
-    return None
+    made = places.scopes.binding(root, write.statement)
+    taken = places.sources(made) if made is not None else []
+    value = statements.value_of(made) if made is not None else None
+    if value is None or not taken or not statements.adds(value):
+        return None
+    return _put_back(places, write.statement, root, taken)
 
 
 def _put_back(places: Places, statement: ast.stmt, name: str, taken: list[Access]) -> Edit:

@@ -1,0 +1,350 @@
+"""Where `vllm` counts a batch axis that is not there: an index, or an axis that is gone over.
+
+On transformers a module's value is [1, tokens, width], and on vLLM [tokens, width]. What is meant
+is known from what `hf` does with a value of the same module. Found in the text: nothing is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from conformance.check.edits import Edit, replaced
+from conformance.check.module_values import index_there
+from conformance.check.places import Access, Places
+from conformance.check.source import UserFile
+
+#: What is another thing there, in the words of an edit's reason.
+AXIS = "on vLLM there is no batch axis, activations are [tokens, width]"
+
+#: What a layer returns on transformers, in the words of an edit's reason.
+DOUBLED = (
+    "what a layer of this transformers returns is the stream itself, [batch, tokens, width]: "
+    "`output[0]` is the batch's first prompt, [tokens, width], and an index behind it has no batch "
+    "axis left"
+)
+
+#: Methods that go over an axis, by its number, and those whose first argument is no axis.
+_OVER = frozenset(
+    {
+        *("mean", "sum", "norm", "max", "min", "amax", "amin", "argmax", "argmin", "prod", "std"),
+        *("var", "median", "cumsum", "softmax", "log_softmax", "flip", "sort", "topk", "select"),
+    }
+)
+_NAMED_ONLY = frozenset({"norm", "topk"})
+
+#: Methods that leave the axes as they are.
+_KEEPS = frozenset(
+    {"clone", "save", "detach", "to", "float", "double", "half", "bfloat16", "cpu", "contiguous"}
+)
+
+#: What has other axes: of the head there are the last token's values alone.
+_HEADS = frozenset({"lm_head", "embed_out", "model", "samples"})
+
+_LAYER = r"(?:^|\.)(?:layers|h|blocks)\[[^\[\]]*\]$"
+_ATTENTION = r"(?:^|\.)(?:self_attn|attn|attention|self_attention)$"
+_PAIR = (
+    r"(?:norm\w*|o_proj|down_proj|out_proj|qkv_proj|gate_up_proj|dense|c_proj|c_attn|c_fc|fc1|fc2"
+    r"|dense_h_to_4h|dense_4h_to_h|query_key_value)$"
+)
+
+#: The kind of a layer's own value.
+_STREAM = "layer"
+
+#: How many variables are followed.
+_HOPS = 8
+
+
+@dataclass(frozen=True)
+class Lost:
+    """One place in `vllm` that counts the axis: the statement, and its line mended."""
+
+    statement: ast.stmt
+    edit: Edit
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What is taken of a module's value: the module's `kind`, and all indices so far, as text.
+    `several`: it is the tuple that the module returns, whose first index takes one of its values.
+    """
+
+    kind: str
+    index: str = ""
+    several: bool = False
+
+
+@dataclass(frozen=True)
+class _Indexed:
+    """An index of such a value: `begin` is what it is taken of, `before` what had been taken of the
+    module's value by then.
+    """
+
+    statement: ast.stmt
+    node: ast.expr
+    begin: ast.expr
+    before: _Taken
+    own: str
+
+
+@dataclass(frozen=True)
+class _Over:
+    """A call that goes over an axis of such a value, and where it has the axis' number."""
+
+    statement: ast.stmt
+    taken: _Taken
+    method: str
+    axis: ast.Constant
+
+
+def lost(places: Places) -> list[Lost]:
+    """Every place in `vllm` that counts the axis, in the order of the text."""
+    if not places.file.ported or not places.flat:
+        return []
+    theirs, mine = _Side(Places(places.file, "hf", dual=False)), _Side(places)
+    meant: dict[str, list[str]] = {}
+    for one in theirs.indexed():
+        meant.setdefault(one.before.kind, []).append(one.before.index + one.own)
+    over = {(one.taken.kind, one.method, one.axis.value) for one in theirs.over()}
+    found: dict[int, Lost] = {}
+    for one in mine.indexed():
+        edit = _index_edit(places, one, meant.get(one.before.kind, []))
+        if edit is not None:
+            found.setdefault(edit.line, Lost(one.statement, edit))
+    for each in mine.over():
+        edit = _axis_edit(places, each, over, meant.get(each.taken.kind, []))
+        if edit is not None:
+            found.setdefault(edit.line, Lost(each.statement, edit))
+    return [found[line] for line in sorted(found)]
+
+
+def doubled(theirs: Places) -> list[Lost]:
+    """Every place in `hf` that takes an axis more of a layer's output than is left, as it takes the
+    first of a tuple before, which a layer of this transformers does not return.
+    """
+    found: dict[int, Lost] = {}
+    for one in _Side(theirs).indexed():
+        index = one.before.index + one.own
+        parts = _parts(index.removeprefix("[0]"))
+        counts = len(parts) == 3 or (len(parts) == 2 and parts[0] in {":", "0"})
+        if one.before.kind != _STREAM or not index.startswith("[0][") or not counts:
+            continue
+        edit = _undoubled(theirs, one)
+        found.setdefault(edit.line, Lost(one.statement, edit))
+    return [found[line] for line in sorted(found)]
+
+
+def doubled_by(file: UserFile, name: str) -> Edit | None:
+    """The first such place in the statements of `hf` that a value is computed by."""
+    theirs = Places(file, "hf", dual=False)
+    way = theirs.way(name)
+    return next((one.edit for one in doubled(theirs) if one.statement in way), None)
+
+
+def _undoubled(theirs: Places, one: _Indexed) -> Edit:
+    """The line with the index of the whole batch, or else with that of its first prompt's rows."""
+    right = one.own.removeprefix("[0]") if not one.before.index else ""
+    right = right or index_there(one.own, "plain")
+    after = replaced(theirs, one.node, f"{theirs.file.segment(one.begin)}{right}")
+    line = one.begin.end_lineno or one.node.lineno
+    return Edit(line, theirs.file.line(line), after, DOUBLED)
+
+
+def read_by(places: Places, way: Collection[ast.stmt]) -> Edit | None:
+    """The first such place in the statements that a value is computed by."""
+    return next((one.edit for one in lost(places) if one.statement in way), None)
+
+
+def written_by(places: Places, writes: Sequence[Access]) -> list[Edit]:
+    """The writes that take the axis for another one, mended."""
+    targets = [write.statement for write in writes]
+    return [one.edit for one in lost(places) if one.statement in targets]
+
+
+def _index_edit(places: Places, one: _Indexed, meant: Sequence[str]) -> Edit | None:
+    """The line with the index that is meant, None where it is that."""
+    inherited = _right(one.before, one.before.index, meant)
+    if one.before.index and inherited != "":
+        return None  # it is right, or is mended where it is taken
+    right = _right(one.before, one.own, meant)
+    if right is None:
+        return None
+    line = one.begin.end_lineno or one.node.lineno
+    after = f"{places.file.segment(one.begin)}{right}"
+    same = one.own in meant or one.own.removeprefix("[0]") in meant
+    begin = "it reads as in `hf`, but " if same else ""
+    why = f"{begin}{AXIS}: {_takes(one.before.kind, one.own)}"
+    return Edit(line, places.file.line(line), replaced(places, one.node, after), why)
+
+
+def _axis_edit(
+    places: Places, one: _Over, over: Collection[tuple[str, str, object]], meant: Sequence[str]
+) -> Edit | None:
+    """The line that goes over the axis that is meant, None where it does."""
+    number = one.axis.value
+    mended = _right(one.taken, one.taken.index, meant) == ""
+    same = (one.taken.kind, one.method, number) in over
+    if (one.taken.index and not mended) or not isinstance(number, int) or number < 1:
+        return None
+    if not same and number < 2:
+        return None
+    begin = "it reads as in `hf`, but " if same else ""
+    what = "the width" if number == 1 else "not there"
+    why = f"{begin}{AXIS}: axis {number} is {what}"
+    after = replaced(places, one.axis, str(number - 1))
+    return Edit(one.axis.lineno, places.file.line(one.axis.lineno), after, why)
+
+
+def _right(taken: _Taken, index: str, meant: Sequence[str]) -> str | None:
+    """What an index should be there, by those that `hf` has; None where it is right."""
+    there = {index_there(one, "plain") for one in meant}
+    if index in there or not re.search(r"[^\[\]:, .]", index):
+        return None  # it is right, or takes everything
+    if re.search(_ATTENTION, taken.kind) and index.startswith("[0]"):
+        rest = index.removeprefix("[0]")  # transformers returns a tuple
+        return rest if rest in there else index_there(rest, "plain")
+    if index in meant:
+        return index_there(index, "plain")
+    parts = _parts(index)
+    if len(parts) == 3:
+        return index_there(index, "plain")
+    token = {index_there(one, "plain") for one in meant if len(_parts(one)) == 2}
+    return token.pop() if len(parts) == 2 and parts[0] in {":", "0"} and len(token) == 1 else None
+
+
+def _parts(index: str) -> list[str]:
+    """What an index takes on each axis; [] for several indices."""
+    match = re.fullmatch(r"\[([^\[\]]*)\]", index)
+    return [one.strip() for one in match[1].split(",")] if match else []
+
+
+def _takes(kind: str, index: str) -> str:
+    """What such an index takes there."""
+    if re.search(_ATTENTION, kind) and index.startswith("[0]"):
+        return "attention returns one tensor, of which `[0]` takes token 0"
+    parts = _parts(index)
+    if len(parts) > 2:
+        return f"`{index}` has an index too many"
+    if len(parts) == 2 and parts[0] == ":":
+        return f"`{index}` takes columns"
+    if len(parts) == 2:
+        return f"`{index}` takes numbers of token 0"
+    return f"`{index}` takes a token, and not the batch's first prompt"
+
+
+class _Side:
+    """One of the two functions, as text."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.there = places.function.name == "vllm"
+
+    def _nodes(self) -> Iterator[tuple[ast.stmt, ast.AST]]:
+        for statement in self.places.scopes.statements:
+            if not hasattr(statement, "body"):
+                yield from ((statement, node) for node in ast.walk(statement))
+
+    def indexed(self) -> Iterator[_Indexed]:
+        """Every index of a module's value, all that stand behind each other as one."""
+        inner = {id(node.value) for _, node in self._nodes() if isinstance(node, ast.Subscript)}
+        for statement, node in self._nodes():
+            if isinstance(node, ast.Subscript) and id(node) not in inner:
+                found = self._index(statement, node)
+                if found is not None:
+                    yield found
+
+    def _index(self, statement: ast.stmt, node: ast.Subscript) -> _Indexed | None:
+        chain = [node]
+        while isinstance(chain[-1].value, ast.Subscript):
+            chain.append(chain[-1].value)
+        begin = chain[-1].value
+        before = self._taken(begin, statement, _HOPS)
+        if before is None:
+            return None
+        if before.several:
+            begin = chain.pop()
+            before = self._taken(begin, statement, _HOPS)
+            if before is None:
+                return None
+        own = "".join(f"[{self._text(one.slice)}]" for one in reversed(chain))
+        return _Indexed(statement, node, begin, before, own)
+
+    def _text(self, index: ast.expr) -> str:
+        text = ast.unparse(index)
+        return text[1:-1] if isinstance(index, ast.Tuple) and text.startswith("(") else text
+
+    def over(self) -> Iterator[_Over]:
+        """Every call that goes over a numbered axis of such a value."""
+        for statement, node in self._nodes():
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            method, value, rest = node.func.attr, node.func.value, node.args
+            if ast.unparse(value) in {"torch", "t", "F", "torch.nn.functional"} and rest:
+                value, rest = rest[0], rest[1:]
+            if method not in _OVER:
+                continue
+            axes = [one.value for one in node.keywords if one.arg in {"dim", "axis"}]
+            axes += rest[:1] if method not in _NAMED_ONLY else []
+            taken = self._taken(value, statement, _HOPS)
+            if axes and isinstance(axes[0], ast.Constant) and taken and not taken.several:
+                yield _Over(statement, taken, method, axes[0])
+
+    def _taken(self, value: ast.expr, near: ast.stmt, hops: int) -> _Taken | None:
+        """What of a module's value an expression is, None where it is anything else."""
+        if isinstance(value, ast.Attribute):
+            return self._module(value, near)
+        if isinstance(value, ast.Name):
+            return self._variable(value.id, near, hops) if hops else None
+        if isinstance(value, ast.Subscript):
+            return self._row(value, near, hops)
+        if isinstance(value, ast.BinOp):
+            sides = [self._taken(one, near, hops - 1) for one in (value.left, value.right)]
+            known = [one for one in sides if one is not None and not one.several]
+            return known[0] if len({one.index for one in known}) == 1 else None
+        return self._call(value, near, hops) if isinstance(value, ast.Call) else None
+
+    def _row(self, value: ast.Subscript, near: ast.stmt, hops: int) -> _Taken | None:
+        taken = self._taken(value.value, near, hops - 1)
+        if taken is None:
+            return None
+        if taken.several:
+            one = isinstance(value.slice, ast.Constant) and value.slice.value in {0, 1}
+            return replace(taken, several=False) if one else None
+        return replace(taken, index=f"{taken.index}[{self._text(value.slice)}]")
+
+    def _call(self, call: ast.Call, near: ast.stmt, hops: int) -> _Taken | None:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _KEEPS:
+            return self._taken(call.func.value, near, hops - 1)
+        if ast.unparse(call.func) == "sum" and len(call.args) == 1:
+            taken = self._taken(call.args[0], near, hops - 1)
+            return replace(taken, several=False) if taken is not None and taken.several else None
+        return None
+
+    def _variable(self, name: str, near: ast.stmt, hops: int) -> _Taken | None:
+        made = self.places.scopes.binding(name, near)
+        if not isinstance(made, ast.Assign) or made is near:
+            return None
+        taken = self._taken(made.value, made, hops - 1)
+        if isinstance(made.targets[0], ast.Name) or taken is None:
+            return taken
+        return replace(taken, several=False) if taken.several else None
+
+    def _module(self, value: ast.Attribute, near: ast.stmt) -> _Taken | None:
+        """A module's value as it is."""
+        if value.attr not in {"output", "input"}:
+            return None
+        path = ast.unparse(value.value)
+        if isinstance(value.value, ast.Name):
+            made = self.places.scopes.binding(path, near)
+            bound = ast.unparse(made.value) if isinstance(made, ast.Assign) else "layers[0]"
+            path = bound if re.fullmatch(r"[\w.\[\]]+", bound) else path
+        last = _STREAM if re.search(_LAYER, path) else path.rpartition(".")[2]
+        if last in _HEADS or (last == _STREAM and value.attr == "input"):
+            return None
+        pair = last == _STREAM and self.places.dual
+        several = pair or (value.attr == "output" and bool(re.search(_PAIR, last)))
+        if not self.there:
+            several = value.attr == "output" and bool(re.search(_ATTENTION, last))
+        return _Taken(f"{last}.{value.attr}" if value.attr == "input" else last, "", several)
