@@ -152,6 +152,19 @@ def _undoubled(theirs: Places, one: _Indexed) -> Edit:
     return Edit(line, theirs.file.line(line), after, DOUBLED)
 
 
+def axes(theirs: Places) -> dict[int, int]:
+    """The lines of `hf` that go over an axis by its number while the batch axis is there, with it:
+    on vLLM it is another one.
+    """
+    return {
+        one.axis.lineno: one.axis.value
+        for one in _Side(theirs).over()
+        if isinstance(one.axis.value, int)
+        and one.axis.value >= 0
+        and not one.taken.index.startswith("[0")
+    }
+
+
 def read_by(places: Places, way: Collection[ast.stmt]) -> Edit | None:
     """The first such place in the statements that a value is computed by."""
     return next((one.edit for one in lost(places) if one.statement in way), None)

@@ -21,6 +21,14 @@ _LOST = (
     "back: write to the layer's own `output`"
 )
 
+#: A call that goes over an axis by its number.
+_OVER = r"(?<![\w.])(?P<name>[A-Za-z_]\w*)(?:\[0\])?\.\w+\((?:dim|axis) ?= ?[0-9]"
+
+_AXIS = (
+    "if this is an activation, it has an axis less there, and an axis by its number is another "
+    "one: this line is yours to decide"
+)
+
 _BATCH = "if this is an activation, it has no batch axis there: an index takes a token"
 
 
@@ -57,7 +65,9 @@ class Bound:
             unsure = match["name"] in self.activations - self.values.keys()
             if unsure and re.match(r"\[(?:0|:), *[-:\w]", match["index"]):
                 return [_BATCH]
-        return []
+        over = re.finditer(_OVER, line)
+        unsure_of = self.activations - self.values.keys()
+        return [_AXIS] if any(match["name"] in unsure_of for match in over) else []
 
 
 def bound(function: ast.FunctionDef, activations: frozenset[str] = frozenset()) -> Bound:

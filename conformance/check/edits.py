@@ -88,7 +88,7 @@ def _half_of_two(places: Places, name: str, statement: ast.stmt, access: Access)
     own = statements.value_of(statement)
     why = SUM if places.dual else ""
     for part in reversed(places.parts(name)):
-        halves = statements.halves(part, target) if part is not own else {}
+        halves = places.halves(part, statement) if part is not own else {}
         if len(halves) == 1 and target is not None:
             [node] = halves.values()
             before = places.file.line(node.lineno)

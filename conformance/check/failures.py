@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from conformance.check import batch_axis, crossing, statements
+from conformance.check import batch_axis, crossing, statements, weights
 from conformance.check.edits import Edit, is_layer, replaced
 from conformance.check.finding import Finding
 from conformance.check.findings import unfilled
@@ -71,8 +71,7 @@ class Failed:
 
 def explain(failed: Failed) -> Told:
     """What to tell of a function that did not return values."""
-    every = (_late, _unsaved, _other_path, _not_come_back, _axis, _one_for_two, _precision, _known)
-    for tell in every:
+    for tell in _TELLS:
         told = tell(failed)
         if told is not None:
             return told
@@ -284,6 +283,19 @@ def _unsaved(failed: Failed) -> Told | None:
     return Told(words, (Finding("unsaved", words, name, edit=edit),))
 
 
+def _away(failed: Failed) -> Told | None:
+    """It computes with the model where none is."""
+    if not failed.there or not re.search(r"\bmeta\b", failed.reason):
+        return None
+    edits = [one for _, one in weights.outside(Places(failed.file, failed.function))]
+    edits.sort(key=lambda one: one.line != failed.line)
+    words = f"{weights.INSIDE} ({failed.reason[:_MOST]})"
+    if not edits:
+        return Told(words, _at(failed.line, failed.file, "weights", words))
+    others = (Finding("weights", f"line {e.line} does the same", edit=e) for e in edits[1:])
+    return Told(words, (Finding("weights", words, edit=edits[0]), *others))
+
+
 def emptied(file: UserFile, function: str, names: Mapping[str, str] = _ANY) -> Told | None:
     """Why vLLM gives nothing under names that its function returns, with what the user calls them,
     "" for any: what a block fills there.
@@ -307,3 +319,17 @@ def _other_path(failed: Failed) -> Told | None:
             edit = Edit(line, before, re.sub(named, layer_list, before))
             return Told(f"{words} ({failed.reason[:_MOST]})", (Finding("path", words, edit=edit),))
     return None
+
+
+#: The first that knows the failure tells it.
+_TELLS = (
+    _late,
+    _unsaved,
+    _other_path,
+    _away,
+    _not_come_back,
+    _axis,
+    _one_for_two,
+    _precision,
+    _known,
+)

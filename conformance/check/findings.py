@@ -8,7 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from conformance.check import arrangement, batch_axis, compare, naming, relations, requests
+from conformance.check import (
+    arrangement,
+    batch_axis,
+    compare,
+    naming,
+    relations,
+    requests,
+    weights,
+)
 from conformance.check.causes import ordered
 from conformance.check.compare import Values
 from conformance.check.edits import (
@@ -192,6 +200,10 @@ class _Explaining:
         return replace(blank, kind="unsaved" if lost else "missing", words=words, edit=edit)
 
     def _identified(self, blank: Finding, site: Site, mine: Tensor, truth: Tensor) -> Finding:
+        away = weights.behind(self.places, site.name)
+        if away is not None:  # its numbers are any
+            words = f"`{blank.name}` is computed with numbers that are not there: {away.why}"
+            return replace(blank, kind="weights", words=words, edit=away)
         if relations.cap(mine, truth) is not None:  # both are known then, and called the logits
             return self._unlike(blank, site, mine, truth)
         held, meant = identify(mine, self.known), identify(truth, self.known)

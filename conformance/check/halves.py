@@ -51,7 +51,7 @@ def _edits(places: Places, access: Access, near: Sequence[ast.stmt]) -> Iterator
             halves
             for each in near
             if each is not access.statement
-            for halves in [statements.halves(statements.value_of(each) or each, target)]
+            for halves in [places.halves(statements.value_of(each) or each, access.statement)]
         ]
         if len({name for halves in used for name in halves}) == 1:
             for node in (one for halves in used for one in halves.values()):

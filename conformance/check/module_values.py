@@ -76,6 +76,15 @@ _MODULES = (
         "returns one tensor",
     ),
     _Module(
+        r"(?:^|\.)(?:norm|\w*layernorm)$",
+        "input",
+        "given",
+        "",
+        "vLLM's norms that also add are given (a layer's last output, residual), [tokens, width] "
+        "each, an axis less, and the first one of all the embeddings alone. This line is yours to "
+        "decide: the stream that transformers gives it is `sum(….inputs[0])` there",
+    ),
+    _Module(
         _PROJECTION,
         "output",
         "pair",

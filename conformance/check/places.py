@@ -327,6 +327,18 @@ class Places:
             waiting += [one for one in made if one is not None and one not in seen + waiting]
         return found
 
+    def halves(self, part: ast.AST, made: ast.stmt) -> dict[str, ast.expr]:
+        """Which halves of a pair a part of the function uses that is bound in the statement `made`,
+        and not in another one since, by their text.
+        """
+        target = made.targets[0] if isinstance(made, ast.Assign) else None
+        return {
+            text: node
+            for text, node in statements.halves(part, target).items()
+            for name in (one.id for one in ast.walk(node) if isinstance(one, ast.Name))
+            if made in self.scopes.makers(name, self.scopes.statement_of(node))
+        }
+
     def calls(self, *names: str) -> list[ast.Call]:
         """The calls of methods with these names."""
         return [

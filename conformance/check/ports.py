@@ -8,13 +8,21 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from conformance.check import bound_values, containers, module_values, scopes
+from conformance.check import (
+    batch_axis,
+    bound_values,
+    containers,
+    module_values,
+    scopes,
+    weights,
+)
 from conformance.check.activations import activations
 from conformance.check.bound_values import Bound
 from conformance.check.edits import Edit
+from conformance.check.places import Places
 from conformance.check.source import UserFile
 from conformance.errors import ConformanceError
 
@@ -89,6 +97,11 @@ RULES = (
     Rule(
         r"\.source\b",
         "vLLM's modules run other code: what `.source` names is not there",
+    ),
+    Rule(
+        r"\.inputs\b",
+        "what a module is given there are other arguments in another order, [tokens, width] each, "
+        "an axis less: this line is yours to decide",
     ),
     Rule(
         r"\.generator\.output|\btracer\.result|\.streamer\.",
@@ -171,6 +184,7 @@ def port(file: UserFile) -> Port:
     every = scopes.Scopes(function, scopes.used(ast.parse(file.text), function))
     unsure = activations(every)
     held = bound_values.bound(function, unsure)
+    decided = _to_decide(file)
     found, suggested = [], []
     possible = all(one.first for one in filled.values())
     for number in range(function.lineno, (function.end_lineno or function.lineno) + 1):
@@ -179,6 +193,8 @@ def port(file: UserFile) -> Port:
             found.append(Edit(number, line, filled[number].there, filled[number].why))
             continue
         after, reasons, known = _ported(line, held)
+        if number in decided:
+            after, reasons, known = line, [decided[number], *reasons], False
         possible = possible and known
         if reasons:
             found.append(Edit(number, line, after if after != line else "", "; ".join(reasons)))
@@ -186,12 +202,29 @@ def port(file: UserFile) -> Port:
             indent = line[: len(line) - len(line.lstrip())]
             suggested.append(f"{indent}{moved[number].there}")
         suggested.append(after.replace("def hf(", "def vllm(", 1))
-    helpers = list(_of_helpers(file, every, unsure))
+    helpers = list(_of_helpers(file, every, unsure, decided))
     possible = possible and not helpers
     return Port((*found, *helpers), "\n".join(suggested) if possible else "")
 
 
-def _of_helpers(file: UserFile, every: scopes.Scopes, unsure: frozenset[str]) -> Iterator[Edit]:
+def _to_decide(file: UserFile) -> dict[int, str]:
+    """The lines of `hf` and its helpers of which the text does not say what they become, and why:
+    nothing is guessed.
+    """
+    theirs = Places(file, "hf", dual=False)
+    found = {
+        line: (
+            f"axis {axis} is another one there: activations are [tokens, width], an axis less. "
+            "This line is yours to decide"
+        )
+        for line, axis in batch_axis.axes(theirs).items()
+    }
+    return found | {edit.line: weights.INSIDE for _, edit in weights.outside(theirs)}
+
+
+def _of_helpers(
+    file: UserFile, every: scopes.Scopes, unsure: frozenset[str], decided: Mapping[int, str]
+) -> Iterator[Edit]:
     """The lines of the file's helpers that are another thing there."""
     for helper in every.roots[1:]:
         held = Bound(activations=unsure)
@@ -200,6 +233,8 @@ def _of_helpers(file: UserFile, every: scopes.Scopes, unsure: frozenset[str]) ->
         for number in range(helper.lineno, (helper.end_lineno or helper.lineno) + 1):
             line = file.line(number)
             after, reasons, _ = _ported(line, held)
+            if number in decided:
+                after, reasons = line, [decided[number], *reasons]
             if reasons:
                 yield Edit(number, line, after if after != line else "", "; ".join(reasons))
 

@@ -15,6 +15,13 @@ def test_a_cap_is_found_and_nothing_else_is_one():
     assert relations.cap(VALUE / 2, VALUE) is None
 
 
+def test_nothing_is_fitted_to_a_few_numbers():
+    few = torch.tensor([8.0, 1e-5])
+    assert relations.cap(torch.tensor([2.0, 1e-5]), few) is None
+    assert relations.multiple(torch.tensor(3.0), torch.tensor(4.0)) is None
+    assert relations.multiple(VALUE / 2, VALUE) == 0.5
+
+
 def test_rows_that_sum_to_one_are_probabilities():
     scores = torch.randn(1, 2, 5, 5, generator=torch.Generator().manual_seed(0))
     assert relations.probabilities(scores.softmax(-1))

@@ -242,3 +242,37 @@ def test_the_last_token_s_logits_under_a_name_are_alike_on_both_sides(tmp_path):
     assert ported(tmp_path, made, "x = logits[0, 5]").suggestion.endswith("x = logits[0, 5]")
     made = "logits = model.model.layers[1].mlp.output[:, -1].save()"
     assert ported(tmp_path, made, "x = logits[0, 5]").suggestion == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("x = model.model.layers[1].input_layernorm.input[:, -1].save()", "yours to decide"),
+        ("x = model.model.norm.input.save()", "yours to decide"),
+        ("x = model.model.layers[1].mlp.inputs[0][0].save()", "an axis less"),
+        ("x = model.model.layers[1].mlp.output.mean(dim=1).save()", "axis 1 is another one"),
+        ("x = model.model.layers[1].output.norm(dim=2).save()", "axis 2 is another one"),
+        ("x = torch.mean(model.model.layers[1].mlp.output, 0).save()", "axis 0 is another one"),
+        ("x = loaded(1).mean(dim=1)", ""),
+    ],
+)
+def test_what_the_text_does_not_say_is_the_user_s_to_decide(tmp_path, line, words):
+    block = ("with model.trace('a'):", f"    {line}")
+    found = ported(tmp_path, *block)
+    said = [edit for edit in found.lines if edit.line == 3]
+    assert [edit.after for edit in said] == ([""] if words else [])
+    assert words in (said[0].why if said else "") and bool(found.suggestion) is not bool(words)
+
+
+def test_an_axis_of_what_may_be_an_activation_is_not_guessed(tmp_path):
+    made = "kept = [model.model.layers[1].mlp.output.save()]"
+    found = ported(tmp_path, made, "x = kept[0].mean(dim=1)")
+    assert found.suggestion == "" and "if this is an activation" in found.lines[-1].why
+
+
+def test_weights_outside_of_a_trace_are_said_to_be_away(tmp_path):
+    lines = ("with model.trace('a'):", "    h = model.model.layers[1].mlp.output[:, -1].save()")
+    after = "x = model.lm_head.weight @ h[0]"
+    found = ported(tmp_path, *lines, after)
+    assert found.lines[-1].before.strip() == after and found.suggestion == ""
+    assert "the model lives in another process" in found.lines[-1].why

@@ -11,5 +11,5 @@ def hf(model):
 
 def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
-        mean = model.model.layers[1].mlp.output.mean(dim=1).save()  # mistake: structure
+        mean = model.model.layers[1].mlp.output.mean(dim=1).save()  # mistake: axis
     return {"mean": mean}

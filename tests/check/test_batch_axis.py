@@ -1,0 +1,154 @@
+"""An index or an axis that counts a batch axis which is not there: the line, as it should be."""
+
+import pytest
+
+from conformance.check import batch_axis, failures, source
+from conformance.check.batch_axis import AXIS
+from conformance.check.causes import ordered
+from conformance.check.places import Places
+from conformance.check.writes import Parting
+from conformance.records import Outcome, Status
+
+MLP, ATTENTION = "model.model.layers[1].mlp.output", "model.model.layers[1].self_attn.output"
+STREAM = "model.model.layers[2].output"
+
+
+def ported(folder, theirs, ours):
+    """A file of these lines in the blocks of `hf` and of `vllm`."""
+    text = ""
+    for name, lines in (("hf", theirs), ("vllm", ours)):
+        body = "".join(f"        {line}\n" for line in lines)
+        text += f'def {name}(model):\n    with model.trace("a"):\n{body}    return {{"x": x}}\n\n\n'
+    path = folder / "port.py"
+    path.write_text(text)
+    return source.read(path)
+
+
+def mended(file, **more):
+    return [one.edit.after.strip() for one in batch_axis.lost(Places(file, "vllm", **more))]
+
+
+#: Lines of `hf`, lines of `vllm`, and those of the latter that are mended.
+COUNTED = {
+    "a row": ([f"x = {MLP}[:, -1]"], [f"x = {MLP}[:, -1]"], [f"x = {MLP}[-1]"]),
+    "a row of a sum": (
+        [f"h = {STREAM}", "x = h[:, -1].save()"],
+        [f"h, r = {STREAM}", "h = h + r", "x = h[:, -1].save()"],
+        ["x = h[-1].save()"],
+    ),
+    "a row with the width": (
+        [f"x = {MLP}[:, -1, :]"],
+        [f"x = {MLP}[:, -1, :]"],
+        [f"x = {MLP}[-1]"],
+    ),
+    "hf's index": ([f"x = {MLP}[0, -1]"], [f"x = {MLP}[:, -1]"], [f"x = {MLP}[-1]"]),
+    "the first prompt": ([f"m = {MLP}", "x = m[0]"], [f"m = {MLP}", "x = m[0]"], ["x = m"]),
+    "a tuple's first": (
+        [f"x = {ATTENTION}[0][0, -1]"],
+        [f"x = {ATTENTION}[0][-1]"],
+        [f"x = {ATTENTION}[-1]"],
+    ),
+    "both halves": (
+        [f"h = {STREAM}", "h[:, -1] *= 2", "x = 1"],
+        [f"h, r = {STREAM}", "h[:, -1] *= 2", "r[:, -1] *= 2", "x = 1"],
+        ["h[-1] *= 2", "r[-1] *= 2"],
+    ),
+    "a mean": ([f"x = {MLP}.mean(dim=1)"], [f"x = {MLP}.mean(dim=1)"], [f"x = {MLP}.mean(dim=0)"]),
+    "a mean by torch": (
+        [f"x = torch.mean({MLP}, 1)"],
+        [f"x = torch.mean({MLP}, 1)"],
+        [f"x = torch.mean({MLP}, 0)"],
+    ),
+    "no such axis": ([f"x = {MLP}.sum(-1)"], [f"x = {MLP}.sum(dim=2)"], [f"x = {MLP}.sum(dim=1)"]),
+}
+
+#: What is right there: the same without the axis, columns on purpose, all of it.
+RIGHT = {
+    "a row": ([f"x = {MLP}[:, -1]"], [f"x = {MLP}[-1]"]),
+    "columns": ([f"x = {MLP}[:, :, 4:8]"], [f"x = {MLP}[:, 4:8]"]),
+    "other columns": ([f"x = {MLP}[:, :, 4:8]"], [f"x = {MLP}[:, 8:12]"]),
+    "everything": ([f"x = {MLP}[:]"], [f"x = {MLP}[:]"]),
+    "token 0": ([f"x = {ATTENTION}[0][:, 0]"], [f"x = {ATTENTION}[0]"]),
+    "an axis": ([f"x = {MLP}.mean(dim=2)"], [f"x = {MLP}.mean(dim=1)"]),
+    "the head": (["x = model.lm_head.output[:, -1]"], ["x = model.logits[:, -1]"]),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_counts_the_axis_is_mended_by_what_hf_does(tmp_path, name):
+    theirs, ours, after = COUNTED[name]
+    assert mended(ported(tmp_path, theirs, ours)) == after
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_does_without_it_is_left_alone(tmp_path, name):
+    assert mended(ported(tmp_path, *RIGHT[name])) == []
+
+
+def test_an_engine_with_the_axis_is_left_alone(tmp_path):
+    theirs, ours, _ = COUNTED["a row"]
+    assert mended(ported(tmp_path, theirs, ours), flat=False) == []
+
+
+def test_the_reason_says_that_the_line_reads_as_in_hf(tmp_path):
+    theirs, ours, _ = COUNTED["a row"]
+    places = Places(ported(tmp_path, theirs, ours), "vllm")
+    [one] = batch_axis.lost(places)
+    assert one.edit.why == f"it reads as in `hf`, but {AXIS}: `[:, -1]` takes columns"
+    assert batch_axis.read_by(places, places.way("x")) == one.edit
+
+
+def test_a_write_of_columns_is_mended_with_what_it_writes_and_its_neighbour(tmp_path):
+    read, write = f"donor = {MLP}[:, -1]", f"{MLP}[:, -1] = donor"
+    lines = [read, write, "x = 1"]
+    places = Places(ported(tmp_path, lines, lines), "vllm")
+    found = ordered(Parting(1, 0, 0, (0, 1), 2), places, [], dual=True)
+    assert [one.edit.after.strip() for one in found] == [
+        f"donor = {MLP}[-1]",
+        f"{MLP}[-1] = donor",
+    ]
+    theirs, ours, after = COUNTED["both halves"]
+    places = Places(ported(tmp_path, theirs, ours), "vllm")
+    found = ordered(Parting(2, 0, 0, (0, 1), 2), places, [], dual=True)
+    assert [one.edit.after.strip() for one in found] == after
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "IndexError: too many indices for tensor of dimension 1",
+        "IndexError: Dimension out of range (expected to be in range of [-2, 1], but got 2)",
+        "RuntimeError: stack expects each tensor to be equal size, but got [6] and [19]",
+    ],
+)
+def test_an_error_of_a_shape_is_told_by_the_line_that_counts_the_axis(tmp_path, reason):
+    theirs, ours, after = COUNTED["a tuple's first"]
+    outcome = Outcome(Status.ERROR, 0.1, reason)
+    told = failures.explain(
+        failures.Failed(outcome, ported(tmp_path, theirs, ours), "vllm", True, dual=True)
+    )
+    [finding] = told.findings
+    assert finding.edit.after.strip() == after[0]
+    assert "attention returns one tensor" in told.words and reason in told.words
+
+
+def test_every_index_behind_the_first_prompt_is_mended_on_transformers(tmp_path):
+    theirs = [
+        f"a = {STREAM}[0][:, -1, :].save()",
+        f"h = {STREAM}[0]",
+        "b = h[:, -1].save()",
+        f"x = {STREAM}[0][-1].save()",
+    ]
+    file = ported(tmp_path, theirs, ["x = 1"])
+    outcome = Outcome(
+        Status.ERROR,
+        0.1,
+        "IndexError: too many indices for tensor of dimension 2",
+        f'File "port.py", line 3, in hf\n    {theirs[0]}',
+    )
+    told = failures.explain(failures.Failed(outcome, file, "hf"))
+    assert [(one.edit.line, one.edit.after.strip()) for one in told.findings] == [
+        (3, f"a = {STREAM}[:, -1, :].save()"),
+        (5, "b = h[-1].save()"),
+    ]
+    assert batch_axis.doubled_by(file, "x") is None
