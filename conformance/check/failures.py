@@ -119,7 +119,8 @@ def _axis(failed: Failed) -> Told | None:
         return None
     places = Places(failed.file, failed.function, dual=failed.dual, flat=failed.flat)
     lost = batch_axis.lost(places) if failed.there else batch_axis.doubled(places)
-    if not lost:
+    proven = failed.there or any(one.edit.line == failed.line for one in lost)
+    if not lost or not proven:  # some layers do return a tuple on transformers
         return None
     edits = sorted((one.edit for one in lost), key=lambda one: one.line != failed.line)
     words = f"{edits[0].why} ({failed.reason[:_MOST]})"

@@ -152,3 +152,5 @@ def test_every_index_behind_the_first_prompt_is_mended_on_transformers(tmp_path)
         (5, "b = h[-1].save()"),
     ]
     assert batch_axis.doubled_by(file, "x") is None
+    elsewhere = Outcome(Status.ERROR, 0.1, outcome.reason)
+    assert failures.explain(failures.Failed(elsewhere, file, "hf")).findings == ()
