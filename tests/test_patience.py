@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from conformance.checkpoints import FETCH_SECONDS
-from conformance.engines.reference import ensemble
+from conformance.engines.reference import engine, ensemble
 from conformance.inputs import manifest
 from conformance.planning import jobs, plan
-from conformance.records import Column
+from conformance.records import Column, Precision
 from conformance.runner import Limits
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Planned
-from conformance.store import RunFolder
+from conformance.store import GroupFolder, RunFolder
 from tests import ours
 from tests.faulty_run import job
 
@@ -48,28 +50,27 @@ def test_a_job_of_its_own_patience_is_given_it_for_loading_only(
     assert worker.limits == Limits(cell=3.0, load=load)
 
 
-def test_a_cell_that_does_the_work_of_many_is_given_the_time_of_as_many(tmp_path: Path) -> None:
-    asked = job("healthy", tmp_path)
-    planned = Planned("a", lambda: asked, jobs.launch(jobs.REFERENCE), runs=8)
-    group = GroupRun(planned, asked, lambda event: None)
-    worker = Silent()
-    group.attempt = worker  # type: ignore[assignment]
-    group.watch(Limits(cell=3.0, load=30.0))
-    assert worker.limits == Limits(cell=24.0, load=30.0)
-
-
-def test_the_reference_has_a_columns_time_for_each_of_its_ways(tmp_path: Path) -> None:
-    known = manifest.load(ROOT / "models.yaml")
-    model = next(one for one in known.models if one.id == "llama")
-    scenarios, columns = ours.scenarios(), [Column(known.backends[0])]
-    cells = plan.cells([model], known.backends[:1], scenarios)
-    made = jobs.planned_jobs(
-        RunFolder(tmp_path), [model], columns, cells, scenarios, folder=ROOT, cache=tmp_path
-    )
-    runs = {job.id.partition(":")[2]: job.runs for job in made}
-    ways = 1 + len(ensemble.members(sdpa=True))
-    assert runs[jobs.REFERENCE.id] == runs[jobs.FORCED.id] == ways
-    assert runs[jobs.BUILD.id] == runs[known.backends[0].id] == 1
+def test_the_reference_has_a_columns_time_for_each_of_its_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That an event is heard so: tests/test_attempts.py."""
+    ways = ensemble.members(sdpa=True)
+    monkeypatch.setattr(engine, "flatten_runs", lambda *given, **more: {})
+    monkeypatch.setattr(engine, "observed", lambda *given: {})
+    monkeypatch.setattr(engine, "continuation", lambda *given: {})
+    monkeypatch.setattr(engine, "require_layers", lambda *given: None)
+    reference = object.__new__(engine.ReferenceEngine)
+    reference.job, reference.ensemble = job("healthy", tmp_path), ways
+    reference.precisions = sorted(Precision)
+    model = MagicMock(modules=())
+    reference.members = dict.fromkeys((ensemble.TRUTH, *ways), model)
+    monkeypatch.setattr(reference, "_weights", lambda member: None)
+    folder = GroupFolder(reference.job.folder)
+    folder.path.mkdir(parents=True)
+    reference.run(MagicMock(), reference.job.cases[0])
+    events = [json.loads(line) for line in folder.events.read_text().splitlines()]
+    assert [one["event"] for one in events] == ["again"] * (1 + len(ways))
+    assert {one["case"] for one in events} == {reference.job.cases[0].key}
 
 
 def test_no_build_is_ended_before_its_downloads_are_given_up(tmp_path: Path) -> None:

@@ -37,10 +37,6 @@ FORCED = Column(Backend(id="reference-forced", engine="reference", default=False
 #: Not a column either: makes the checkpoint.
 BUILD = Column(Backend(id="build", engine="build", default=False))
 
-#: In how many ways the reference computes every cell (`engines.reference.ensemble`): the truth,
-#: three more in float32 and four in bf16, each of which takes as long as a column's only one.
-WAYS = 8
-
 #: The columns of one model with their cells.
 Columns = Sequence[tuple[Column, Sequence[Cell]]]
 
@@ -158,7 +154,6 @@ class _Maker:
             cached=column.engine in CACHED,
             ours=column in (BUILD, REFERENCE, FORCED),
             load=load,
-            runs=WAYS if column in (REFERENCE, FORCED) else 1,
             folder=self.run.group_folder(self.model.id, name.partition(":")[2]).path,
         )
 

@@ -112,11 +112,7 @@ class GroupRun:
         """Pass on what the worker said; kill it when it has been silent for too long."""
         if self.attempt is not None:
             self._pass_on(self.attempt)
-            own = replace(
-                limits,
-                load=max(limits.load, self.planned.load),
-                cell=limits.cell * self.planned.runs,
-            )
+            own = replace(limits, load=max(limits.load, self.planned.load))
             self.attempt.kill_when_overdue(own, time.monotonic())
 
     def hear_out(self) -> None:

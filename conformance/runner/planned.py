@@ -34,8 +34,7 @@ class Planned:
     one's words. With `cached`, finished observations come from the cache and go there.
     `folder` is the group's: there it is said when no job could be made. `load` is how many
     seconds loading may take where that is more than the limit for all: a download, for one.
-    `runs` is how many times a cell of it does what a cell of an engine does once: so many times
-    the limit of a cell is its own. A cell is given up when `tries` workers have died under it.
+    A cell is given up when `tries` workers have died under it.
     `ours` is a job of the harness itself, such as the reference: what failed in it is no outcome,
     and is tried again by a resumed run.
     """
@@ -48,7 +47,6 @@ class Planned:
     cached: bool = False
     folder: Path | None = None
     load: float = 0.0
-    runs: int = 1
     tries: int = DEATHS_OF_A_CELL
     ours: bool = False
 

@@ -36,6 +36,7 @@ from conformance.generated_tokens import continuation, in_precision
 from conformance.records import Case, Group, Job, Precision
 from conformance.residual_stream import ROUNDING
 from conformance.scenario import Scenario
+from conformance.store import GroupFolder, doings
 
 #: float32 computed in two ways may differ by so many times what bf16 makes of the same model,
 #: 2¹⁶ times finer: the rounding is that much finer, and a model that magnifies one magnifies the
@@ -173,6 +174,8 @@ class ReferenceEngine:
     ) -> dict[str, Tensor]:
         model = self.member(member)
         model.prompts = case.prompts
+        # Each way has the time that a column has for its only one.
+        doings.tell(GroupFolder(self.job.folder).events, "again", case=case.key)
 
         def run(twin: Case) -> Any:
             name = ("edited" if twin.active else "clean") if scenario.twin(case) else ""
