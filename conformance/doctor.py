@@ -90,6 +90,7 @@ def diagnose(
         _cache(cache),
         _pip(),
         _listening(),
+        _left(),
         *(_model(model, cache, deep=deep) for model in manifest.models),
         _browser(),
     )
@@ -214,6 +215,19 @@ def _listening() -> Finding:
             remedy="end the run; see SECURITY.md for what may listen where",
         )
     return Finding("listening", ", ".join(places) or "nothing listens: no run is in progress")
+
+
+def _left() -> Finding:
+    """What runs that were killed have left behind: engines keep their memory."""
+    left = " ".join(map(str, sorted(sessions.orphans())))
+    if left:
+        return Finding(
+            "left processes",
+            f"runs that were killed have left {left}",
+            ok=False,
+            remedy=f"the next run ends them; at once: kill -9 {left}",
+        )
+    return Finding("left processes", "none of runs that were killed")
 
 
 def _model(model: Model, cache: Path, *, deep: bool) -> Finding:

@@ -153,6 +153,15 @@ def test_every_remedy_is_shown_and_nothing_is_read_as_markup():
     assert "can run." not in out.getvalue()
 
 
+def test_what_killed_runs_have_left_is_told(examine, monkeypatch):
+    monkeypatch.setattr(doctor.sessions, "orphans", set)
+    assert examine()["left processes"].ok
+    monkeypatch.setattr(doctor.sessions, "orphans", lambda: {4712, 4711})
+    left = examine()["left processes"]
+    assert not left.ok
+    assert left.remedy.endswith("kill -9 4711 4712")
+
+
 def test_what_listens_is_told(examine, monkeypatch):
     def places(*found):
         monkeypatch.setattr(doctor.sessions, "listening", lambda _: set(found))
