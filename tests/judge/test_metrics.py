@@ -237,14 +237,6 @@ def test_a_single_row_is_judged_by_the_maximum() -> None:
     assert floor.median_limit(2, limits) == limits.k_med
 
 
-def test_histogram_counts_every_element() -> None:
-    truth = torch.ones(1, 4, dtype=torch.float64)
-    ulps = torch.tensor([[0.4, 0.9, 3.0, 50.0]], dtype=torch.float64) * 2.0**-7
-    assert metrics.ulp_histogram(truth + ulps, truth) == {
-        "≤ 0.5": 1, "≤ 1": 1, "≤ 2": 0, "≤ 4": 1, "≤ 16": 0, "> 16": 1,
-    }  # fmt: skip
-
-
 def test_cosine() -> None:
     assert metrics.cosine(torch.ones(3), torch.ones(3)) == pytest.approx(1.0)
     assert metrics.cosine(torch.zeros(3), torch.ones(3)) == 0.0

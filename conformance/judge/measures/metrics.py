@@ -113,14 +113,3 @@ def cosine(left: Tensor, right: Tensor) -> float:
     """The cosine between two whole tensors; shown, never gated on."""
     sizes = torch.linalg.vector_norm(left) * torch.linalg.vector_norm(right)
     return float((left * right).sum() / sizes) if sizes > 0 else float(torch.equal(left, right))
-
-
-def ulp_histogram(candidate: Tensor, truth: Tensor) -> dict[str, int]:
-    """How many elements are how many bf16 ulps off; shown, never gated on."""
-    off = (candidate - truth).abs() / ulp(truth)
-    edges = (0.5, 1.0, 2.0, 4.0, 16.0)
-    counts = torch.bucketize(off.flatten(), torch.tensor(edges, dtype=off.dtype)).bincount(
-        minlength=len(edges) + 1
-    )
-    names = [f"≤ {edge:g}" for edge in edges] + [f"> {edges[-1]:g}"]
-    return dict(zip(names, counts.tolist(), strict=True))
