@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from conformance.runner.attempt import Attempt
-from conformance.runner.planned import Limits
+from conformance.runner.timeouts import Limits
 from conformance.store import GroupFolder, doings
 
 

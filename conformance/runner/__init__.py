@@ -23,7 +23,8 @@ from conformance.runner.events import (
     WorkerDied,
 )
 from conformance.runner.loop import Runner
-from conformance.runner.planned import Done, Launch, Limits, Planned, Summary
+from conformance.runner.planned import Done, Launch, Planned, Summary
+from conformance.runner.timeouts import Limits
 from conformance.store import ObservationCache
 
 __all__ = [

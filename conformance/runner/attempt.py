@@ -15,7 +15,7 @@ from typing import Any
 
 from conformance.processes import sessions
 from conformance.records import Status
-from conformance.runner.planned import Limits
+from conformance.runner.timeouts import Limits
 from conformance.store import GroupFolder
 from conformance.store.doings import Doing, doing
 
@@ -130,21 +130,8 @@ class Attempt:
             case "closing" | "closed":
                 self.phase = "close"
 
-    def limit(self, limits: Limits) -> tuple[float, str]:
-        """How long the present phase may last in seconds, and what to say when it does."""
-        match self.phase:
-            case "load" | "waiting":
-                return limits.load, f"the engine did not load within {limits.load:g} s"
-            case "cell":
-                return limits.cell, f"no outcome within {limits.cell:g} s"
-            case "close":
-                return limits.close, f"the engine did not shut down within {limits.close:g} s"
-            case "between":
-                return limits.cell, f"nothing was begun within {limits.cell:g} s"
-        raise ValueError(self.phase)
-
     def kill_when_overdue(self, limits: Limits, now: float) -> None:
-        limit, words = self.limit(limits)
+        limit, words = limits.of(self.phase)
         if self.overdue or now - self.since <= limit:
             return
         self.overdue = words

@@ -21,9 +21,10 @@ from conformance.runner.events import (
     GroupStarted,
     WorkerDied,
 )
-from conformance.runner.planned import Limits, Planned
+from conformance.runner.planned import Planned
 from conformance.runner.reuse import keys_of, take
 from conformance.runner.stacks import in_the_trace
+from conformance.runner.timeouts import Limits
 from conformance.scenario import folders_of
 from conformance.store import GroupFolder, ObservationCache
 from conformance.store.doings import How, last, left_otherwise

@@ -15,8 +15,9 @@ from conformance.processes import sessions
 from conformance.records import Group, Status
 from conformance.runner.events import Event, GroupFinished
 from conformance.runner.group import GroupRun
-from conformance.runner.planned import Done, Limits, Planned, Summary, check
+from conformance.runner.planned import Done, Planned, Summary, check
 from conformance.runner.pool import Pool
+from conformance.runner.timeouts import Limits
 from conformance.store import GroupFolder, ObservationCache
 
 #: How long the loop may wait for a message before it looks at the events' files.

@@ -52,18 +52,6 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Seconds until these are given up: a cell, a load, the shutdown after the last cell, and
-    the imports of a zygote.
-    """
-
-    cell: float = 60.0
-    load: float = 300.0
-    close: float = 20.0
-    imports: float = 300.0
-
-
-@dataclass(frozen=True)
 class Done:
     """How one planned job ended. `group` is None when nothing was to be done."""
 

@@ -228,7 +228,7 @@ def _quiet() -> Console:
 def _heard(folder: Path) -> object:
     attempt = Attempt(GroupFolder(folder), 1)
     heard = attempt.hear()
-    attempt.limit(Limits())
+    Limits().of(attempt.phase)
     return heard
 
 
