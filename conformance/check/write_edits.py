@@ -41,7 +41,21 @@ def written_here(places: Places, part: Parting) -> list[Access]:
     """
     writes = places.writes()
     here = [one for one in writes if one.layer == _layer(part)]
-    return here or [one for one in writes if one.layer is None] or writes
+    here = here or [one for one in writes if one.layer is None] or writes
+    if part.kind in {"dropped", "partial"}:
+        return here
+    # What arrived was not written to a tensor of the trace's own.
+    return sorted(here, key=lambda one: _to_a_sum(places, one))
+
+
+def _to_a_sum(places: Places, write: Access) -> bool:
+    """Does it write to a name that is bound to a sum?"""
+    target = statements.target(write.statement)
+    if target is not None and any(node is write.node for node in ast.walk(target)):
+        return False
+    made = places.scopes.binding(_root(write), write.statement)
+    value = statements.value_of(made) if made is not None else None
+    return value is not None and statements.adds(value)
 
 
 def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:

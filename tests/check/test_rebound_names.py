@@ -97,6 +97,19 @@ def test_a_write_into_what_is_made_of_names_has_its_line_and_is_put_back(tmp_pat
     assert edit.after.splitlines()[-1].strip() == put
 
 
+def test_what_is_put_back_is_the_write_and_not_what_it_is_made_of(tmp_path):
+    lines = [
+        "layer = model.model.layers[1]",
+        "h, r = layer.output",
+        "mid = h + r",
+        "mid[-1] = 0.5",
+        "layer.output[0][:] = mid",
+        "x = 1",
+    ]
+    edit = write_edit(places(tmp_path, *lines), Parting(1, 0, 0, (3,), 4, "first-half"))
+    assert edit.after.splitlines()[-1].strip() == "layer.output[1][:] = 0"
+
+
 def test_what_is_gathered_from_names_is_no_write_to_the_model(tmp_path):
     lines = ["h = model.model.layers[1].output[0]", "kept = dict(a=h)", "kept['b'] = h", "x = kept"]
     assert places(tmp_path, *lines).writes() == []
