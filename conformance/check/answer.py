@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from conformance.check import compare, failures, naming
+from conformance.check.advice import failures
+from conformance.check.advice.failures import Failed
+from conformance.check.advice.findings import findings, written
+from conformance.check.advice.precisions import widened
 from conformance.check.checked import Answer, Checked
-from conformance.check.compare import Compared, Values
-from conformance.check.failures import Failed
-from conformance.check.findings import findings, written
 from conformance.check.gather import HF, TRUTH, Asked
-from conformance.check.places import Places
-from conformance.check.precisions import widened
-from conformance.check.source import UserFile
+from conformance.check.parsing.dataflow import Places
+from conformance.check.parsing.source import UserFile
+from conformance.check.values import compare, naming
+from conformance.check.values.compare import Compared, Values
 from conformance.planning.jobs import BUILD
 from conformance.records import Answer as Evidence
 from conformance.records import (

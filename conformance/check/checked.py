@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from conformance.check.finding import Finding
+from conformance.check.advice.finding import Finding
 from conformance.errors import ExitCode
 from conformance.records import record, to_json
 

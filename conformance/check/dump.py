@@ -16,13 +16,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conformance.check import compare, source
+from conformance.check.advice.finding import Finding
 from conformance.check.answer import Answered
 from conformance.check.checked import Answer, Checked
-from conformance.check.finding import Finding
 from conformance.check.gather import DUMP, TRUTH, Asked
-from conformance.check.identify import identify
-from conformance.check.known import catalogue
+from conformance.check.parsing import source
+from conformance.check.values import compare
+from conformance.check.values.identify import identify
+from conformance.check.values.known_values import catalogue
 from conformance.errors import ConformanceError
 from conformance.records import Precision, Site, Status, Thresholds
 from conformance.store import RunFolder

@@ -12,7 +12,7 @@ from typing import Any
 
 from conformance.builtin.probe import PROBING
 from conformance.builtin.user_trace import USER_TRACE, case_of
-from conformance.check.source import UserFile
+from conformance.check.parsing.source import UserFile
 from conformance.checkpoints import cache_folder, locate, patience
 from conformance.errors import ConformanceError
 from conformance.planning.jobs import BUILD, REFERENCE, expected, launch

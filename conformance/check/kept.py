@@ -19,12 +19,12 @@ from pathlib import Path
 
 from conformance import execution
 from conformance.builtin.user_trace import USER_TRACE
-from conformance.check import source
+from conformance.check.advice.finding import Finding
 from conformance.check.answer import Answered, answers
 from conformance.check.checked import Answer, exit_code
-from conformance.check.finding import Finding
 from conformance.check.gather import Asked
-from conformance.check.source import UserFile
+from conformance.check.parsing import source
+from conformance.check.parsing.source import UserFile
 from conformance.check.verdict import leading, verdict_of
 from conformance.errors import ConformanceError
 from conformance.records import (

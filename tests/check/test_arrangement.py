@@ -2,9 +2,10 @@
 
 import torch
 
-from conformance.check import arrangement, findings, source
-from conformance.check.meanings import mended
-from conformance.check.places import Places
+from conformance.check.advice import arrangement, findings
+from conformance.check.advice.error_meanings import mended
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
 from conformance.records import Site
 
 APPENDS = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conformance.check import source
+from conformance.check.parsing import source
 from conformance.errors import ConformanceError, ExitCode
 
 ROOT = Path(__file__).parent.parent.parent

@@ -2,11 +2,12 @@
 
 import pytest
 
-from conformance.check import batch_axis, failures, source
-from conformance.check.batch_axis import AXIS
-from conformance.check.causes import ordered
-from conformance.check.places import Places
-from conformance.check.writes import Parting
+from conformance.check.advice import batch_axis, failures
+from conformance.check.advice.batch_axis import AXIS
+from conformance.check.advice.causes import ordered
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
+from conformance.check.values.divergence import Parting
 from conformance.records import Outcome, Status
 
 MLP, ATTENTION = "model.model.layers[1].mlp.output", "model.model.layers[1].self_attn.output"

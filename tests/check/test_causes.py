@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from conformance.check import source
-from conformance.check.causes import ordered
-from conformance.check.edits import Edit
-from conformance.check.finding import Finding
-from conformance.check.given import Given, given
-from conformance.check.identify import Held
-from conformance.check.known import Known
-from conformance.check.places import Places
-from conformance.check.writes import Parting
+from conformance.check.advice.causes import ordered
+from conformance.check.advice.edits import Edit
+from conformance.check.advice.finding import Finding
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
+from conformance.check.values.divergence import Parting
+from conformance.check.values.identify import Held
+from conformance.check.values.known_values import Known
+from conformance.check.values.replaced_values import Given, given
 
 SUM = "(model.model.layers[1].output[0] + model.model.layers[1].output[1])"
 

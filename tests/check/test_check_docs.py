@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance.check import ports, source
-from conformance.check.containers import containers
+from conformance.check.advice import porting
+from conformance.check.parsing import source
+from conformance.check.parsing.containers import containers
 
 ROOT = Path(__file__).parent.parent.parent
 BLOCKS = re.findall(
@@ -27,7 +28,7 @@ def files(folder):
 def test_every_trace_that_is_shown_is_one_that_can_be_checked(tmp_path):
     read = source.read_all(list(files(tmp_path)))
     assert len(read) == 11
-    ports.require_both_sides(read)
+    porting.require_both_sides(read)
     for file in read:
         assert containers(file.functions[file.function_for("vllm")]) == []
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.check.compare import made_alike
+from conformance.check.values.compare import made_alike
 
 ROWS, LOGITS = torch.zeros(6, 8), torch.zeros(32)
 

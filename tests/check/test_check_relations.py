@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.check import relations
+from conformance.check.values import relations
 
 VALUE = torch.linspace(-6, 6, 50)
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.check import kept, rerun, script, source
+from conformance.check import kept, rerun, script
+from conformance.check.parsing import source
 from conformance.engines.user_trace import alone
 from conformance.records import Backend, Column, Job, Precision
 from conformance.repro import package

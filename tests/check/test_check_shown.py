@@ -1,9 +1,9 @@
 """The answer on a terminal."""
 
 from conformance.check import show
+from conformance.check.advice.edits import Edit
+from conformance.check.advice.finding import Finding
 from conformance.check.checked import Answer, Checked
-from conformance.check.edits import Edit
-from conformance.check.finding import Finding
 
 
 def test_lines_to_change_are_counted_once_over_all_engines_and_the_time_is_said():

@@ -4,7 +4,8 @@ import ast
 
 import pytest
 
-from conformance.check import failures, source
+from conformance.check.advice import failures
+from conformance.check.parsing import source
 from conformance.records import Outcome, Status
 
 PORT = """\

@@ -1,7 +1,7 @@
 """What one edit mends is shown once."""
 
-from conformance.check.edits import Edit
-from conformance.check.finding import Finding, once
+from conformance.check.advice.edits import Edit
+from conformance.check.advice.finding import Finding, once
 
 EDIT = Edit(3, "a = b[0]", "a = b[0] + b[1]")
 

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from conformance.check import failures, findings, source
-from conformance.check.edits import logits_edit, read_edit
-from conformance.check.identify import Held
-from conformance.check.known import Known
-from conformance.check.places import Places
-from conformance.check.write_edits import write_edit
-from conformance.check.writes import Parting
+from conformance.check.advice import failures, findings
+from conformance.check.advice.edits import logits_edit, read_edit
+from conformance.check.advice.write_edits import write_edit
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
+from conformance.check.values.divergence import Parting
+from conformance.check.values.identify import Held
+from conformance.check.values.known_values import Known
 from conformance.records import Outcome, Site, Status
 
 FILE = """\

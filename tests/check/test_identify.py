@@ -2,9 +2,9 @@
 
 import torch
 
-from conformance.check.findings import written
-from conformance.check.identify import identify, identify_part
-from conformance.check.known import catalogue
+from conformance.check.advice.findings import written
+from conformance.check.values.identify import identify, identify_part
+from conformance.check.values.known_values import catalogue
 
 TOKENS, WIDTH, LAYERS = 5, 16, 3
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from conformance.check import answer, gather, kept, script, source
+from conformance.check import answer, gather, kept, script
+from conformance.check.parsing import source
 from conformance.cli import app
 from conformance.records import (
     Backend,

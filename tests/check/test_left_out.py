@@ -2,9 +2,9 @@
 
 import pytest
 
-from conformance.check import source
-from conformance.check.left_out import left_out
-from conformance.check.places import Places
+from conformance.check.advice.left_out_parts import left_out
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
 
 FILE = """\
 from torch.nn.functional import linear

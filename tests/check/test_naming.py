@@ -5,8 +5,10 @@ import json
 import torch
 
 from conformance.builtin.user_trace import CALLED
-from conformance.check import compare, naming, requests, source
-from conformance.check.naming import Names
+from conformance.check.advice import requests
+from conformance.check.parsing import source
+from conformance.check.values import compare, naming
+from conformance.check.values.naming import Names
 from conformance.records import Judged, Precision, Site, Thresholds, Verdict
 
 CALLS = {

@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from conformance.check import compare, failures, source
-from conformance.check.edits import alias_edit
-from conformance.check.places import Places
-from conformance.check.write_edits import write_edit
-from conformance.check.writes import Parting
+from conformance.check.advice import failures
+from conformance.check.advice.edits import alias_edit
+from conformance.check.advice.write_edits import write_edit
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
+from conformance.check.values import compare
+from conformance.check.values.divergence import Parting
 from conformance.records import Outcome, Status
 
 TRACE = """\

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from conformance.check import source
-from conformance.check.edits import GIVEN, norm_edit, read_edit
-from conformance.check.findings import _Explaining
-from conformance.check.identify import Held
-from conformance.check.places import Places
+from conformance.check.advice.edits import GIVEN, norm_edit, read_edit
+from conformance.check.advice.findings import _Explaining
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
+from conformance.check.values.identify import Held
 from conformance.records import Site
 
 NORM = "model.model.layers[1].input_layernorm"

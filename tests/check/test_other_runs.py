@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from conformance.check import source
-from conformance.check.findings import _Explaining
-from conformance.check.known import catalogue
-from conformance.check.places import Places
+from conformance.check.advice.findings import _Explaining
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
+from conformance.check.values.known_values import catalogue
 from conformance.records import Site
 
 TOKENS, WIDTH = 4, 32

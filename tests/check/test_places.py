@@ -2,12 +2,13 @@
 
 import pytest
 
-from conformance.check import failures, source
-from conformance.check.edits import layer_edit, read_edit, suspect, token_edit
-from conformance.check.identify import Held
-from conformance.check.places import Places
-from conformance.check.write_edits import write_edit
-from conformance.check.writes import Parting
+from conformance.check.advice import failures
+from conformance.check.advice.edits import layer_edit, read_edit, suspect, token_edit
+from conformance.check.advice.write_edits import write_edit
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
+from conformance.check.values.divergence import Parting
+from conformance.check.values.identify import Held
 from conformance.records import Outcome, Status
 
 FILE = """\

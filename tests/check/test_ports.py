@@ -2,7 +2,8 @@
 
 import pytest
 
-from conformance.check import ports, source
+from conformance.check.advice import porting
+from conformance.check.parsing import source
 from conformance.errors import ConformanceError, ExitCode
 
 
@@ -13,7 +14,7 @@ def file(tmp_path, body):
 
 
 def only(tmp_path, line):
-    return ports.port(file(tmp_path, f"    {line}")).lines
+    return porting.port(file(tmp_path, f"    {line}")).lines
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_a_line_becomes_its_other_side(tmp_path, line, there):
     ],
 )
 def test_what_has_no_other_side_gets_no_suggestion(tmp_path, line):
-    found = ports.port(file(tmp_path, f"    {line}"))
+    found = porting.port(file(tmp_path, f"    {line}"))
     assert [edit.after for edit in found.lines] == [""]
     assert found.suggestion == ""
 
@@ -129,7 +130,7 @@ def test_one_side_is_bad_input_with_the_other_side_shown(tmp_path):
         tmp_path, '    with model.trace("x"):\n        h = model.model.layers[1].output.save()'
     )
     with pytest.raises(ConformanceError) as caught:
-        ports.require_both_sides([both])
+        porting.require_both_sides([both])
     assert caught.value.code is ExitCode.BAD_INPUT
     assert "def vllm(model):" in caught.value.remedy
     assert "line 3" in caught.value.message
@@ -147,7 +148,7 @@ def test_what_a_block_fills_is_made_in_it_and_saved(tmp_path):
         for i in range(2):
             seen[i] = model.model.layers[i].mlp.output.save()
     return {"seen": seen}"""
-    found = ports.port(file(tmp_path, body))
+    found = porting.port(file(tmp_path, body))
     assert found.suggestion.splitlines()[1:3] == [
         '    with model.trace("x", temperature=0.0, max_tokens=1):',
         "        seen = {}.save()",
@@ -159,14 +160,14 @@ def test_what_a_block_fills_is_made_in_it_and_saved(tmp_path):
 def test_what_several_blocks_fill_is_not_guessed(tmp_path, blocks):
     more = "" if "for" in blocks else f"\n{FILLING}".replace("\n        ", "\n    ")
     body = f"    seen = []\n    {blocks}\n{FILLING}{more}\n    return {{'seen': seen}}"
-    found = ports.port(file(tmp_path, body))
+    found = porting.port(file(tmp_path, body))
     assert found.suggestion == "" and "after the block" in found.lines[0].why
 
 
 def ported(tmp_path, *lines, head=""):
     path = tmp_path / "mine.py"
     path.write_text(head + "def hf(model):\n" + "".join(f"    {line}\n" for line in lines))
-    return ports.port(source.read(path))
+    return porting.port(source.read(path))
 
 
 def test_names_that_run_over_layers_are_layers(tmp_path):

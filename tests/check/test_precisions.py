@@ -2,8 +2,9 @@
 
 import torch
 
-from conformance.check import failures, source
-from conformance.check.precisions import widened
+from conformance.check.advice import failures
+from conformance.check.advice.precisions import widened
+from conformance.check.parsing import source
 from conformance.records import Outcome, Status
 
 FILE = """\

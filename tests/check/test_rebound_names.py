@@ -4,12 +4,12 @@ other names has what of the model is in those.
 
 import pytest
 
-from conformance.check import source
-from conformance.check.edits import read_edit, suspect
-from conformance.check.identify import Held
-from conformance.check.places import Places
-from conformance.check.write_edits import write_edit
-from conformance.check.writes import Parting
+from conformance.check.advice.edits import read_edit, suspect
+from conformance.check.advice.write_edits import write_edit
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
+from conformance.check.values.divergence import Parting
+from conformance.check.values.identify import Held
 
 
 def places(folder, *lines, returned='{"x": x}'):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance.check import source
+from conformance.check.parsing import source
 from conformance.errors import ConformanceError, ExitCode
 
 TRACE = "def trace(lm):\n    return {}\n"

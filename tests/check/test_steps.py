@@ -2,10 +2,10 @@
 
 import pytest
 
-from conformance.check import source, steps
-from conformance.check.places import Places
-from conformance.check.write_edits import write_edit
-from conformance.check.writes import Parting
+from conformance.check.advice.write_edits import write_edit
+from conformance.check.parsing import source, steps
+from conformance.check.parsing.dataflow import Places
+from conformance.check.values.divergence import Parting
 
 WRITE = "model.model.layers[2].output[0][:] += 4"
 

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from conformance.check import failures, source, weights
-from conformance.check.findings import _Explaining
-from conformance.check.places import Places
+from conformance.check.advice import failures, weights
+from conformance.check.advice.findings import _Explaining
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
 from conformance.records import Outcome, Site, Status
 
 FILE = """\

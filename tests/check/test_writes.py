@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from conformance.check.known import catalogue
-from conformance.check.writes import parting
+from conformance.check.values.divergence import parting
+from conformance.check.values.known_values import catalogue
 from conformance.records import Site
 
 TOKENS, WIDTH = 4, 16

@@ -19,7 +19,7 @@ from conformance import checkpoints
 from conformance.bisect.history import locks
 from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.state import BisectFolder, Request, State
-from conformance.check import source
+from conformance.check.parsing import source
 from conformance.cli import of_the_system
 from conformance.environments import declared
 from conformance.errors import ConformanceError, ExitCode

@@ -64,7 +64,8 @@ def check(
     import sys
     from dataclasses import replace
 
-    from conformance.check import models, source
+    from conformance.check import models
+    from conformance.check.parsing import source
     from conformance.errors import ConformanceError, ExitCode
 
     if bool(files) == bool(dump):
@@ -77,9 +78,10 @@ def check(
     columns = models.columns(backend)
     named = models.resolve(model, manifest)
     engines.needed()
-    from conformance.check import answer, gather, kept, ports, show
+    from conformance.check import answer, gather, kept, show
     from conformance.check import checked as checked_as
     from conformance.check import dump as dumps
+    from conformance.check.advice import porting
     from conformance.records import Thresholds
     from conformance.runner import Limits
 
@@ -98,7 +100,7 @@ def check(
         memory=memory,
     )
     if request.backends:
-        ports.require_both_sides(request.files)
+        porting.require_both_sides(request.files)
     folder = gather.begin(request, place)
     kept.keep(folder, request)
     with err.status("starting") as status:
@@ -110,8 +112,7 @@ def check(
             elif words:
                 err.print(words, highlight=False)
 
-        limits = Limits(cell=timeout, load=load_timeout)
-        summary = gather.gather(request, folder, limits, progress)
+        summary = gather.gather(request, folder, Limits(cell=timeout, load=load_timeout), progress)
     if summary.interrupted:
         err.print("interrupted")
         raise typer.Exit(ExitCode.INTERRUPTED)
@@ -128,6 +129,10 @@ def check(
         typer.echo(checked_as.to_text(checked))
     else:
         show.show(checked, out)
-        cells = [kept.cell_id(answer) for answer in answered]
-        show.more(list(zip(cells, checked, strict=True)), folder.results().run, reports, err)
+        show.more(
+            list(zip(map(kept.cell_id, answered), checked, strict=True)),
+            folder.results().run,
+            reports,
+            err,
+        )
     raise typer.Exit(checked_as.exit_code(checked))

@@ -9,11 +9,11 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from conformance.check import statements
-from conformance.check.containers import empty, fills
-from conformance.check.edits import Edit
-from conformance.check.finding import Finding
-from conformance.check.places import Places
+from conformance.check.advice.edits import Edit
+from conformance.check.advice.finding import Finding
+from conformance.check.parsing import statements
+from conformance.check.parsing.containers import empty, fills
+from conformance.check.parsing.dataflow import Places
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from conformance.check import statements
-from conformance.check.edits import SUM, Edit, by_adapter, is_layer, replaced
-from conformance.check.places import Access, Places
+from conformance.check.advice.edits import SUM, Edit, by_adapter, is_layer, replaced
+from conformance.check.parsing import statements
+from conformance.check.parsing.dataflow import Access, Places
 
 
 def half_reads(places: Places, write: Access) -> list[Edit]:

@@ -11,7 +11,7 @@ import builtins
 import re
 from collections.abc import Iterator
 
-from conformance.check.scopes import Scopes
+from conformance.check.parsing.scopes import Scopes
 
 #: The last token's logits of a model on transformers, as `ast` writes the indices.
 LAST_LOGITS = re.compile(

@@ -8,8 +8,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from conformance.check.edits import Edit
-from conformance.check.places import Places
+from conformance.check.advice.edits import Edit
+from conformance.check.parsing.dataflow import Places
 
 #: Why such a line means nothing there.
 AWAY = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from conformance.check.naming import Names, plain
+from conformance.check.values.naming import Names, plain
 from conformance.clip import few
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell

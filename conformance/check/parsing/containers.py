@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from conformance.check import statements
+from conformance.check.parsing import statements
 
 
 @dataclass(frozen=True)

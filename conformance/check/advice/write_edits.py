@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
-from conformance.check import batch_axis, module_values, statements, steps
-from conformance.check.edits import NO_BATCH, SUM, Edit, is_layer, replaced, shifted
-from conformance.check.places import Access, Places
-from conformance.check.writes import Parting
+from conformance.check.advice import batch_axis
+from conformance.check.advice.edits import NO_BATCH, SUM, Edit, is_layer, replaced, shifted
+from conformance.check.parsing import module_values, statements, steps
+from conformance.check.parsing.dataflow import Access, Places
+from conformance.check.values.divergence import Parting
 
 _COPY = "a value that is only bound to a name, or copied first, does not go back"
 

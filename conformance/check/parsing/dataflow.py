@@ -8,11 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.check import statements
-from conformance.check.containers import Container, containers
-from conformance.check.returned import returned
-from conformance.check.scopes import Scopes, used
-from conformance.check.source import UserFile
+from conformance.check.parsing import statements
+from conformance.check.parsing.containers import Container, containers
+from conformance.check.parsing.returned_expressions import returned
+from conformance.check.parsing.scopes import Scopes, used
+from conformance.check.parsing.source import UserFile
 
 #: What nnsight calls a module's values, and the adapter a layer's.
 VALUES = frozenset({"output", "input", "inputs", "stream"})

@@ -10,7 +10,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from conformance.check import module_values, statements
+from conformance.check.parsing import module_values, statements
 
 _LAYERS = r"(?:^|\.)(?:layers|h|blocks)$"
 

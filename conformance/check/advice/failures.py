@@ -7,14 +7,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from conformance.check import batch_axis, crossing, statements, weights
-from conformance.check.edits import Edit, is_layer, replaced
-from conformance.check.finding import Finding
-from conformance.check.findings import unfilled
-from conformance.check.meanings import EMPTY, LAYER_LISTS, MEANINGS, mended
-from conformance.check.places import Places
-from conformance.check.precisions import PRECISION, uncast
-from conformance.check.source import UserFile
+from conformance.check.advice import batch_axis, between_invokes, weights
+from conformance.check.advice.edits import Edit, is_layer, replaced
+from conformance.check.advice.error_meanings import EMPTY, LAYER_LISTS, MEANINGS, mended
+from conformance.check.advice.finding import Finding
+from conformance.check.advice.findings import unfilled
+from conformance.check.advice.precisions import PRECISION, uncast
+from conformance.check.parsing import statements
+from conformance.check.parsing.dataflow import Places
+from conformance.check.parsing.source import UserFile
 from conformance.records import Outcome, Status
 
 #: Any value that a function returns.
@@ -97,7 +98,7 @@ def _not_come_back(failed: Failed) -> Told | None:
     """It uses a list or a dict that a block fills, which is empty then."""
     lost = None
     if failed.there and re.search(EMPTY, failed.reason):
-        crosses = crossing.finding(Places(failed.file, failed.function), failed.line)
+        crosses = between_invokes.finding(Places(failed.file, failed.function), failed.line)
         if crosses is not None:
             return Told(f"{crosses.words} ({failed.reason[:_MOST]})", (crosses,))
         lost = emptied(failed.file, failed.function)

@@ -11,19 +11,13 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from conformance.check import (
-    batch_axis,
-    bound_values,
-    containers,
-    module_values,
-    scopes,
-    weights,
-)
-from conformance.check.activations import activations
-from conformance.check.bound_values import Bound
-from conformance.check.edits import Edit
-from conformance.check.places import Places
-from conformance.check.source import UserFile
+from conformance.check.advice import batch_axis, weights
+from conformance.check.advice.edits import Edit
+from conformance.check.parsing import bound_values, containers, module_values, scopes
+from conformance.check.parsing.activation_names import activations
+from conformance.check.parsing.bound_values import Bound
+from conformance.check.parsing.dataflow import Places
+from conformance.check.parsing.source import UserFile
 from conformance.errors import ConformanceError
 
 _Mend = Callable[[str], str]

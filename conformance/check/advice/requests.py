@@ -8,10 +8,10 @@ import ast
 
 from torch import Tensor
 
-from conformance.check.edits import Edit
-from conformance.check.finding import Finding
-from conformance.check.places import Places
-from conformance.check.source import UserFile
+from conformance.check.advice.edits import Edit
+from conformance.check.advice.finding import Finding
+from conformance.check.parsing.dataflow import Places
+from conformance.check.parsing.source import UserFile
 from conformance.judge.cell import Judgement
 from conformance.judge.measures.structure import PROMPT_IDS
 from conformance.records import Site

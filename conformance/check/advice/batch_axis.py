@@ -11,10 +11,10 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.check.edits import Edit, replaced
-from conformance.check.module_values import index_there
-from conformance.check.places import Access, Places
-from conformance.check.source import UserFile
+from conformance.check.advice.edits import Edit, replaced
+from conformance.check.parsing.dataflow import Access, Places
+from conformance.check.parsing.module_values import index_there
+from conformance.check.parsing.source import UserFile
 
 #: What is another thing there, in the words of an edit's reason.
 AXIS = "on vLLM there is no batch axis, activations are [tokens, width]"

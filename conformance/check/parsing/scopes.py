@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from conformance.check import statements
+from conformance.check.parsing import statements
 
 _Function = ast.FunctionDef | ast.Lambda
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.check.known import SAME, Known, alike, near
+from conformance.check.values.known_values import SAME, Known, alike, near
 
 #: Stacks of more are not taken apart.
 _PARTS = 128

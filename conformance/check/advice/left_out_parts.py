@@ -7,9 +7,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from conformance.check import statements
-from conformance.check.edits import Edit, replaced
-from conformance.check.places import VALUES, Places
+from conformance.check.advice.edits import Edit, replaced
+from conformance.check.parsing import statements
+from conformance.check.parsing.dataflow import VALUES, Places
 
 
 @dataclass(frozen=True)

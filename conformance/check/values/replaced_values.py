@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from conformance.check.identify import Held, identify
-from conformance.check.known import Known, near
+from conformance.check.values.identify import Held, identify
+from conformance.check.values.known_values import Known, near
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
-from conformance.check import statements
-from conformance.check.identify import Held
-from conformance.check.places import Access, Places
+from conformance.check.parsing import statements
+from conformance.check.parsing.dataflow import Access, Places
+from conformance.check.values.identify import Held
 from conformance.records import record
 
 

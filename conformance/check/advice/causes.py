@@ -8,13 +8,13 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from conformance.check import batch_axis
-from conformance.check.edits import SUM, Edit, is_layer, shifted
-from conformance.check.finding import Finding, once
-from conformance.check.halves import half_reads
-from conformance.check.places import Access, Places
-from conformance.check.write_edits import write_edit, written_here
-from conformance.check.writes import Parting
+from conformance.check.advice import batch_axis
+from conformance.check.advice.edits import SUM, Edit, is_layer, shifted
+from conformance.check.advice.finding import Finding, once
+from conformance.check.advice.half_streams import half_reads
+from conformance.check.advice.write_edits import write_edit, written_here
+from conformance.check.parsing.dataflow import Access, Places
+from conformance.check.values.divergence import Parting
 
 
 def ordered(

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from conformance.check import relations
-from conformance.check.edits import Edit
-from conformance.check.finding import Finding
-from conformance.check.naming import Names
+from conformance.check.advice.edits import Edit
+from conformance.check.advice.finding import Finding
+from conformance.check.values import relations
+from conformance.check.values.naming import Names
 from conformance.records import Site
 
 #: Entries of a list up to which every pair is compared.

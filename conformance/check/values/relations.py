@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from conformance.check.known import near
+from conformance.check.values.known_values import near
 
 #: Numbers of which there are at least so many before a factor or a cap is fitted to them: a free
 #: parameter fits one number always, and a few too often.

@@ -8,18 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from conformance.check import (
-    arrangement,
-    batch_axis,
-    compare,
-    naming,
-    relations,
-    requests,
-    weights,
-)
-from conformance.check.causes import ordered
-from conformance.check.compare import Values
-from conformance.check.edits import (
+from conformance.check.advice import arrangement, batch_axis, requests, weights
+from conformance.check.advice.causes import ordered
+from conformance.check.advice.edits import (
     HALVES,
     Edit,
     alias_edit,
@@ -32,14 +23,16 @@ from conformance.check.edits import (
     suspect,
     token_edit,
 )
-from conformance.check.finding import Finding, once
-from conformance.check.identify import Held, identify, identify_part
-from conformance.check.known import UNWRITTEN, Known, catalogue
-from conformance.check.left_out import left_out
-from conformance.check.naming import Names
-from conformance.check.places import Places
-from conformance.check.source import UserFile
-from conformance.check.writes import parting
+from conformance.check.advice.finding import Finding, once
+from conformance.check.advice.left_out_parts import left_out
+from conformance.check.parsing.dataflow import Places
+from conformance.check.parsing.source import UserFile
+from conformance.check.values import compare, naming, relations
+from conformance.check.values.compare import Values
+from conformance.check.values.divergence import parting
+from conformance.check.values.identify import Held, identify, identify_part
+from conformance.check.values.known_values import UNWRITTEN, Known, catalogue
+from conformance.check.values.naming import Names
 from conformance.judge.cell import Judgement
 from conformance.records import Judged, Precision, Site
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import torch
 
-from conformance.check import compare, statements
-from conformance.check.compare import Values
-from conformance.check.edits import Edit
-from conformance.check.finding import Finding
-from conformance.check.places import Places
-from conformance.check.source import UserFile
+from conformance.check.advice.edits import Edit
+from conformance.check.advice.finding import Finding
+from conformance.check.parsing import statements
+from conformance.check.parsing.dataflow import Places
+from conformance.check.parsing.source import UserFile
+from conformance.check.values import compare
+from conformance.check.values.compare import Values
 
 #: What a write of float32 values does in a run in bf16.
 PRECISION = (

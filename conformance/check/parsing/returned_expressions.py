@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from conformance.check.scopes import Scopes
+from conformance.check.parsing.scopes import Scopes
 
 #: Of a key that is computed.
 _ANY = ".+"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from conformance.check.edits import Edit
+from conformance.check.advice.edits import Edit
 from conformance.clip import few
 from conformance.records import record
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from conformance.check.given import Given, given
-from conformance.check.known import Known, near
+from conformance.check.values.known_values import Known, near
+from conformance.check.values.replaced_values import Given, given
 from conformance.judge.diagnosis.extent import ranges
 from conformance.records import Site
 

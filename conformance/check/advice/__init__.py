@@ -1,0 +1,1 @@
+"""What differs and the line that mends it: findings, errors and ports, each with its edit."""
