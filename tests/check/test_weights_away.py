@@ -56,6 +56,8 @@ def test_what_uses_a_weight_outside_is_named(tmp_path, lines, line):
         {"before": "head = model.lm_head", "inside": "x = (h @ head.weight.T).save()"},
         {"inside": "x = unembed(model, h).save()"},
         {"after": "x = h * config.weight"},
+        {"inside": "out = save(model.model.layers[2].mlp.output)", "after": "x = out.norm()"},
+        {"inside": "save(out := h); out = model.model.norm.output", "after": "x = out.norm()"},
     ],
 )
 def test_what_uses_it_in_a_block_is_not(tmp_path, lines):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from conformance.check.advice.edits import Edit
-from conformance.check.parsing.dataflow import Places
+from conformance.check.parsing.dataflow import VALUES, Places
 
 #: Why such a line means nothing there.
 AWAY = (
@@ -83,9 +83,13 @@ def _uses(places: Places, statement: ast.stmt) -> Iterator[int]:
 
 
 def _of_the_model(places: Places, value: ast.expr, near: ast.stmt) -> bool:
-    """Is it a part of the model, by its path, or by the name that it is bound to?"""
+    """Is it a part of the model, by its path, or by the name that it is bound to? A value that a
+    part gave is none.
+    """
     root = value
     while isinstance(root, (ast.Attribute, ast.Subscript)):
+        if isinstance(root, ast.Attribute) and root.attr in VALUES:
+            return False
         root = root.value
     if not isinstance(root, ast.Name):
         return False
