@@ -238,9 +238,11 @@ class _Case:
         return group is not None and group.layout == "dual"
 
     def _flat(self) -> bool:
-        """Have the engine's activations no batch axis?"""
+        """Is it known that the engine's activations have no batch axis, and its layers no tuple but
+        that of two halves?
+        """
         group = self.run.group(self.asked.model.id, self._there(Precision.FLOAT32))
-        return group is None or not group.layout.endswith("batched")
+        return group is not None and group.layout in {"single", "dual"}
 
     def _numerics(self, seen: Values, words: Mapping[str, object]) -> Checked:
         """float32 has shown the same meaning: what do the numbers do that people compute with?"""
