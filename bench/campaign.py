@@ -12,7 +12,8 @@ kind, and every loss; exits 1 when there is one.
 With --folder what was tried is kept in it, and a later call goes on after it. `--lock FILE` holds
 that file's lock during trials, and gives it up every two minutes. `--part 2/8` tries every eighth
 from the second: for several at once, each with a folder and, so that none takes another's files
-for its own, a /dev/shm of its own (unshare --mount).
+for its own or ends what another's run has left, a /dev/shm and processes of its own
+(unshare --mount --pid).
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ def disturbed(trial: Trial, place: Place, whole: Whole) -> str:
     if happened and happened != "missed":
         return f"{happened}: {place.output()[-600:]}"
     place.environment.clear()
+    # A run that begins ends what killed ones have left. Half of them find nobody left to end, and
+    # half go on at once, while the first one's processes are still ending.
+    if trial.number % 2 == 0 and (left := _still_there(place)):
+        return f"left before going on: {left}"
     if code != 0:
         resumed = (place.reports / "latest" / "plan.json").exists()
         again = place.command(trial.backend, *(("--resume", "latest") * resumed))
@@ -63,6 +68,14 @@ def disturbed(trial: Trial, place: Place, whole: Whole) -> str:
         other = [key for key, one in whole.figures.items() if seen.get(key) != one]
         return f"other figures in {other}: {place.output()[-600:]}"
     return _left(place, shared) or happened
+
+
+def _still_there(place: Place) -> list[str]:
+    """The processes of a trial that do not end by themselves."""
+    until = time.monotonic() + GONE
+    while (left := [_words(one) for one in place.processes()]) and time.monotonic() < until:
+        time.sleep(0.2)
+    return left
 
 
 def _left(place: Place, shared: set[Path]) -> str:

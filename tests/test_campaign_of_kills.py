@@ -95,6 +95,7 @@ def test_a_process_that_is_left_is_a_loss(tmp_path: Path, monkeypatch: pytest.Mo
     log.unlink()
     process.send_signal(signal.SIGSTOP)
     assert f"{process.pid} sleep" in campaign._left(place, set(campaign.SHARED.iterdir()))
+    assert [f"stopped {process.pid} sleep 30"] == campaign._still_there(place)
     process.kill()
     process.wait()
     (tmp_path / "shm" / "psm_1").touch()
