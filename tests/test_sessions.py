@@ -171,7 +171,7 @@ def test_a_mark_is_still_there_where_a_process_has_a_title() -> None:
 
 #: A run of which only a stopped process is left.
 KILLED_RUN = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, time
 from conformance.processes import sessions
 there = {**os.environ, sessions.MARK: sessions.new_mark()}
 left = subprocess.Popen(["sleep", "600"], env=there, start_new_session=True)
@@ -179,7 +179,7 @@ left.send_signal(signal.SIGSTOP)
 print(left.pid, flush=True)
 if "killed" in sys.argv:
     os.kill(os.getpid(), signal.SIGKILL)
-sys.stdin.read()
+time.sleep(600)
 """
 
 

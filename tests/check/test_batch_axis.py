@@ -37,6 +37,16 @@ COUNTED = {
         [f"h, r = {STREAM}", "h = h + r", "x = h[:, -1].save()"],
         ["x = h[-1].save()"],
     ),
+    "a row of a sum in parentheses": (
+        [f"x = {STREAM}[0, -1].float()"],
+        [f"h = {STREAM}", "x = (h[0] + h[1])[0, -1].float()"],
+        ["x = (h[0] + h[1])[-1].float()"],
+    ),
+    "several rows of a sum": (
+        [f"x = {STREAM}[0, [place, -1]].float()"],
+        [f"h = {STREAM}", "x = (h[0] + h[1])[0, [place, -1]].float()"],
+        ["x = (h[0] + h[1])[[place, -1]].float()"],
+    ),
     "a row with the width": (
         [f"x = {MLP}[:, -1, :]"],
         [f"x = {MLP}[:, -1, :]"],

@@ -4,7 +4,7 @@ import torch
 
 from conformance.check.advice.findings import written
 from conformance.check.values.identify import identify, identify_part
-from conformance.check.values.known_values import catalogue
+from conformance.check.values.known_values import Known, catalogue
 
 TOKENS, WIDTH, LAYERS = 5, 16, 3
 
@@ -157,3 +157,12 @@ def test_a_write_in_a_later_run_of_the_same_prompt_is_a_write():
 
 def rows(layer):
     return SEEN[f"clean|p0/s0/stream.{layer}"]
+
+
+def test_the_mean_over_the_tokens_of_a_layer_is_known_as_that():
+    rows = {layer: torch.randn(6, 16) for layer in (1, 2)}
+    known = [Known("stream", f"the stream after layer {n}", r, n) for n, r in rows.items()]
+    held = identify(rows[1].mean(dim=0), known)
+    assert held is not None and (held.kind, held.layer) == ("stream", 1)
+    assert held.what() == "the mean over the tokens of the stream after layer 1"
+    assert identify(rows[1].sum(dim=0), known) is None

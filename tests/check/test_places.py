@@ -346,3 +346,22 @@ def test_a_pair_with_one_half_left_has_the_other_one_mended(tmp_path, kind, gain
     part = Parting(1, 0, 0, (0, 1), 2, kind, gain=gain)
     edit = write_edit(Places(source.read(path), "vllm"), part)
     assert edit.after.strip() == f"model.model.layers[1].output = {after}"
+
+
+def test_a_value_in_a_mapping_that_a_helper_returns_comes_from_the_helper(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def run(lm, steer):\n"
+        "    with lm.trace('a'):\n"
+        "        tokens = lm.layers[2].stream.save()\n"
+        "    return {'tokens': tokens}\n"
+        "\n"
+        "def trace(lm):\n"
+        "    with lm.trace('b'):\n"
+        "        other = lm.layers[1].stream.save()\n"
+        "    kept = run(lm, other)\n"
+        "    return {'other': other, 'plain': run(lm, other), 'kept': kept}\n"
+    )
+    places = Places(source.read(path), "trace")
+    assert [places.origin(name).lineno for name in ("plain_tokens", "kept_tokens")] == [3, 3]
+    assert places.origin("other").lineno == 8

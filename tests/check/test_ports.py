@@ -64,6 +64,9 @@ def only(tmp_path, line):
             "x = model.model.layers[5].self_attn.o_proj.input[2:].save()",
         ),
         ("model.model.layers[5].mlp.output[:, -1] = 0", "model.model.layers[5].mlp.output[-1] = 0"),
+        ("model.model.layers[5].mlp.output[0] = 0", "model.model.layers[5].mlp.output[:] = 0"),
+        ("model.model.layers[5].mlp.output[:, :] *= 2", "model.model.layers[5].mlp.output[:] *= 2"),
+        ("model.model.layers[5].mlp.output[0][:] = 0", "model.model.layers[5].mlp.output[:] = 0"),
     ],
 )
 def test_a_line_becomes_its_other_side(tmp_path, line, there):
@@ -123,6 +126,24 @@ def test_a_keyword_in_a_read_is_no_write(tmp_path):
 
 def test_plain_lines_are_left_alone(tmp_path):
     assert only(tmp_path, "return {'a': 1}") == ()
+    assert only(tmp_path, "model.model.layers[5].mlp.output[:] = 0") == ()
+
+
+def test_a_call_of_the_head_is_a_product_with_its_weights(tmp_path):
+    lens = "def lens(model, h):\n    return model.lm_head(model.model.norm(h)).topk(3)\n\n"
+    there = "torch.nn.functional.linear(model.model.norm(h), model.lm_head.weight).topk(3)"
+    body = '    with model.trace("a"):\n        x = lens(model, model.model.layers[1].mlp.output)'
+    path = file(tmp_path, body).path
+    path.write_text(lens + path.read_text())
+    [edit] = [one for one in porting.port(source.read(path)).lines if one.line == 2]
+    assert edit.after.strip() == f"return {there}"
+
+
+def test_a_name_of_a_value_stays_what_is_written_into(tmp_path):
+    found = porting.port(
+        file(tmp_path, "    m = model.model.layers[5].mlp.output\n    m[0] = 0\n    m[:] = 1")
+    )
+    assert [(one.line, one.after.strip()) for one in found.lines] == [(3, "m[:] = 0")]
 
 
 def test_one_side_is_bad_input_with_the_other_side_shown(tmp_path):

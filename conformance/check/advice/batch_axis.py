@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from conformance.check.advice.edits import Edit, replaced
 from conformance.check.parsing.dataflow import Access, Places
-from conformance.check.parsing.module_values import index_there
+from conformance.check.parsing.module_values import index_there, of_axes
 from conformance.check.parsing.source import UserFile
 
 #: What is another thing there, in the words of an edit's reason.
@@ -147,7 +147,7 @@ def _undoubled(theirs: Places, one: _Indexed) -> Edit:
     """The line with the index of the whole batch, or else with that of its first prompt's rows."""
     right = one.own.removeprefix("[0]") if not one.before.index else ""
     right = right or index_there(one.own, "plain")
-    after = replaced(theirs, one.node, f"{theirs.file.segment(one.begin)}{right}")
+    after = replaced(theirs, one.node, f"{theirs.file.operand(one.begin)}{right}")
     line = one.begin.end_lineno or one.node.lineno
     return Edit(line, theirs.file.line(line), after, DOUBLED)
 
@@ -185,7 +185,7 @@ def _index_edit(places: Places, one: _Indexed, meant: Sequence[str]) -> Edit | N
     if right is None:
         return None
     line = one.begin.end_lineno or one.node.lineno
-    after = f"{places.file.segment(one.begin)}{right}"
+    after = f"{places.file.operand(one.begin)}{right}"
     same = one.own in meant or one.own.removeprefix("[0]") in meant
     begin = "it reads as in `hf`, but " if same else ""
     why = f"{begin}{AXIS}: {_takes(one.before.kind, one.own)}"
@@ -229,8 +229,8 @@ def _right(taken: _Taken, index: str, meant: Sequence[str]) -> str | None:
 
 def _parts(index: str) -> list[str]:
     """What an index takes on each axis; [] for several indices."""
-    match = re.fullmatch(r"\[([^\[\]]*)\]", index)
-    return [one.strip() for one in match[1].split(",")] if match else []
+    first, behind = of_axes(index)
+    return [] if behind else first
 
 
 def _takes(kind: str, index: str) -> str:

@@ -12,6 +12,7 @@ from conformance.check.advice import batch_axis
 from conformance.check.advice.edits import SUM, Edit, is_layer, shifted
 from conformance.check.advice.finding import Finding, once
 from conformance.check.advice.half_streams import half_reads
+from conformance.check.advice.other_sources import other_sources
 from conformance.check.advice.write_edits import write_edit, written_here
 from conformance.check.parsing.dataflow import Access, Places
 from conformance.check.values.divergence import Parting
@@ -26,6 +27,8 @@ def ordered(
     writes = written_here(places, part)
     sources = _sources(part, places, writes) if dual else []
     sources = [*_axes(places, writes), *sources] or _neighbours(part, places, writes)
+    if not sources and not part.kind and part.given is None:
+        sources = [one for write in writes for one in other_sources(places, write)]
     edits = [one.edit for one in sources]
     same = [replace(one, kind=sources[0].kind) for one in reads if one.edit in edits]
     way = {line for write in writes for line in _lines(places.way_to(write))}

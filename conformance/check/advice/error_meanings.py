@@ -49,6 +49,13 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
+        r"expected Tensor as element \d+ in argument \d+, but got (?:int|float|bool)",
+        (
+            "a number stands in the place of a module's value: write into the value, "
+            "`….output[:] = 0`"
+        ),
+    ),
+    (
         r"'Tensor' object has no attribute '(?:output|input)'",
         "this is a value and no module, as `model.logits` is on vLLM: take it without `.output`",
     ),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from conformance.check.advice import batch_axis, weights
 from conformance.check.advice.edits import Edit
-from conformance.check.parsing import bound_values, containers, module_values, scopes
+from conformance.check.parsing import bound_values, containers, module_values, scopes, statements
 from conformance.check.parsing.activation_names import activations
 from conformance.check.parsing.bound_values import Bound
 from conformance.check.parsing.dataflow import Places
@@ -57,6 +57,7 @@ def _asking(line: str, keywords: str) -> str:
 
 #: The last token's logits, by the indices that take it of [1, tokens, vocabulary].
 _LAST = r"(?:\[:, -1(?:, :)?\]|\[0, -1(?:, :)?\]|\[0\]\[-1\])"
+_HEADS = r"\.(?:lm_head|embed_out)$"
 _LOGITS = r"\.(?:(?:lm_head|embed_out)\.output|output\.logits)"
 
 
@@ -65,7 +66,26 @@ def _head(line: str) -> str:
     return re.sub(rf"{_LOGITS}(?:\[0, -1(?:, :)?\]|\[0\]\[-1\])", ".logits[-1]", line)
 
 
+def _called_head(line: str) -> str:
+    """A call of the head as the product with its weights."""
+    indent, text = line[: len(line) - len(line.lstrip())], line.strip()
+    node = statements.only_statement(text)
+    for call in ast.walk(node) if node is not None else ():
+        if not isinstance(call, ast.Call) or not re.search(_HEADS, ast.unparse(call.func)):
+            continue
+        if len(call.args) == 1 and not call.keywords:
+            given, head = (ast.get_source_segment(text, n) for n in (call.args[0], call.func))
+            product = f"torch.nn.functional.linear({given}, {head}.weight)"
+            return indent + statements.with_node(text, call, product)
+    return line
+
+
 RULES = (
+    Rule(
+        rf"{_HEADS[:-1]}\(",
+        "vLLM's head is not to be called: multiply by its weights",
+        _called_head,
+    ),
     Rule(
         r"\.backward\(|\.grad\b|requires_grad|retain_grad",
         "vLLM computes no gradients: attribute by differences of forwards",
@@ -249,6 +269,9 @@ def _ported(line: str, held: Bound) -> tuple[str, list[str], bool]:
     after, told, known = _values(after, held.layers)
     if not told:
         after, told, known = held.ported(after)
+    after = statements.still_in_place(line, after)
+    if known and after == line:
+        return line, [], True  # it takes everything, here and there
     return after, [*reasons, *told], known
 
 

@@ -95,6 +95,8 @@ def _beside_transformers(places: Places, write: Access) -> Edit | None:
         return None
     before, line = places.file.line(write.line), theirs.file.line(own[0].line).strip()
     why = f"`hf` has in its place `{line}`, line {own[0].line}"
+    if line == before.strip():
+        why = f"it reads as line {own[0].line} of `hf`: the value that it writes is another one"
     return Edit(write.line, before, _with_their_index(places, write, own[0]), why)
 
 
@@ -105,7 +107,7 @@ def _with_their_index(places: Places, write: Access, own: Access) -> str:
     mine, theirs = (statements.target(one.statement) for one in (write, own))
     if not (isinstance(mine, ast.Subscript) and isinstance(theirs, ast.Subscript)):
         return ""
-    written, place = (places.file.segment(one.value) for one in (mine, theirs))
+    written, place = (places.file.operand(one.value) for one in (mine, theirs))
     index = places.file.segment(theirs).removeprefix(place)
     known = module_values.values(f"{own.module}.{own.value}{index}", same=True)
     if len(known) != 1 or known[0].kind != "plain":
@@ -196,8 +198,10 @@ def _without_token(places: Places, write: Access) -> tuple[ast.expr, str] | None
             if isinstance(node, ast.Subscript) and node.value is write.node and one_token:
                 return node, f"{whole}[:]"
         return None
-    here = write.index is not None and write.node.lineno == write.line
-    return (write.node, f"{write.module}.{write.value}") if here else None
+    if write.index is None or write.node.lineno != write.line:
+        return None
+    whole_target = statements.target(write.statement) is write.node
+    return write.node, f"{write.module}.{write.value}{'[:]' if whole_target else ''}"
 
 
 def _pair(places: Places, write: Access, part: Parting) -> str:

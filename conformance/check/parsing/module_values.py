@@ -205,8 +205,25 @@ def _without_first(index: str) -> str:
 def _without_batch(index: str) -> str:
     """An index of [1, tokens, width] as one of [tokens, width]."""
     index = re.sub(r"^\[(?:0|:)\](?=\[|$)", "", index)
-    match = re.match(r"^\[(?:0|:), *([^\[\]]+)\](.*)$", index)
-    if match is None:
+    first, behind = of_axes(index)
+    if len(first) < 2 or first[0] not in {"0", ":"}:
         return index
-    rest = re.sub(r", *:$", "", match[1])
-    return ("" if rest == ":" else f"[{rest}]") + match[2]
+    rest = first[1:-1] if len(first) > 2 and first[-1] == ":" else first[1:]
+    return ("" if rest == [":"] else f"[{', '.join(rest)}]") + behind
+
+
+def of_axes(index: str) -> tuple[list[str], str]:
+    """What the first of these indices takes on each axis, and the indices behind it; ([], "") for
+    what is no index.
+    """
+    try:
+        node: ast.expr = ast.parse(f"x{index}", mode="eval").body
+    except SyntaxError:
+        return [], ""
+    while isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Name):
+        node = node.value
+    if not isinstance(node, ast.Subscript):
+        return [], ""
+    each = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    end = node.end_col_offset or 0
+    return [ast.unparse(one) for one in each], f"x{index}".encode()[end:].decode()

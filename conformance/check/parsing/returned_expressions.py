@@ -61,7 +61,7 @@ def _entries(
             yield from _entries(scopes, item, near, hops - 1)
             continue
         begin = _pattern(key)
-        if isinstance(item, (ast.Dict, ast.DictComp)):
+        if isinstance(item, (ast.Dict, ast.DictComp, ast.Call, ast.Name)):
             for rest, inner in _entries(scopes, item, near, hops - 1):
                 yield f"{begin}_{rest}", inner
         yield begin, item

@@ -27,6 +27,10 @@ def trace(lm):
     return {"hidden": hidden}"""
 
 
+#: Expressions that need no parentheses before an index.
+_PRIMARY = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.List, ast.Tuple, ast.Dict)
+
+
 @dataclass(frozen=True)
 class UserFile:
     """`functions` are those that a check knows, by name; `name` is the file's own in a check."""
@@ -49,6 +53,11 @@ class UserFile:
 
     def segment(self, node: ast.AST) -> str:
         return ast.get_source_segment(self.text, node) or ""
+
+    def operand(self, node: ast.expr) -> str:
+        """An expression's text as an index, an attribute or a call can stand behind it."""
+        text = self.segment(node)
+        return text if isinstance(node, _PRIMARY) else f"({text})"
 
 
 def read(path: Path) -> UserFile:

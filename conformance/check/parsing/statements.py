@@ -164,6 +164,30 @@ def target(statement: ast.stmt) -> ast.expr | None:
     return None
 
 
+def still_in_place(before: str, after: str) -> str:
+    """The line `after`, which came of `before`, with an index where only the former writes into a
+    value and the latter would put another one in its place.
+    """
+    was, now = (only_statement(line) for line in (before, after))
+    into, at = (target(one) if one is not None else None for one in (was, now))
+    if isinstance(now, ast.Assign) and isinstance(now.targets[0], ast.Name):
+        at = now.targets[0]
+    if at is None or not isinstance(into, ast.Subscript) or isinstance(at, ast.Subscript):
+        return after
+    indent = after[: len(after) - len(after.lstrip())]
+    text = after.strip().encode()
+    return f"{indent}{text[: at.end_col_offset].decode()}[:]{text[at.end_col_offset :].decode()}"
+
+
+def only_statement(line: str) -> ast.stmt | None:
+    """The statement that a line is by itself, None where it is none."""
+    try:
+        [found] = ast.parse(line.strip()).body
+    except (SyntaxError, ValueError):
+        return None
+    return found
+
+
 def scales(statement: ast.stmt) -> bool:
     """Does it multiply what is there, or set it to zero?"""
     if isinstance(statement, ast.AugAssign):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from conformance.check.values.naming import Names, plain
@@ -153,10 +154,11 @@ def made_alike(
     reference: Mapping[str, Mapping[str, Tensor]],
     names: Names = _UNNAMED,
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Without what says nothing about a value: a leading axis of one, a wider number type. What
-    was left out is said.
+    """Without what says nothing about a value: a leading axis of one, a wider number type, whether
+    equal shapes are a list of tensors or one tensor. What was left out is said.
     """
     truth = reference.get(TRUTH, {})
+    mine, listed = _listed_alike(mine, truth, names)
     found: dict[str, Tensor] = dict(mine)
     reshaped: dict[str, list[str]] = {}
     for name in sorted(mine.keys() & truth.keys()):
@@ -170,7 +172,43 @@ def made_alike(
         honest_run = next((run[name] for way, run in reference.items() if way != TRUTH), known)
         if value.is_floating_point() == known.is_floating_point():
             found[name] = found[name].to(honest_run.dtype)
-    return found, _axes(reshaped)
+    return found, (*listed, *_axes(reshaped))
+
+
+def _listed_alike(
+    mine: Mapping[str, Tensor], truth: Mapping[str, Tensor], names: Names
+) -> tuple[Mapping[str, Tensor], tuple[str, ...]]:
+    """The values with one tensor in the place of a list where the truth has that, and a list in
+    the place of one tensor; and which those are, in words.
+    """
+    found, said = dict(mine), []
+    ours, theirs = _entries(mine), _entries(truth)
+    for place in ours.keys() & theirs.keys():
+        here, there = ours[place], theirs[place]
+        one, many = (there, here) if len(there) == 1 else (here, there)
+        values, known = (mine, truth) if many is here else (truth, mine)
+        shapes = {values[key].shape for key in many}
+        alike = len(one) == 1 < len(many) and len(shapes) == 1
+        if not alike or known[one[0]].shape != (len(many), *shapes.pop()):
+            continue
+        for key in here:
+            del found[key]
+        if many is here:
+            found[one[0]] = torch.stack([mine[key] for key in many])
+        else:
+            found |= dict(zip(many, mine[one[0]], strict=True))
+        sides = ("there", "on transformers") if many is here else ("on transformers", "there")
+        whole = names.whole(Site.parse(many[0]))
+        said.append(f"`{whole}` is a list of {len(many)} {sides[0]} and one tensor {sides[1]}")
+    return found, tuple(sorted(said))
+
+
+def _entries(values: Mapping[str, Tensor]) -> dict[Site, list[str]]:
+    """The keys of each list's tensors in their order, of a tensor of its own its one key."""
+    found: dict[Site, list[str]] = {}
+    for key in sorted(values, key=lambda one: Site.parse(one).step):
+        found.setdefault(replace(Site.parse(key), step=0), []).append(key)
+    return found
 
 
 def _axes(reshaped: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

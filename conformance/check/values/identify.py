@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fft import irfft, rfft
 
-from conformance.check.values.known_values import SAME, Known, alike, near
+from conformance.check.values.known_values import SAME, Known, near
 
 #: Stacks of more are not taken apart.
 _PARTS = 128
@@ -47,13 +48,13 @@ def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held |
         return Held("positions", "the positions of the tokens, as integers", None)
     if not bool(value.any()):
         return None  # zeros are whatever was set to zero
-    forms = _forms(value)
-    for match in (_which, _columns):
+    forms = [form.double() for form in _forms(value)]
+    for match in (_which, _mean, _columns):
         for one in known:
             if one.rows.ndim != 2:
                 continue
             for rows in forms:
-                found = match(rows.double(), one.rows.double(), allowed)
+                found = match(rows, one.rows, allowed)
                 if found is not None:
                     return Held(one.kind, one.words, one.layer, sequence=one.sequence, **found)
     return None
@@ -98,7 +99,8 @@ def _which(rows: Tensor, known: Tensor, allowed: float) -> dict[str, Any] | None
     """Which rows of `known` these are: {} for all of them."""
     count, total = len(rows), len(known)
     if count > total or rows.shape[1] != known.shape[1]:
-        return None
+        return None  # before any number is looked at: there are thousands of known values
+    known = known.double()
     if count == total:
         return {} if near(rows, known, allowed) else None
     if near(rows, known[-count:], allowed):
@@ -111,14 +113,34 @@ def _which(rows: Tensor, known: Tensor, allowed: float) -> dict[str, Any] | None
     return None
 
 
+def _mean(rows: Tensor, known: Tensor, allowed: float) -> dict[str, Any] | None:
+    """Is this one row the mean over all rows of `known`?"""
+    if len(rows) != 1 or len(known) < 2 or rows.shape[1] != known.shape[1]:
+        return None
+    found = near(rows, known.double().mean(dim=0, keepdim=True), allowed)
+    return {"columns": "the mean over the tokens"} if found else None
+
+
+def _starts(row: Tensor, known: Tensor, allowed: float) -> list[int]:
+    """Where this row may begin in a longer one: |a - b|² = |a|² + |b|² - 2ab for every window, of
+    which no copy is made.
+    """
+    squares = torch.cat([known.new_zeros(1), known.square().cumsum(0)])
+    sizes = squares[len(row) :] - squares[: -len(row)]
+    length = len(known) + len(row)
+    along = irfft(rfft(known, length) * rfft(row, length).conj(), length)[: len(sizes)]
+    far = sizes + row.square().sum() - 2 * along
+    found: list[int] = torch.nonzero(far <= allowed**2 * sizes).flatten().tolist()
+    return found
+
+
 def _columns(rows: Tensor, known: Tensor, allowed: float) -> dict[str, Any] | None:
     """Which columns of `known` these are: of all of its rows, or of the last ones."""
     count, width = rows.shape
     if count > len(known) or not _FEW <= width < known.shape[1]:
         return None
-    last = known[-count:]
-    windows = last[0].unfold(0, width, 1)
-    for start in torch.nonzero(alike(rows[0], windows, allowed)).flatten().tolist():
+    last = known[-count:].double()
+    for start in _starts(rows[0], last[0], 2 * allowed):
         if near(rows, last[:, start : start + width], allowed):
             tokens = "the last token" if count == 1 else f"the last {count} tokens"
             return {
