@@ -12,8 +12,9 @@ def trace(lm):
     encoder = torch.randn(width, FEATURES, generator=maker) / width**0.5
     with lm.trace(PROMPT):
         stream = lm.layers[LAYER].stream
-        features = torch.relu(stream.float() @ encoder).save()
-        decoded = features[:, :1] @ encoder[:, :1].T
+        weights = encoder.to(stream.device)
+        features = torch.relu(stream.float() @ weights).save()
+        decoded = features[:, :1] @ weights[:, :1].T
         lm.layers[LAYER].stream = stream - decoded.to(stream.dtype)
         logits = lm.logits.save()
     return {"features": features, "logits": logits}

@@ -204,6 +204,12 @@ class _Explaining:
             # Prompts that begin alike have the same first rows: then they are its own.
             own = [one for one in self.known if one.sequence == meant.sequence]
             held = identify(mine, own) or held
+        if held is not None and meant is not None and self._reused(site, held, meant):
+            words = (
+                f"`{blank.name}` holds {held.what()}: a buffer that was overwritten later. Clone it"
+            )
+            edit = alias_edit(self.places, site.name)
+            return replace(blank, kind="alias", words=words, edit=edit)
         if held is not None and held.kind != "unedited" and (meant is None or held != meant):
             return self._instead(blank, site, held, meant)
         part = identify_part(mine, truth, self.known) if held is meant is None else None
@@ -242,6 +248,18 @@ class _Explaining:
         written = any((one.module, one.value) in read for one in later)
         unchanged = mine.shape == truth.shape and relations.same(mine, truth)
         return written and not unchanged and identify(mine, self.known) is None
+
+    def _reused(self, site: Site, held: Held, meant: Held) -> bool:
+        """Was it kept as it was read, and holds what another part of a later layer computed?
+        Memory that nobody needs any more is given to the next.
+        """
+        if held.kind == meant.kind or held.layer is None or meant.layer is None:
+            return False
+        statement = self.places.origin(site.name)
+        if statement is None or not self.places.kept_as_read(site.name):
+            return False
+        read = {one.module.rpartition(".")[2] for one in self.places.accesses(statement)}
+        return held.layer > meant.layer and not any(name in held.words for name in read)
 
     def _instead(self, blank: Finding, site: Site, held: Held, meant: Held | None) -> Finding:
         lost = self._lost(site) if (held.rows, held.columns) != _rows_of(meant) else None

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import psutil
 import torch
 from torch import Tensor
@@ -135,6 +136,8 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    # As of a script that is run: other processes of an engine cannot import it by this name.
+    cloudpickle.register_pickle_by_value(module)
     return module
 
 
