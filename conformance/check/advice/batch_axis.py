@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from conformance.check.advice.edits import Edit, replaced
 from conformance.check.parsing.dataflow import Access, Places
-from conformance.check.parsing.module_values import index_there, of_axes
+from conformance.check.parsing.module_values import ATTENTION, index_there, is_layer, of_axes
 from conformance.check.parsing.source import UserFile
 
 #: What is another thing there, in the words of an edit's reason.
@@ -43,8 +43,6 @@ _KEEPS = frozenset(
 #: What has other axes: of the head there are the last token's values alone.
 _HEADS = frozenset({"lm_head", "embed_out", "model", "samples"})
 
-_LAYER = r"(?:^|\.)(?:layers|h|blocks)\[[^\[\]]*\]$"
-_ATTENTION = r"(?:^|\.)(?:self_attn|attn|attention|self_attention)$"
 _PAIR = (
     r"(?:norm\w*|o_proj|down_proj|out_proj|qkv_proj|gate_up_proj|dense|c_proj|c_attn|c_fc|fc1|fc2"
     r"|dense_h_to_4h|dense_4h_to_h|query_key_value)$"
@@ -215,7 +213,7 @@ def _right(taken: _Taken, index: str, meant: Sequence[str]) -> str | None:
     there = {index_there(one, "plain") for one in meant}
     if index in there or not re.search(r"[^\[\]:, .]", index):
         return None  # it is right, or takes everything
-    if re.search(_ATTENTION, taken.kind) and index.startswith("[0]"):
+    if re.search(ATTENTION, taken.kind) and index.startswith("[0]"):
         rest = index.removeprefix("[0]")  # transformers returns a tuple
         return rest if rest in there else index_there(rest, "plain")
     if index in meant:
@@ -235,7 +233,7 @@ def _parts(index: str) -> list[str]:
 
 def _takes(kind: str, index: str) -> str:
     """What such an index takes there."""
-    if re.search(_ATTENTION, kind) and index.startswith("[0]"):
+    if re.search(ATTENTION, kind) and index.startswith("[0]"):
         return "attention returns one tensor, of which `[0]` takes token 0"
     parts = _parts(index)
     if len(parts) > 2:
@@ -353,11 +351,11 @@ class _Side:
             made = self.places.scopes.binding(path, near)
             bound = ast.unparse(made.value) if isinstance(made, ast.Assign) else "layers[0]"
             path = bound if re.fullmatch(r"[\w.\[\]]+", bound) else path
-        last = _STREAM if re.search(_LAYER, path) else path.rpartition(".")[2]
+        last = _STREAM if is_layer(path) else path.rpartition(".")[2]
         if last in _HEADS or (last == _STREAM and value.attr == "input"):
             return None
         pair = last == _STREAM and self.places.dual
         several = pair or (value.attr == "output" and bool(re.search(_PAIR, last)))
         if not self.there:
-            several = value.attr == "output" and bool(re.search(_ATTENTION, last))
+            several = value.attr == "output" and bool(re.search(ATTENTION, last))
         return _Taken(f"{last}.{value.attr}" if value.attr == "input" else last, "", several)

@@ -36,6 +36,7 @@ class _Module:
 
 
 _LAYER = r"(?:\b|\.)(?:layers|h|blocks)\[[^\[\]]*\]$|^layer$|\.layer$"
+ATTENTION = r"(?:^|\.)(?:self_attn|attn|attention|self_attention)$"
 _PROJECTION = (
     r"(?:^|\.)(?:o_proj|down_proj|out_proj|qkv_proj|gate_up_proj|dense|c_proj|c_attn|c_fc|fc1|fc2"
     r"|dense_h_to_4h|dense_4h_to_h|query_key_value)$"
@@ -60,7 +61,7 @@ _MODULES = (
         "a layer's first argument there is the positions: read the stream after the layer before",
     ),
     _Module(
-        r"(?:^|\.)(?:self_attn|attn|attention|self_attention)$",
+        ATTENTION,
         "output",
         "attention",
         "{0}{1}",

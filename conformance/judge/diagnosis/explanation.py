@@ -49,9 +49,9 @@ def explain(scene: Scene, limits: Limits) -> tuple[Explanation, ...]:
 
     More than one means that they cannot be told apart.
     """
-    off = _some(_off(scene, limits), scene.rows.shape[1])
-    before = torch.zeros_like(scene.own.noise)
-    before[off] = _ratios(scene, _truth(scene), off) * scene.own.noise[off]
+    ratios = _ratios(scene, _truth(scene), torch.ones(len(scene.rows), dtype=torch.bool))
+    off = _some(_off(ratios, limits), scene.rows.shape[1])
+    before = ratios * scene.own.noise
     trials = [
         trial
         for order, hypothesis in enumerate(hypotheses.propose(scene))
@@ -108,11 +108,10 @@ def _truth(scene: Scene) -> Hypothesis:
     return Hypothesis("", "", own.rows, own.noise, torch.ones(len(own.rows), dtype=torch.bool))
 
 
-def _off(scene: Scene, limits: Limits) -> Tensor:
+def _off(ratios: Tensor, limits: Limits) -> Tensor:
     """The rows that differ from the truth; all of them where none does by itself."""
-    every = torch.ones(len(scene.rows), dtype=torch.bool)
-    off = _ratios(scene, _truth(scene), every) > limits.k_max
-    return off if bool(off.any()) else every
+    off = ratios > limits.k_max
+    return off if bool(off.any()) else torch.ones_like(off)
 
 
 def _some(rows: Tensor, width: int) -> Tensor:
