@@ -7,6 +7,7 @@ column whose engine is faulty from its start; else the variant stands in the cas
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ class FaultyEngine:
         options = job.backend.options
         self.kind = str(options["engine"])
         self.own = find(FAULTS, options["variant"]) if options.get("variant") else None
+        if self.kind == "vllm":
+            within_reach()
         hooks.install(self.kind, pipeline=job.backend.pipeline)
         if self.own and self.own.fault.point is Point.LOAD:
             self.own.fault.act(Moment(None, self.own.dose))
@@ -108,6 +111,14 @@ class FaultyEngine:
         engine = self.real.model.vllm_entrypoint.llm_engine
         refusals: list[str] = engine.collective_rpc(hooks.arm_worker, args=(name, *state))
         return refusals
+
+
+def within_reach() -> None:
+    """The engine's core stays in this process and its workers are forked from it, on CUDA as on the
+    CPU: so they have the hooks, and vLLM takes no function to a core in a process of its own.
+    """
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
 
 
 def changed(source: Path, target: Path, variant: Variant) -> Path:

@@ -18,6 +18,15 @@ _LAYER = re.compile(r"\.(\d+)\.(?:output|input)")
 _INSIDE = re.compile(r"\.(\d+)\.")
 
 
+class _Points:
+    """Whether this process, or the one that it was forked from, has them."""
+
+    installed = False
+
+
+_POINTS = _Points()
+
+
 def install(engine: str, *, pipeline: int) -> None:
     """Every point that a worker of this engine has."""
     from conformance.engines.parts import Part, TracedLayer
@@ -32,6 +41,7 @@ def install(engine: str, *, pipeline: int) -> None:
     _skip(TracedLayer)
     _path(Layers)
     _stop()
+    _POINTS.installed = True
     if engine == "hf":
         from conformance.engines.hf import HFModel, PaddedLayer, without_padding
 
@@ -207,7 +217,10 @@ def arm_worker(
     if not name:
         switch.disarm()
         return ""
-    armed = switch.Armed(find(FAULTS, name), layers, *pipeline_place(), noise, model)
+    stage, stages = pipeline_place()
+    if not _POINTS.installed:  # not forked from a process that has the points
+        install("vllm", pipeline=stages)
+    armed = switch.Armed(find(FAULTS, name), layers, stage, stages, noise, model)
     switch.arm(armed)
     return hook_model(armed, worker.model_runner.get_model())
 

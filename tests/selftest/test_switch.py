@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from conformance.selftest import switch
+from conformance.engines.vllm import worker_rpc
+from conformance.selftest import hooks, switch
 from conformance.selftest.fault import SKIPPED, Point, find
 from conformance.selftest.faults import FAULTS
 
@@ -52,3 +55,17 @@ def test_what_a_fault_remembers_ends_with_it():
     armed("layer-off")
     second = torch.full((3, 4), 2.0)
     assert torch.equal(switch.passes(Point.SERVED, second, 1), second)
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_process_that_was_not_forked_gets_the_points_with_its_first_fault(monkeypatch, forked):
+    """As vLLM starts its workers on CUDA: without them no fault would act, and all be missed."""
+    put = []
+    monkeypatch.setattr(hooks._POINTS, "installed", forked)
+    monkeypatch.setattr(hooks, "install", lambda *of, **on: put.append((of, on)))
+    monkeypatch.setattr(worker_rpc, "pipeline_place", lambda: (1, 2))
+    worker = SimpleNamespace(model_runner=SimpleNamespace(get_model=lambda: None))
+    assert hooks.arm_worker(worker, "zeros.middle", 4, (), switch.Traced()) == ""
+    assert put == ([] if forked else [(("vllm",), {"pipeline": 2})])
+    value = torch.ones(3, 4)
+    assert not switch.passes(Point.SERVED, value, 2).any()
