@@ -27,7 +27,7 @@ from conformance.planning.machine import conditions
 from conformance.records import Backend, Cell, Column, Model, Precision, Thresholds
 from conformance.runner import Limits
 from conformance.runner import run as run_jobs
-from conformance.selftest.columns import ENGINE
+from conformance.selftest.faulty_columns import ENGINE
 
 FAULTS = (
     "layer-off.middle", "zeros.middle", "permuted.last", "token-off.middle=1",

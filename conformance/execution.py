@@ -19,7 +19,7 @@ import torch
 from conformance import verdicts
 from conformance.diff import since
 from conformance.expectations import Known, concluded, marked
-from conformance.growing import Growing
+from conformance.live_judging import LiveJudging
 from conformance.planning import machine
 from conformance.planning.jobs import planned_jobs
 from conformance.records import (
@@ -146,7 +146,7 @@ def execute(
         cache=cache,
         precisions=plan.precisions,
     )
-    with Growing(
+    with LiveJudging(
         run,
         scenarios,
         [(job.id, job.id.partition(":")[0]) for job in planned],

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from conformance import stand_in
+from conformance import stub_modules
 from conformance.errors import ConformanceError
 from conformance.records import Case, ScenarioInfo
 
@@ -58,7 +58,7 @@ class Scenario:
     `twin` says whether a case has a second, clean run with `case.active` False, from
     which the intervention's gain is computed. `equal` names pairs of observations that must
     be bitwise equal within one run. `needs` says which parts (of
-    `conformance.engines.parts.Parts`) a model must have for a case to mean anything, and
+    `conformance.engines.model_parts.Parts`) a model must have for a case to mean anything, and
     `settings` what a case asks of the engine: words of
     `conformance.planning.engine_settings`. `tier` names the selection of models that a case is
     planned for, "" for all: what is the engine's doing alone needs no 20 families.
@@ -141,7 +141,7 @@ def position(place: Place, layers: int, path: Path | None = None) -> int:
 
     `early` lies in the first half and `late` in the second, so that with two
     pipeline stages the boundary is between them. Whether the model has a layer of that number is
-    seen when the model is known (`conformance.engines.parts.require_layers`). Raises
+    seen when the model is known (`conformance.engines.model_parts.require_layers`). Raises
     ConformanceError, naming the scenario's file, for a place that is none.
     """
     if str(place).isdecimal():
@@ -252,7 +252,7 @@ def discover(places: Places) -> dict[str, Scenario]:
     have and for two folders of one name.
     """
     scenarios: dict[str, Scenario] = {}
-    with stand_in.for_missing():
+    with stub_modules.for_missing():
         for folder in folders_of(places):
             for name, declared in _in_folder(folder):
                 if name in scenarios:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused
-from conformance.engines.parts import require_layers
+from conformance.engines.model_parts import require_layers
 from conformance.errors import ConformanceError
 from conformance.records import Case
 from conformance.scenario import discover, position

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from conformance.bisect.presentation.parts import USUAL, Part
+from conformance.bisect.presentation.signature_parts import USUAL, Part
 from conformance.bisect.search import Class
 from conformance.diff.compare import cause_words
 from conformance.records import CellResult, Group, Precision, Results, Verdict, record

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.presentation.parts import USUAL, Part
+from conformance.bisect.presentation.signature_parts import USUAL, Part
 from conformance.bisect.search import CONFIRM, Class
 from conformance.bisect.signature import Signatures
 from conformance.errors import ConformanceError

@@ -28,7 +28,7 @@ from conformance.records import (
     Thresholds,
 )
 from conformance.store import RunFolder, gathered_in
-from conformance.verdicts.columns import UNJUDGED
+from conformance.verdicts.one_case import UNJUDGED
 
 #: So many values are named in a note.
 _NAMED = 4

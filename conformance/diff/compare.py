@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 
-from conformance.diff.columns import by_backend
 from conformance.diff.groups import Cost, GroupChange, costs, layouts
 from conformance.diff.margins import headroom
+from conformance.diff.paired_columns import by_backend
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import CellResult, Results, Thresholds, Verdict, record
 

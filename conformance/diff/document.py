@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from conformance.clip import clip
 from conformance.diff.compare import Change, Diff, Kind
 from conformance.report.sections.changes import cells_table
 from conformance.report.sections.section import Document, Entry, Table, Text, columns
 from conformance.report.verdict_styles import Family
+from conformance.shortening import clip
 
 _FAMILY = {
     Kind.FAILURE: Family.WRONG,

@@ -6,7 +6,7 @@ Never imported. A member that is missing, or has another type, makes mypy compla
 from __future__ import annotations
 
 from conformance.authoring import LM, Layer, Part, Reference, Run
-from conformance.engines import hf, parts
+from conformance.engines import hf, model_parts
 from conformance.engines.reference import model as reference
 from conformance.engines.vllm import async_engine, engine, serve_engine
 
@@ -31,11 +31,11 @@ def padded_layer(layer: hf.PaddedLayer) -> Layer:
     return layer
 
 
-def traced_layer(layer: parts.TracedLayer) -> Layer:
+def traced_layer(layer: model_parts.TracedLayer) -> Layer:
     return layer
 
 
-def traced_part(part: parts.Part) -> Part:
+def traced_part(part: model_parts.Part) -> Part:
     return part
 
 

@@ -17,7 +17,7 @@ from conformance.engines import Refused
 from conformance.engines.attention import attention
 from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
-from conformance.engines.parts import TracedLayer, find_parts
+from conformance.engines.model_parts import TracedLayer, find_parts
 from conformance.engines.probe_failure import probed, stop_at
 from conformance.engines.traced import (
     Layers,

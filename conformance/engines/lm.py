@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from conformance.engines import Refused
-from conformance.engines.parts import Own, Part, every_row, floating
+from conformance.engines.model_parts import Own, Part, every_row, floating
 from conformance.engines.traced import Layers, Probe, vector
 from conformance.engines.tree import follow
 from conformance.records import Precision

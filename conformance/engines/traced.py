@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conformance.direction import direction
-from conformance.engines.parts import Parts, TracedLayer, require_layers
+from conformance.engines.model_parts import Parts, TracedLayer, require_layers
 from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 from conformance.errors import ConformanceError

@@ -20,7 +20,6 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
-from conformance.clip import clip
 from conformance.errors import ConformanceError
 from conformance.expectations.assess import Assessed, assess, explains, where_of
 from conformance.expectations.conclusion import plural
@@ -29,6 +28,7 @@ from conformance.expectations.entries import AXES, Known, Match
 from conformance.expectations.minimal_matches import cover
 from conformance.expectations.yaml_rewrite import Splice
 from conformance.records import Cell, CellResult, Finding, Precision, Results, record
+from conformance.shortening import clip
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 #: A file on this machine: of a cache, an environment, a clone. What it is called may matter.

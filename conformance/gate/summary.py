@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from conformance.clip import few
 from conformance.errors import ExitCode
 from conformance.expectations import Assessed, Finding, Standing, where_of
 from conformance.expectations.entries import describe
@@ -12,6 +11,7 @@ from conformance.gate.decide import Decision
 from conformance.records import Results
 from conformance.report.sections.section import Document, Entry, Table, Text, columns
 from conformance.report.verdict_styles import Family
+from conformance.shortening import few
 
 _ROWS = 40
 _SYMBOLS = {ExitCode.OK: ("✅", Family.PASS), ExitCode.HARNESS: ("⚠️", Family.BROKEN)}

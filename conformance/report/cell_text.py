@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text as Line
 
-from conformance.clip import few
 from conformance.errors import ConformanceError
 from conformance.records import CellResult, Judged, Limits, Results, Verdict
 from conformance.report.figures import magnitude
@@ -17,6 +16,7 @@ from conformance.report.render.terminal import blocks, line, shown
 from conformance.report.sections.section import Table, columns, verdict_text
 from conformance.report.verdict_styles import LOOKS, ORDER, STYLES, family
 from conformance.report.words import Context, number, percent, reasoning, times
+from conformance.shortening import few
 
 _OBSERVATIONS = 12
 _LOG_LINES = 30

@@ -7,12 +7,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text as Line
 
-from conformance.clip import few
 from conformance.records import Finding, Results, Verdict
 from conformance.report.render.terminal import blocks, line, shown
 from conformance.report.sections import gaps as gaps_section
 from conformance.report.sections.findings import Summary, by_group, headline_of, troubles
 from conformance.report.sections.section import Table, Text, columns, verdict_text
+from conformance.shortening import few
 
 _TROUBLES = 12
 

@@ -18,7 +18,7 @@ from conformance.errors import ConformanceError
 from conformance.judge.evidence import Evidence
 from conformance.judge.measures import floor, gain, relations, structure, tokens
 from conformance.records import Limits, Relation, Thresholds, Verdict
-from conformance.verdicts import columns
+from conformance.verdicts import one_case
 
 
 def _as_they_are(thresholds: Thresholds) -> Thresholds:
@@ -111,7 +111,7 @@ def widened(*names: str, by: float = math.inf) -> Callable[[Thresholds], Thresho
 
 @contextmanager
 def _one_stage_ignored() -> Iterator[None]:
-    with mock.patch.object(columns, "compare_exact", return_value=()):
+    with mock.patch.object(one_case, "compare_exact", return_value=()):
         yield
 
 

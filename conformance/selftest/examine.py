@@ -23,8 +23,8 @@ from conformance.records import (
     Thresholds,
 )
 from conformance.scenario import Scenario
-from conformance.selftest.columns import FaultyColumn
 from conformance.selftest.fault import INSIDE
+from conformance.selftest.faulty_columns import FaultyColumn
 from conformance.selftest.sensitivity import Limit
 from conformance.selftest.table import Alarm, Ending, Row
 from conformance.store import RunFolder

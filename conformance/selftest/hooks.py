@@ -29,7 +29,7 @@ _POINTS = _Points()
 
 def install(engine: str, *, pipeline: int) -> None:
     """Every point that a worker of this engine has."""
-    from conformance.engines.parts import Part, TracedLayer
+    from conformance.engines.model_parts import Part, TracedLayer
     from conformance.engines.traced import Layers
     from conformance.residual_stream import Layer
 
@@ -103,7 +103,7 @@ def _skip(kind: Any) -> None:
             self.envoy.skip(new)
 
     # By name: the parent, which reads this module too, has no engine installed.
-    passed_on = importlib.import_module("conformance.engines.parts").passed_on
+    passed_on = importlib.import_module("conformance.engines.model_parts").passed_on
     kind.skip = skip
 
 

@@ -28,7 +28,7 @@ from conformance.records import (
 from conformance.runner import Event, Limits
 from conformance.runner import run as run_jobs
 from conformance.scenario import Scenario, discover
-from conformance.selftest import columns, examine, sensitivity, table
+from conformance.selftest import examine, faulty_columns, sensitivity, table
 from conformance.selftest.controls import Control
 from conformance.selftest.fault import Fault
 from conformance.store import ObservationCache, RunFolder, gathered_in
@@ -46,7 +46,7 @@ class Plan:
 
     models: tuple[Model, ...]
     backends: tuple[Backend, ...]
-    faulty: tuple[columns.FaultyColumn, ...]
+    faulty: tuple[faulty_columns.FaultyColumn, ...]
     honest: tuple[Cell, ...]
     gaps: tuple[Entry, ...] = ()
     measured: tuple[str, ...] | None = ()
@@ -95,11 +95,13 @@ def plan(
 ) -> Plan:
     """Every faulty column of these models; `honest` cells are run besides those it needs."""
     faulty = tuple(
-        column for model in models for column in columns.columns(faults, model, backends, most)
+        column
+        for model in models
+        for column in faulty_columns.columns(faults, model, backends, most)
     )
     if not faulty:
         raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")
-    corresponding = columns.honest_cells(faulty, models, backends)
+    corresponding = faulty_columns.honest_cells(faulty, models, backends)
     everything = tuple(dict.fromkeys((*corresponding, *honest)))
     return Plan(tuple(models), tuple(backends), faulty, everything, tuple(gaps), measured)
 
@@ -115,7 +117,7 @@ def gather(
     on_event: Callable[[Event], None],
 ) -> bool:
     """Run it. False when it was interrupted."""
-    long, brief = columns.jobs(
+    long, brief = faulty_columns.jobs(
         run,
         planned.faulty,
         planned.models,

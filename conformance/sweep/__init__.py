@@ -8,7 +8,6 @@ sweep.publish(run, results, sweep.read(run))
 
 from conformance.bisect.history.releases import published
 from conformance.sweep.page import publish, publish_if_swept
-from conformance.sweep.parts import Trend
 from conformance.sweep.points import (
     Point,
     Swept,
@@ -19,6 +18,7 @@ from conformance.sweep.points import (
     spec_of,
     write,
 )
+from conformance.sweep.records import Trend
 from conformance.sweep.trend import trend
 from conformance.sweep.versions import expand
 

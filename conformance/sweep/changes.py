@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from conformance.sweep.parts import Change, Engine, Mark, Row
 from conformance.sweep.points import Swept
+from conformance.sweep.records import Change, Engine, Mark, Row
 
 
 def changes(rows: Sequence[Row], engines: Sequence[Engine], swept: Swept) -> Iterator[Change]:

@@ -18,8 +18,8 @@ from conformance.report.sections.section import (
     verdict_text,
 )
 from conformance.report.verdict_styles import LOOKS
-from conformance.sweep.parts import Change, Explained, Mark, Row, Trend
 from conformance.sweep.points import Point
+from conformance.sweep.records import Change, Explained, Mark, Row, Trend
 from conformance.sweep.trend import together
 
 

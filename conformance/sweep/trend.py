@@ -10,8 +10,8 @@ from conformance.records import CellResult, Group, Results, Verdict
 from conformance.report.sections.findings import blamed, headline
 from conformance.report.verdict_styles import ORDER, worst
 from conformance.sweep.changes import changes
-from conformance.sweep.parts import SCHEMA, Engine, Explained, Mark, Row, Trend
 from conformance.sweep.points import Swept
+from conformance.sweep.records import SCHEMA, Engine, Explained, Mark, Row, Trend
 
 
 def trend(results: Results, swept: Swept, bits: Mapping[str, str]) -> Trend:

@@ -21,7 +21,7 @@ from conformance.records import (
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.attributing import attributed, one_stage
-from conformance.verdicts.columns import Columns
+from conformance.verdicts.one_case import Columns
 from conformance.verdicts.witness import confirmed
 
 #: What judges an engine without nnsight, and what it said, once each.

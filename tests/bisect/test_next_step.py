@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from conformance.bisect.history import locks
 from conformance.bisect.history.locks import subset_of
 from conformance.bisect.next_step import HELD, Conclusion, Ending, Next, following, neither
-from conformance.bisect.presentation.parts import Part
+from conformance.bisect.presentation.signature_parts import Part
 from conformance.bisect.search import Class
 from conformance.bisect.state import Request, State
 from conformance.records import Verdict

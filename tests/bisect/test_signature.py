@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.bisect.presentation.parts import Part
+from conformance.bisect.presentation.signature_parts import Part
 from conformance.bisect.search import Class
 from conformance.bisect.signature import Unusable, classify, same, signatures, swapped
 from conformance.records import Group, Precision, Verdict

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from conformance.diff import Kind, compare, document, headline
-from conformance.diff.columns import by_backend
+from conformance.diff.paired_columns import by_backend
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import (
     Answer,

@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from conformance.engines import Refused  # noqa: E402
 from conformance.engines.lm import TracedModel, words  # noqa: E402
-from conformance.engines.parts import (  # noqa: E402
+from conformance.engines.model_parts import (  # noqa: E402
     Part,
     Parts,
     TracedLayer,

@@ -13,7 +13,7 @@ from nnsight.modeling.vllm.model_runners import GPUModelRunner
 
 from conformance.engines.vllm import patches
 from conformance.engines.vllm.patches import Place
-from conformance.engines.vllm.relay import home
+from conformance.engines.vllm.relay import saved_values
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_what_was_saved_comes_home_to_the_clients_gpu(asked, monkeypatch):
     value = {"one": torch.ones(2, requires_grad=True), "two": plain, "three": [plain]}
     with monkeypatch.context() as there:
         there.setattr(torch.serialization, "location_tag", lambda _: "cuda:1")
-        stream = home.dumps(value)
+        stream = saved_values.dumps(value)
     back = pickle.loads(stream)
     assert set(asked) == {"cuda"}
     assert back["three"][0] is back["two"]
@@ -115,9 +115,9 @@ def test_what_was_saved_comes_home_to_the_clients_gpu(asked, monkeypatch):
 
 
 def test_a_plain_tensor_comes_home_to_the_device_that_torch_names_without_a_number(monkeypatch):
-    part = home.pack_tensors([torch.ones(3)]).whole.numpy().tobytes()
+    part = saved_values.pack_tensors([torch.ones(3)]).whole.numpy().tobytes()
     moved: list[torch.device] = []
     monkeypatch.setattr(torch.Tensor, "to", lambda self, at: moved.append(torch.device(at)) or self)
-    (tensor,) = home._tensors(part, "cuda:1")
+    (tensor,) = saved_values._tensors(part, "cuda:1")
     assert moved == [torch.device("cuda")]
     assert torch.equal(tensor, torch.ones(3))

@@ -18,7 +18,7 @@ from conformance.records import (
     Status,
     Verdict,
 )
-from conformance.selftest import columns, examine
+from conformance.selftest import examine, faulty_columns
 from conformance.selftest.faults import FAULTS
 from conformance.selftest.table import Ending
 from conformance.store import RunFolder
@@ -35,7 +35,7 @@ def test_a_missed_fault_is_measured_by_the_bound_of_its_own_precision(
     tmp_path: Path, error: float, ending: Ending
 ) -> None:
     fault = FAULTS["blurred-above-floor"]
-    [column] = columns.columns([fault], MODEL, (Backend("hf", "hf"),))
+    [column] = faulty_columns.columns([fault], MODEL, (Backend("hf", "hf"),))
     [cell] = column.cells
     run = RunFolder(tmp_path)
     value = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))

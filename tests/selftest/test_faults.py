@@ -10,7 +10,7 @@ import pytest
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest
 from conformance.records import Side
-from conformance.selftest import columns, command
+from conformance.selftest import command, faulty_columns
 from conformance.selftest.catalogue import DAMAGE, MET, catalogue
 from conformance.selftest.fault import INSIDE, Point, find
 from conformance.selftest.faults import FAULTS
@@ -73,7 +73,7 @@ def test_most_injections_act_inside_of_the_engine_nnsight_or_the_relay(quick: bo
         one.variant.fault.point in INSIDE
         for model in known.models
         if model.id in chosen
-        for one in columns.columns(faults, model, backends, most)
+        for one in faulty_columns.columns(faults, model, backends, most)
         for _ in one.cells
     ]
     assert sum(injected) >= 0.6 * len(injected)

@@ -14,7 +14,7 @@ from conformance.scenario import discover
 from conformance.store import RunFolder
 from conformance.store.folder import RunPlan
 from conformance.verdicts import models
-from tests.verdicts.test_columns import COLUMNS, MODEL, candidate, observed
+from tests.verdicts.test_one_case import COLUMNS, MODEL, candidate, observed
 
 SOURCE = '''"""Reads."""
 from conformance.scenario import scenario

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from conformance.bisect.presentation.report import Report
 from conformance.bisect.search import Class
-from conformance.clip import clip
 from conformance.errors import ExitCode
 from conformance.report.sections.section import Block, Code, Document, Section, Table, Text, columns
 from conformance.report.verdict_styles import Family
+from conformance.shortening import clip
 
 _ENDED = {ExitCode.OK: Family.PASS, ExitCode.UNEXPECTED: Family.DOUBT}
 _FOUND = {Class.GOOD: Family.PASS, Class.BAD: Family.WRONG, Class.UNTESTABLE: Family.DOUBT}

@@ -8,7 +8,7 @@ from conformance.bisect.history import locks
 from conformance.bisect.next_step import HELD, Conclusion, Ending, class_of, flaky
 from conformance.bisect.search import Class
 from conformance.bisect.state import State
-from conformance.clip import clip
+from conformance.shortening import clip
 from conformance.store.keys import PACKAGES
 
 

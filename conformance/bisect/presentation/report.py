@@ -11,7 +11,7 @@ from conformance.bisect.history import locks
 from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.next_step import Conclusion, Ending, class_of, flaky, moved, neither
 from conformance.bisect.presentation.headline import headline, held_words, labels, notes
-from conformance.bisect.presentation.parts import Part
+from conformance.bisect.presentation.signature_parts import Part
 from conformance.bisect.search import Class
 from conformance.bisect.state import Attempt, BisectFolder, State
 from conformance.environments import parse

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from conformance.check.advice.edits import Edit
-from conformance.clip import few
 from conformance.records import record
+from conformance.shortening import few
 
 #: So many values are named beside the first one that has the same edit.
 _NAMED = 6

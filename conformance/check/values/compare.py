@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from conformance.check.values.naming import Names, plain
-from conformance.clip import few
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.judgement import unknown
 from conformance.judge.reference import TRUTH, read_reference
 from conformance.records import Answer as Evidence
 from conformance.records import Judged, Precision, Site, Thresholds, Verdict
+from conformance.shortening import few
 
 Values = Mapping[str, Tensor]
 

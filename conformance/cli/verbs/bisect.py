@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conformance.bisect.presentation.parts import USUAL, Part
+from conformance.bisect.presentation.signature_parts import USUAL, Part
 from conformance.bisect.search import CONFIRM, Class
 from conformance.cli import engines
 from conformance.cli.options import Choice, Reports, Running, Trust, Without, err, out

@@ -11,7 +11,7 @@ from torch import Tensor
 from conformance.engines import Refused
 from conformance.engines.float32_products import whole_products
 from conformance.engines.libraries import Batch, Library
-from conformance.engines.parts import require_layers
+from conformance.engines.model_parts import require_layers
 from conformance.engines.traced import Probe, flatten_runs, read_probe, vector
 from conformance.programs import Acts, Do, Form, Program, check, gathered, observed
 from conformance.records import Case, Group, Job

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conformance.builtin.probe import PROBE, PROBING
 from conformance.checkpoints import SEAL
-from conformance.engines.parts import require_layers
+from conformance.engines.model_parts import require_layers
 from conformance.engines.reference.branches import find, observed
 from conformance.engines.reference.ensemble import (
     TRUTH,

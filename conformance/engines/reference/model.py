@@ -16,12 +16,12 @@ from transformers import LogitsProcessor
 
 from conformance.builtin.probe import PROBE
 from conformance.direction import direction
-from conformance.engines.parts import find_parts
+from conformance.engines.model_parts import find_parts
 from conformance.engines.reference.branches import Branches, Step
 from conformance.engines.reference.ensemble import Member, split_reductions
 from conformance.engines.reference.fused import fused
 from conformance.engines.reference.known import Known, same, unchanged
-from conformance.engines.reference.parts import INPUTS, OUTPUTS, Seen, recorded
+from conformance.engines.reference.part_hooks import INPUTS, OUTPUTS, Seen, recorded
 from conformance.engines.reference.patched_forward import exchanged
 from conformance.engines.reference.routing import routers
 from conformance.engines.reference.visits import Place, Visit, visited

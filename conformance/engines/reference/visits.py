@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from conformance.engines.parts import Parts, arguments, floating
-from conformance.engines.reference.parts import INPUTS, OUTPUTS
+from conformance.engines.model_parts import Parts, arguments, floating
+from conformance.engines.reference.part_hooks import INPUTS, OUTPUTS
 from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 

@@ -16,7 +16,7 @@ from conformance.builtin.probe import PROBE
 from conformance.engines import Refused
 from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
-from conformance.engines.parts import TracedLayer, find_parts
+from conformance.engines.model_parts import TracedLayer, find_parts
 from conformance.engines.probe_failure import probed, stop_at
 from conformance.engines.refusals import refused
 from conformance.engines.structure import map_tensors

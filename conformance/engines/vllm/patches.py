@@ -127,7 +127,7 @@ def _reporting_rank(_: Any, *, reports: bool) -> Any:
 
 
 def _at_once(_: Any, **__: Any) -> Any:
-    from conformance.engines.vllm.relay.home import dumps
+    from conformance.engines.vllm.relay.saved_values import dumps
 
     return dumps
 

@@ -6,7 +6,6 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 
-from conformance.clip import clip
 from conformance.report.sections.section import (
     Block,
     Code,
@@ -19,6 +18,7 @@ from conformance.report.sections.section import (
     Text,
     texts,
 )
+from conformance.shortening import clip
 
 _WORDS = 300
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|#~])")

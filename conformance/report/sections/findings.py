@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from conformance.clip import clip
 from conformance.expectations import conclusion_of, finding_of
 from conformance.records import CellResult, Finding, Results, Side, Verdict
 from conformance.report.verdict_styles import ORDER, worst
 from conformance.report.words import number
+from conformance.shortening import clip
 
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from conformance.clip import clip, few
 from conformance.expectations.assess import Standing
 from conformance.records import CellResult, Finding, Gap, Results, Side
 from conformance.report.sections.section import Entry, Heading, Section, Table, Text
 from conformance.report.verdict_styles import Family
+from conformance.shortening import clip, few
 
 _NAMES = 6
 _TITLE = 80

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conformance.clip import clip
 from conformance.engines import LIBRARIES
 from conformance.records import CellResult, Precision, Results, Verdict
 from conformance.report.sections.section import Entry, Heading, Note, Section, Table, Text
 from conformance.report.verdict_styles import LOOKS
+from conformance.shortening import clip
 
 #: Of a reason, which says how many observations are off and where the first one is.
 _WORDS = 110

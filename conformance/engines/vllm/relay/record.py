@@ -52,7 +52,7 @@ class Visits:
 
     The first ``tokens`` of them carry one row per scheduled token (module locations), the
     rest one row per request (logits and sampled ids). ``unsettled`` are those of which it is not
-    yet known what the requests left there (see ``left``).
+    yet known what the requests left there (see ``changed_values``).
     """
 
     stage: int

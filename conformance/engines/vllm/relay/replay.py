@@ -11,8 +11,8 @@ import torch
 from nnsight.modeling.vllm.interleaver import VLLMInterleaver
 
 from conformance.engines.structure import map_tensors
+from conformance.engines.vllm.relay.changed_values import Visit, ended_visit, later, readers
 from conformance.engines.vllm.relay.errors import StageDivergenceError
-from conformance.engines.vllm.relay.left import Left, later, left, readers
 from conformance.engines.vllm.relay.record import Reader, Served, Unsendable, Visits, snapshot
 
 
@@ -94,7 +94,7 @@ class RelayInterleaver(VLLMInterleaver):  # type: ignore[misc]
             after = super().handle(provider, value)
         finally:
             self.fragments = fragments
-        visit = left(groups, total, before, after)
+        visit = ended_visit(groups, total, before, after)
         if later(before):
             log.unsettled[index] = visit
         else:
@@ -200,7 +200,7 @@ def replay(
             groups, total = groups_of(ready), interleaver.batcher.total
             after = interleaver.handle(location, value)
             interleaver.fragments = fragments
-            compared.add(location, entry.readers, left(groups, total, before, after))
+            compared.add(location, entry.readers, ended_visit(groups, total, before, after))
     finally:
         interleaver.log, interleaver.elsewhere = log, elsewhere
         interleaver.fragments = fragments
@@ -217,9 +217,9 @@ class _Compared:
     errors: dict[int, StageDivergenceError]
     owner: int
     batcher: Any
-    waiting: list[tuple[str, tuple[Reader, ...], Left]] = field(default_factory=list)
+    waiting: list[tuple[str, tuple[Reader, ...], Visit]] = field(default_factory=list)
 
-    def add(self, location: str, owners: tuple[Reader, ...], visit: Left) -> None:
+    def add(self, location: str, owners: tuple[Reader, ...], visit: Visit) -> None:
         self.waiting.append((location, owners, visit))
         if not later(visit.before):
             self.end()

@@ -32,7 +32,7 @@ from conformance.records import (
 )
 from conformance.scenario import scenario
 from conformance.store import RunFolder
-from conformance.verdicts import columns
+from conformance.verdicts import one_case
 from tests.judge import toy
 
 MODEL = Model("toy", "llama", ())
@@ -93,7 +93,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
         floors.extend(truths)
         return made(truths, *args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(columns, "judge_cell", judge)
+    monkeypatch.setattr(one_case, "judge_cell", judge)
     monkeypatch.setattr(floor, "floors", compute)
     return lambda: (len(cells), len(floors))
 

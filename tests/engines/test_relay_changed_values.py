@@ -8,11 +8,11 @@ import pytest
 import torch
 from nnsight.modeling.vllm.batching import VLLMBatcher
 
-from conformance.engines.vllm.relay import left as module
+from conformance.engines.vllm.relay import changed_values as module
 from conformance.engines.vllm.relay import replay
-from conformance.engines.vllm.relay.home import dumps
-from conformance.engines.vllm.relay.left import left, readers
+from conformance.engines.vllm.relay.changed_values import ended_visit, readers
 from conformance.engines.vllm.relay.record import Reader, digest, snapshot
+from conformance.engines.vllm.relay.saved_values import dumps
 
 #: Two requests: two rows and three.
 GROUPS = {0: [0, 2], 1: [2, 3]}
@@ -39,7 +39,7 @@ def visited(*edits):
         value = (torch.randn(5, 4), torch.randn(5, 4).bfloat16())
         before = snapshot(value)
         edit(value)
-        found.append((before, value, left(GROUPS, 5, before, value)))
+        found.append((before, value, ended_visit(GROUPS, 5, before, value)))
     return found
 
 
@@ -63,7 +63,7 @@ def test_only_rows_that_were_edited_have_a_digest(moment):
 
 def test_a_value_of_another_shape_is_an_edit(moment):
     before = (torch.zeros(5, 4),)
-    (found,) = readers([left(GROUPS, 5, before, (torch.zeros(5, 3),))], batcher())
+    (found,) = readers([ended_visit(GROUPS, 5, before, (torch.zeros(5, 3),))], batcher())
     assert all(reader.digest is not None for reader in found)
 
 

@@ -21,7 +21,7 @@ Rows = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Left:
+class Visit:
     """A visit: what was served to the requests with these rows, and what they left of it.
 
     `groups` has each request's rows by its place in the batch of `total` rows.
@@ -33,9 +33,9 @@ class Left:
     after: Any
 
 
-def left(groups: Mapping[int, Rows], total: int, before: Any, after: Any) -> Left:
+def ended_visit(groups: Mapping[int, Rows], total: int, before: Any, after: Any) -> Visit:
     """A visit that is over. What it left is copied where it is compared later."""
-    return Left(dict(groups), total, before, snapshot(after) if later(before) else after)
+    return Visit(dict(groups), total, before, snapshot(after) if later(before) else after)
 
 
 def later(value: Any) -> bool:
@@ -43,7 +43,7 @@ def later(value: Any) -> bool:
     return any(tensor.is_cuda for tensor in tensors_in(value))
 
 
-def readers(visits: Sequence[Left], batcher: Any) -> list[tuple[Reader, ...]]:
+def readers(visits: Sequence[Visit], batcher: Any) -> list[tuple[Reader, ...]]:
     """Each visit's requests, with what each left of its own rows."""
     untouched = _untouched(visits)
     return [
@@ -52,7 +52,7 @@ def readers(visits: Sequence[Left], batcher: Any) -> list[tuple[Reader, ...]]:
     ]
 
 
-def _untouched(visits: Sequence[Left]) -> list[bool]:
+def _untouched(visits: Sequence[Visit]) -> list[bool]:
     """Whether a visit left everything as it was, for each."""
     clean = [True] * len(visits)
     alike: dict[tuple[Any, ...], list[tuple[int, torch.Tensor, torch.Tensor]]] = defaultdict(list)
@@ -95,7 +95,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return whole.view(torch.int16) if whole.element_size() % 2 == 0 else whole.view(torch.uint8)
 
 
-def _by_row(visit: Left, batcher: Any) -> tuple[Reader, ...]:
+def _by_row(visit: Visit, batcher: Any) -> tuple[Reader, ...]:
     present, batcher.total = batcher.total, visit.total
     try:
         found = []

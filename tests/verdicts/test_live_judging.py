@@ -7,7 +7,7 @@ import pytest
 from conformance import verdicts
 from conformance.execution import environment
 from conformance.expectations import Known
-from conformance.growing import Growing
+from conformance.live_judging import LiveJudging
 from conformance.records import CellResult, Environment, RunInfo, Thresholds
 from conformance.runner.events import GroupFinished
 from conformance.scenario import discover
@@ -23,9 +23,9 @@ def here() -> Environment:
     return environment(Thresholds())
 
 
-def growing(run: RunFolder, told: list[str]) -> Growing:
+def growing(run: RunFolder, told: list[str]) -> LiveJudging:
     scenarios = discover(scenarios_of(run.path.parent))
-    return Growing(
+    return LiveJudging(
         run, scenarios, GROUPS.items(), known=Known(), environment=here(), tell=told.append
     )
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_judged_early_is_left_for_the_end(run: RunFolder) -> None
 def test_a_run_of_one_model_starts_no_other_process(run: RunFolder) -> None:
     scenarios = discover(scenarios_of(run.path.parent))
     groups = [("two:a", "two")]
-    with Growing(run, scenarios, groups, known=None, environment=here(), tell=print) as grows:
+    with LiveJudging(run, scenarios, groups, known=None, environment=here(), tell=print) as grows:
         grows(ended("two:a"))
         assert grows._pool is None
         assert grows.judged() == {}

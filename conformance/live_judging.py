@@ -55,7 +55,7 @@ class _Judge:
 _judges: list[_Judge] = []
 
 
-class Growing:
+class LiveJudging:
     """Hears what the runner tells; `judged` has the verdicts that are there already.
 
     `tell` is called with a line for each model, and with the page's path once, when the page is

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
-from conformance.engines.parts import Parts, arguments, floating, reaches
+from conformance.engines.model_parts import Parts, arguments, floating, reaches
 from conformance.engines.tree import follow
 
 #: What a step gave by name: a tensor [tokens, width], or one for each layer.
