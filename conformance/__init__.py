@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 from conformance.authoring import LM, Case, Edit, Layer, Layers, Part, Reference, Run
 from conformance.scenario import PAIR, scenario
 
+#: The version of sources that were never built: nobody knows which they are.
+UNBUILT = "0+unknown"
+
 try:
     from conformance import _version
 
     __version__: str = _version.version
-except ImportError:  # sources that were never built
-    __version__ = "0.0.0"
+except ImportError:
+    __version__ = UNBUILT
 
 if TYPE_CHECKING:
     from conformance.api import NotSame, assert_same, compare, results, run

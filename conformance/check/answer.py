@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from conformance.check.advice.findings import findings, written
 from conformance.check.advice.precisions import widened
 from conformance.check.checked import Answer, Checked
 from conformance.check.gather import HF, TRUTH, Asked
+from conformance.check.parsing.computing_order import computing_order
 from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.source import UserFile
 from conformance.check.values import compare, naming
@@ -44,13 +45,20 @@ class Answered:
     prompt_ids: tuple[tuple[int, ...], ...] = ()
 
 
-def answers(asked: Asked, run: RunFolder, thresholds: Thresholds) -> list[Answered]:
-    """What is to be said of every file on every engine, from what the workers left."""
-    return [
-        _Case(asked, run, file, backend, thresholds).answered()
-        for file in asked.files
-        for backend in (asked.backends or (HF,))
-    ]
+def answers(
+    asked: Asked,
+    run: RunFolder,
+    thresholds: Thresholds,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Iterator[Answered]:
+    """What is to be said of every file on every engine, from what the workers left: each as soon
+    as it is known. `tell` hears what is being worked out.
+    """
+    for file in asked.files:
+        for backend in asked.backends or (HF,):
+            if backend != HF:
+                tell(f"comparing {file.name} on {backend.id}")
+            yield _Case(asked, run, file, backend, thresholds).answered()
 
 
 class _Case:
@@ -175,7 +183,13 @@ class _Case:
         reference = compare.honest(seen, precision)
         names = naming.read(seen)
         compared = compare.compare(
-            compare.returned(mine), reference, (ours, theirs), self.thresholds, precision, names
+            compare.returned(mine),
+            reference,
+            (ours, theirs),
+            self.thresholds,
+            precision,
+            names,
+            computing_order(Places(self.file, self.file.function_for("hf"))),
         )
         self.evidence.append(compare.evidence_of(compared, precision, names))
         return compared

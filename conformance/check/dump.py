@@ -248,7 +248,10 @@ def _compared(
     }
     ids = [list(dump.ids)]
     theirs = compare.prompt_ids(compare.layers(seen))
-    return compare.compare(last, reference, (ids, theirs), thresholds, precision)
+    at = {site_name(place): _order(place) for place in dump.places.values()}
+    return compare.compare(
+        last, reference, (ids, theirs), thresholds, precision, order=lambda site: at[site.name]
+    )
 
 
 def _found(

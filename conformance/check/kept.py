@@ -38,12 +38,12 @@ from conformance.records import (
 )
 from conformance.report import html, tables
 from conformance.runner import Summary
-from conformance.store import RunFolder
+from conformance.store import CHECK, RunFolder
 from conformance.store.files import read_record, write_record
 from conformance.verdicts.run import results_of
 
-#: Beside plan.json: what makes a run a check.
-ASKED = "check.json"
+#: What the gathering took, for answers that are given later.
+_GATHERED = "gathered.json"
 
 #: What may be the name of a file: below its folder, and no hidden one.
 _FILE = re.compile(r"(?:(?![.])[\w.+ -]{1,100}/){0,4}(?![.])[\w.+ -]{1,100}")
@@ -75,8 +75,16 @@ class Kept:
     folder: str = ""
 
 
+@record()
+class Gathered:
+    """What the gathering of a check took."""
+
+    seconds: float
+    peak_mib: float
+
+
 def is_check(run: RunFolder) -> bool:
-    return (run.path / ASKED).is_file()
+    return (run.path / CHECK).is_file()
 
 
 def keep(run: RunFolder, asked: Asked) -> None:
@@ -92,7 +100,7 @@ def keep(run: RunFolder, asked: Asked) -> None:
     files = tuple(KeptFile(file.name, str(file.path)) for file in asked.files)
     here = str(Path.cwd())
     kept = Kept(asked.named, asked.prompts, files, asked.backends, asked.dump, here)
-    write_record(run.path / ASKED, kept)
+    write_record(run.path / CHECK, kept)
 
 
 def folder_of(run: RunFolder, name: str) -> Path:
@@ -102,7 +110,7 @@ def folder_of(run: RunFolder, name: str) -> Path:
 
 def asked_of(run: RunFolder) -> Asked:
     """What the check in this folder was asked. Raises ConformanceError for any other run."""
-    kept = read_record(Kept, run.path / ASKED)
+    kept = read_record(Kept, run.path / CHECK)
     if kept is None:
         raise ConformanceError("is no check: it has no check.json", path=run.path)
     plan = run.plan()
@@ -125,7 +133,7 @@ def answered_again(run: RunFolder) -> tuple[Results, Path]:
             path=run.path,
             remedy=f"check it again: {asked.command}",
         )
-    page = publish(run, asked, answers(asked, run, run.plan().thresholds))
+    page = publish(run, asked, tuple(answers(asked, run, run.plan().thresholds)))
     return run.results(), page
 
 
@@ -181,29 +189,34 @@ def _imports(path: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def publish(
-    run: RunFolder, asked: Asked, answered: Sequence[Answered], summary: Summary | None = None
-) -> Path:
-    """Write results.json, the same as a table, and the page, whose path is returned. `summary`
-    is of the gathering; without it the figures of the earlier results stay.
+def gathered(run: RunFolder, summary: Summary) -> None:
+    """Keep what the gathering took: whoever is interrupted now has all that an answer needs."""
+    write_record(run.path / _GATHERED, Gathered(summary.seconds, summary.peak_mib))
+
+
+def publish(run: RunFolder, asked: Asked, answered: Sequence[Answered]) -> Path:
+    """Write results.json, the same as a table, and the page, whose path is returned. What the
+    gathering took stays as it was kept.
     """
-    results = results_in(run, asked, answered, _info(run, asked, summary))
+    results = results_in(run, asked, answered, _info(run, asked))
     run.write_results(results)
     tables.write(results, run.path)
     return html.publish(results, run.path)
 
 
-def _info(run: RunFolder, asked: Asked, summary: Summary | None) -> RunInfo:
-    if summary is None:
+def _info(run: RunFolder, asked: Asked) -> RunInfo:
+    if (run.path / "results.json").exists():
         return run.results().run
+    run.check_finished()
+    took = read_record(Gathered, run.path / _GATHERED) or Gathered(0.0, 0.0)
     return RunInfo(
         id=run.id,
         started=run.plan().started,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=summary.seconds,
+        seconds=took.seconds,
         command=asked.command,
         jobs=run.plan().jobs,
-        peak_mib=summary.peak_mib,
+        peak_mib=took.peak_mib,
     )
 
 

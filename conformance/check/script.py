@@ -110,7 +110,7 @@ def _checked_again(
         files = dict(package.needed(_ENGINE, [traced.text, *beside.values()], roots).files)
     call = package.unpacking(rerun.__name__) if standalone else package.call(rerun.__name__)
     line = f"python {file} [--checkpoint FOLDER]"
-    needs = "" if standalone else f"It needs conformance {conformance.__version__}."
+    needs = "" if standalone else f"It needs {package.named()}."
     parts = [
         *_header(cell, line, "0 the same", "1 not the same, as recorded", "3 another answer"),
         *_comment(needs),

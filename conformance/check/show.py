@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,10 @@ from conformance.check.checked import Answer, Checked
 from conformance.check.gather import DUMP
 from conformance.records import RunInfo
 from conformance.report.render.terminal import shown
+from conformance.shortening import few
+
+#: Of so many files it is said how many lines there are to change.
+_NAMED = 6
 
 _STYLES = {
     Answer.SAME: ("✓", "green"),
@@ -26,20 +32,27 @@ _STYLES = {
 
 
 def show(checked: list[Checked], console: Console) -> None:
-    """Each answer in a sentence, then what it rests on: the place, the line, the edit."""
+    """Every answer, one below the other."""
     files = {Path(one.file) for one in checked}
     for one in checked:
-        symbol, style = _STYLES.get(one.answer, ("!", "magenta"))
-        name = _short(Path(one.file), files)
-        head = Text(f"{symbol} {name} on {one.model}, {one.backend}: ", style=style)
-        console.print(head.append(shown(one.sentence), style="default"), soft_wrap=True)
-        for finding in one.findings:
-            if finding.words not in one.sentence:
-                console.print(Text(f"    {shown(finding.words)}"), soft_wrap=True)
-            if finding.edit is not None:
-                _edit(finding.edit, name, console)
-        for note in one.notes:
-            console.print(Text(f"    note: {shown(note)}", style="dim"), soft_wrap=True)
+        answer(one, files, console)
+
+
+def answer(checked: Checked, files: Collection[Path], console: Console) -> None:
+    """The answer in a sentence, then what it rests on: the place, the line, the edit. `files` are
+    all that are checked: of two with one name the folder is said.
+    """
+    symbol, style = _STYLES.get(checked.answer, ("!", "magenta"))
+    name = _short(Path(checked.file), files)
+    head = Text(f"{symbol} {name} on {checked.model}, {checked.backend}: ", style=style)
+    console.print(head.append(shown(checked.sentence), style="default"), soft_wrap=True)
+    for finding in checked.findings:
+        if finding.words not in checked.sentence:
+            console.print(Text(f"    {shown(finding.words)}"), soft_wrap=True)
+        if finding.edit is not None:
+            _edit(finding.edit, name, console)
+    for note in checked.notes:
+        console.print(Text(f"    note: {shown(note)}", style="dim"), soft_wrap=True)
 
 
 def more(
@@ -61,20 +74,32 @@ def more(
 
 
 def summary(checked: list[Checked], seconds: float) -> str:
-    """How many lines are to be changed in all, and how long it took, all in all."""
-    lines = {
-        (one.file, finding.edit.line)
+    """How many lines are to be changed, in which of several files, and how long it took, all in
+    all. A line that is shown for several engines is one line.
+    """
+    files = {Path(one.file) for one in checked}
+    lines = dict.fromkeys(
+        (Path(one.file), finding.edit.line)
         for one in checked
         for finding in one.findings
         if finding.edit is not None and finding.edit.after
-    }
-    some = f"{len(lines)} line{'s' * (len(lines) != 1)} to change as shown; " if lines else ""
-    return f"{some}took {seconds:.0f} s"
+    )
+    if not lines:
+        return f"took {seconds:.0f} s"
+    some = f"{len(lines)} line{'s' * (len(lines) != 1)} to change as shown"
+    counts = Counter(file for file, _ in lines)
+    where = [_short(file, files) for file in counts]
+    if len(where) > 1:
+        each = zip(counts.values(), where, strict=True)
+        some += f": {few((f'{count} in {name}' for count, name in each), _NAMED)}"
+    elif len(files) > 1:
+        some += f", in {where[0]}"
+    return f"{some}; took {seconds:.0f} s"
 
 
-def _short(file: Path, files: set[Path]) -> str:
+def _short(file: Path, files: Collection[Path]) -> str:
     """The name of a file, with its folder's where another one is called the same."""
-    alike = any(other.name == file.name for other in files - {file})
+    alike = any(other.name == file.name for other in files if other != file)
     return f"{file.parent.name}/{file.name}" if alike else file.name
 
 

@@ -88,8 +88,10 @@ def to_resume(reports: Path, name: str, choice: Choice, *, trust: bool) -> RunFo
     """A stored run whose plan is to be executed. Raises ConformanceError where that would execute
     what neither the installation nor the command line names, unless there is `trust`.
     """
+    from conformance.store import CHECK
+
     folder = open_run(reports, name)
-    if (folder.path / "check.json").is_file():
+    if (folder.path / CHECK).is_file():
         command = folder.plan().command
         raise ConformanceError("is no run but a check", path=folder.path, remedy=command)
     if not trust:
@@ -163,7 +165,9 @@ def newest_check() -> RunFolder:
 
 def _made_in(check: Path) -> str:
     """The folder in which a check was asked for, "" where it does not say."""
+    from conformance.store import CHECK
+
     try:
-        return str(json.loads((check / "check.json").read_bytes())["folder"])
+        return str(json.loads((check / CHECK).read_bytes())["folder"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -10,11 +10,11 @@ from rich.text import Text as Line
 
 from conformance.errors import ConformanceError
 from conformance.records import CellResult, Judged, Limits, Results, Verdict
-from conformance.report.figures import magnitude
+from conformance.report.figures import causes_first
 from conformance.report.payload import repro_command
 from conformance.report.render.terminal import blocks, line, shown
 from conformance.report.sections.section import Table, columns, verdict_text
-from conformance.report.verdict_styles import LOOKS, ORDER, STYLES, family
+from conformance.report.verdict_styles import LOOKS, STYLES, family
 from conformance.report.words import Context, number, percent, reasoning, times
 from conformance.shortening import few
 
@@ -97,7 +97,7 @@ def _show(results: Results, cell: CellResult, console: Console) -> None:
         console.print(Line(f"  {sentence}"))
     _meaning(results, cell, console)
     if cell.observations:
-        console.print()
+        console.print(Line(f"\nin {cell.precision}", style="bold"))
         blocks([_observations(cell.observations, about.thresholds.of(cell.precision))], console)
     if cell.beside and not all(
         observation.verdict.passes for observation in cell.beside.observations
@@ -136,7 +136,6 @@ def _meaning(results: Results, cell: CellResult, console: Console) -> None:
 
 def _observations(observations: Sequence[Judged], limits: Limits) -> Table:
     figures = ("median", "worst", "error", "floor", "detectable", "gain")
-    ordered = sorted(observations, key=lambda j: (ORDER[j.verdict], -magnitude(j.q_max)))
     rows = tuple(
         (
             observation.site,
@@ -150,7 +149,7 @@ def _observations(observations: Sequence[Judged], limits: Limits) -> Table:
             if not observation.gain
             else f"{number(observation.gain.g)} ± {number(observation.gain.sigma)}",
         )
-        for observation in ordered
+        for observation in causes_first(observations)
     )
     titles = columns("observation", "verdict", *figures, figures=figures)
     return Table(titles, rows, first=_OBSERVATIONS)

@@ -7,12 +7,12 @@ multiples of the noise floor. Numbers keep three digits: a plot shows no more.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from conformance.records import CellResult, Gain, Group, Judged, Site
-from conformance.report.verdict_styles import worst
+from conformance.report.verdict_styles import ORDER, worst
 
 #: More columns than this no screen can tell apart: neighbours are merged, worst first.
 COLUMNS = 160
@@ -58,6 +58,19 @@ def place(observation: Judged) -> Site | None:
         return Site.parse(observation.site)
     except ValueError:
         return None
+
+
+def causes_first(observations: Iterable[Judged]) -> list[Judged]:
+    """What is off as it was observed, layer by layer, so that what follows stands after its cause;
+    then the others, the nearest to being off first.
+    """
+
+    def key(observation: Judged) -> tuple[int, float]:
+        if observation.verdict.fails:
+            return -1, 0
+        return ORDER[observation.verdict], -magnitude(short(observation.q_max))
+
+    return sorted(observations, key=key)
 
 
 @dataclass(frozen=True, slots=True)

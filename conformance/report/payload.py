@@ -33,7 +33,7 @@ from conformance.report import figures
 from conformance.report.figures import short
 from conformance.report.sections.findings import headline
 from conformance.report.sections.gaps import title
-from conformance.report.verdict_styles import FAMILIES, LOOKS, ORDER
+from conformance.report.verdict_styles import FAMILIES, LOOKS
 from conformance.report.words import Context, line, reasoning
 
 #: What of a long text the page holds; its middle is left out, and it says so.
@@ -281,13 +281,11 @@ def _in(cell: CellResult, precision: Precision) -> Verdict | None:
 
 
 def _beside(cell: CellResult) -> dict[str, Any] | None:
-    """The other precision's answer: what does not pass there, and a few of the worst."""
+    """The other precision's answer: what does not pass there, and a few that do."""
     answer = cell.beside
     if answer is None:
         return None
-    ordered = sorted(
-        answer.observations, key=lambda j: (ORDER[j.verdict], -figures.magnitude(short(j.q_max)))
-    )
+    ordered = figures.causes_first(answer.observations)
     off = sum(not observation.verdict.passes for observation in ordered)
     rows = ordered[: min(max(off, _FEW), _MANY)]
     return {

@@ -54,7 +54,7 @@ class Look:
 LOOKS: Mapping[Verdict, Look] = {
     Verdict.CONTAMINATED: Look(Family.WRONG, "+", "the write changed rows that it must not touch"),
     Verdict.WRONG: Look(
-        Family.WRONG, "≠", "the values differ from the float32 truth by more than bf16 explains"
+        Family.WRONG, "≠", "the values differ from the float32 truth by more than rounding explains"
     ),
     Verdict.DROPPED: Look(Family.WRONG, "∅", "the write had no effect"),
     Verdict.PARTIAL: Look(
@@ -92,7 +92,7 @@ LOOKS: Mapping[Verdict, Look] = {
     ),
     Verdict.SKIPPED: Look(Family.NEUTRAL, "»", "it was not run, for the reason given"),
     Verdict.MATCH: Look(
-        Family.PASS, "≈", "as close to the float32 truth as honest bf16 computations are"
+        Family.PASS, "≈", "as close to the float32 truth as honest computations are"
     ),
     Verdict.EXACT: Look(Family.PASS, "=", "bitwise equal"),
 }

@@ -107,7 +107,7 @@ def _where(cell: CellResult, context: Context) -> Iterable[str]:
     failing = [observation for observation in cell.observations if observation.verdict.fails]
     if not failing:
         return
-    yield f"{len(failing)} of {len(cell.observations)} observations are off."
+    yield (f"{len(failing)} of {len(cell.observations)} observations are off in {cell.precision}.")
     first = first_off(cell)
     site = figures.place(first) if first is not None else None
     if first is not None and site is not None:

@@ -111,11 +111,17 @@ def _imported(sources: Iterable[str]) -> Iterator[str]:
             yield from (name for name in names if name.split(".")[0] == _ROOT.name)
 
 
+def named(name: str = _ROOT.name) -> str:
+    """This package with its version, where that is known."""
+    known = conformance.__version__ != conformance.UNBUILT
+    return f"{name} {conformance.__version__}" if known else name
+
+
 def literal(files: Mapping[str, str]) -> Iterator[str]:
     """The assignment, line by line, each file's text readable as it is; nothing for no files."""
     if not files:
         return
-    yield f"#: The files of {_ROOT.name} {conformance.__version__} that this needs."
+    yield f"#: The files of {named()} that this needs."
     yield f"{PACKAGE} = {{"
     for name, text in files.items():
         quoted = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import conformance
 from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
 from conformance.records import (
@@ -179,8 +178,8 @@ def _header(cell: CellResult, known: Recorded, file: str, imports: Sequence[str]
     else:
         yield from _comment(
             "Written by `conformance repro`. The trace, its meaning in plain PyTorch and the "
-            "case's data are here; the rest (engines, the truth, the judge) is `conformance` "
-            f"{conformance.__version__}, which must be installed, or `conformance repro "
+            "case's data are here; the rest (engines, the truth, the judge) is "
+            f"{package.named('`conformance`')}, which must be installed, or `conformance repro "
             "--standalone` puts it into this file."
         )
     yield "#"

@@ -2,6 +2,7 @@
 
 from conformance.store.cache import ObservationCache
 from conformance.store.folder import (
+    CHECK,
     GroupFolder,
     RunFolder,
     RunPlan,
@@ -22,6 +23,7 @@ from conformance.store.keys import (
 from conformance.store.upgrade import upgraded
 
 __all__ = [
+    "CHECK",
     "GroupFolder",
     "ObservationCache",
     "RunFolder",

@@ -56,6 +56,9 @@ LOG_BYTES = 1 << 20
 #: because it has lost a cell, already has.
 _UNFINISHED = "unfinished"
 
+#: Beside plan.json: what a check was asked. A check is not resumed as a run is.
+CHECK = "check.json"
+
 
 @record()
 class RunPlan:
@@ -199,10 +202,13 @@ class RunFolder:
             return
         cells = self.plan().cells
         gathered = sum(self._has_outcome(cell) for cell in cells)
+        again = f"go on with it: conformance run --resume {self.id}"
+        if (self.path / CHECK).is_file():
+            again = f"check it again: {self.plan().command}"
         raise ConformanceError(
             f"this run is unfinished: {gathered} of {len(cells)} planned cells have an outcome",
             path=self.path,
-            remedy=f"go on with it: conformance run --resume {self.id}",
+            remedy=again,
         )
 
     def _has_outcome(self, cell: Cell) -> bool:
@@ -251,6 +257,8 @@ def read_plan(path: Path) -> RunPlan | None:
 def read_results(path: Path) -> Results:
     """A `results.json`, refused without its footer: half a matrix must not look whole."""
     remedy = f"finish it: conformance run --resume {path.parent.name}"
+    if (path.parent / CHECK).is_file():
+        remedy = f"have it answered: conformance judge {path.parent.name}"
     try:
         loose = json.loads(path.read_bytes())
     except FileNotFoundError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import conformance
 from conformance.check import kept, rerun, script
 from conformance.check.parsing import source
 from conformance.engines.user_trace import alone
@@ -27,6 +28,7 @@ TWO = Backend("vllm-pp2", "vllm", pipeline=2)
 
 
 def written(tmp_path, *, backend=VLLM, standalone=False):
+    tmp_path.mkdir(exist_ok=True)
     asked, run = checked(tmp_path, factor=2.0)
     published(asked, run)
     [cell] = run.results().cells
@@ -39,6 +41,13 @@ def written(tmp_path, *, backend=VLLM, standalone=False):
     job = Job("x:y", asked.model, Column(backend), tmp_path, folder, tmp_path, ())
     write_record(folder / "job.json", job)
     return script.text(run, cell, file="repro_x.py", standalone=standalone)
+
+
+def test_sources_that_were_never_built_name_no_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(conformance, "__version__", conformance.UNBUILT)
+    assert "# It needs conformance.\n" in written(tmp_path, backend=TWO)
+    monkeypatch.setattr(conformance, "__version__", "1.2.3")
+    assert "# It needs conformance 1.2.3.\n" in written(tmp_path / "again", backend=TWO)
 
 
 def imported(text):

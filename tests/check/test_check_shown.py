@@ -18,3 +18,14 @@ def test_lines_to_change_are_counted_once_over_all_engines_and_the_time_is_said(
     one = Checked("b.py", "llama", "pp1", Answer.DIFFERS, "x", told[:1])
     assert show.summary([one], 1) == "1 line to change as shown; took 1 s"
     assert show.summary([Checked("b.py", "llama", "pp1", Answer.SAME, "x")], 5) == "took 5 s"
+
+
+def test_of_several_files_it_is_said_how_many_lines_are_to_be_changed_in_which():
+    told = tuple(Finding("half", "words", edit=Edit(line, "a", "b")) for line in (3, 4))
+    good = Checked("d/good.py", "llama", "pp1", Answer.SAME, "x")
+    bad = [Checked("d/a.py", "llama", at, Answer.DIFFERS, "x", told) for at in ("pp1", "pp2")]
+    other = Checked("e/a.py", "llama", "pp1", Answer.DIFFERS, "x", told[:1])
+    said = show.summary([good, *bad], 9)
+    assert said == "2 lines to change as shown, in a.py; took 9 s"
+    said = show.summary([good, *bad, other], 9)
+    assert said == "3 lines to change as shown: 2 in d/a.py, 1 in e/a.py; took 9 s"

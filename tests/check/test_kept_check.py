@@ -53,6 +53,12 @@ def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
     asked = gather.Asked(files, model, (VLLM,), (), "/data/llama", "conformance check")
     run = gather.begin(asked, tmp_path / "checks")
     kept.keep(run, asked)
+    gathered(run, "my-trace", factor=factor)
+    return asked, run
+
+
+def gathered(run: RunFolder, name: str, *, factor: float) -> Summary:
+    """What the workers leave of a file whose engine gives `factor` times the truth."""
     torch.manual_seed(0)
     truth, ids = torch.randn(4, 8), torch.arange(4)
     seen = {"float32:truth|p0/s0/hidden": truth, "layers|p0/s0/ids": ids}
@@ -60,7 +66,7 @@ def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
         for way in ("eager", "split", "sdpa", "fused"):
             noisy = truth + size * torch.randn(4, 8)
             seen[f"{precision}:{way}|p0/s0/hidden"] = noisy.to(getattr(torch, precision.dtype))
-    key = "check.my-trace"
+    key = f"check.{name}"
     run.write_cell("llama", "reference", key, Outcome(Status.OK), seen)
     identity = {"layer_list": "model.layers", "digest": "d", "layers": 2, "width": 8}
     run.group_folder("llama", "reference").write_group(
@@ -73,12 +79,11 @@ def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
         run.write_cell("llama", folder, key, Outcome(Status.OK), mine)
         run.group_folder("llama", folder).write_group(Group("llama", VLLM.id, precision))
     run.finish()
-    return asked, run
+    return Summary({}, 1.0, 1.0, False, 1, 0)
 
 
 def published(asked: gather.Asked, run: RunFolder) -> Path:
-    answered = answer.answers(asked, run, Thresholds())
-    return kept.publish(run, asked, answered, Summary({}, 1.0, 1.0, False, 1, 0))
+    return kept.publish(run, asked, tuple(answer.answers(asked, run, Thresholds())))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from conformance.errors import ConformanceError
-from conformance.records import Results, Verdict
+from conformance.records import Judged, Precision, Results, Verdict
 from conformance.report import cell_text, run_summary, words
 from conformance.report.sections import findings
 from tests.report import hostile, synthetic
@@ -42,6 +42,33 @@ def test_show_says_the_same_sentences_as_the_page(results: Results) -> None:
         assert " ".join(sentence.split()) in text
     assert f"again: {cell.command}" in text
     assert f"alone: conformance repro '{cell.id}' --run {results.run.id}" in text
+
+
+def test_what_is_off_is_shown_before_what_follows_from_it_and_in_which_precision(
+    results: Results,
+) -> None:
+    sizes = {
+        "p0/s0/passes": (1.0, Verdict.MATCH),
+        "p0/s0/stream.1": (200.0, Verdict.WRONG),
+        "p0/s0/stream.2": (900.0, Verdict.WRONG),
+        "p0/s0/logits": (400.0, Verdict.NONFINITE),
+    }
+    seen = tuple(
+        Judged(site, verdict, q_med=size, q_max=size) for site, (size, verdict) in sizes.items()
+    )
+    cell = replace(
+        results.cells[0],
+        verdict=Verdict.WRONG,
+        observations=seen,
+        precision=Precision.FLOAT32,
+        beside=None,
+    )
+    screen, out = console()
+    cell_text.show(replace(results, cells=(cell,)), cell.id, screen)
+    said, _, table = out.getvalue().partition("\nin float32\n")
+    assert "3 of 4 observations are off in float32." in said
+    rows = ["p0/s0/stream.1", "p0/s0/stream.2", "p0/s0/logits", "p0/s0/passes"]
+    assert [line.split()[0] for line in table.splitlines() if line.startswith("p0/")] == rows
 
 
 def test_show_accepts_a_part_that_only_one_id_has(results: Results) -> None:

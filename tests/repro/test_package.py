@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import conformance
 from conformance.engines import ENGINES
 from conformance.repro import package
 from tests.repro.conftest import ROOT
@@ -64,3 +65,11 @@ def test_what_a_scenario_imports_of_the_package_comes_along() -> None:
 def test_quotes_and_backslashes_survive() -> None:
     files = {"a.py": 'x = """\\n"""\n', "b.py": "", "c.py": "'\\\\'\\\n"}
     assert read_back(files) == files
+
+
+def test_a_version_is_said_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conformance, "__version__", "1.2.3")
+    assert package.named() == "conformance 1.2.3"
+    monkeypatch.setattr(conformance, "__version__", conformance.UNBUILT)
+    assert package.named() == "conformance"
+    assert next(package.literal({"a": ""})) == "#: The files of conformance that this needs."

@@ -17,6 +17,9 @@ from conformance.check.parsing.source import UserFile
 #: What nnsight calls a module's values, and the adapter a layer's.
 VALUES = frozenset({"output", "input", "inputs", "stream"})
 
+#: And those of the model itself.
+READ = VALUES | {"logits", "samples", "token"}
+
 
 #: Statements that make a value under a name.
 _MAKING = (ast.Assign, ast.AugAssign)
@@ -225,10 +228,7 @@ class Places:
         return next((each[-1] for each in made if each), own)
 
     def _reads(self, value: ast.expr) -> bool:
-        return any(
-            isinstance(n, ast.Attribute) and n.attr in VALUES | {"logits", "samples", "token"}
-            for n in ast.walk(value)
-        )
+        return any(isinstance(n, ast.Attribute) and n.attr in READ for n in ast.walk(value))
 
     def accesses(self, within: ast.AST | None = None) -> list[Access]:
         """Every value of a module that is named in the function, or in one statement of it."""

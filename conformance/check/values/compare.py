@@ -7,7 +7,7 @@ float32 both times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -108,9 +108,10 @@ def compare(
     thresholds: Thresholds,
     precision: Precision,
     names: Names = _UNNAMED,
+    order: Callable[[Site], tuple[int, ...]] = lambda _: (),
 ) -> Compared:
     """Judge one column. `ids` are the prompts' on the engine and on transformers, `names` what the
-    user calls the values.
+    user calls the values; `order` sorts them as they are computed, where that is known.
     """
     alike, notes = made_alike(mine, reference, names)
     ours, theirs = (tuple(sorted(tuple(one) for one in side)) for side in ids)
@@ -130,7 +131,8 @@ def compare(
         limits=thresholds.of(precision),
         alone=False,
     )
-    observations = tuple(map(_together, judgement.observations))
+    together = map(_together, judgement.observations)
+    observations = tuple(sorted(together, key=lambda one: order(Site.parse(one.site))))
     said = judgement.reason if judgement.harness else in_words(observations, names)
     worst = _joined(judgement.worst_site) if judgement.worst_site else ""
     judged = replace(judgement, observations=observations, reason=said, worst_site=worst)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from conformance.cli import engines, selecting
 from conformance.cli.options import Manifest, err, out
+from conformance.errors import ConformanceError, ExitCode
 
 if TYPE_CHECKING:
-    from conformance.runner import Event
+    from rich.console import Console
+    from rich.status import Status
+
+    from conformance.check.answer import Answered
+    from conformance.check.dump import Dump
+    from conformance.check.gather import Asked
+    from conformance.runner import Event, Limits, Summary
+    from conformance.store import RunFolder
 
 
 def check(
@@ -60,36 +74,29 @@ def check(
 
     Example: `conformance check my_trace.py -m HuggingFaceTB/SmolLM2-135M-Instruct -b vllm-pp2`
     """
-    import shlex
-    import sys
-    from dataclasses import replace
-
-    from conformance.check import models
-    from conformance.check.parsing import source
-    from conformance.errors import ConformanceError, ExitCode
-
     if bool(files) == bool(dump):
         raise ConformanceError(
             "there is nothing to check" if not files else "a file and a dump are two checks",
             remedy="conformance check my_trace.py -m MODEL, or --dump FILE.safetensors -m MODEL",
         )
+    from conformance.check import models
+    from conformance.check.parsing import source
+
     # Before an environment is built for it.
     texts = source.read_all(files or [])
     columns = models.columns(backend)
     named = models.resolve(model, manifest)
     engines.needed()
-    from conformance.check import answer, gather, kept, show
-    from conformance.check import checked as checked_as
     from conformance.check import dump as dumps
+    from conformance.check import gather, kept
     from conformance.check.advice import porting
-    from conformance.records import Thresholds
     from conformance.runner import Limits
 
     place = reports or selecting.checks()
     recorded = dumps.read(dump, maps) if dump else None
     if recorded:
         texts = (dumps.as_file(recorded, place / "dump"),)
-    request = gather.Asked(
+    asked = gather.Asked(
         texts,
         named,
         () if recorded else columns,
@@ -99,40 +106,111 @@ def check(
         dump=recorded is not None,
         memory=memory,
     )
-    if request.backends:
-        porting.require_both_sides(request.files)
-    folder = gather.begin(request, place)
-    kept.keep(folder, request)
+    if asked.backends:
+        porting.require_both_sides(asked.files)
+    folder = gather.begin(asked, place)
+    kept.keep(folder, asked)
     with err.status("starting") as status:
-
-        def progress(event: Event) -> None:
-            words = gather.words(event)
-            if words and err.is_terminal:
-                status.update(words)
-            elif words:
-                err.print(words, highlight=False)
-
-        summary = gather.gather(request, folder, Limits(cell=timeout, load=load_timeout), progress)
-    if summary.interrupted:
-        err.print("interrupted")
-        raise typer.Exit(ExitCode.INTERRUPTED)
-    answered = (
-        [dumps.judged(recorded, request, folder, Thresholds())]
-        if recorded
-        else answer.answers(request, folder, Thresholds())
-    )
-    page = kept.publish(folder, request, answered, summary)
+        summary = _gathered(asked, folder, Limits(cell=timeout, load=load_timeout), status)
+        try:
+            kept.gathered(folder, summary)
+            answered = _answered(asked, folder, recorded, None if json else out, status)
+            page = kept.publish(folder, asked, answered)
+        except KeyboardInterrupt:
+            _tell(status, _interrupted(asked, folder, reports))
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
     if reports is None:
         kept.sweep(place)
-    checked = [replace(answer.checked, page=str(page)) for answer in answered]
+    raise typer.Exit(_ended(answered, page, folder, reports, json=json))
+
+
+def _gathered(asked: Asked, folder: RunFolder, limits: Limits, status: Status) -> Summary:
+    """Run the files. Exits when interrupted."""
+    from conformance.check import gather
+
+    def progress(event: Event) -> None:
+        _say(status, gather.words(event))
+
+    summary = gather.gather(asked, folder, limits, progress)
+    if summary.interrupted:
+        _tell(status, "interrupted")
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    return summary
+
+
+def _answered(
+    asked: Asked, folder: RunFolder, recorded: Dump | None, shown: Console | None, status: Status
+) -> tuple[Answered, ...]:
+    """Every answer, shown as soon as it is known where there is a console for it."""
+    from conformance.check import answer, show
+    from conformance.check import dump as dumps
+    from conformance.records import Thresholds
+
+    def comparing(words: str) -> None:
+        _say(status, words)
+
+    found: Iterable[Answered] = answer.answers(asked, folder, Thresholds(), comparing)
+    if recorded:
+        _say(status, f"comparing {recorded.path.name} with transformers")
+        found = (dumps.judged(recorded, asked, folder, Thresholds()),)
+    answered = []
+    for one in found:
+        answered.append(one)
+        if shown is not None:
+            with _paused(status):
+                show.answer(one.checked, [file.path for file in asked.files], shown)
+    _say(status, "writing the page")
+    return tuple(answered)
+
+
+def _ended(
+    answered: tuple[Answered, ...],
+    page: Path,
+    folder: RunFolder,
+    reports: Path | None,
+    *,
+    json: bool,
+) -> ExitCode:
+    """The answers as JSON, or what there is to say of all of them."""
+    from conformance.check import checked as checked_as
+    from conformance.check import kept, show
+
+    checked = [replace(one.checked, page=str(page)) for one in answered]
     if json:
         typer.echo(checked_as.to_text(checked))
     else:
-        show.show(checked, out)
-        show.more(
-            list(zip(map(kept.cell_id, answered), checked, strict=True)),
-            folder.results().run,
-            reports,
-            err,
-        )
-    raise typer.Exit(checked_as.exit_code(checked))
+        cells = list(zip(map(kept.cell_id, answered), checked, strict=True))
+        show.more(cells, folder.results().run, reports, err)
+    return checked_as.exit_code(checked)
+
+
+def _interrupted(asked: Asked, folder: RunFolder, reports: Path | None) -> str:
+    """All that the answers need is there by now; of a dump its numbers are not kept."""
+    if asked.dump:
+        return f"interrupted; check it again: {asked.command}"
+    where = ["--reports", str(reports)] if reports else []
+    return f"interrupted; go on with: {shlex.join(['conformance', 'judge', folder.id, *where])}"
+
+
+def _say(status: Status, words: str) -> None:
+    """What is under way: in one place where a person looks, a line each in a log."""
+    if words and err.is_terminal:
+        status.update(escape(words))
+    elif words:
+        _tell(status, words)
+
+
+def _tell(status: Status, words: str) -> None:
+    """A line that stays."""
+    with _paused(status):
+        err.print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _paused(status: Status) -> Iterator[None]:
+    """Without what moves: it would be drawn over a line on the same terminal."""
+    status.stop()
+    try:
+        yield
+    finally:
+        status.start()

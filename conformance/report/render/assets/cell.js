@@ -139,10 +139,17 @@ function tablePart(detail) {
   const all = detail.observations;
   if (!all.length) return null;
   const some = 30;
-  const sorted = all.map((row, i) => [row, i]).sort(([a, i], [b, j]) => run.byVerdict.get(a[1]).rank - run.byVerdict.get(b[1]).rank || size(b[3]) - size(a[3]) || i - j).map(([row]) => row);
+  const sorted = causesFirst(all);
   const body = el('tbody', {}, sorted.slice(0, some).map(observation));
   const button = all.length > some && el('button', { type: 'button', onclick: (event) => { body.append(...sorted.slice(some).map(observation)); event.target.remove(); } }, `show all ${all.length} observations`);
-  return el('section', {}, el('h3', {}, `Observations${detail.beside ? ` in ${detail.precision}` : ''}, the worst first`), tableAround(body, 'observations'), button);
+  return el('section', {}, el('h3', {}, `Observations in ${detail.precision}, causes first`), tableAround(body, 'observations'), button);
+}
+
+/** What is off as it was observed, layer by layer; then the others, the nearest to being off first. */
+function causesFirst(rows) {
+  const fails = (name) => name !== 'drift' && !['pass', 'neutral'].includes(run.byVerdict.get(name).family);
+  const rank = (row) => (fails(row[1]) ? -1 : run.byVerdict.get(row[1]).rank);
+  return rows.map((row, i) => [row, i]).sort(([a, i], [b, j]) => rank(a) - rank(b) || (fails(a[1]) ? 0 : size(b[3]) - size(a[3])) || i - j).map(([row]) => row);
 }
 
 const tableOf = (rows, label) => tableAround(el('tbody', {}, rows.map(observation)), label);
