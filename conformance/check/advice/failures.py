@@ -15,6 +15,7 @@ from conformance.check.advice.findings import unfilled
 from conformance.check.advice.precisions import PRECISION, uncast
 from conformance.check.parsing import statements
 from conformance.check.parsing.dataflow import Places
+from conformance.check.parsing.sent_blocks import line_of
 from conformance.check.parsing.source import UserFile
 from conformance.records import Outcome, Status
 
@@ -29,6 +30,9 @@ _SHAPES = (
     r"too many indices|[Ii]ndex\w* .*out of (?:range|bounds)|Dimension out of range|equal size|"
     r"sizes? of tensor|shapes? cannot be multiplied|shape mismatch|must match|expanded size"
 )
+
+#: What nnsight says before the frames of a block that failed in an engine.
+_BLOCK = "Intervention traceback:"
 
 #: How nnsight names a value that comes too late: its module's path, and what of it.
 _LATE = r"'([\w.]+)\.(\w+)\.i\d+' was requested but the model already ran past"
@@ -66,8 +70,9 @@ class Failed:
         """Of the user's file, where it is known."""
         if self.outcome.status is Status.TIMEOUT:
             return _hung(self.outcome.detail, self.file)
-        line = _line(f"{self.outcome.reason}\n{self.outcome.detail}", self.file)
-        return _read_late(self.reason, self.file, self.function) or line
+        detail = f"{self.outcome.reason}\n{self.outcome.detail}"
+        put = _put(detail, Places(self.file, self.function)) if self.there else None
+        return _read_late(self.reason, self.file, self.function) or put or _line(detail, self.file)
 
 
 def explain(failed: Failed) -> Told:
@@ -216,18 +221,39 @@ def _at(
 
 def _line(detail: str, file: UserFile) -> int | None:
     """The last line of the user's file in a traceback: nnsight runs a block under a name of its
-    own, with the numbers of the lines that it stands on and their text below.
+    own, with the numbers of the lines that it stands on and their text below, both as it sent them.
     """
     name = rf'(?:[^"]*{re.escape(file.path.name)}|<[^">]+>)'
-    found = re.findall(rf'File "{name}", line (\d+), in [^\n]+\n\s*([^\n]*)', detail)
+    frame = rf'File "({name})", line (\d+), in [^\n]+\n( *)([^\n]*)(?:\n([ ~^]+)$)?'
     lines = file.text.splitlines()
-    for number, text in reversed(found):
+    for found in reversed(list(re.finditer(frame, detail, re.MULTILINE))):
+        place, number, indent, text, marks = found.groups(default="")
+        if place.startswith("<"):
+            start = len(marks) - len(marks.lstrip()) - len(indent)
+            sent = line_of(file.text, int(number), text, (start, len(marks.rstrip()) - len(indent)))
+            if sent is not None:
+                return sent
         near = [
             n for n, line in enumerate(lines, 1) if line.partition("#")[0].strip() == _bare(text)
         ]
         if near:
             return min(near, key=lambda n: abs(n - int(number)))
     return None
+
+
+def _put(detail: str, places: Places) -> int | None:
+    """The one line that puts a value in the place of a module's, where nnsight failed to: it does
+    when the module is run, and no statement is under way then.
+    """
+    _, told, frames = detail.rpartition(_BLOCK)
+    if not told or not re.search(r"in widen\n", frames) or 'File "<' in frames:
+        return None
+    lines = {
+        one.line
+        for one in places.writes()
+        if isinstance(one.statement, ast.Assign) and one.node is one.statement.targets[0]
+    }
+    return lines.pop() if len(lines) == 1 else None
 
 
 def _read_late(reason: str, file: UserFile, function: str) -> int | None:
