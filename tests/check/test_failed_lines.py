@@ -83,7 +83,9 @@ def test_a_sent_line_is_the_files_own(tmp_path: Path, sent: str, failing: str, l
 
 
 def test_below_a_last_line_a_mark_may_be_a_column_too_far(tmp_path: Path) -> None:
-    block = '    with model.trace("x"):\n        a = (\n            one\n            + two\n        )\n'
+    block = (
+        '    with model.trace("x"):\n        a = (\n            one\n            + two\n        )\n'
+    )
     file = written(tmp_path, block + "    return {}\n")
     sent = "a = one + two"
     for far in (0, 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -25,6 +26,7 @@ from conformance.check.advice.edits import (
 )
 from conformance.check.advice.finding import Finding, once
 from conformance.check.advice.left_out_parts import left_out
+from conformance.check.advice.other_sources import other_reads
 from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.source import UserFile
 from conformance.check.values import compare, naming, relations
@@ -87,10 +89,25 @@ def findings(
     if part is None:
         follow = all(one.kind in _FOLLOW for one in told)
         written_so = _written_so(places) if follow and explain.written else []
-        return once([*written_so, *(told or reads[:1])])
+        shown = list(names.values())[:_MOST]
+        elsewhere = [] if told else _elsewhere(places, dict(zip(shown, reads, strict=True)))
+        return once([*written_so, *(told or elsewhere or reads[:1])])
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [one for one in told if one.kind not in _FOLLOW]
     return ordered(part, places, causes, dual=dual)
+
+
+def _elsewhere(places: Places, reads: Mapping[Site, Finding]) -> list[Finding]:
+    """Of values that are nothing known: the reads that they are made of and `hf`'s are not."""
+    found: list[Finding] = []
+    for site, one in reads.items():
+        if one.edit is not None and one.edit.why:
+            continue  # what it is known for
+        for number, other in enumerate(other_reads(places, site.name)):
+            begin = "" if number else f"{one.words}. It is made of another read: "
+            words = f"{begin}{other.words}{', too' if number else ''}"
+            found.append(replace(one, kind=other.kind, words=words, edit=other.edit))
+    return found
 
 
 def unfilled(places: Places, name: str, called: str = "") -> Finding | None:

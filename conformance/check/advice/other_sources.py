@@ -1,12 +1,15 @@
-"""What a write's value is made of, where `hf` makes it of another module of the same kind. Found in
-the text: the write is right, and what it writes was read somewhere else.
+"""What a write's value, or a value that is returned, is made of, where `hf` makes it of another
+module of the same kind. Found in the text: the write or the sum is right, and what goes into it was
+read somewhere else.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from conformance.check.advice.edits import Edit
 from conformance.check.advice.finding import Finding
@@ -19,10 +22,22 @@ _HOPS = 4
 
 @dataclass(frozen=True)
 class _Module:
-    """A module as the text names it, on its line."""
+    """A module as the text names it, on its line; `layer` is its number where it is known, and
+    `column` that of the argument which gives it.
+    """
 
     text: str
     line: int
+    layer: int | None = None
+    column: int = 0
+
+    @property
+    def key(self) -> tuple[str, int | str]:
+        """What is the same for one module that is named in two ways."""
+        return _kind(self.text), self.text if self.layer is None else self.layer
+
+
+_Pair = tuple[_Module, _Module]
 
 
 def other_sources(places: Places, write: Access) -> list[Finding]:
@@ -33,21 +48,55 @@ def other_sources(places: Places, write: Access) -> list[Finding]:
     own = [one for one in theirs.writes() if _kind(_tail(one)) == _kind(_tail(write))]
     if len(own) != 1:
         return []
-    mine, meant = _behind(places, write), _behind(theirs, own[0])
-    texts = {one.text for one in mine}
-    found: list[Finding] = []
-    for one in mine:
-        others = [each for each in meant if _kind(each.text) == _kind(one.text)]
-        right = [each for each in others if each.text not in texts]
-        if len({each.text for each in right}) != 1 or len(others) > len(right):
-            continue
-        other = right[min(len(found), len(right) - 1)]
-        words = (
-            f"line {one.line} reads `{one.text}`, and line {other.line} of `hf` `{other.text}`; "
-            f"line {write.line} writes what comes of it"
+    pairs = _unlike(_behind(places, write), _behind(theirs, own[0]))
+    return _told(places, pairs, f"; line {write.line} writes what comes of it")
+
+
+def other_reads(places: Places, name: str) -> list[Finding]:
+    """The reads that `vllm` makes what it returns under a name of, of which `hf` has another layer
+    or part in the place.
+    """
+    if not places.file.ported:
+        return []
+    theirs = Places(places.file, "hf", dual=False)
+    mine, meant = (_named_all(each, each.reads(name)) for each in (places, theirs))
+    return _told(places, _unlike(mine, meant))
+
+
+def _told(places: Places, pairs: Sequence[_Pair], follows: str = "") -> list[Finding]:
+    return [
+        Finding(
+            "other-value",
+            f"line {one.line} reads `{one.text}`, and line {other.line} of `hf` `{other.text}`"
+            f"{follows}",
+            edit=_edit(places, one, other),
         )
-        found.append(Finding("other-value", words, edit=_edit(places, one, other)))
-    return found
+        for one, other in pairs
+    ]
+
+
+def _unlike(mine: Sequence[_Module], meant: Sequence[_Module]) -> list[_Pair]:
+    """The modules of `vllm` that `hf` has not, each with the one that it has in the place."""
+    kinds = dict.fromkeys(_kind(one.text) for one in mine)
+    return [
+        pair
+        for kind in kinds
+        for pair in _paired(*([m for m in side if _kind(m.text) == kind] for side in (mine, meant)))
+    ]
+
+
+def _paired(mine: list[_Module], meant: list[_Module]) -> Iterator[_Pair]:
+    """Of one kind: as many on both sides stand for each other in the order of the text; else it is
+    known only where one module is all that is lacking, and no other is right.
+    """
+    ours, theirs = (Counter(one.key for one in side) for side in (mine, meant))
+    extra, lacking = ours - theirs, theirs - ours
+    if len(mine) == len(meant):
+        for one, other in zip(mine, meant, strict=True):
+            if one.key in extra and other.key in lacking:
+                yield one, other
+    elif len(lacking) == 1 and not ours.keys() & theirs.keys():
+        yield from ((one, meant[0]) for one in mine)
 
 
 def _edit(places: Places, one: _Module, other: _Module) -> Edit:
@@ -76,18 +125,41 @@ def _behind(places: Places, write: Access) -> list[_Module]:
         for access in places.accesses(statement)
         if access.node is not write.node  # where it writes to
     ]
-    modules = (_named(places, access.module, access.statement, _HOPS) for access in every)
-    return list(dict.fromkeys(one for one in modules if one is not None))
+    return _named_all(places, every)
 
 
-def _named(places: Places, module: str, near: ast.stmt, hops: int) -> _Module | None:
-    """A module as it is named where it is taken from the model."""
+def _named_all(places: Places, every: Sequence[Access]) -> list[_Module]:
+    """The modules of values, each once a line."""
+    modules = (_named(places, one.module, one.statement, _HOPS) for one in every)
+    found = [each for one in modules if one is not None for each in one]
+    return list(dict.fromkeys(found))
+
+
+def _named(places: Places, module: str, near: ast.stmt, hops: int) -> list[_Module] | None:
+    """A module as it is named where it is taken from the model: once a call of the helper in which
+    it is, where it is given the number of the layer.
+    """
     root, dot, rest = module.partition(".")
     if "[" in module or not hops:
-        return _Module(module, near.lineno) if "[" in module else None
+        return _numbered(places, module, near) if "[" in module else None
     made = places.scopes.binding(root, near)
     value = statements.value_of(made) if made is not None else None
     if made is None or not isinstance(value, (ast.Attribute, ast.Subscript, ast.Name)):
         return None
     found = _named(places, places.file.segment(value), made, hops - 1)
-    return found if found is None or not dot else _Module(f"{found.text}.{rest}", found.line)
+    if found is None or not dot:
+        return found
+    return [replace(one, text=f"{one.text}.{rest}") for one in found]
+
+
+def _numbered(places: Places, module: str, near: ast.stmt) -> list[_Module]:
+    """A module with the number of its layer, as each call gives it where a helper gets it."""
+    layer = places.layer(module, near)
+    index = re.search(r"\[([A-Za-z_]\w*)\]", module)
+    if layer is not None or index is None:
+        return [_Module(module, near.lineno, layer)]
+    found = []
+    for argument, call in places.scopes.arguments(index[1], near):
+        text = module.replace(index[0], f"[{places.file.segment(argument)}]")
+        found.append(_Module(text, call.lineno, places.layer(text, call), argument.col_offset))
+    return found or [_Module(module, near.lineno, layer)]

@@ -1,8 +1,8 @@
-"""Blocks as nnsight sends them to an engine: written anew from their syntax tree, under another name.
+"""Blocks as nnsight sends them to an engine: written anew from their syntax tree.
 
 The first statement of a block keeps its line. Those below it stand where they end up without
-comments, blank lines and line breaks, and in other words: a statement of several lines is one there,
-quotes are single. So a line of theirs is looked up by what the whole block becomes.
+comments, blank lines and line breaks, and in other words: a statement of several lines is one
+there, quotes are single. So a line of theirs is looked up by what the whole block becomes.
 """
 
 from __future__ import annotations
