@@ -19,7 +19,16 @@ from conformance.judge import judgement as verdict
 from conformance.judge.diagnosis import diagnose, extent
 from conformance.judge.evidence import Evidence
 from conformance.judge.judgement import Judgement
-from conformance.judge.measures import floor, gain, metrics, reach, structure, texts, tokens
+from conformance.judge.measures import (
+    floor,
+    gain,
+    metrics,
+    rankings,
+    reach,
+    structure,
+    texts,
+    tokens,
+)
 from conformance.judge.measures import relations as rules
 from conformance.judge.measures.draws import Draws, likelihood
 from conformance.judge.measures.relations import Mismatch, compare_exact
@@ -152,9 +161,7 @@ def _compare_values(evidence: Evidence, limits: Limits, chosen: Collection[Site]
     for site in open_sites:
         truth = evidence.reference.truth[site]
         if not truth.is_floating_point():
-            reference, tensor = evidence.reference, evidence.observed[site]
-            outcome = integers.compare(tensor, truth, reference.honest[site], reference.precision)
-            evidence.settle(site, *outcome)
+            _compare_integers(evidence, site, limits)
             continue
         evidence.rows[site] = metrics.rows(evidence.observed[site])
     evidence.reference.prepare(evidence.rows)
@@ -166,6 +173,51 @@ def _compare_values(evidence: Evidence, limits: Limits, chosen: Collection[Site]
         tensor = evidence.observed[site]
         exact = _is_honest(tensor, evidence.reference, site)
         evidence.judged[site] = _measured(tensor, site, distance, exact, limits)
+
+
+def _compare_integers(evidence: Evidence, site: Site, limits: Limits) -> None:
+    """Integers that a trace makes of numbers: in bf16 by the numbers beside them, where they are
+    the ids of the largest, as greedy ids are; else by how many differ in honest runs.
+    """
+    reference, mine = evidence.reference, evidence.observed[site]
+    truth = reference.truth[site]
+    verdict, words = integers.compare(mine, truth, reference.honest[site], reference.precision)
+    weighed = _weighed(evidence, site, limits) if reference.precision is Precision.BF16 else None
+    if weighed is None or verdict is Verdict.EXACT:
+        evidence.settle(site, verdict, words)
+        return
+    beside, worst = weighed
+    margin = f"whose {beside.name} is {worst.margin:.3g} apart"
+    apart = f"{worst.chosen} stands for {worst.meant}, {margin}"
+    evidence.settle(
+        site,
+        Verdict.MATCH if worst.benign else Verdict.WRONG,
+        f"{words}; {apart}, noise of the pair {worst.noise:.3g}",
+        margin=worst.margin,
+        noise=worst.noise,
+    )
+
+
+def _weighed(
+    evidence: Evidence, site: Site, limits: Limits
+) -> tuple[Site, rankings.Weighed] | None:
+    """Ids by the numbers beside them, in the same step of the same prompt, and which these are;
+    None in a step whose token is judged itself: what repeats that has to be it.
+    """
+    reference, mine = evidence.reference, evidence.observed[site]
+    if any(replace(site, name=chosen) in reference.truth for chosen in (GREEDY, SAMPLED)):
+        return None
+    ids = (reference.truth[site], *reference.honest[site])
+    for other, numbers in reference.truth.items():
+        if not numbers.is_floating_point() or replace(other, name=site.name) != site:
+            continue
+        found = rankings.numbers_of(mine, ids, (numbers, *reference.honest[other]))
+        if found is None:
+            continue
+        weighed = rankings.weigh(mine, ids[0], found, limits, reference.precision)
+        if weighed is not None:
+            return other, weighed
+    return None
 
 
 def _is_honest(tensor: Tensor, reference: Reference, site: Site) -> bool:

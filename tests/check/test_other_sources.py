@@ -187,4 +187,4 @@ def test_a_value_that_is_nothing_known_is_explained_by_its_reads(tmp_path):
         ("other-value", "vector", 14),
     ]
     words = "line 11 reads `model.model.layers[5]`, and line 3 of `hf` `model.model.layers[4]`"
-    assert told[0].words == f"`vector` differs: 9 × noise: {words}"
+    assert told[0].words == f"`vector` differs: 9 × noise. It is made of another read: {words}"

@@ -20,6 +20,19 @@ def test_lists_are_steps_and_numbered_dicts_layers():
     assert sorted(found) == ["p0/s0/all.4", "p0/s0/n", "p0/s0/steps_a_b", "p0/s1/steps_a_b"]
 
 
+def test_an_id_with_its_number_is_two_values():
+    found = call(lambda _: {"top": [(40, 0.5), (41, 0.25)], "row": [1, 0.5], "pair": (1, 2)})
+    assert found["p0/s0/top_0"].dtype == torch.int64 and float(found["p0/s1/top_1"]) == 0.25
+    assert sorted(found) == [
+        "p0/s0/pair",
+        "p0/s0/row",
+        "p0/s0/top_0",
+        "p0/s0/top_1",
+        "p0/s1/top_0",
+        "p0/s1/top_1",
+    ]
+
+
 def test_each_value_is_called_as_it_is_reached_in_what_is_returned():
     rows, called = torch.ones(2, 3), {}
     values = {"all 4": {4: rows}, "steps": [{"mlp": {0: rows}}], "kept": {0: {1: rows}}}

@@ -52,3 +52,16 @@ def test_one_id_alone_has_no_place() -> None:
     mine, truth = torch.tensor(3), torch.tensor(4)
     kind, words = integers.compare(mine, truth, [truth], Precision.BF16)
     assert (kind, words) == (Verdict.WRONG, "1 of 1 integers differ, the first at []")
+
+
+def test_where_honest_runs_order_the_same_ids_otherwise_no_others_may_be_there() -> None:
+    truth = torch.tensor([10, 20, 40, 41, 50])
+    honest = [truth, torch.tensor([10, 20, 41, 40, 50])]
+    swapped, other = torch.tensor([10, 20, 40, 50, 41]), torch.tensor([10, 20, 41, 40, 7])
+    assert integers.compare(swapped, truth, honest, Precision.BF16)[0] is Verdict.MATCH
+    kind, words = integers.compare(other, truth, honest, Precision.BF16)
+    assert kind is Verdict.WRONG and words.endswith("order the same ones otherwise, and not others")
+    at_the_end = torch.tensor([10, 20, 40, 41, 60])
+    assert integers.compare(at_the_end, truth, honest, Precision.BF16)[0] is Verdict.WRONG
+    honest.append(torch.tensor([10, 20, 40, 41, 60]))
+    assert integers.compare(at_the_end, truth, honest, Precision.BF16)[0] is Verdict.MATCH

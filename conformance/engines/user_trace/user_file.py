@@ -191,9 +191,7 @@ def _walk(way: str, value: Any, site: Site, *, stepped: bool = False) -> Iterato
                 else replace(site, name=f"{site.name}_{slug(str(key))}")
             )
             yield from _walk(f"{way}[{json.dumps(_key(key))}]", part, where, stepped=stepped)
-    elif isinstance(value, (list, tuple)) and not all(
-        isinstance(part, (int, float)) for part in value
-    ):
+    elif isinstance(value, (list, tuple)) and not _is_vector(value):
         for index, part in enumerate(value):
             where = (
                 replace(site, name=f"{site.name}_{index}") if stepped else replace(site, step=index)
@@ -201,6 +199,15 @@ def _walk(way: str, value: Any, site: Site, *, stepped: bool = False) -> Iterato
             yield from _walk(f"{way}[{index}]", part, where, stepped=True)
     else:
         yield way, site, value
+
+
+def _is_vector(value: Sequence[Any]) -> bool:
+    """Are these numbers of one kind? A tuple of an integer and others, an id with its probability,
+    is two values: as one of floats the id's size would be all that is judged.
+    """
+    if not all(isinstance(part, (int, float)) for part in value):
+        return False
+    return isinstance(value, list) or len({isinstance(part, float) for part in value}) < 2
 
 
 def _key(key: Any) -> int | str:
