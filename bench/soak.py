@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib
 import os
 import sys
 import tempfile
@@ -32,8 +33,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from relay_compare import GROWING
 from relay_lab import Lab, ProgramError, Spec, build
 
+from conformance.engines import ENGINES
 from conformance.processes import sessions
-from conformance.records import Backend, Column, Job, Model
+from conformance.records import Backend, Column, Job, Model, Precision
 
 PROGRAMS = [
     ("read_all",),
@@ -80,13 +82,13 @@ class Weight:
 
 
 def weights(leader: int) -> dict[str, Weight]:
-    """The processes of a session and those that they started, by name and id.
+    """A process, those of its session and those that they started, by name and id.
 
     Of this process only what it holds: answers wait in cycles for Python's own next collection.
     """
     gc.collect()
     found = {}
-    for pid in sessions.members(leader):
+    for pid in {leader, *sessions.members(leader)}:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             name = (process.cmdline() or [process.name()])[0].split("/")[-1]
@@ -127,27 +129,43 @@ def relayed(stages: int) -> Iterator[tuple[int, Trace]]:
 
 
 @contextlib.contextmanager
-def served() -> Iterator[tuple[int, Trace]]:
-    """nnsight-serve with a tiny model: this process is its client."""
-    from conformance.engines.vllm import cpu, serve_engine
+def opened(
+    column: str, model: str = "llama-4", precision: Precision = Precision.BF16
+) -> Iterator[Any]:
+    """The engine of a column, on a tiny model and without a probe: this process is its client."""
+    from conformance.engines.vllm import cpu
 
-    if os.getsid(0) != os.getpid():
-        os.setsid()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         cpu.set_environment()
-        backend = Backend("vllm-serve", "vllm-serve")
-        engine = serve_engine.open_engine(
+        name = ENGINES[column]
+        module, _, function = name.partition(":")
+        engine = getattr(importlib.import_module(module), function)(
             Job(
-                "conformance.engines.vllm.serve_engine:open_engine",
+                name,
                 Model("llama", "llama", ()),
-                Column(backend),
-                Path(build("llama-4", folder)),
+                Column(Backend(column, column)),
+                Path(build(model, folder)),
                 Path(folder, "group"),
                 Path(folder, "scenarios"),
                 (),
+                precision=precision,
             )
         )
+        shared = sessions.shared_files(sessions.members(os.getpid()))
+        try:
+            yield engine
+        finally:
+            engine.close()
+            sessions.unlink_shared(shared)
+
+
+@contextlib.contextmanager
+def served() -> Iterator[tuple[int, Trace]]:
+    """nnsight-serve with a tiny model, and what sends it one trace."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    with opened("vllm-serve") as engine:
         lm = engine.lm
 
         def trace(number: int) -> None:
@@ -158,12 +176,7 @@ def served() -> Iterator[tuple[int, Trace]]:
             assert logits.isfinite().all()
             assert kept.isfinite().all()
 
-        shared = sessions.shared_files(sessions.members(os.getpid()))
-        try:
-            yield os.getpid(), trace
-        finally:
-            engine.close()
-            sessions.unlink_shared(shared)
+        yield os.getpid(), trace
 
 
 def show(sent: int, seconds: float, now: dict[str, Weight]) -> None:

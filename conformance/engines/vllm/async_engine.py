@@ -112,16 +112,17 @@ class Sent(AsyncVLLMBackend):  # type: ignore[misc]
         SENT.append(self)
 
 
+async def saved(stream: Any, after: int | None = None) -> dict[str, Any]:
+    """What a stream's last output brings home by name: nothing, if aborted after so many tokens."""
+    if after is not None:
+        return await _closed(stream, after)
+    return gathered((await _last(stream)).nnsight_sequences)
+
+
 async def _all(streams: Sequence[Any]) -> list[Any]:
-    """What every stream's last output brings home by name, or its error, all read at once."""
-
-    async def saved(index: int, stream: Any) -> dict[str, Any]:
-        if index in ABORTED:
-            return await _closed(stream, ABORTED[index])
-        return gathered((await _last(stream)).nnsight_sequences)
-
-    streams = [saved(index, stream) for index, stream in enumerate(streams)]
-    return await asyncio.gather(*streams, return_exceptions=True)
+    """What every stream brings home, or its error, all read at once."""
+    saves = [saved(stream, ABORTED.get(index)) for index, stream in enumerate(streams)]
+    return list(await asyncio.gather(*saves, return_exceptions=True))
 
 
 class AsyncModel(VLLMModel):

@@ -126,17 +126,8 @@ class VLLMModel(TracedModel):
 
     def generate(self, prompts: Sequence[str], steps: int) -> list[dict[str, list[Tensor]]]:
         """What vLLM generates by itself: no trace, all prompts in one batch."""
-        from vllm import SamplingParams
-
-        asked = SamplingParams(
-            temperature=0.0,
-            max_tokens=steps,
-            ignore_eos=True,
-            logprobs=-1,
-            flat_logprobs=True,
-            detokenize=False,
-        )
-        return [own_words(one.outputs[0]) for one in self.submit(prompts, asked)]
+        outputs = self.submit(prompts, asked_alone(steps))
+        return [own_words(one.outputs[0]) for one in outputs]
 
     def computed(self, prompts: Sequence[str]) -> list[dict[str, Streams]]:
         """The stream after every layer without a trace, one prompt after the other."""
@@ -147,6 +138,20 @@ class VLLMModel(TracedModel):
         self.generate([prompt], 1)
         by_stage = map(unpacked, self.rpc("conformance_watched"))
         return {index: rows for streams in by_stage for index, rows in streams.items()}
+
+
+def asked_alone(steps: int) -> Any:
+    """What vLLM is asked for where there is no trace: so many tokens, and every log-probability."""
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=steps,
+        ignore_eos=True,
+        logprobs=-1,
+        flat_logprobs=True,
+        detokenize=False,
+    )
 
 
 def own_words(output: Any) -> dict[str, list[Tensor]]:
