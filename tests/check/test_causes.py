@@ -1,5 +1,7 @@
 """A write whose value is read in the wrong place: the line that reads it is the cause."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -184,3 +186,103 @@ def test_what_is_written_is_known_by_its_numbers_alone_or_beside_a_half_that_was
     spread = given(BRANCH[-1:].expand(3, -1), STREAM[-1:], {}, KNOWN)
     assert spread.held == found.held
     assert given(OWN[-1:] * 3, STREAM[-1:], {"residual": OWN[-1:]}, KNOWN) is None
+
+
+#: What `vllm` does with its stream, and the lines to change.
+PROJECTED = {
+    "a name, then a slice": (
+        """\
+        h = layer.output[0]
+        layer.output[0][:] = h - (h @ d)[..., None] * d
+""",
+        {
+            13: "h = (layer.output[0] + layer.output[1])",
+            14: "layer.output[0][:] = h - (h @ d)[..., None] * d\n        layer.output[1][:] = 0",
+        },
+    ),
+    "one line": (
+        """\
+        layer.output[0][:] = layer.output[0] - (layer.output[0] @ d)[..., None] * d
+""",
+        {
+            13: "layer.output[0][:] = (layer.output[0] + layer.output[1]) - "
+            "((layer.output[0] + layer.output[1]) @ d)[..., None] * d\n"
+            "        layer.output[1][:] = 0",
+        },
+    ),
+    "what is added": (
+        """\
+        h = layer.output[1]
+        layer.output[0][:] -= (h @ d)[..., None] * d
+""",
+        {13: "h = (layer.output[0] + layer.output[1])"},
+    ),
+    "a pair": (
+        """\
+        h = layer.output[0]
+        layer.output = (h - (h @ d)[..., None] * d, layer.output[1])
+""",
+        {
+            13: "h = (layer.output[0] + layer.output[1])",
+            14: "layer.output = (h - (h @ d)[..., None] * d, layer.output[1] * 0)",
+        },
+    ),
+    "the whole": (
+        """\
+        h = layer.output[0] + layer.output[1]
+        layer.output[0][:] -= (h @ d)[..., None] * d
+""",
+        {},
+    ),
+}
+
+PROJECTED_ON_HF = """\
+def hf(model):
+    with model.trace("a"):
+        layer = model.model.layers[1]
+        h = layer.{read}
+        layer.{read}[:] = h - (h @ d)[..., None] * d
+        logits = model.lm_head.output.save()
+    return {{"logits": logits}}
+
+
+def vllm(model):
+    with model.trace("a"):
+        layer = model.model.layers[1]
+"""
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize(("code", "lines"), PROJECTED.values(), ids=PROJECTED)
+def test_half_of_a_stream_that_is_changed_and_put_back_is_read_whole(tmp_path, code, lines, inline):
+    """As `output[0]` was the stream of older transformers, and a projection of half is another."""
+    file = tmp_path / "own.py"
+    head = PROJECTED_ON_HF.format(read="output")
+    if inline:
+        head = head.replace("h = layer.output", "").replace("h -", "layer.output -")
+        head = head.replace("(h @", "(layer.output @")
+    file.write_text(head + code)
+    places = Places(source.read(file), "vllm")
+    told = ordered(replace(PART, layer=1), places, (), dual=True)
+    edits = {one.edit.line: one.edit.after.strip() for one in told if one.edit and one.edit.after}
+    assert edits == lines
+    assert (told[0].kind == "half") == bool(lines)
+
+
+def test_half_that_is_changed_is_right_where_transformers_changes_the_mlp(tmp_path):
+    file = tmp_path / "mlp.py"
+    code, _ = PROJECTED["a name, then a slice"]
+    file.write_text(PROJECTED_ON_HF.format(read="mlp.output") + code)
+    told = ordered(PART, Places(source.read(file), "vllm"), (), dual=True)
+    assert all(one.kind != "half" for one in told)
+
+
+def test_a_half_that_is_only_asked_for_its_form_is_no_value_of_the_write(tmp_path):
+    file = tmp_path / "form.py"
+    code = """\
+        h = layer.output[0]
+        layer.output[0][:] += d.to(h.dtype)
+"""
+    file.write_text(PROJECTED_ON_HF.format(read="output") + code)
+    told = ordered(PART, Places(source.read(file), "vllm"), (), dual=True)
+    assert all(one.kind != "half" for one in told)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from conformance.check.advice import batch_axis
 from conformance.check.advice.edits import SUM, Edit, is_layer, shifted
 from conformance.check.advice.finding import Finding, once
-from conformance.check.advice.half_streams import half_reads
+from conformance.check.advice.half_streams import half_reads, own_half_reads
 from conformance.check.advice.other_sources import other_sources
 from conformance.check.advice.write_edits import write_edit, written_here
 from conformance.check.parsing.dataflow import Access, Places
@@ -72,19 +72,52 @@ def _lines(way: Sequence[ast.stmt]) -> Iterator[int]:
 def _sources(part: Parting, places: Places, writes: Sequence[Access]) -> list[Finding]:
     """The reads of half a stream that a write gets its value from."""
     half = part.given is not None and part.given.half
-    if not half and (part.kind or part.given or not _whole_on_transformers(places)):
-        return []
+    unknown = not part.kind and part.given is None
     found: list[Finding] = []
-    for write in writes:
-        for edit in half_reads(places, write):
-            if any(one.edit == edit for one in found):
-                continue
-            words = f"line {edit.line} reads half of the residual stream"
-            if found:
-                words += ", too"
-            else:
-                words += f", and line {write.line} writes what comes of it ({edit.why or SUM})"
-            found.append(Finding("half", words, edit=edit))
+    if half or (unknown and _whole_on_transformers(places)):
+        for write in writes:
+            for edit in half_reads(places, write):
+                if any(one.edit == edit for one in found):
+                    continue
+                words = f"line {edit.line} reads half of the residual stream"
+                if found:
+                    words += ", too"
+                else:
+                    words += f", and line {write.line} writes what comes of it ({edit.why or SUM})"
+                found.append(Finding("half", words, edit=edit))
+    if not found and unknown:
+        found = [one for write in writes for one in _of_its_own_half(part, places, write)]
+    return found
+
+
+def _of_its_own_half(part: Parting, places: Places, write: Access) -> list[Finding]:
+    """A half of a stream that is changed and put back in its own place, where the whole is meant:
+    the read, and where the new value stands for the stream the half that stays beside it.
+    """
+    reads = own_half_reads(places, write)
+    if not reads:
+        return []
+    [*before, last] = reads
+    cleared = None
+    if isinstance(write.statement, ast.Assign):
+        beside = "second-half" if write.index == 1 else "first-half"
+        cleared = write_edit(places, replace(part, kind=beside))
+    if cleared is not None and cleared.line == last.line:
+        after = cleared.after.removeprefix(cleared.before)
+        last = replace(last, after=last.after + after if after != cleared.after else last.after)
+        cleared = None
+    found = [
+        Finding(
+            "half",
+            f"line {one.line} reads half of the residual stream, and line {write.line} writes what "
+            f"comes of it ({one.why or SUM})",
+            edit=one,
+        )
+        for one in (*before, last)
+    ]
+    if cleared is not None:
+        words = f"line {cleared.line} then writes the whole stream to one half: {cleared.why}"
+        found.append(Finding("half", words, edit=cleared))
     return found
 
 

@@ -9,6 +9,9 @@ from conformance.check.parsing import statements
 
 _Function = ast.FunctionDef | ast.Lambda
 
+#: What a tensor is asked of its form.
+_FORM = frozenset({"dtype", "device", "shape", "ndim"})
+
 #: A statement, and which of its blocks.
 _Branch = tuple[ast.stmt, str]
 
@@ -162,8 +165,14 @@ class Scopes:
         return found
 
     def names(self, node: ast.AST) -> list[str]:
-        """The variables in it, and those over which one of them runs."""
-        found = [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
+        """The variables whose values are in it, and those over which one of them runs. What a
+        tensor is asked of its form, `hidden.dtype`, has none of its numbers.
+        """
+        asked = [
+            n.value for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr in _FORM
+        ]
+        every = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+        found = [one.id for one in every if one not in asked]
         over = [each for name in found for each in self._ranges.get(name, [])]
         more = [one.id for each in over for one in ast.walk(each) if isinstance(one, ast.Name)]
         return list(dict.fromkeys(found + more))
