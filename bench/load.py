@@ -70,9 +70,6 @@ AFTER = 3
 HANGS, WAITS = 3.0, 2.0
 #: Seconds after which an answer is lost.
 PATIENCE = 240.0
-#: How often all is sent again where something has grown: what is lost with each request grows
-#: each time, what is kept for later once. Of a client's memory 80 MiB come and go by themselves.
-ROUNDS = 2
 #: Seconds that processes may take to go.
 GONE = 30.0
 
@@ -368,11 +365,6 @@ def column_loaded(load: Load, title: str, *, control: bool) -> bool:
         for one in every
     }
     after, hung = weights(os.getpid()), len(_hung())
-    for _ in range(ROUNDS):
-        if not grown(before, after):
-            break
-        load.with_blocks(every, clients)
-        left, before, after = left + load.left(), after, weights(os.getpid())
     again = load.with_blocks(answering[:4], 1)
     afterwards = {
         ended(one, again[one.number], alone[one.number], allowed) for one in answering[:4]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import mmap
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 load = pytest.importorskip("bench.load", reason="no engines")
+soak = pytest.importorskip("bench.soak", reason="no engines")
 
 ROOT = Path(__file__).resolve().parents[1]
 ALONE = [torch.tensor([0.0, 2.0]), torch.tensor([4.0, 1.0])]
@@ -124,3 +127,18 @@ def test_many_requests_at_once(column: str, further: tuple[str, ...], code: int)
     assert int(other) == code, done.stdout
     assert int(same) > 10
     assert "processes left: none" in done.stdout
+
+
+def test_memory_is_what_a_process_has_written_and_not_what_it_maps() -> None:
+    """Pages of a library are its own or not, as other processes that map them come and go."""
+    library = Path(torch.__path__[0], "lib", "libtorch_cpu.so")
+    with library.open("rb") as opened:
+        os.fsync(opened.fileno())  # pages that wait for the disk count as written
+        before = soak.written(os.getpid())
+        mapped = mmap.mmap(opened.fileno(), 64 << 20, access=mmap.ACCESS_COPY)
+        assert any(mapped[:: mmap.PAGESIZE])
+        assert soak.written(os.getpid()) < before + 16
+        kept = bytearray(b"1") * (64 << 20)
+        assert soak.written(os.getpid()) > before + 48
+        mapped.close()
+    assert len(kept) == 64 << 20
