@@ -365,3 +365,35 @@ def test_a_value_in_a_mapping_that_a_helper_returns_comes_from_the_helper(tmp_pa
     places = Places(source.read(path), "trace")
     assert [places.origin(name).lineno for name in ("plain_tokens", "kept_tokens")] == [3, 3]
     assert places.origin("other").lineno == 8
+
+
+SEVERAL = """\
+def hf(model):
+    return {}
+
+
+def vllm(model):
+    with model.trace("a", temperature=0.0, max_tokens=1):
+        halves = {
+            "first": model.model.layers[2].output[0].clone(),
+            "second": model.model.layers[3].mlp.gate_up_proj.output[0].clone(),
+        }.save()
+        logits = model.logits.clone().save()
+    return {
+        **halves,
+        "logits": logits,
+        "difference": logits[0, 7] - logits[0, 9],
+    }
+"""
+
+
+def test_what_another_name_is_returned_as_is_no_part_of_a_value(tmp_path):
+    path = tmp_path / "several.py"
+    path.write_text(SEVERAL)
+    port = Places(source.read(path), "vllm")
+    lines = {name: read_edit(port, name, None).line for name in ("logits", "difference", "second")}
+    assert lines == {"logits": 11, "difference": 15, "second": 9}
+    assert [one.line for one in port.reads("second")] == [9]
+    assert (
+        layer_edit(port, "second", -1).after.strip().startswith('"second": model.model.layers[2]')
+    )

@@ -5,10 +5,11 @@ in the wrong place. Then the read is the cause, and the write follows from it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from conformance.check.advice import batch_axis
+from conformance.check.advice.computed_values import made_by, made_otherwise
 from conformance.check.advice.edits import SUM, Edit, is_layer, shifted
 from conformance.check.advice.finding import Finding, once
 from conformance.check.advice.half_streams import half_reads, own_half_reads
@@ -17,28 +18,71 @@ from conformance.check.advice.write_edits import write_edit, written_here
 from conformance.check.parsing.dataflow import Access, Places
 from conformance.check.values.divergence import Parting
 
+_NONE: Mapping[str, Finding] = {}
+
 
 def ordered(
-    part: Parting, places: Places, reads: Sequence[Finding], *, dual: bool
+    part: Parting,
+    places: Places,
+    reads: Sequence[Finding],
+    *,
+    dual: bool,
+    unknown: Mapping[str, Finding] = _NONE,
 ) -> tuple[Finding, ...]:
     """What to say where the layers part, `reads` being values that are read in the wrong place:
-    first what the write's value comes from. `dual`: layers there return a stream in two halves.
+    first what the write's value, or its place, comes from. `dual`: layers there return a stream in
+    two halves; `unknown` are the values of which only is known that they differ, by name.
     """
     writes = written_here(places, part)
     sources = _sources(part, places, writes) if dual else []
     sources = [*_axes(places, writes), *sources] or _neighbours(part, places, writes)
     if not sources and not part.kind and part.given is None:
         sources = [one for write in writes for one in other_sources(places, write)]
+    sources, reads = _told_by_numbers(sources, reads)
     edits = [one.edit for one in sources]
     same = [replace(one, kind=sources[0].kind) for one in reads if one.edit in edits]
     way = {line for write in writes for line in _lines(places.way_to(write))}
     others = [one for one in reads if one.edit not in edits]
     before = [one for one in others if one.edit is not None and one.edit.line in way]
     after = [one for one in others if one not in before]
-    causes = once([*sources, *same, *before])
+    causes = once([*sources, *same, *before]) or once(_used(places, writes, unknown))
     first = _written(part, places, follows=bool(causes))
     others = _other_writes(places, writes, first.edit)
     return (*causes, first, *others, *once(after))
+
+
+def _told_by_numbers(
+    sources: Sequence[Finding], reads: Sequence[Finding]
+) -> tuple[list[Finding], list[Finding]]:
+    """The same with one finding for a read that both its text and its numbers tell: in the words of
+    the latter, which say what it holds, with the edit of the former.
+    """
+    left, found = list(reads), []
+    for source in sources:
+        alike = [
+            one
+            for one in left
+            if one.edit and source.edit and not one.edit.after and one.edit.line == source.edit.line
+        ]
+        left = [one for one in left if one not in alike]
+        found += [replace(one, edit=source.edit) for one in alike] or [source]
+    return found, left
+
+
+def _used(
+    places: Places, writes: Sequence[Access], unknown: Mapping[str, Finding]
+) -> list[Finding]:
+    """The returned variables that a write is made with and that are other ones already there."""
+    found: list[Finding] = []
+    for write in writes:
+        way = places.way_to(write)[:-1]
+        for name, one in unknown.items():
+            made, told = made_by(places, name), made_otherwise(places, name)
+            above = made is not None and made in way and made.lineno < write.line
+            if above and told is not None and all(one.name != other.name for other in found):
+                words = f"{one.words}. Line {write.line} writes with it, and {told.words}"
+                found.append(replace(one, kind="used", words=words, edit=told.edit))
+    return found
 
 
 def _axes(places: Places, writes: Sequence[Access]) -> list[Finding]:
@@ -144,7 +188,7 @@ def _neighbours(part: Parting, places: Places, writes: Sequence[Access]) -> list
     read = [
         (write, access)
         for write in writes
-        for statement in places.way_to(write)[:-1]
+        for statement in places.way_to(write, index=False)[:-1]
         for access in places.accesses(statement)
     ]
     if len({access.line for _, access in read}) != 1:
@@ -164,12 +208,12 @@ def _between(held: int | None, meant: int | None) -> int:
 def _written(part: Parting, places: Places, *, follows: bool) -> Finding:
     """What the write was seen to do; `follows` says that its value was wrong before it."""
     edit = write_edit(places, part)
+    if follows and not part.kind and edit not in batch_axis.written_by(places, places.writes()):
+        edit = None
     words = f"{'so ' if follows else ''}the layers differ since {part.place()}"
     if part.words:
         words += f": {part.words}"
     if edit is not None and edit.why:
         words += f" ({edit.why})"
-    if follows and not part.kind and edit not in batch_axis.written_by(places, places.writes()):
-        edit = None
     kind = part.kind or ("other-value" if part.given else "write")
     return Finding(kind, words, layer=part.layer, step=part.step, prompt=part.sequence, edit=edit)

@@ -50,7 +50,7 @@ def read_edit(
     statement = places.origin(name)
     if statement is None:
         return None
-    accesses = [one for one in places.accesses(statement) if one.value != "stream"]
+    accesses = [one for one in places.reads_in(statement, name) if one.value != "stream"]
     norm = norm_edit(places, name) if kind in _GIVEN and held and not held.columns else None
     if norm is not None:
         return norm
@@ -115,15 +115,16 @@ def alias_edit(places: Places, name: str) -> Edit | None:
     statement = places.origin(name)
     if statement is None:
         return None
-    before = places.file.line(statement.lineno)
-    accesses = places.accesses(statement)
+    accesses = places.reads_in(statement, name)
+    line = accesses[0].line if accesses else statement.lineno
+    before = places.file.line(line)
     if not accesses:
-        return Edit(statement.lineno, before)
+        return Edit(line, before)
     pair = accesses[0].index is None and places.dual and is_layer(accesses[0])
     if pair or statements.names_of(getattr(statement, "targets", [None])[0])[1:]:
-        return Edit(statement.lineno, before, "", _VIEW)  # of two values: which is kept?
+        return Edit(line, before, "", _VIEW)  # of two values: which is kept?
     after = f"{places.file.segment(accesses[0].node)}.clone()"
-    return Edit(statement.lineno, before, replaced(places, accesses[0].node, after), _VIEW)
+    return Edit(line, before, replaced(places, accesses[0].node, after), _VIEW)
 
 
 def _row_edit(places: Places, name: str, held: Held, meant: Held) -> Edit | None:
@@ -233,9 +234,8 @@ def token_edit(places: Places, name: str) -> Edit | None:
 
 def _rows_taken(places: Places, name: str) -> ast.Subscript | None:
     """The last index on the way to this name that takes rows, and no module or half of a stream."""
-    for statement in places.way(name):
-        value = statements.value_of(statement) or statement
-        for node in ast.walk(value):
+    for part in places.parts(name):
+        for node in ast.walk(part):
             if not isinstance(node, ast.Subscript) or not statements.takes(node.slice):
                 continue
             if not (isinstance(node.value, ast.Attribute) and isinstance(node.slice, ast.Constant)):
@@ -264,11 +264,12 @@ def layer_edit(places: Places, name: str, by: int) -> Edit | None:
     if statement is None:
         return None
     before = places.file.line(statement.lineno)
-    for access in places.accesses(statement):
+    for access in places.reads_in(statement, name):
         right = shifted(access.module, by)
         if right:
+            line = places.file.line(access.line)
             why = f"this is layer {access.layer}"
-            return Edit(statement.lineno, before, before.replace(access.module, right), why)
+            return Edit(access.line, line, line.replace(access.module, right), why)
     return Edit(statement.lineno, before)
 
 

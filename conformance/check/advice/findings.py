@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from conformance.check.advice import arrangement, batch_axis, requests, weights
 from conformance.check.advice.causes import ordered
+from conformance.check.advice.computed_values import computed
 from conformance.check.advice.edits import (
     HALVES,
     Edit,
@@ -81,7 +82,9 @@ def findings(
     names: dict[str, Site] = {}
     for site in compare.wrong(judgement):
         names.setdefault(site.name, site)
-    reads = [explain.read(site) for site in list(names.values())[:_MOST]]
+    right = _right(judgement, reference["truth"], compare.returned(mine))
+    shown = list(names.values())[:_MOST]
+    reads = [_outside(places, site.name, explain.read(site), right) for site in shown]
     drawn = requests.drawn(places) if requests.generated(truth, names, file) else []
     if drawn:
         return tuple(drawn)
@@ -89,12 +92,40 @@ def findings(
     if part is None:
         follow = all(one.kind in _FOLLOW for one in told)
         written_so = _written_so(places) if follow and explain.written else []
-        shown = list(names.values())[:_MOST]
         elsewhere = [] if told else _elsewhere(places, dict(zip(shown, reads, strict=True)))
         return once([*written_so, *(told or elsewhere or reads[:1])])
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [one for one in told if one.kind not in _FOLLOW]
-    return ordered(part, places, causes, dual=dual)
+    unknown = {
+        site.name: one for site, one in zip(shown, reads, strict=True) if one.kind == "unknown"
+    }
+    return ordered(part, places, causes, dual=dual, unknown=unknown)
+
+
+def _right(judgement: Judgement, truth: Values, mine: Values) -> frozenset[str]:
+    """The names of which all values are right, and of one shape on both sides."""
+    wrong = {site.name for site in compare.wrong(judgement)}
+    found = {Site.parse(one.site).name for one in judgement.observations} - wrong
+    unlike = {
+        Site.parse(site).name
+        for site in truth.keys() | mine.keys()
+        if site not in truth or site not in mine or truth[site].shape != mine[site].shape
+    }
+    return frozenset(found - unlike)
+
+
+def _outside(places: Places, name: str, one: Finding, right: Collection[str]) -> Finding:
+    """The same, with the line where the function computes it otherwise, of what is right."""
+    told = None if one.edit is not None and one.edit.after else computed(places, name, right)
+    if told is None:
+        return one
+    return replace(
+        one, kind="computed", words=f"{one.words}. {_capital(told.words)}", edit=told.edit
+    )
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _elsewhere(places: Places, reads: Mapping[Site, Finding]) -> list[Finding]:
@@ -260,7 +291,7 @@ class _Explaining:
         statement = self.places.origin(site.name)
         if statement is None or not self.places.kept_as_read(site.name):
             return False
-        read = {(one.module, one.value) for one in self.places.accesses(statement)}
+        read = {(one.module, one.value) for one in self.places.reads_in(statement, site.name)}
         later = [one for one in self.places.writes() if one.line > statement.lineno]
         written = any((one.module, one.value) in read for one in later)
         unchanged = mine.shape == truth.shape and relations.same(mine, truth)
@@ -275,7 +306,7 @@ class _Explaining:
         statement = self.places.origin(site.name)
         if statement is None or not self.places.kept_as_read(site.name):
             return False
-        read = {one.module.rpartition(".")[2] for one in self.places.accesses(statement)}
+        read = {one.module.rpartition(".")[2] for one in self.places.reads_in(statement, site.name)}
         return held.layer > meant.layer and not any(name in held.words for name in read)
 
     def _instead(self, blank: Finding, site: Site, held: Held, meant: Held | None) -> Finding:

@@ -66,7 +66,7 @@ def _used(places: Places, write: Access) -> list[Access]:
         and any(one.node is node for node in ast.walk(value))
         and not any(one.node is part for part in handed_on)
     ]
-    behind = [one for one in places.way_to(write) if one is not write.statement]
+    behind = [one for one in places.way_to(write, index=False) if one is not write.statement]
     block = places.block(write.statement)
     read = [each for one in behind if places.block(one) is block for each in places.accesses(one)]
     place = write.module, "output"

@@ -115,16 +115,26 @@ class Places:
 
     def cut(self, name: str) -> int | None:
         """The line of the last index on the way to this name that takes rows, columns or a part."""
-        for statement in self.way(name):
-            value = statements.value_of(statement) or statement
-            for node in ast.walk(value):
+        for part in self.parts(name):
+            for node in ast.walk(part):
                 if isinstance(node, ast.Subscript) and statements.takes(node.slice):
                     return node.slice.lineno
         return None
 
     def reads(self, name: str) -> list[Access]:
         """Every value of a module that this name is computed from."""
-        return [one for statement in self.way(name) for one in self.accesses(statement)]
+        return [one for statement in self.way(name) for one in self.reads_in(statement, name)]
+
+    def reads_in(self, statement: ast.stmt, name: str) -> list[Access]:
+        """The values of modules in a statement on the way to a name: of one that gives several
+        names theirs those alone that this name's is made of.
+        """
+        every = self.accesses(statement)
+        value = returned(self.scopes, name)
+        inside = [] if value is None else [*ast.walk(value)]
+        own = [one for one in every if any(one.node is node for node in inside)]
+        several = value is not None and statement is self.scopes.statement_of(value)
+        return own if several else every
 
     def way(self, name: str) -> list[ast.stmt]:
         """The statements that a name is computed by, from what is returned back."""
@@ -147,10 +157,14 @@ class Places:
             for part in self.parts(name)
         )
 
-    def way_to(self, write: Access) -> list[ast.stmt]:
-        """The statements that the value of a write is computed by, itself the last one."""
+    def way_to(self, write: Access, *, index: bool = True) -> list[ast.stmt]:
+        """The statements that a write is made by: those that its value is computed by, with `index`
+        those that say where it writes, and itself the last one.
+        """
         value = statements.value_of(write.statement)
-        behind = [] if value is None else self._behind(value)
+        parts = [value] if value is not None else []
+        parts += statements.places_of(write.statement) if index else []
+        behind = dict.fromkeys(one for part in parts for one in self._behind(part))
         return [*(one for one in behind if one is not write.statement), write.statement]
 
     def block(self, statement: ast.stmt) -> ast.stmt | None:

@@ -164,6 +164,22 @@ def target(statement: ast.stmt) -> ast.expr | None:
     return None
 
 
+def places_of(statement: ast.stmt) -> list[ast.expr]:
+    """What says where a statement changes something: the indices of its target, and the arguments
+    of a method that changes its object.
+    """
+    found: list[ast.expr] = []
+    node = target(statement)
+    while isinstance(node, (ast.Subscript, ast.Attribute, ast.Call)):
+        if isinstance(node, ast.Subscript):
+            found.append(node.slice)
+        node = node.func if isinstance(node, ast.Call) else node.value
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.Call) and in_place(statement):
+        found += [*call.args, *(one.value for one in call.keywords)]
+    return found
+
+
 def still_in_place(before: str, after: str) -> str:
     """The line `after`, which came of `before`, with an index where only the former writes into a
     value and the latter would put another one in its place.

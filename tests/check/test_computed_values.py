@@ -1,0 +1,176 @@
+"""What a function computes itself of values that are right: the line at which the texts part."""
+
+import pytest
+import torch
+
+from conformance.check.advice import findings
+from conformance.check.advice.causes import ordered
+from conformance.check.advice.computed_values import computed
+from conformance.check.advice.finding import Finding
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
+from conformance.check.values.divergence import Parting
+from conformance.judge.cell import Judgement
+from conformance.records import Judged, Site, Verdict
+
+FILE = """\
+WORDS = (" a", " b")
+
+
+def ids(model):
+    return [model.tokenizer(word)[0] for word in WORDS]
+
+
+def hf(model):
+    right, wrong = ids(model)
+    with model.trace("a"):
+        first = model.model.layers[2].mlp.down_proj.input[0, -1].clone().save()
+        before = model.lm_head.output[:, -1].clone().save()
+    top = first.abs().topk(5).indices
+    with model.trace("a"):
+        model.model.layers[2].mlp.down_proj.input[:, :, top] = 0
+        after = model.lm_head.output[:, -1].clone().save()
+    return {
+        "first": first,
+        "top": top,
+        "before": before,
+        "after": after,
+        "difference": before[0, right] - before[0, wrong],
+    }
+
+
+def vllm(model):
+    right, wrong = ids(model)
+    with model.trace("a", temperature=0.0, max_tokens=1):
+        first = model.model.layers[2].mlp.down_proj.input[-1].clone().save()
+        before = model.logits.clone().save()
+    top = first.abs().topk(5).indices
+    with model.trace("a", temperature=0.0, max_tokens=1):
+        model.model.layers[2].mlp.down_proj.input[:, top] = 0
+        after = model.logits.clone().save()
+    return {
+        "first": first,
+        "top": top,
+        "before": before,
+        "after": after,
+        "difference": before[0, right] - before[0, wrong],
+    }
+"""
+
+#: What is written otherwise in `vllm`, which name is off then, the line, and that line mended.
+MISTAKES = {
+    "another computation": (
+        ("first.abs().topk", "first.topk"),
+        "top",
+        (31, "top = first.abs().topk(5).indices"),
+    ),
+    "another name in it": (
+        ("ids(model)", "[model.tokenizer(word.strip())[0] for word in WORDS]"),
+        "difference",
+        (27, "right, wrong = ids(model)"),
+    ),
+    "another variable": (('"after": after', '"after": before'), "after", (39, '"after": after,')),
+    "an expression of its own": (
+        ("before[0, right] - before[0, wrong]", "before[0, wrong] - before[0, right]"),
+        "difference",
+        (40, '"difference": before[0, right] - before[0, wrong],'),
+    ),
+    "a name that is not there": (
+        ("right, wrong = ids(model)", "good, bad = ids(model)[::-1]"),
+        "difference",
+        (40, ""),
+    ),
+}
+
+
+def port(tmp_path, *change):
+    begin, own, end = FILE.partition("def vllm")
+    if change:
+        end = end.replace(*change)
+    if change and change[1].startswith("good"):
+        end = end.replace("[0, right]", "[0, good]").replace("[0, wrong]", "[0, bad]")
+    path = tmp_path / "mine.py"
+    path.write_text(begin + own + end)
+    return Places(source.read(path), "vllm")
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_line_is_named_at_which_a_computation_from_right_values_parts(tmp_path, name):
+    change, value, (line, after) = MISTAKES[name]
+    told = computed(port(tmp_path, *change), value, {"first", "before"})
+    assert (told.edit.line, told.edit.after.strip()) == (line, after)
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("top", {"before"}), ("difference", {"first", "top"}), ("after", {"first"}), ("first", {})],
+)
+def test_what_is_computed_from_values_that_are_not_known_to_be_right_is_not(tmp_path, name, right):
+    changed = port(tmp_path, "first.abs().topk", "first.topk")
+    assert computed(changed, name, right) is None
+
+
+def test_equal_texts_say_nothing(tmp_path):
+    for name in ("top", "difference"):
+        assert computed(port(tmp_path), name, {"first", "before"}) is None
+
+
+def test_every_value_that_is_computed_otherwise_is_told(tmp_path):
+    change, _, (line, after) = MISTAKES["another name in it"]
+    file = port(tmp_path, *change).file
+    maker = torch.Generator().manual_seed(0)
+    same, mine, truth = torch.randn(3, 2, 16, generator=maker)
+    names = {"before": same, "first": same, "difference": mine}
+    seen = {
+        f"float32:truth|{Site(name)}": same if value is same else truth
+        for name, value in names.items()
+    }
+    judged = tuple(
+        Judged(str(Site(name)), Verdict.MATCH if value is same else Verdict.WRONG, "9 × noise")
+        for name, value in names.items()
+    )
+    ours = {str(Site(name)): value for name, value in names.items()}
+    judgement = Judgement(Verdict.WRONG, "", judged)
+    [told] = findings.findings(file, seen, ours, judgement, "model.layers", dual=True)
+    assert (told.kind, told.edit.line, told.edit.after.strip()) == ("computed", line, after)
+    assert "`before`, which it is computed from, is right" in told.words
+
+
+PART = Parting(2, 0, 1, (0, 1), 2, words="another change is made")
+
+
+def test_what_says_where_a_write_goes_comes_before_it(tmp_path):
+    changed = port(tmp_path, "first.abs().topk", "first.topk")
+    made = computed(changed, "top", {"first"})
+    own = Finding("computed", "`top` differs", "top", edit=made.edit)
+    first, second = ordered(PART, changed, [own], dual=True)
+    assert first == own and second.words.startswith("so ") and second.edit is None
+
+
+def test_a_read_of_another_layer_that_says_where_a_write_goes_is_its_cause(tmp_path):
+    changed = port(
+        tmp_path, "layers[2].mlp.down_proj.input[-1]", "layers[1].mlp.down_proj.input[-1]"
+    )
+    read = Finding("input", "`first` holds layer 1", "first")
+    [line] = [one.line for one in changed.reads("first")]
+    shown = Finding("input", read.words, "first", edit=made_at(changed, line))
+    told = ordered(PART, changed, [shown], dual=True)
+    assert told[0].words == read.words and len(told) == 2
+    assert told[0].edit.after.strip().startswith("first = model.model.layers[2]")
+
+
+def made_at(places, line):
+    return findings.Edit(line, places.file.line(line))
+
+
+def test_a_value_of_which_nothing_is_known_but_that_a_write_uses_it_comes_before_it(tmp_path):
+    changed = port(tmp_path, "first.abs().topk", "first.topk")
+    unknown = {"top": Finding("unknown", "`top` differs: 5 of 5 integers", "top")}
+    first, second = ordered(PART, changed, [], dual=True, unknown=unknown)
+    assert first.edit.line == 31 and "Line 33 writes with it" in first.words
+    assert "`hf` has `top = first.abs().topk(5).indices`, line 13" in first.words
+    assert second.words.startswith("so the layers differ")
+    # What comes of the write is none of its causes.
+    follows = {"after": Finding("unknown", "`after` differs", "after")}
+    [write] = ordered(PART, changed, [], dual=True, unknown=follows)
+    assert write.words.startswith("the layers differ")
