@@ -110,9 +110,14 @@ def test_what_is_computed_from_values_that_are_not_known_to_be_right_is_not(tmp_
     assert computed(changed, name, right) is None
 
 
-def test_equal_texts_say_nothing(tmp_path):
-    for name in ("top", "difference"):
-        assert computed(port(tmp_path), name, {"first", "before"}) is None
+def test_of_equal_texts_what_is_not_returned_is_named(tmp_path):
+    assert computed(port(tmp_path), "top", {"first", "before"}) is None
+    told = computed(port(tmp_path), "difference", {"first", "before"})
+    assert told.words == (
+        "`before`, which it is computed from, is right: look at `right` and `wrong`, line 27, "
+        "which are not returned"
+    )
+    assert (told.edit.line, told.edit.after) == (27, "")
 
 
 def test_every_value_that_is_computed_otherwise_is_told(tmp_path):
@@ -173,4 +178,17 @@ def test_a_value_of_which_nothing_is_known_but_that_a_write_uses_it_comes_before
     # What comes of the write is none of its causes.
     follows = {"after": Finding("unknown", "`after` differs", "after")}
     [write] = ordered(PART, changed, [], dual=True, unknown=follows)
+    assert write.words.startswith("the layers differ")
+
+
+def test_what_comes_of_an_earlier_write_is_no_cause_of_a_later_one(tmp_path):
+    changed = port(tmp_path, "first.abs().topk", "first.topk")
+    text = changed.file.text.replace(
+        "        before = model.logits",
+        "        model.model.layers[2].mlp.output[-1] = 0\n        before = model.logits",
+    )
+    (tmp_path / "mine.py").write_text(text)
+    changed = Places(source.read(tmp_path / "mine.py"), "vllm")
+    unknown = {"top": Finding("unknown", "`top` differs: 5 of 5 integers", "top")}
+    [write] = ordered(PART, changed, [], dual=True, unknown=unknown)
     assert write.words.startswith("the layers differ")

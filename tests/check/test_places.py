@@ -397,3 +397,78 @@ def test_what_another_name_is_returned_as_is_no_part_of_a_value(tmp_path):
     assert (
         layer_edit(port, "second", -1).after.strip().startswith('"second": model.model.layers[2]')
     )
+
+
+def other_place(tmp_path, theirs, ours, kind=""):
+    path = tmp_path / "elsewhere.py"
+    path.write_text(
+        "def hf(model):\n"
+        "    top = [3, 4]\n"
+        '    with model.trace("a"):\n'
+        f"        model.model.layers[1].{theirs}\n"
+        "    return {}\n"
+        "def vllm(model):\n"
+        "    top = [3, 4]\n"
+        '    with model.trace("a", temperature=0.0, max_tokens=1):\n'
+        "        layer = model.model.layers[1]\n"
+        f"        layer.{ours}\n"
+        "    return {}\n"
+    )
+    part = Parting(1, 0, 0, (0, 1, 2, 3), 5, kind)
+    return write_edit(Places(source.read(path), "vllm"), part)
+
+
+@pytest.mark.parametrize("kind", ["partial", "dropped"])
+def test_a_write_in_its_own_place_is_no_copy_and_has_the_index_of_hf(tmp_path, kind):
+    neurons = "mlp.down_proj.input[:, :, top] = 0", "mlp.down_proj.input[-1, top] = 0"
+    edit = other_place(tmp_path, *neurons, kind)
+    assert "copied" not in edit.why and "input[:, :, top] = 0`, line 4" in edit.why
+    assert (edit.line, edit.after.strip()) == (10, "layer.mlp.down_proj.input[:, top] = 0")
+    # What an index of numbers that are computed gives is a copy.
+    edit = other_place(tmp_path, neurons[0], "mlp.down_proj.input[top][-1] = 0", kind)
+    assert "copied first" in edit.why
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "words", "after"),
+    [
+        (
+            "mlp.down_proj.input[:, :, top] = 0",
+            "mlp.output[:, top] = 0",
+            "it writes to `mlp.output`, and `hf` to `mlp.down_proj.input`",
+            "model.model.layers[1].mlp.down_proj.input[:, top] = 0",
+        ),
+        (
+            "mlp.down_proj.input[:, :, top] = 0",
+            "mlp.down_proj.output[0][:, top] = 0",
+            "it writes to `mlp.down_proj.output`, and `hf` to `mlp.down_proj.input`",
+            "model.model.layers[1].mlp.down_proj.input[:, top] = 0",
+        ),
+        # Another value is written as well, or what it is there is another thing.
+        ("mlp.output[:, -1] = 1", "mlp.down_proj.input[-1] = 2", "and `hf` to `mlp.output`", ""),
+        ("output[:, -1] = 1", "mlp.output[-1] = 1", "and `hf` to `layers[1].output`", ""),
+        ("mlp.up_proj.output[:] = 0", "mlp.gate_up_proj.output[0][:] = 0", "in its place", ""),
+    ],
+)
+def test_a_write_to_another_module_is_said_to_be_that(tmp_path, theirs, ours, words, after):
+    edit = other_place(tmp_path, theirs, ours)
+    assert words in edit.why and edit.why.endswith("line 4")
+    assert (edit.line, edit.after.strip()) == (10, after)
+
+
+def test_a_layer_that_a_loop_gives_is_no_other_module(tmp_path):
+    path = tmp_path / "loop.py"
+    path.write_text(
+        "def hf(model):\n"
+        '    with model.trace("a"):\n'
+        "        model.model.layers[1].output[:] = 0\n"
+        "    return {}\n"
+        "def vllm(model):\n"
+        '    with model.trace("a", temperature=0.0, max_tokens=1):\n'
+        "        for layer in model.model.layers[1:2]:\n"
+        "            layer.output[0][:] = 0\n"
+        "            layer.output[1][:] = 0\n"
+        "    return {}\n"
+    )
+    edit = write_edit(Places(source.read(path), "vllm"), Parting(1, 0, 0, (0, 1), 2))
+    assert "writes to" not in edit.why and not edit.after

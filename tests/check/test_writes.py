@@ -60,6 +60,7 @@ def test_a_write_that_reaches_some_tokens_names_the_others():
     made[1:3] = CLEAN[1:3]
     found = parted(CLEAN + ADDED, made)
     assert found.kind == "partial" and found.tokens == (1, 2)
+    assert found.words == "the write had no effect there: it reached tokens 0, 3 alone"
     assert "tokens 1" in found.place()
 
 

@@ -72,13 +72,14 @@ def _told_by_numbers(
 def _used(
     places: Places, writes: Sequence[Access], unknown: Mapping[str, Finding]
 ) -> list[Finding]:
-    """The returned variables that a write is made with and that are other ones already there."""
+    """The returned variables that a write is made with and that are other ones before any write."""
     found: list[Finding] = []
+    first = min((one.line for one in places.writes()), default=0)
     for write in writes:
         way = places.way_to(write)[:-1]
         for name, one in unknown.items():
             made, told = made_by(places, name), made_otherwise(places, name)
-            above = made is not None and made in way and made.lineno < write.line
+            above = made is not None and made in way and made.lineno < first
             if above and told is not None and all(one.name != other.name for other in found):
                 words = f"{one.words}. Line {write.line} writes with it, and {told.words}"
                 found.append(replace(one, kind="used", words=words, edit=told.edit))

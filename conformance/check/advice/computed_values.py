@@ -74,11 +74,13 @@ def computed(places: Places, name: str, right: Collection[str]) -> Computed | No
     if ours is None or other is None:
         return None
     begin = _Place(ours, places.scopes.statement_of(ours))
-    used = _of_right(mine, begin)
+    used, others = _of_right(mine, begin)
     if not used:
         return None
     pair = _unlike(mine, meant, begin, _Place(other, theirs.scopes.statement_of(other)), _HOPS)
-    return _told(places, theirs, pair, used) if pair is not None else None
+    if pair is not None:
+        return _told(places, theirs, pair, used)
+    return _left(places, used, others) if others else None
 
 
 def made_otherwise(places: Places, name: str) -> Computed | None:
@@ -111,32 +113,35 @@ def _variables(places: Places, right: Collection[str]) -> dict[str, str]:
     return {value.id: name for name, value in values.items() if isinstance(value, ast.Name)}
 
 
-def _of_right(side: _Side, begin: _Place) -> list[str]:
-    """The right variables that an expression is computed from; none where it is computed from
-    anything else of the model, too.
+def _of_right(side: _Side, begin: _Place) -> tuple[list[str], dict[str, ast.stmt]]:
+    """The right variables that an expression is computed from, and those that are made of none of
+    them, each with what makes it; none where it is computed from anything else of the model, too.
     """
     scopes, used = side.places.scopes, []
+    others: dict[str, ast.stmt] = {}
     waiting, seen = [begin], [begin.statement]
     while waiting:
         place = waiting.pop(0)
         if _reads(place.value):
-            return []
+            return [], {}
         for name in scopes.names(place.value):
             if side.is_right(name, place.statement):
                 used.append(name)
                 continue
             helper = scopes.helpers.get(name)
             if helper is not None and _reads(helper):
-                return []
+                return [], {}
             for statement in scopes.makers(name, place.statement):
                 value = statements.value_of(statement)
-                if statement in seen:
-                    continue
                 if value is None:
-                    return []
-                seen.append(statement)
-                waiting.append(_Place(value, statement))
-    return list(dict.fromkeys(used))
+                    return [], {}
+                near = _Place(value, statement)
+                if not any(side.is_right(one, statement) for one in scopes.names(value)):
+                    others.setdefault(name, statement)
+                if statement not in seen:
+                    seen.append(statement)
+                    waiting.append(near)
+    return list(dict.fromkeys(used)), others
 
 
 def _reads(node: ast.AST) -> bool:
@@ -175,35 +180,49 @@ def _told(
     one, other = pair
     line, there = one.value.lineno, other.value.lineno
     own, text = places.file.segment(one.value), theirs.file.segment(other.value)
-    named = " and ".join(f"`{name}`" for name in used)
-    verb = "is" if len(used) == 1 else "are"
     if isinstance(one.value, ast.Name) and isinstance(one.statement, ast.Return):
         words = f"line {line} returns `{own}`, and line {there} of `hf` `{text}`"
     else:
         words = (
-            f"{named}, which it is computed from, {verb} right: line {line} computes something "
-            f"else. `hf` has `{text}`, line {there}"
+            f"{_are_right(used)}: line {line} computes something else. "
+            f"`hf` has `{text}`, line {there}"
         )
-    known = _known(places, other.value) and _same_targets(one.statement, other.statement)
+    known = not _reads(other.value) and known_here(places, other.value)
+    known = known and _same_targets(one.statement, other.statement)
     short = "\n" not in text and one.value.end_lineno == line
     after = replaced(places, one.value, text) if known and short else ""
     return Computed(words, Edit(line, places.file.line(line), after))
 
 
-def _known(places: Places, value: ast.expr) -> bool:
+def _left(places: Places, used: Collection[str], others: Mapping[str, ast.stmt]) -> Computed:
+    """Of two equal texts: what they name beside the right values."""
+    first = next(iter(others.values()))
+    beside = [name for name, statement in others.items() if statement is first]
+    named = " and ".join(f"`{name}`" for name in beside)
+    verb = "is" if len(beside) == 1 else "are"
+    words = f"{_are_right(used)}: look at {named}, line {first.lineno}, which {verb} not returned"
+    return Computed(words, Edit(first.lineno, places.file.line(first.lineno)))
+
+
+def _are_right(used: Collection[str]) -> str:
+    verb = "is" if len(used) == 1 else "are"
+    return f"{' and '.join(f'`{name}`' for name in used)}, which it is computed from, {verb} right"
+
+
+def known_here(places: Places, node: ast.AST) -> bool:
     """Does every name in an expression of `hf` stand for something in `vllm`, too?"""
     tree = ast.parse(places.file.text)
-    top = {each for node in tree.body for each in _bound_at_the_top(node)}
+    top = {each for one in tree.body for each in _bound_at_the_top(one)}
     own = {argument.arg for argument in places.function.args.args} | places.assigned.keys()
     inside = {
         one.id
-        for node in ast.walk(value)
-        if isinstance(node, ast.comprehension)
-        for one in ast.walk(node.target)
+        for each in ast.walk(node)
+        if isinstance(each, ast.comprehension)
+        for one in ast.walk(each.target)
         if isinstance(one, ast.Name)
     }
-    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
-    return not _reads(value) and names <= own | top | inside | set(dir(builtins))
+    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return names <= own | top | inside | set(dir(builtins))
 
 
 def _bound_at_the_top(node: ast.stmt) -> list[str]:

@@ -34,7 +34,7 @@ class _Module:
     @property
     def key(self) -> tuple[str, int | str]:
         """What is the same for one module that is named in two ways."""
-        return _kind(self.text), self.text if self.layer is None else self.layer
+        return kind_of(self.text), self.text if self.layer is None else self.layer
 
 
 _Pair = tuple[_Module, _Module]
@@ -45,7 +45,7 @@ def other_sources(places: Places, write: Access) -> list[Finding]:
     if not places.file.ported:
         return []
     theirs = Places(places.file, "hf", dual=False)
-    own = [one for one in theirs.writes() if _kind(_tail(one)) == _kind(_tail(write))]
+    own = [one for one in theirs.writes() if kind_of(_tail(one)) == kind_of(_tail(write))]
     if len(own) != 1:
         return []
     pairs = _unlike(_behind(places, write), _behind(theirs, own[0]))
@@ -77,11 +77,13 @@ def _told(places: Places, pairs: Sequence[_Pair], follows: str = "") -> list[Fin
 
 def _unlike(mine: Sequence[_Module], meant: Sequence[_Module]) -> list[_Pair]:
     """The modules of `vllm` that `hf` has not, each with the one that it has in the place."""
-    kinds = dict.fromkeys(_kind(one.text) for one in mine)
+    kinds = dict.fromkeys(kind_of(one.text) for one in mine)
     return [
         pair
         for kind in kinds
-        for pair in _paired(*([m for m in side if _kind(m.text) == kind] for side in (mine, meant)))
+        for pair in _paired(
+            *([m for m in side if kind_of(m.text) == kind] for side in (mine, meant))
+        )
     ]
 
 
@@ -111,9 +113,21 @@ def _tail(access: Access) -> str:
     return access.module.rpartition(".")[2]
 
 
-def _kind(module: str) -> str:
+def kind_of(module: str) -> str:
     """A module's name without the numbers of layers in it."""
     return re.sub(r"\[[^\[\]]*\]", "[]", module)
+
+
+def in_layer(module: str) -> str:
+    """A module's name within its layer, of any other the last part of it."""
+    parts = re.split(r"(?:layers|\bh|blocks)\[[^\[\]]*\]\.", module)
+    return parts[-1] if len(parts) > 1 else module.rpartition(".")[2]
+
+
+def module_text(places: Places, access: Access) -> str:
+    """A module as it is named where it is taken from the model, where that is known."""
+    found = _named(places, access.module, access.statement, _HOPS) or []
+    return found[0].text if len(found) == 1 else access.module
 
 
 def _behind(places: Places, write: Access) -> list[_Module]:

@@ -6,7 +6,9 @@ import ast
 import re
 
 from conformance.check.advice import batch_axis
+from conformance.check.advice.computed_values import known_here
 from conformance.check.advice.edits import NO_BATCH, SUM, Edit, is_layer, replaced, shifted
+from conformance.check.advice.other_sources import in_layer, kind_of, module_text
 from conformance.check.parsing import module_values, statements, steps
 from conformance.check.parsing.dataflow import Access, Places
 from conformance.check.values.divergence import Parting
@@ -77,27 +79,80 @@ def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
     if part.kind == "dropped" and (put := _of_a_copy(places, write) or _of_a_sum(places, write)):
         return put
     after, why = _writing(write, before, part.kind, part.step)
-    beside = None if after or why else _beside_transformers(places, write)
+    if part.kind in {"dropped", "partial"} and _in_its_place(write):
+        why = ""  # it is no copy that is changed
+    beside = None if after or why else _beside_transformers(places, write, part)
     return beside or Edit(write.line, before, after, why)
 
 
-def _beside_transformers(places: Places, write: Access) -> Edit | None:
+def _in_its_place(write: Access) -> bool:
+    """Does it change the module's own value, by one index at most that may make a copy?"""
+    node = statements.target(write.statement)
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    while node is not write.node:
+        if not isinstance(node, ast.Subscript) or not statements.views(node.slice):
+            return False
+        node = node.value
+    return True
+
+
+def _beside_transformers(places: Places, write: Access, part: Parting) -> Edit | None:
     """A write that does another thing for no known reason: what `hf` has in its place, and the line
-    with the index of `hf` where that is another one.
+    with the index, or the module, of `hf` where that is another one.
     """
     if not places.file.ported:
         return None
     theirs = Places(places.file, "hf", dual=False)
-    name = write.module.rpartition(".")[2]
-    alike = [one for one in theirs.writes() if one.module.rpartition(".")[2] == name]
+    name = _place_of(places, write)
+    alike = [one for one in theirs.writes() if _place_of(theirs, one) == name]
     own = [one for one in alike if one.layer == write.layer] or alike
+    if not own:
+        return _at_another_module(places, write, theirs)
     if len(own) != 1:
         return None
     before, line = places.file.line(write.line), theirs.file.line(own[0].line).strip()
     why = f"`hf` has in its place `{line}`, line {own[0].line}"
     if line == before.strip():
-        why = f"it reads as line {own[0].line} of `hf`: the value that it writes is another one"
+        other = "place" if part.kind else "value"
+        why = f"it reads as line {own[0].line} of `hf`: the {other} that it writes is another one"
     return Edit(write.line, before, _with_their_index(places, write, own[0]), why)
+
+
+def _place_of(places: Places, write: Access) -> str:
+    """The module that a write changes something of, without numbers, and what of it."""
+    last = kind_of(module_text(places, write)).rpartition(".")[2]
+    named = re.sub(r"^(?:layers|h|blocks)\[\]$", "layer", last)
+    return f"{named}.{write.value}"
+
+
+def _at_another_module(places: Places, write: Access, theirs: Places) -> Edit | None:
+    """A write to a module that `hf` does not write to: what it writes to that is not written here,
+    with the line of `hf` where it holds here, too.
+    """
+    mine = {_place_of(places, one) for one in places.writes()}
+    lacking = [one for one in theirs.writes() if _place_of(theirs, one) not in mine]
+    named = [module_text(places, write), *(module_text(theirs, one) for one in lacking)]
+    if len(lacking) != 1 or not all("." in one for one in named):
+        return None
+    [own] = lacking
+    before, line = places.file.line(write.line), theirs.file.line(own.line).strip()
+    here, there = (
+        f"{in_layer(module)}.{one.value}" for module, one in zip(named, (write, own), strict=True)
+    )
+    if places.merged(write.module) or here == there:
+        return Edit(write.line, before, "", f"`hf` has in its place `{line}`, line {own.line}")
+    why = f"it writes to `{here}`, and `hf` to `{there}`: `{line}`, line {own.line}"
+    ours, meant = (statements.target(one.statement) for one in (write, own))
+    values = (statements.value_of(one.statement) for one in (write, own))
+    after = ""
+    if ours is not None and meant is not None and known_here(places, meant):
+        known = module_values.values(theirs.file.segment(meant), same=True)
+        one, other = (ast.unparse(value) if value is not None else "" for value in values)
+        whole = len(known) == 1 and known[0].before == theirs.file.segment(meant)
+        if whole and known[0].kind == "plain" and one == other:
+            after = replaced(places, ours, f"{known[0].place}{known[0].index}")
+    return Edit(write.line, before, after, why)
 
 
 def _with_their_index(places: Places, write: Access, own: Access) -> str:

@@ -17,6 +17,16 @@ def takes(index: ast.expr) -> bool:
     )
 
 
+def views(index: ast.expr) -> bool:
+    """Is it an index of numbers and slices alone, whose result is no copy?"""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return all(
+        isinstance(one, (ast.Slice, ast.Constant))
+        or (isinstance(one, ast.UnaryOp) and isinstance(one.operand, ast.Constant))
+        for one in parts
+    )
+
+
 def matches(key: str, name: str) -> bool:
     """Is this the site's name of a returned key?"""
     plain = re.sub(r"\W", "_", key)

@@ -150,7 +150,8 @@ def _elsewhere(part: Parting, ours: Tensor, theirs: Tensor, clean: Tensor) -> Pa
         words = f"the write reached {_named(_rows(made))} instead of {_named(_rows(meant))}"
         return replace(part, kind="other-tokens", words=words)
     if not bool((far & made).any()):
-        return replace(part, kind="partial", words="the write had no effect there")
+        words = f"the write had no effect there: it reached {_named(_rows(made))} alone"
+        return replace(part, kind="partial", words=words)
     if not bool((far & meant).any()):
         words = f"the write reached {_named(part.tokens)} too, which it does not on transformers"
         return replace(part, kind="too-many", words=words)
