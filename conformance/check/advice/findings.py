@@ -45,6 +45,9 @@ _FOLLOW = frozenset({"scaled", "structure", "unwritten"})
 #: What holds however little is known of what was meant.
 _READS = frozenset({"positions", "ids"})
 
+#: What is no matter of how a value is computed.
+_TOLD = frozenset({"alias", "missing", "unsaved", "weights"})
+
 #: The whole residual stream.
 _WHOLE = frozenset({"stream", "unedited"})
 
@@ -71,7 +74,7 @@ def findings(
     alike, _ = compare.made_alike(compare.returned(mine), reference)
     values = {Site.parse(site): value for site, value in alike.items()}
     places = Places(file, file.function_for("vllm"), dual=dual and file.ported, flat=flat)
-    unlike = requests.prompts(judgement, places)
+    unlike = requests.prompts(judgement, places, compare.layers(mine), compare.layers(seen))
     if unlike:
         return unlike
     part = parting(compare.layers(mine), compare.layers(seen), known)
@@ -116,7 +119,8 @@ def _right(judgement: Judgement, truth: Values, mine: Values) -> frozenset[str]:
 
 def _outside(places: Places, name: str, one: Finding, right: Collection[str]) -> Finding:
     """The same, with the line where the function computes it otherwise, of what is right."""
-    told = None if one.edit is not None and one.edit.after else computed(places, name, right)
+    known = one.kind in _TOLD or (one.edit is not None and bool(one.edit.after))
+    told = None if known else computed(places, name, right)
     if told is None:
         return one
     return replace(

@@ -5,10 +5,13 @@ chosen.
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from torch import Tensor
 
-from conformance.check.advice.edits import Edit
+from conformance.check.advice.computed_values import known_here
+from conformance.check.advice.edits import Edit, replaced
 from conformance.check.advice.finding import Finding
 from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.source import UserFile
@@ -17,18 +20,126 @@ from conformance.judge.measures.structure import PROMPT_IDS
 from conformance.records import Site
 
 
-def prompts(judgement: Judgement, places: Places) -> tuple[Finding, ...]:
-    """Other prompts make all that follows another thing, so nothing else is said."""
+def prompts(
+    judgement: Judgement, places: Places, mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]
+) -> tuple[Finding, ...]:
+    """Other prompts make all that follows another thing, so nothing else is said. `mine` and
+    `truth` are what the layers computed on both sides, with the ids that they were given.
+    """
     for relation in judgement.relations:
         if relation.name == PROMPT_IDS and not relation.holds:
-            words = (
-                f"the prompts have other tokens ({relation.detail}): a template, or a first token "
-                "that one side adds"
-            )
-            calls = places.calls("trace", "generate", "invoke")
-            edit = Edit(calls[0].lineno, places.file.line(calls[0].lineno)) if calls else None
-            return (Finding("prompt", words, edit=edit),)
+            ours, theirs = _ids(mine), _ids(truth)
+            if len(ours) != len(theirs):
+                words = f"other prompts are run, {len(ours)} instead of {len(theirs)}"
+                words += _one_more(ours, theirs)
+                return (Finding("prompt", words, edit=_call(places, 0, 1)),)
+            there, number = _first_unlike(ours, theirs)
+            words = f"the prompts have other tokens: {_unlike(ours[there], theirs, number)}"
+            edit = _call(places, there, len(ours))
+            return (Finding("prompt", words, prompt=number, edit=edit),)
     return ()
+
+
+def _ids(layers: Mapping[Site, Tensor]) -> list[list[int]]:
+    """The ids of every prompt, in the order in which they were run."""
+    found = {
+        site.prompt: ids.tolist()
+        for site, ids in layers.items()
+        if site.name == "ids" and not site.step
+    }
+    return [found[number] for number in sorted(found)]
+
+
+def _first_unlike(ours: Sequence[list[int]], theirs: Sequence[list[int]]) -> tuple[int, int]:
+    """The first prompt that has other ids than transformers': its number here, and there. Of those
+    that are run in another order it is one that the other side has not.
+    """
+    wrong = [n for n, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one != other]
+    mine, meant = _lacking(ours, theirs), _lacking(theirs, ours)
+    return (wrong[0], wrong[0]) if len(wrong) == len(meant) else (mine[0], meant[0])
+
+
+def _lacking(side: Sequence[list[int]], other: Sequence[list[int]]) -> list[int]:
+    """The numbers of the prompts that the other side has not, or not so often."""
+    left, found = list(other), []
+    for number, ids in enumerate(side):
+        if ids in left:
+            left.remove(ids)
+        else:
+            found.append(number)
+    return found
+
+
+def _one_more(ours: Sequence[list[int]], theirs: Sequence[list[int]]) -> str:
+    """Which prompt is run once more on one of the sides."""
+    few, many = sorted((ours, theirs), key=len)
+    extra = _lacking(many, few)
+    if len(extra) != 1 or many[extra[0]] not in theirs:
+        return ""
+    ids = many[extra[0]]
+    what = "one more has" if many is ours else "one fewer has" if ids in ours else "none has"
+    return f": {what} the tokens of prompt {theirs.index(ids)}"
+
+
+def _unlike(mine: list[int], theirs: Sequence[list[int]], number: int) -> str:
+    """What a prompt has in the place of its own ids."""
+    meant = theirs[number]
+    alike = next((n for n, ids in enumerate(theirs) if ids == mine), None)
+    if alike is not None:
+        return f"prompt {number} has those of prompt {alike}, so it is given another text"
+    pairs = zip_longest(mine, meant)
+    at = next(n for n, (one, other) in enumerate(pairs) if one != other)
+    if len(mine) == len(meant):
+        more = sum(one != other for one, other in zip(mine, meant, strict=True)) - 1
+        also = f", and {more} more after it" if more else ""
+        there = f"id {mine[at]} instead of {meant[at]} at position {at}{also}"
+        return f"prompt {number} has {there}: another text, or another tokenizer's ids"
+    counts = f"prompt {number} has {len(mine)} ids instead of {len(meant)}"
+    if mine[1:] == meant:
+        return f"{counts}: a first token is added, {mine[0]}"
+    if mine == meant[1:]:
+        return f"{counts}: the first token is missing, {meant[0]}"
+    return f"{counts}, others since position {at}: a template on one side, or another text"
+
+
+def _call(places: Places, number: int, total: int) -> Edit | None:
+    """The line that gives a prompt to the model, one of so many in the order of the text; with the
+    prompt of `hf` in its place where that is written otherwise. None where it is not known.
+    """
+    calls = _giving(places)
+    if not calls or total % len(calls):
+        return None  # one of them is run several times, or takes several prompts
+    several = len(calls) > 1 and total != len(calls) and len(places.function.args.args) < 2
+    if several:
+        return None
+    call = calls[number % len(calls)]
+    before = places.file.line(call.lineno)
+    after = _as_in_hf(places, number, total) if len(calls) == total else ""
+    return Edit(call.lineno, before, after)
+
+
+def _giving(places: Places) -> list[ast.Call]:
+    """The calls that give the model prompts, in the order of the text."""
+    calls = [one for one in places.calls("trace", "generate", "invoke") if one.args]
+    return sorted(calls, key=lambda one: (one.lineno, one.col_offset))
+
+
+def _as_in_hf(places: Places, number: int, total: int) -> str:
+    """The line of a call with the prompt that the same one of `hf` is given, "" where it is given
+    it already, or has no such call.
+    """
+    if not places.file.ported:
+        return ""
+    theirs = _giving(Places(places.file, "hf", dual=False))
+    if len(theirs) != total:
+        return ""
+    mine, meant = (side[number].args[0] for side in (_giving(places), theirs))
+    same = ast.dump(mine) == ast.dump(meant)
+    return (
+        ""
+        if same or not known_here(places, meant)
+        else replaced(places, mine, places.file.segment(meant))
+    )
 
 
 def generated(truth: dict[Site, Tensor], names: dict[str, Site], file: UserFile) -> bool:

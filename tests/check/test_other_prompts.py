@@ -1,0 +1,125 @@
+"""A prompt that has other ids: which one it is, what it has, and the line that gives it."""
+
+import pytest
+import torch
+
+from conformance.check.advice.requests import prompts
+from conformance.check.parsing import source
+from conformance.check.parsing.dataflow import Places
+from conformance.judge.cell import Judgement
+from conformance.judge.measures import structure
+from conformance.records import Site, Verdict
+
+FIRST, SECOND = (7, 8, 9, 10), (7, 8, 5, 10)
+
+FILE = """\
+FIRST, SECOND = "the capital of France", "the capital of Italy"
+
+
+def hf(model):
+    with model.trace(FIRST):
+        a = model.lm_head.output.save()
+    with model.trace(SECOND):
+        b = model.lm_head.output.save()
+    with model.trace(FIRST):
+        c = model.lm_head.output.save()
+    return {"a": a, "b": b, "c": c}
+
+
+def vllm(model):
+    with model.trace(FIRST, max_tokens=1):
+        a = model.logits.clone().save()
+    with model.trace(SECOND, max_tokens=1):
+        b = model.logits.clone().save()
+    with model.trace(FIRST, max_tokens=1):
+        c = model.logits.clone().save()
+    return {"a": a, "b": b, "c": c}
+"""
+
+LOOP = """\
+def hf(model, prompts):
+    with model.trace(prompts):
+        logits = model.lm_head.output.save()
+    return {"logits": logits}
+
+
+def vllm(model, prompts):
+    with model.trace(temperature=0.0, max_tokens=1) as tracer:
+        logits = {}.save()
+        for number, prompt in enumerate(prompts):
+            with tracer.invoke(prompt):
+                logits[number] = model.logits[0].clone()
+    return {"logits": logits}
+"""
+
+
+def told(tmp_path, ours, theirs, text=FILE):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    mine, truth = (
+        {Site("ids", prompt=n): torch.tensor(ids) for n, ids in enumerate(side)}
+        for side in (ours, theirs)
+    )
+    relation = structure.prompt_ids(tuple(sorted(ours)), tuple(sorted(theirs)))
+    judgement = Judgement(Verdict.STRUCTURE, "", (), (relation,))
+    [one] = prompts(judgement, Places(source.read(path), "vllm"), mine, truth)
+    return one
+
+
+def test_the_ids_of_another_prompt_are_said_to_be_those(tmp_path):
+    text = FILE.replace("FIRST, max_tokens=1):\n        c", "SECOND, max_tokens=1):\n        c")
+    one = told(tmp_path, [FIRST, SECOND, SECOND], [FIRST, SECOND, FIRST], text)
+    assert one.words.endswith("prompt 2 has those of prompt 1, so it is given another text")
+    assert (one.prompt, one.edit.line) == (2, 19)
+    assert one.edit.after.strip() == "with model.trace(FIRST, max_tokens=1):"
+
+
+@pytest.mark.parametrize(
+    ("ours", "words"),
+    [
+        ((7, 8, 6, 10), "prompt 1 has id 6 instead of 5 at position 2: another text"),
+        ((1, 7, 8, 5, 10), "prompt 1 has 5 ids instead of 4: a first token is added, 1"),
+        ((8, 5, 10), "prompt 1 has 3 ids instead of 4: the first token is missing, 7"),
+        ((7, 2, 8, 5, 10, 3), "prompt 1 has 6 ids instead of 4, others since position 1: a temp"),
+    ],
+)
+def test_other_ids_are_told_by_their_number(tmp_path, ours, words):
+    one = told(tmp_path, [FIRST, ours, FIRST], [FIRST, SECOND, FIRST])
+    assert words in one.words and one.edit.line == 17
+    # The two functions give it the same text.
+    assert one.edit.after == ""
+
+
+def test_a_prompt_of_a_loop_is_shown_where_it_is_given(tmp_path):
+    one = told(tmp_path, [FIRST, (1, *SECOND)], [FIRST, SECOND], LOOP)
+    assert (one.prompt, one.edit.line, one.edit.after) == (1, 11, "")
+
+
+def test_a_prompt_that_is_run_in_another_order_is_no_other_one(tmp_path):
+    one = told(tmp_path, [SECOND, (1, *FIRST), FIRST], [FIRST, SECOND, FIRST])
+    assert "prompt 2 has 5 ids instead of 4: a first token is added, 1" in one.words
+    assert one.edit.line == 17
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        (
+            [FIRST, FIRST],
+            [FIRST],
+            "other prompts are run, 2 instead of 1: one more has the tokens of prompt 0",
+        ),
+        (
+            [FIRST],
+            [FIRST, SECOND],
+            ": none has the tokens of prompt 1",
+        ),
+        ([FIRST], [FIRST, FIRST], "one fewer has the tokens of prompt 0"),
+        ([FIRST, SECOND], [FIRST], "other prompts are run, 2 instead of 1"),
+    ],
+)
+def test_of_more_or_fewer_prompts_it_is_said_which_one(tmp_path, ours, theirs, words):
+    one = told(tmp_path, ours, theirs, LOOP)
+    assert words in one.words and one.edit.line == 11
+    # Which of several calls is run more often is not known.
+    assert told(tmp_path, ours, theirs).edit is None
