@@ -193,6 +193,10 @@ class LM(Protocol):
     def force(self, token: int) -> None:
         """Let the generation go on with this id."""
 
+    @property
+    def tokenizer(self) -> Any:
+        """This engine's own tokenizer. A block has none: what it needs of it is made before."""
+
     def tokenize(self, prompt: str) -> list[int]:
         """The ids that this engine's tokenizer makes of a text."""
 

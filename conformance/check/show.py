@@ -22,6 +22,12 @@ from conformance.shortening import few
 #: Of so many files it is said how many lines there are to change.
 _NAMED = 6
 
+#: Of lines for which no edit is known.
+_SHOWN = (
+    "a line without - and + is where the value is read, made or written: what is wrong may be "
+    "another line"
+)
+
 _STYLES = {
     Answer.SAME: ("✓", "green"),
     Answer.NUMERICS: ("≈", "green"),
@@ -63,6 +69,8 @@ def more(
     """
     waited = time.time() - psutil.Process().create_time()
     told = summary([one for _, one in keys], waited)
+    if any(_only_shown(one) for _, one in keys):
+        console.print(_SHOWN, markup=False, highlight=False, soft_wrap=True)
     console.print(told, markup=False, highlight=False, soft_wrap=True)
     console.print(f"page: {keys[0][1].page}", markup=False, highlight=False, soft_wrap=True)
     ran = [(cell, one) for cell, one in keys if one.backend != DUMP.id]
@@ -70,7 +78,16 @@ def more(
     if off:
         where = ["--run", run.id, *(["--reports", str(reports)] if reports else [])]
         line = shlex.join(["conformance", "repro", off[0], *where])
+        if len(off) > 1:
+            line += f"  # the first of {len(off)}; the page has the others' names"
         console.print(f"alone: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _only_shown(checked: Checked) -> bool:
+    """Is a line of it shown for which no edit is known? That at which an error came is the one."""
+    return checked.answer is Answer.DIFFERS and any(
+        finding.edit is not None and not finding.edit.after for finding in checked.findings
+    )
 
 
 def summary(checked: list[Checked], seconds: float) -> str:

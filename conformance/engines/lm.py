@@ -59,9 +59,14 @@ class TracedModel:
         [ids] = [value for value in (*inputs[0], *inputs[1].values()) if isinstance(value, Tensor)]
         return self.own(ids.reshape(-1)).to(torch.int64, copy=True)
 
+    @property
+    def tokenizer(self) -> Any:
+        """The engine's own tokenizer, which is outside of the blocks."""
+        return self.model.tokenizer
+
     def tokenize(self, prompt: str) -> list[int]:
         """The ids that this engine's tokenizer makes of a text."""
-        return list(self.model.tokenizer(prompt).input_ids)
+        return list(self.tokenizer(prompt).input_ids)
 
     @staticmethod
     def words(error: Exception) -> str:

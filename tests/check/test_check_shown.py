@@ -1,9 +1,16 @@
 """The answer on a terminal."""
 
+from io import StringIO
+from types import SimpleNamespace
+from typing import cast
+
+from rich.console import Console
+
 from conformance.check import show
 from conformance.check.advice.edits import Edit
 from conformance.check.advice.finding import Finding
 from conformance.check.checked import Answer, Checked
+from conformance.records import RunInfo
 
 
 def test_lines_to_change_are_counted_once_over_all_engines_and_the_time_is_said():
@@ -29,3 +36,35 @@ def test_of_several_files_it_is_said_how_many_lines_are_to_be_changed_in_which()
     assert said == "2 lines to change as shown, in a.py; took 9 s"
     said = show.summary([good, *bad, other], 9)
     assert said == "3 lines to change as shown: 2 in d/a.py, 1 in e/a.py; took 9 s"
+
+
+def ending(*checked: Checked) -> str:
+    console = Console(file=StringIO(), width=300)
+    keys = [(f"check[llama-pp1-check.{n}]", one) for n, one in enumerate(checked)]
+    show.more(keys, cast(RunInfo, SimpleNamespace(id="RUN")), None, console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def test_what_a_line_without_an_edit_is_is_said_once():
+    shown, mended = Edit(3, "a"), Edit(4, "a", "b")
+    differs = [
+        Checked(
+            "a.py", "llama", at, Answer.DIFFERS, "x", (Finding("k", "w", edit=shown),) * 2, page="p"
+        )
+        for at in ("pp1", "pp2")
+    ]
+    assert ending(*differs).count("a line without - and +") == 1
+    known = Checked(
+        "a.py", "llama", "pp1", Answer.DIFFERS, "x", (Finding("k", "w", edit=mended),), page="p"
+    )
+    fails = Checked(
+        "a.py", "llama", "pp1", Answer.FAILS, "x", (Finding("k", "w", edit=shown),), page="p"
+    )
+    assert "a line without" not in ending(known, fails)
+
+
+def test_of_several_that_differ_it_is_said_that_the_script_is_of_the_first():
+    off = Checked("a.py", "llama", "pp1", Answer.DIFFERS, "x", page="p")
+    assert ending(off).endswith("'check[llama-pp1-check.0]' --run RUN\n")
+    assert ending(off, off, off).endswith("# the first of 3; the page has the others' names\n")

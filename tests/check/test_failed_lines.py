@@ -127,3 +127,24 @@ def test_of_two_values_that_are_put_none_is_blamed(tmp_path: Path) -> None:
         Outcome(Status.ERROR, 0.1, "RuntimeError: no", detail), file, "vllm", there=True
     )
     assert failed.line == 6
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("HFModel", "tokeniser", "`lm` has no `tokeniser`, but: trace, layers, embedding"),
+        ("PaddedLayer", "output", "a layer of `lm` has no `output`, but: stream, input, attention"),
+        ("Part", "q_proj", "a part of `lm` has no `q_proj`, but: input, output, live"),
+    ],
+)
+def test_what_the_adapter_has_not_is_told_with_what_it_has(
+    tmp_path: Path, kind: str, name: str, words: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"def trace(lm):\n    x = lm.{name}\n    return {{}}\n")
+    error = f"AttributeError: '{kind}' object has no attribute '{name}'"
+    detail = f'  File "{path}", line 2, in trace\n    x = lm.{name}\n{error}\n'
+    outcome = Outcome(Status.ERROR, 0.1, error, detail)
+    told = failures.explain(failures.Failed(outcome, source.read(path), "trace"))
+    assert told.words.startswith(words) and "`vllm(model)`" in told.words
+    assert [one.edit.line for one in told.findings if one.edit] == [2]

@@ -101,6 +101,15 @@ def test_the_lens_takes_the_rows_of_a_norm_that_returns_a_tuple() -> None:
     assert torch.allclose(found, expected[:, :10])
 
 
+def test_the_tokenizer_is_the_engine_s_own() -> None:
+    def tokenizer(text: str) -> Any:
+        return SimpleNamespace(input_ids=[len(text), 7])
+
+    model = SimpleNamespace(tokenizer=tokenizer)
+    lm = TracedModel(model, Layers(model, "", 0, "single", TracedLayer, Parts()), Probe((), ()))
+    assert lm.tokenizer is tokenizer and lm.tokenize("abc") == [3, 7]
+
+
 def test_the_stream_before_a_layer_is_one_tensor_or_the_sum_of_two() -> None:
     branch, residual = torch.randn(5, 8), torch.randn(5, 8)
     positions = torch.arange(5)

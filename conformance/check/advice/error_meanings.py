@@ -23,6 +23,18 @@ EMPTY = (
     r"is an empty sequence|iterable argument is empty"
 )
 
+#: What a trace on the adapter may name, by the class that is asked for another thing.
+ADAPTER: tuple[tuple[str, str, str], ...] = (
+    (
+        r"(?:HF|VLLM|Served|Async)Model",
+        "`lm`",
+        "trace, layers, embedding, norm, logits, token, tokenizer, lens(rows), direction(i)",
+    ),
+    (r"(?:Padded|Traced)Layer", "a layer of `lm`", "stream, input, attention, mlp"),
+    (r"Layers", "`lm.layers`", "an index, a slice, len(), a loop"),
+    (r"Part", "a part of `lm`", "input, output, live"),
+)
+
 
 #: A pattern of the words, and a sentence.
 MEANINGS: tuple[tuple[str, str], ...] = (

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 
 from conformance.check.advice import batch_axis, between_invokes, weights
 from conformance.check.advice.edits import Edit, is_layer, replaced
-from conformance.check.advice.error_meanings import EMPTY, LAYER_LISTS, MEANINGS, mended
+from conformance.check.advice.error_meanings import (
+    ADAPTER,
+    EMPTY,
+    LAYER_LISTS,
+    MEANINGS,
+    mended,
+)
 from conformance.check.advice.finding import Finding
 from conformance.check.advice.findings import unfilled
 from conformance.check.advice.precisions import PRECISION, uncast
@@ -311,6 +317,21 @@ def _unsaved(failed: Failed) -> Told | None:
     return Told(words, (Finding("unsaved", words, name, edit=edit),))
 
 
+def _adapted(failed: Failed) -> Told | None:
+    """It names what the adapter has not: which words there are, and where every module is."""
+    if failed.file.ported:
+        return None
+    for kind, what, words in ADAPTER:
+        absent = re.search(rf"'{kind}' object has no attribute '(\w+)'", failed.reason)
+        if absent is not None:
+            said = (
+                f"{what} has no `{absent[1]}`, but: {words}. Every module of the model is reached "
+                "by two functions, `hf(model)` and `vllm(model)`, in the place of `trace(lm)`"
+            )
+            return Told(said, _at(failed.line, failed.file, "adapter", said))
+    return None
+
+
 def _away(failed: Failed) -> Told | None:
     """It computes with the model where none is."""
     if not failed.there or not re.search(r"\bmeta\b", failed.reason):
@@ -353,6 +374,7 @@ def _other_path(failed: Failed) -> Told | None:
 _TELLS = (
     _late,
     _unsaved,
+    _adapted,
     _other_path,
     _away,
     _not_come_back,
