@@ -78,9 +78,10 @@ def more(
     if off:
         where = ["--run", run.id, *(["--reports", str(reports)] if reports else [])]
         line = shlex.join(["conformance", "repro", off[0], *where])
+        begin = "alone"
         if len(off) > 1:
-            line += f"  # the first of {len(off)}; the page has the others' names"
-        console.print(f"alone: {line}", markup=False, highlight=False, soft_wrap=True)
+            begin += f" (the first of {len(off)}; the page has the others' names)"
+        console.print(f"{begin}: {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _only_shown(checked: Checked) -> bool:

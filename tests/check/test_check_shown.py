@@ -66,5 +66,7 @@ def test_what_a_line_without_an_edit_is_is_said_once():
 
 def test_of_several_that_differ_it_is_said_that_the_script_is_of_the_first():
     off = Checked("a.py", "llama", "pp1", Answer.DIFFERS, "x", page="p")
-    assert ending(off).endswith("'check[llama-pp1-check.0]' --run RUN\n")
-    assert ending(off, off, off).endswith("# the first of 3; the page has the others' names\n")
+    script = "conformance repro 'check[llama-pp1-check.0]' --run RUN\n"
+    assert ending(off).endswith(f"alone: {script}")
+    several = ending(off, off, off)
+    assert several.endswith(f"alone (the first of 3; the page has the others' names): {script}")

@@ -144,8 +144,9 @@ def test_a_value_that_is_rebound_and_not_used_again_is_the_line_without_effect(t
 
 
 def test_of_a_later_step_no_copy_is_blamed(tmp_path):
-    places = Places(ported(tmp_path, "model.model.layers[1].output[0][:] += v"), "vllm")
-    assert write_edit(places, Parting(1, 0, 0, (0,), 1, "dropped")).why
+    lines = "h = torch.tanh(model.model.layers[1].output[0])", "h[:] += v"
+    places = Places(ported(tmp_path, *lines), "vllm")
+    assert "copied first" in write_edit(places, Parting(1, 0, 0, (0,), 1, "dropped")).why
     assert "copy" not in write_edit(places, Parting(1, 1, 0, (0,), 1, "dropped")).why
 
 

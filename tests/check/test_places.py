@@ -387,6 +387,23 @@ def vllm(model):
 """
 
 
+def test_what_a_tensor_is_asked_of_its_form_takes_no_part_of_a_value(tmp_path):
+    path = tmp_path / "form.py"
+    path.write_text(
+        "def hf(model):\n"
+        "    return {}\n"
+        "def vllm(model):\n"
+        '    with model.trace("a", temperature=0.0, max_tokens=1):\n'
+        "        logits = model.logits.clone().save()\n"
+        "    wide = logits[0].shape[-1]\n"
+        "    kept = logits.reshape(wide)\n"
+        "    rows = kept[3]\n"
+        '    return {"kept": kept, "rows": rows}\n'
+    )
+    port = Places(source.read(path), "vllm")
+    assert (port.cut("kept"), port.cut("rows")) == (None, 8)
+
+
 def test_what_another_name_is_returned_as_is_no_part_of_a_value(tmp_path):
     path = tmp_path / "several.py"
     path.write_text(SEVERAL)

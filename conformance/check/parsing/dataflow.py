@@ -11,7 +11,7 @@ from typing import Any
 from conformance.check.parsing import statements
 from conformance.check.parsing.containers import Container, containers
 from conformance.check.parsing.returned_expressions import returned
-from conformance.check.parsing.scopes import Scopes, used
+from conformance.check.parsing.scopes import Scopes, numbers_in, used
 from conformance.check.parsing.source import UserFile
 
 #: What nnsight calls a module's values, and the adapter a layer's.
@@ -116,7 +116,7 @@ class Places:
     def cut(self, name: str) -> int | None:
         """The line of the last index on the way to this name that takes rows, columns or a part."""
         for part in self.parts(name):
-            for node in ast.walk(part):
+            for node in numbers_in(part):
                 if isinstance(node, ast.Subscript) and statements.takes(node.slice):
                     return node.slice.lineno
         return None

@@ -40,6 +40,16 @@ def _helper_names(node: ast.stmt) -> list[str]:
     return []
 
 
+def numbers_in(node: ast.AST) -> Iterator[ast.AST]:
+    """What is in a node and has numbers of a value: all but what a tensor is asked of its form."""
+    of = node.value if isinstance(node, ast.Subscript) else node
+    if isinstance(of, ast.Attribute) and of.attr in _FORM:
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from numbers_in(child)
+
+
 class Scopes:
     """The statements of a function and of its helpers, in the order of the text."""
 
