@@ -141,6 +141,42 @@ def test_every_value_that_is_computed_otherwise_is_told(tmp_path):
     assert "`before`, which it is computed from, is right" in told.words
 
 
+def test_a_part_of_the_model_is_not_suggested_as_hf_has_it(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def hf(model):\n"
+        "    x = read(model)\n"
+        "    return {'x': x, 'y': model.lm_head(x)}\n"
+        "def vllm(model):\n"
+        "    x = read(model)\n"
+        "    return {'x': x, 'y': x @ W}\n"
+    )
+    told = computed(Places(source.read(path), "vllm"), "y", {"x"})
+    assert (told.edit.line, told.edit.after) == (6, "") and "`model.lm_head(x)`" in told.words
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("{f'h{n}': x for n, x in enumerate(kept)}", "{f'h{n}': h for n, h in enumerate(kept)}"),
+        ("{'h0': kept, 'h1': kept}", "pack(kept)"),
+    ],
+)
+def test_values_whose_keys_are_computed_are_not_told_from_each_other(tmp_path, theirs, ours):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from helpers import pack\n\n\n"
+        "def hf(model):\n"
+        "    kept = read(model)\n"
+        f"    return {theirs}\n\n\n"
+        "def vllm(model):\n"
+        "    kept = read(model)\n"
+        f"    out = {ours}\n"
+        "    return out\n"
+    )
+    assert computed(Places(source.read(path), "vllm"), "h1", {"h0"}) is None
+
+
 PART = Parting(2, 0, 1, (0, 1), 2, words="another change is made")
 
 

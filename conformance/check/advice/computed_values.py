@@ -69,10 +69,12 @@ def computed(places: Places, name: str, right: Collection[str]) -> Computed | No
     if not places.file.ported:
         return None
     theirs = Places(places.file, places.file.function_for("hf"), dual=False)
-    mine, meant = (_Side(each, _variables(each, right)) for each in (places, theirs))
     ours, other = (returned(each.scopes, name) for each in (places, theirs))
     if ours is None or other is None:
         return None
+    mine, meant = (
+        _Side(each, _variables(each, right, own)) for each, own in ((places, ours), (theirs, other))
+    )
     begin = _Place(ours, places.scopes.statement_of(ours))
     used, others = _of_right(mine, begin)
     if not used:
@@ -107,10 +109,16 @@ def made_by(places: Places, name: str) -> ast.stmt | None:
     return made[-1] if made else None
 
 
-def _variables(places: Places, right: Collection[str]) -> dict[str, str]:
-    """The variables that are returned under these names, each with the name."""
-    values = {name: returned(places.scopes, name) for name in right}
-    return {value.id: name for name, value in values.items() if isinstance(value, ast.Name)}
+def _variables(places: Places, right: Collection[str], own: ast.expr) -> dict[str, str]:
+    """The variables that are returned under these names, each with the name. What is returned as
+    `own` is, too, is not told from it: the keys are computed, or are not in the text.
+    """
+    values = {name: returned(places.scopes, name) for name in sorted(right)}
+    return {
+        value.id: name
+        for name, value in values.items()
+        if isinstance(value, ast.Name) and value is not own
+    }
 
 
 def _of_right(side: _Side, begin: _Place) -> tuple[list[str], dict[str, ast.stmt]]:
@@ -187,7 +195,8 @@ def _told(
             f"{_are_right(used)}: line {line} computes something else. "
             f"`hf` has `{text}`, line {there}"
         )
-    known = not _reads(other.value) and known_here(places, other.value)
+    the_same = not _reads(other.value) and not _of_the_model(theirs, other.value)
+    known = the_same and known_here(places, other.value)
     known = known and _same_targets(one.statement, other.statement)
     short = "\n" not in text and one.value.end_lineno == line
     after = replaced(places, one.value, text) if known and short else ""
@@ -231,6 +240,18 @@ def _bound_at_the_top(node: ast.stmt) -> list[str]:
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return [one.asname or one.name.partition(".")[0] for one in node.names]
     return statements.bound(node)
+
+
+def _of_the_model(places: Places, value: ast.expr) -> bool:
+    """Does an expression name a part of the model, which may be another thing there?"""
+    model = places.function.args.args[0].arg
+    return any(
+        isinstance(one, ast.Attribute)
+        and isinstance(one.value, ast.Name)
+        and one.value.id == model
+        and one.attr != "tokenizer"
+        for one in ast.walk(value)
+    )
 
 
 def _same_targets(one: ast.stmt, other: ast.stmt) -> bool:

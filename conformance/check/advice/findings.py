@@ -45,8 +45,8 @@ _FOLLOW = frozenset({"scaled", "structure", "unwritten"})
 #: What holds however little is known of what was meant.
 _READS = frozenset({"positions", "ids"})
 
-#: What is no matter of how a value is computed.
-_TOLD = frozenset({"alias", "missing", "unsaved", "weights"})
+#: What is no matter of how a value is computed, or says that already.
+_TOLD = frozenset({"alias", "axis", "capped", "half", "left-out", "missing", "unsaved", "weights"})
 
 #: The whole residual stream.
 _WHOLE = frozenset({"stream", "unedited"})
