@@ -182,6 +182,7 @@ class _Case:
         self.prompt_ids = tuple(map(tuple, theirs))
         reference = compare.honest(seen, precision)
         names = naming.read(seen)
+        text = Places(self.file, self.file.function_for("hf"))
         compared = compare.compare(
             compare.returned(mine),
             reference,
@@ -189,7 +190,8 @@ class _Case:
             self.thresholds,
             precision,
             names,
-            computing_order(Places(self.file, self.file.function_for("hf"))),
+            computing_order(text),
+            compare.token_rows(seen, text.stacked),
         )
         self.evidence.append(compare.evidence_of(compared, precision, names))
         return compared

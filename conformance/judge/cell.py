@@ -287,8 +287,7 @@ def _wrong_message(distance: floor.Distance, limits: Limits) -> str:
     total = len(distance.ratios)
     if total == 1 or not off:
         return f"{distance.q_med:.3g} × noise"
-    where = "every token" if len(off) == total else f"tokens {extent.ranges(off)} of {total}"
-    return f"{where} off, by up to {distance.q_max:.3g} × noise"
+    return f"{extent.rows(off, total)} off, by up to {distance.q_max:.3g} × noise"
 
 
 def _compare_tokens(evidence: Evidence, limits: Limits) -> None:

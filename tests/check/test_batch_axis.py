@@ -21,7 +21,7 @@ def ported(folder, theirs, ours):
         body = "".join(f"        {line}\n" for line in lines)
         text += f'def {name}(model):\n    with model.trace("a"):\n{body}    return {{"x": x}}\n\n\n'
     path = folder / "port.py"
-    path.write_text(text)
+    path.write_text(f"{text}def add(a):\n    return a.topk(2)\n")
     return source.read(path)
 
 
@@ -70,6 +70,25 @@ COUNTED = {
         [f"x = torch.mean({MLP}, 1)"],
         [f"x = torch.mean({MLP}, 0)"],
     ),
+    "a lens": (
+        [f"h = {STREAM}", "x = model.lm_head(model.model.norm(h))[0]"],
+        [
+            f"h = ({STREAM}[0] + {STREAM}[1])",
+            "y = linear(model.model.norm(h), model.lm_head.weight)",
+            "x = y[0]",
+        ],
+        ["x = y"],
+    ),
+    "a product": (
+        [f"h = {STREAM}", "x = model.lm_head(h).float().softmax(-1)[:, -1]"],
+        [f"a, b = {STREAM}", "h = a + b", "x = (h @ W.T).float().softmax(-1)[:, -1]"],
+        ["x = (h @ W.T).float().softmax(-1)[-1]"],
+    ),
+    "a function of torch": (
+        [f"x = torch.relu({MLP})[0, -1]"],
+        [f"x = torch.relu({MLP})[0, -1]"],
+        [f"x = torch.relu({MLP})[-1]"],
+    ),
     "no such axis": ([f"x = {MLP}.sum(-1)"], [f"x = {MLP}.sum(dim=2)"], [f"x = {MLP}.sum(dim=1)"]),
 }
 
@@ -81,6 +100,15 @@ RIGHT = {
     "everything": ([f"x = {MLP}[:]"], [f"x = {MLP}[:]"]),
     "token 0": ([f"x = {ATTENTION}[0][:, 0]"], [f"x = {ATTENTION}[0]"]),
     "an axis": ([f"x = {MLP}.mean(dim=2)"], [f"x = {MLP}.mean(dim=1)"]),
+    "a lens": (
+        [f"h = {STREAM}", "x = model.lm_head(model.model.norm(h))[0]"],
+        [f"a, b = {STREAM}", "x = model.model.norm(a + b) @ model.lm_head.weight.T"],
+    ),
+    "a pair of a projection": (
+        [f"x = model.model.layers[1].mlp.down_proj({MLP})"],
+        [f"x = model.model.layers[1].mlp.down_proj({MLP})[0]"],
+    ),
+    "a helper of that name": ([f"x = add({MLP})[0]"], [f"x = add({MLP})[0]"]),
     "the head": (["x = model.lm_head.output[:, -1]"], ["x = model.logits[:, -1]"]),
 }
 

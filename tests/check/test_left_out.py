@@ -101,3 +101,66 @@ def test_what_holds_on_both_engines_has_no_other_side(tmp_path):
         '    return {"x": x}\n'
     )
     assert left_out(Places(source.read(path), "trace"), "x") is None
+
+
+LINE = "\n        "
+
+#: `hf`, `vllm` with the weights of another part, and its line mended.
+OTHER = {
+    "a weight under a name": (
+        WITH,
+        f"W = model.model.embed_tokens.weight{LINE}lens = (model.model.norm(hidden) @ W.T).save()",
+        "W = model.lm_head.weight",
+    ),
+    "a weight in the line": (
+        "lens = (model.model.norm(hidden) @ model.lm_head.weight.T).save()",
+        "lens = linear(model.model.norm(hidden), model.model.embed_tokens.weight).save()",
+        "lens = linear(model.model.norm(hidden), model.lm_head.weight).save()",
+    ),
+    "a module under a name": (
+        WITH,
+        f"W = model.model.embed_tokens{LINE}lens = (model.model.norm(hidden) @ W.weight.T).save()",
+        "W = model.lm_head",
+    ),
+    "a norm that is called": (
+        WITH,
+        "lens = (model.model.layers[1].input_layernorm(hidden) @ head.weight.T).save()",
+        "lens = (model.model.norm(hidden) @ head.weight.T).save()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_another_part_s_weights_are_the_cause_and_nothing_is_added(tmp_path, name):
+    theirs, ours, mended = OTHER[name]
+    made = places(tmp_path, theirs, ours)
+    told = left_out(made, "lens")
+    assert (
+        told.words.startswith("`hf` computes it with `model.") and " and `vllm` with " in told.words
+    )
+    assert told.edit.after.strip() == mended
+
+
+def test_another_part_and_a_norm_left_out_are_told_one_after_the_other(tmp_path):
+    ours = "lens = (hidden @ model.model.embed_tokens.weight.T).save()"
+    told = left_out(places(tmp_path, WITH, ours), "lens")
+    assert told.edit.after.strip() == "lens = (hidden @ model.lm_head.weight.T).save()"
+
+
+def test_what_vllm_does_not_call_is_not_put_into_a_call(tmp_path):
+    told = left_out(
+        places(tmp_path, WITH, "lens = model.model.embed(model.model.norm(hidden))"), "lens"
+    )
+    assert "and `vllm` with `model.model.embed`" in told.words
+    assert told.edit.after == ""
+
+
+@pytest.mark.parametrize("model", ["model.logits", "model.logits.float()"])
+def test_the_last_token_s_logits_among_every_token_s_are_named(tmp_path, model):
+    ours = f"final = {model}{LINE}lens = (model.model.norm(hidden) @ head.weight.T - final).save()"
+    made = places(tmp_path, WITH, ours)
+    told = left_out(made, "lens")
+    assert "`vllm` computes it with `model.logits`, which is the last token's alone" in told.words
+    assert (made.file.line(told.edit.line).strip(), told.edit.after) == (f"final = {model}", "")
+    theirs = f"{WITH}{LINE}lens = lens - model.lm_head.output[:, -1]"
+    assert left_out(places(tmp_path, theirs, ours), "lens") is None

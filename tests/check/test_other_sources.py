@@ -188,3 +188,58 @@ def test_a_value_that_is_nothing_known_is_explained_by_its_reads(tmp_path):
     ]
     words = "line 11 reads `model.model.layers[5]`, and line 3 of `hf` `model.model.layers[4]`"
     assert told[0].words == f"`vector` differs: 9 × noise. It is made of another read: {words}"
+
+
+MADE = """\
+def hf(model):
+    found = {}
+    for name in ("a", "b"):
+        with model.trace(name):
+            h = model.model.norm(model.model.layers[1].output)[0]
+            kl = (h * (h - h[-1])).sum(dim=-1).save()
+            top = h.max(dim=-1).values.save()
+        found[name] = {"kl": kl.cpu(), "top": top, "most": top.max() - kl}
+    return found
+
+
+def vllm(model):
+    found = {}
+    for name in ("a", "b"):
+        with model.trace(name, temperature=0.0, max_tokens=1):
+            h = model.model.norm(model.model.layers[1].output[0] + model.model.layers[1].output[1])
+            kl = (h[-1] * (h[-1] - h)).sum(dim=-1).save()
+            top = h.max(dim=-1).values.save()
+        found[name] = {
+            "kl": kl.cpu(),
+            "top": top,
+            "most": top.max() - kl,
+        }
+    return found
+"""
+
+
+MEANT = "kl = (h * (h - h[-1])).sum(dim=-1).save()"
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "words"),
+    [
+        (
+            "a_kl",
+            17,
+            f"`a_kl` differs: 9 × noise. `hf` has in its place `{MEANT}`, line 6",
+        ),
+        ("b_top", 18, "`b_top` differs: 9 × noise"),
+        ("b_most", 22, "`b_most` differs: 9 × noise"),
+    ],
+)
+def test_a_value_that_is_nothing_known_is_shown_where_it_is_made(tmp_path, name, line, words):
+    file = ported(tmp_path, MADE).file
+    maker = torch.Generator().manual_seed(0)
+    mine, truth = torch.randn(2, 16, generator=maker)
+    site = str(Site(name))
+    judgement = Judgement(Verdict.WRONG, "", (Judged(site, Verdict.WRONG, "9 × noise"),))
+    seen = {f"float32:truth|{site}": truth}
+    [told] = findings.findings(file, seen, {site: mine}, judgement, "model.layers", dual=True)
+    assert (told.kind, told.edit.line, told.edit.after) == ("unknown", line, "")
+    assert told.words == words

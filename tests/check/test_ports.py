@@ -263,7 +263,7 @@ def test_the_last_token_s_logits_under_a_name_are_alike_on_both_sides(tmp_path):
     made = "logits = model.lm_head.output[:, -1].save()"
     assert ported(tmp_path, made, "x = logits[0, 5]").suggestion.endswith("x = logits[0, 5]")
     made = "logits = model.model.layers[1].mlp.output[:, -1].save()"
-    assert ported(tmp_path, made, "x = logits[0, 5]").suggestion == ""
+    assert ported(tmp_path, made, "x = logits[0, 5]").suggestion.endswith("x = logits[5]")
 
 
 @pytest.mark.parametrize(
@@ -298,3 +298,49 @@ def test_weights_outside_of_a_trace_are_said_to_be_away(tmp_path):
     found = ported(tmp_path, *lines, after)
     assert found.lines[-1].before.strip() == after and found.suggestion == ""
     assert "the model lives in another process" in found.lines[-1].why
+
+
+def in_a_block(tmp_path, *lines):
+    block = 'with model.trace("a", temperature=0.0):'
+    return ported(tmp_path, block, *(f"    {line}" for line in lines))
+
+
+LENS = [
+    ("x = model.lm_head(model.model.norm(h))[0].save()", "x = {}.save()"),
+    ("x = model.lm_head(model.model.norm(h))[0, -1].save()", "x = {}[-1].save()"),
+    ("x = torch.relu(model.lm_head(model.model.norm(h)))[:, -1]", "x = torch.relu({})[-1]"),
+]
+
+
+@pytest.mark.parametrize(("line", "there"), LENS)
+def test_what_a_head_makes_of_an_activation_has_no_batch_axis_there(tmp_path, line, there):
+    product = "torch.nn.functional.linear(model.model.norm(h), model.lm_head.weight)"
+    found = in_a_block(tmp_path, f"h = {LAYER}", line)
+    assert found.lines[-1].after.strip() == there.format(product)
+    assert found.suggestion.endswith(there.format(product))
+
+
+@pytest.mark.parametrize(
+    ("line", "there"),
+    [
+        ("x = (h @ model.lm_head.weight.T)[0]", "x = (h @ model.lm_head.weight.T)"),
+        ("x = (h + v)[0, -1]", "x = (h + v)[-1]"),
+        ("x = model.model.norm(h)[..., -1, :]", "x = model.model.norm(h)[..., -1, :]"),
+        ("x = model.model.norm(h)[0][-1]", "x = model.model.norm(h)[-1]"),
+    ],
+)
+def test_what_is_made_of_an_activation_is_indexed_without_it(tmp_path, line, there):
+    assert in_a_block(tmp_path, f"h = {LAYER}", line).suggestion.endswith(there)
+
+
+@pytest.mark.parametrize("index", ["[-1]", "[i]", "[:1]"])
+def test_an_index_of_a_batch_that_is_not_known_is_left_to_the_user(tmp_path, index):
+    found = in_a_block(tmp_path, f"h = {LAYER}", f"x = model.model.norm(h){index}")
+    assert found.suggestion == "" and found.lines[-1].after == ""
+
+
+def test_of_one_prompt_s_rows_a_stack_is_alike_on_both_sides(tmp_path):
+    made = ["kept = []", f"h = {LAYER}", "rows = model.model.norm(h)INDEX", "kept.append(rows)"]
+    lines = [*made, "kept = torch.stack(kept)", "x = kept[:, -1]"]
+    assert in_a_block(tmp_path, *(one.replace("INDEX", "[0]") for one in lines)).suggestion
+    assert not in_a_block(tmp_path, *(one.replace("INDEX", "") for one in lines)).suggestion

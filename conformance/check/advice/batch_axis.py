@@ -40,6 +40,25 @@ _KEEPS = frozenset(
     {"clone", "save", "detach", "to", "float", "double", "half", "bfloat16", "cpu", "contiguous"}
 )
 
+#: And those that compute each number of its own, or over the last axis, by torch's names.
+_ALIKE = frozenset(
+    {
+        *("softmax", "log_softmax", "exp", "log", "log1p", "log2", "expm1", "sqrt", "rsqrt", "abs"),
+        *("neg", "square", "sigmoid", "tanh", "relu", "gelu", "silu", "softplus", "clamp", "pow"),
+        *("nan_to_num", "round", "sign", "normalize", "layer_norm", "rms_norm", "linear"),
+        *("matmul", "add", "sub", "mul", "div", "type", "logsigmoid", "leaky_relu"),
+    }
+)
+
+#: Where functions of torch are, as people call them.
+_TORCH = frozenset({"torch", "t", "F", "torch.nn.functional", "nn.functional", "torch.special"})
+
+#: Parts of the model that compute each token on its own when they are called with a value.
+_EACH_ROW = r"(?:norm\w*|ln_\w+|lm_head|embed_out|mlp|\w+_proj|fc1|fc2|c_fc|c_proj)$"
+
+#: The kind of what such a part, or a function, makes of a module's value.
+_MADE = "made of {}"
+
 #: What has other axes: of the head there are the last token's values alone.
 _HEADS = frozenset({"lm_head", "embed_out", "model", "samples"})
 
@@ -72,6 +91,20 @@ class _Taken:
     kind: str
     index: str = ""
     several: bool = False
+
+    @property
+    def made(self) -> bool:
+        """Is it what a call or a product makes of the module's value?"""
+        return self.kind.startswith(_MADE.format(""))
+
+    def into(self) -> _Taken:
+        """What a call or a product makes of it."""
+        return self if self.made else replace(self, kind=_MADE.format(self.kind))
+
+    @property
+    def one_prompt(self) -> bool:
+        """Has the first prompt of the batch been taken?"""
+        return of_axes(self.index)[0][:1] == ["0"]
 
 
 @dataclass(frozen=True)
@@ -163,6 +196,36 @@ def axes(theirs: Places) -> dict[int, int]:
     }
 
 
+def made_indices(theirs: Places, values: Collection[str] = ()) -> list[tuple[ast.expr, str | None]]:
+    """What `hf` takes by an index of what it makes of a module's value, [1, tokens, ..]: the
+    expression, and its text without a batch axis, None where that is not known. `values` are the
+    names that hold a module's value itself.
+    """
+    found: list[tuple[ast.expr, str | None]] = []
+    for one in _Side(theirs).indexed():
+        as_it_is = isinstance(one.begin, ast.Attribute) or ast.unparse(one.begin) in values
+        if as_it_is or one.before.one_prompt:
+            continue
+        known = of_axes(one.own)[0][:1] in (["0"], [":"], ["..."])
+        text = f"{theirs.file.operand(one.begin)}{index_there(one.own, 'plain')}"
+        found.append((one.node, text if known else None))
+    return found
+
+
+def of_one_prompt(theirs: Places) -> set[ast.stmt]:
+    """The statements of `hf` that bind what is made of a module's value, and of that the batch's
+    first prompt: as many axes as there.
+    """
+    side = _Side(theirs)
+    return {
+        one
+        for one in theirs.scopes.statements
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
+        for taken in [side.taken(one)]
+        if taken is not None and taken.made and taken.one_prompt
+    }
+
+
 def read_by(places: Places, way: Collection[ast.stmt]) -> Edit | None:
     """The first such place in the statements that a value is computed by."""
     return next((one.edit for one in lost(places) if one.statement in way), None)
@@ -245,6 +308,15 @@ def _takes(kind: str, index: str) -> str:
     return f"`{index}` takes a token, and not the batch's first prompt"
 
 
+def _applied(call: ast.Call) -> tuple[str, ast.expr | None]:
+    """The function or method that is called, and what it is applied to."""
+    function, first = call.func, next(iter(call.args), None)
+    if not isinstance(function, ast.Attribute):
+        return ast.unparse(function), first
+    method = ast.unparse(function.value) not in _TORCH
+    return function.attr, function.value if method else first
+
+
 class _Side:
     """One of the two functions, as text."""
 
@@ -302,18 +374,24 @@ class _Side:
             if axes and isinstance(axes[0], ast.Constant) and taken and not taken.several:
                 yield _Over(statement, taken, method, axes[0])
 
+    def taken(self, statement: ast.Assign) -> _Taken | None:
+        """What of a module's value a statement binds."""
+        return self._taken(statement.value, statement, _HOPS)
+
     def _taken(self, value: ast.expr, near: ast.stmt, hops: int) -> _Taken | None:
         """What of a module's value an expression is, None where it is anything else."""
         if isinstance(value, ast.Attribute):
             return self._module(value, near)
         if isinstance(value, ast.Name):
-            return self._variable(value.id, near, hops) if hops else None
+            return self._variable(value.id, near, hops) if hops > 0 else None
         if isinstance(value, ast.Subscript):
             return self._row(value, near, hops)
         if isinstance(value, ast.BinOp):
             sides = [self._taken(one, near, hops - 1) for one in (value.left, value.right)]
             known = [one for one in sides if one is not None and not one.several]
-            return known[0] if len({one.index for one in known}) == 1 else None
+            if len({one.index for one in known}) != 1:
+                return None
+            return known[0].into() if isinstance(value.op, ast.MatMult) else known[0]
         return self._call(value, near, hops) if isinstance(value, ast.Call) else None
 
     def _row(self, value: ast.Subscript, near: ast.stmt, hops: int) -> _Taken | None:
@@ -328,10 +406,40 @@ class _Side:
     def _call(self, call: ast.Call, near: ast.stmt, hops: int) -> _Taken | None:
         if isinstance(call.func, ast.Attribute) and call.func.attr in _KEEPS:
             return self._taken(call.func.value, near, hops - 1)
+        made = self._made(call, near, hops)
+        if made is not None:
+            return made
         if ast.unparse(call.func) == "sum" and len(call.args) == 1:
             taken = self._taken(call.args[0], near, hops - 1)
             return replace(taken, several=False) if taken is not None and taken.several else None
         return None
+
+    def _made(self, call: ast.Call, near: ast.stmt, hops: int) -> _Taken | None:
+        """What a call makes of such a value that leaves the axes before the last as they are: a
+        part of the model that computes each token on its own, or a function of each number.
+        """
+        name, given = _applied(call)
+        if name in self.places.scopes.helpers:
+            return None
+        several = False
+        if name not in _ALIKE:
+            if not re.search(_EACH_ROW, self._called(call.func, near)) or len(call.args) != 1:
+                return None
+            given = call.args[0]
+            pair = re.search(_PAIR, name) and not re.search(r"norm|^ln_", name)
+            several = self.there and bool(pair)
+        taken = self._taken(given, near, hops - 1) if given is not None else None
+        if taken is None or taken.several:
+            return None
+        return replace(taken.into(), several=several)
+
+    def _called(self, function: ast.expr, near: ast.stmt) -> str:
+        """A part of the model that is called, by its path, also where a variable holds it."""
+        if isinstance(function, ast.Name):
+            made = self.places.scopes.binding(function.id, near)
+            held = made.value if isinstance(made, ast.Assign) else None
+            return ast.unparse(held) if isinstance(held, ast.Attribute) else ""
+        return ast.unparse(function) if isinstance(function, ast.Attribute) else ""
 
     def _variable(self, name: str, near: ast.stmt, hops: int) -> _Taken | None:
         made = self.places.scopes.binding(name, near)

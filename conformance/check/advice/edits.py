@@ -204,21 +204,52 @@ def suspect(places: Places, name: str) -> Edit | None:
     if not places.dual:
         return None
     for access in places.reads(name):
-        others = [
-            one.index for one in places.accesses(access.statement) if one.module == access.module
-        ]
         if access.value != "output" or not is_layer(access):
             continue
         half = _half_of_two(places, name, access.statement, access)
         if half is not None and half.after:
             return half
         if access.index in {0, 1}:
-            if {0, 1} <= set(others):
+            if {0, 1} <= _read_together(places, access):
                 continue
             before = places.file.line(access.line)
             after = replaced(places, access.node, _stream(access.module, dual=True))
             return Edit(access.line, before, after, SUM)
     return None
+
+
+def _read_together(places: Places, access: Access) -> set[int | None]:
+    """Which halves of a module's value come together with one that is read: in its statement, in
+    what that uses, or alone in what is used beside it further on.
+    """
+    own = access.statement
+    behind = [own, *_used(places, own)]
+    found = {one.index for each in behind for one in _of_module(places, each, access)}
+    users = [
+        one for one in places.scopes.statements if one is not own and own in _used(places, one)
+    ]
+    for statement in (each for user in users for each in (user, *_used(places, user))):
+        indices = {one.index for one in _of_module(places, statement, access)}
+        found |= indices if len(indices) == 1 else set()
+    return found
+
+
+def _of_module(places: Places, statement: ast.stmt, access: Access) -> list[Access]:
+    return [one for one in places.accesses(statement) if one.module == access.module]
+
+
+def _used(places: Places, statement: ast.stmt) -> list[ast.stmt]:
+    """The statements that bind what a statement uses."""
+    if hasattr(statement, "body"):
+        return []
+    changed = isinstance(statement, ast.AugAssign)
+    names = {
+        one.id
+        for one in ast.walk(statement)
+        if isinstance(one, ast.Name) and (changed or isinstance(one.ctx, ast.Load))
+    }
+    made = (one for name in names for one in places.scopes.makers(name, statement))
+    return [one for one in made if one is not statement]
 
 
 def token_edit(places: Places, name: str) -> Edit | None:

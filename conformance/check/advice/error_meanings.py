@@ -36,6 +36,9 @@ ADAPTER: tuple[tuple[str, str, str], ...] = (
 )
 
 
+#: The model's head, in errors about it and in lines that fail: its weights alone are another thing.
+HEAD = "lm_head"
+
 #: A pattern of the words, and a sentence.
 MEANINGS: tuple[tuple[str, str], ...] = (
     (
@@ -72,7 +75,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         "this is a value and no module, as `model.logits` is on vLLM: take it without `.output`",
     ),
     (
-        r"lm_head",
+        HEAD,
         "vLLM does not call `lm_head` as a module: read `model.logits`, the last token's",
     ),
     (
@@ -133,7 +136,7 @@ def mended(pattern: str) -> Callable[[str], str]:
         r"'Tensor' object has no attribute '(?:output|input)'": lambda text: re.sub(
             r"\.(logits|samples)\.(?:output|input)\b", r".\1", text
         ),
-        "lm_head": lambda text: re.sub(r"(\w+)\.lm_head\.output(\[:, -1\])?", r"\1.logits", text),
+        HEAD: lambda text: re.sub(r"(\w+)\.lm_head\.output(\[:, -1\])?", r"\1.logits", text),
         "max_new_tokens": lambda text: text.replace("max_new_tokens", "max_tokens"),
     }
     return edits.get(pattern, lambda _: "")

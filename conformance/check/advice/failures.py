@@ -12,6 +12,7 @@ from conformance.check.advice.edits import Edit, is_layer, replaced
 from conformance.check.advice.error_meanings import (
     ADAPTER,
     EMPTY,
+    HEAD,
     LAYER_LISTS,
     MEANINGS,
     mended,
@@ -119,10 +120,39 @@ def _not_come_back(failed: Failed) -> Told | None:
 def _known(failed: Failed) -> Told | None:
     for pattern, meaning in MEANINGS:
         if re.search(pattern, f"{failed.reason}\n{_own(failed.outcome.detail)}"):
+            if pattern == HEAD and not _runs_the_head(failed):
+                continue
             words = f"{meaning} ({failed.reason[:_MOST]})"
             first = _at(failed.line, failed.file, "error", meaning, mended(pattern))
             return Told(words, first + _again(failed, first, meaning, mended(pattern)))
     return None
+
+
+def _runs_the_head(failed: Failed) -> bool:
+    """Does the function call the head, or take what it returns or is given? Its weights are there
+    without. Where it is known which statement failed, that one does.
+    """
+    places = Places(failed.file, failed.function)
+    used = [node for node in places.scopes.nodes() if _of_the_head(places, node)]
+    statements_with = [places.scopes.statement_of(node) for node in used]
+    lines = {n for one in statements_with for n in range(one.lineno, (one.end_lineno or 0) + 1)}
+    raised = failed.line is not None and not re.search(HEAD, failed.reason)
+    return failed.line in lines if raised else bool(lines)
+
+
+def _of_the_head(places: Places, node: ast.AST) -> bool:
+    """Is it a call of the head, or a value of it?"""
+    if isinstance(node, ast.Call):
+        part = node.func
+    elif isinstance(node, ast.Attribute) and node.attr in {"output", "input", "inputs"}:
+        part = node.value
+    else:
+        return False
+    if isinstance(part, ast.Name):
+        made = places.assigned.get(part.id, [])
+        held = statements.value_of(made[0]) if len(made) == 1 else None
+        part = held if held is not None else part
+    return isinstance(part, ast.Attribute) and part.attr == HEAD
 
 
 def _axis(failed: Failed) -> Told | None:
@@ -309,10 +339,14 @@ def _unsaved(failed: Failed) -> Told | None:
         )
         edit = Edit(used, file.line(used))
         return Told(words, (Finding("crossing", words, name, edit=edit),))
-    before = file.line(statement.lineno)
+    early = _saved_early(places, statement, name)
+    if early is not None:
+        return Told(early.words, (early,))
+    before, value = file.line(statement.lineno), _bound_to(statement, name)
     words = f"`{name}` was not saved: nothing of a block is left after it but what `.save()` kept"
-    code = before.partition("#")[0].rstrip()
-    after = "" if ".save(" in before else f"{code}.save(){before[len(code) :]}"
+    after = ""
+    if value is not None and ".save(" not in before:
+        after = replaced(places, value, f"{file.operand(value)}.save()")
     edit = Edit(statement.lineno, before, after)
     return Told(words, (Finding("unsaved", words, name, edit=edit),))
 
@@ -330,6 +364,43 @@ def _adapted(failed: Failed) -> Told | None:
             )
             return Told(said, _at(failed.line, failed.file, "adapter", said))
     return None
+
+
+def _bound_to(statement: ast.stmt, name: str) -> ast.expr | None:
+    """What a statement binds to this name of those that it binds, where that is known."""
+    if not isinstance(statement, ast.Assign):
+        return None
+    target, value = statement.targets[0], statement.value
+    if not isinstance(target, ast.Tuple):
+        return value if isinstance(target, ast.Name) else None
+    if not isinstance(value, ast.Tuple):
+        return None
+    pairs = zip(target.elts, value.elts, strict=False)
+    return next((v for t, v in pairs if ast.unparse(t) == name), None)
+
+
+def _saved_early(places: Places, statement: ast.stmt, name: str) -> Finding | None:
+    """What a name is bound to is made of something that was saved, and is itself not saved."""
+    value = _bound_to(statement, name)
+    if value is None:
+        return None
+    inner, by = statements.saved_before(value)
+    if not inner:
+        return None
+    words = (
+        f"`{name}` was not saved: `.save()` keeps what stands right before it, and {by} around it "
+        "makes another value, which nothing keeps. Save the whole: in parentheses, with `.save()` "
+        "behind them"
+    )
+    text = places.file.segment(value)
+    for call in inner:
+        kept = call.args[0] if call.args else getattr(call.func, "value", call)
+        text = text.replace(places.file.segment(call), places.file.operand(kept))
+    bare = places.file.operand(value) == places.file.segment(value)
+    whole = text if bare else f"({text})"
+    after = replaced(places, value, f"{whole}.save()")
+    edit = Edit(value.lineno, places.file.line(value.lineno), after)
+    return Finding("unsaved", words, name, edit=edit)
 
 
 def _away(failed: Failed) -> Told | None:

@@ -9,6 +9,9 @@ from conformance.check.advice.edits import Edit
 from conformance.records import record
 from conformance.shortening import few
 
+#: The kind of a value that a part of the model is left out of, or that has another one.
+LEFT_OUT = "left-out"
+
 #: So many values are named beside the first one that has the same edit.
 _NAMED = 6
 
@@ -27,10 +30,12 @@ class Finding:
 
 
 def once(told: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Values that one edit mends: it is shown with the first of them, which names the others."""
+    """Values that one edit mends, or to which one line gives another part of the model: it is shown
+    with the first of them, which names the others.
+    """
     found: dict[object, list[Finding]] = {}
     for number, one in enumerate(told):
-        mended = one.edit is not None and bool(one.edit.after)
+        mended = one.edit is not None and (bool(one.edit.after) or one.kind == LEFT_OUT)
         found.setdefault((one.kind, one.edit) if mended else number, []).append(one)
     return tuple(_with(first, others) for first, *others in found.values())
 
@@ -39,4 +44,5 @@ def _with(first: Finding, others: Sequence[Finding]) -> Finding:
     if not others:
         return first
     names = few((f"`{one.name}`" for one in others), _NAMED)
-    return replace(first, words=f"{first.words}. The same edit is for {names}")
+    same = "The same edit is for" if first.edit and first.edit.after else "The same line is behind"
+    return replace(first, words=f"{first.words}. {same} {names}")

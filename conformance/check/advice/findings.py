@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -25,7 +25,7 @@ from conformance.check.advice.edits import (
     suspect,
     token_edit,
 )
-from conformance.check.advice.finding import Finding, once
+from conformance.check.advice.finding import LEFT_OUT, Finding, once
 from conformance.check.advice.left_out_parts import left_out
 from conformance.check.advice.other_sources import other_reads
 from conformance.check.parsing.dataflow import Places
@@ -96,7 +96,7 @@ def findings(
         follow = all(one.kind in _FOLLOW for one in told)
         written_so = _written_so(places) if follow and explain.written else []
         elsewhere = [] if told else _elsewhere(places, dict(zip(shown, reads, strict=True)))
-        return once([*written_so, *(told or elsewhere or reads[:1])])
+        return once([*written_so, *(told or elsewhere or _beside(places, shown, reads))])
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [one for one in told if one.kind not in _FOLLOW]
     unknown = {
@@ -143,6 +143,23 @@ def _elsewhere(places: Places, reads: Mapping[Site, Finding]) -> list[Finding]:
             words = f"{begin}{other.words}{', too' if number else ''}"
             found.append(replace(one, kind=other.kind, words=words, edit=other.edit))
     return found
+
+
+def _beside(places: Places, sites: Sequence[Site], reads: Sequence[Finding]) -> list[Finding]:
+    """The first of values of which nothing is known, with how `hf` makes it where the text has
+    something else there.
+    """
+    for site, one in zip(sites, reads, strict=True):
+        own = places.made(site.name) if places.file.ported else None
+        meant = Places(places.file, "hf", dual=False).made(site.name) if own else None
+        known = one.kind != "unknown" or (one.edit is not None and bool(one.edit.why))
+        if own is None or meant is None or known or ast.unparse(own) == ast.unparse(meant):
+            return [one]
+        line = places.file.line(meant.lineno).strip()
+        return [
+            replace(one, words=f"{one.words}. `hf` has in its place `{line}`, line {meant.lineno}")
+        ]
+    return []
 
 
 def unfilled(places: Places, name: str, called: str = "") -> Finding | None:
@@ -436,11 +453,21 @@ class _Explaining:
         lacks = left_out(self.places, site.name)
         if lacks is not None:
             words = f"{words}. {lacks.words}"
-            return replace(blank, kind="left-out", words=words, edit=lacks.edit)
+            return replace(blank, kind=LEFT_OUT, words=words, edit=lacks.edit)
+        return self._unexplained(blank, site, words)
+
+    def _unexplained(self, blank: Finding, site: Site, words: str) -> Finding:
+        """Nothing is known of what it holds: where it is made, and what `hf` has in that place."""
         token = None if self.written else token_edit(self.places, site.name)
         if token is not None:
             words = f"{words}. It is computed from token 0: {token.why}"
-        return replace(blank, words=words, edit=token or edit)
+            return replace(blank, words=words, edit=token)
+        return replace(blank, words=words, edit=self._made(site))
+
+    def _made(self, site: Site) -> Edit | None:
+        """The line that makes a value of which nothing more is known: no read is blamed."""
+        made = self.places.made(site.name)
+        return Edit(made.lineno, self.places.file.line(made.lineno)) if made else None
 
     def _whole_there(self, site: Site) -> bool:
         """Is it sure that half of a stream is not what is meant? `hf` may read an MLP's output."""

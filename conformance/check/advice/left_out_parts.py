@@ -1,15 +1,20 @@
 """A part of the model that `hf` computes a value with, and `vllm` does not, or the other way round:
-a logit lens without the final norm is the usual one.
+a logit lens without the final norm is the usual one, or one with another module's weights.
 """
 
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conformance.check.advice.edits import Edit, replaced
 from conformance.check.parsing import statements
 from conformance.check.parsing.dataflow import VALUES, Places
+
+#: What vLLM does not call.
+HEADS = frozenset({"lm_head", "embed_out"})
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,31 @@ class _Call:
     node: ast.Call
 
 
+@dataclass(frozen=True)
+class _Used:
+    """A part of the model whose weights a value is computed with: by a call, or taken of it as
+    `weight`. `place` is where it is named.
+    """
+
+    name: str
+    module: str
+    place: ast.expr
+    called: bool
+
+    @property
+    def normed(self) -> bool:
+        """Is it a norm? Those are no products."""
+        return bool(re.search(r"norm|^ln_", self.name))
+
+
 def left_out(places: Places, name: str) -> LeftOut | None:
     """What one of the two functions alone does on the way to a value."""
     if not places.file.ported:
         return None
     theirs = Places(places.file, "hf", dual=False)
+    other = _other_weights(places, theirs, name)
+    if other is not None:
+        return other
     mine, meant = _calls(places, name), _calls(theirs, name)
     for call in meant:
         if call.name not in _named(places, name):
@@ -44,7 +69,87 @@ def left_out(places: Places, name: str) -> LeftOut | None:
             argument = places.file.segment(call.node.args[0])
             after = replaced(places, call.node, argument)
             return LeftOut(words, Edit(call.node.lineno, places.file.line(call.node.lineno), after))
+    return _last_alone(places, theirs, name)
+
+
+def _last_alone(places: Places, theirs: Places, name: str) -> LeftOut | None:
+    """That `vllm` computes a value with the last token's logits, and `hf` with none of the model's
+    own: what it makes of every token may be meant.
+    """
+    if any(_logits(theirs, name)):
+        return None
+    for node in _logits(places, name):
+        words = (
+            f"`vllm` computes it with `{ast.unparse(node)}`, which is the last token's alone, [1, "
+            "vocabulary], and `hf` without it"
+        )
+        return LeftOut(words, Edit(node.lineno, places.file.line(node.lineno)))
     return None
+
+
+def _logits(places: Places, name: str) -> Iterator[ast.Attribute]:
+    """The logits of the model's own forward that a value is computed with."""
+    for part in places.parts(name):
+        for node in ast.walk(part):
+            if not isinstance(node, ast.Attribute) or not _module(places, node):
+                continue
+            of_head = isinstance(node.value, ast.Attribute) and node.value.attr in HEADS
+            if node.attr == "logits" or (node.attr == "output" and of_head):
+                yield node
+
+
+def _other_weights(places: Places, theirs: Places, name: str) -> LeftOut | None:
+    """That `vllm` computes a value with the weights of one part of the model, and `hf` with those
+    of another one of its kind.
+    """
+    mine, meant = _weighing(places, name), _weighing(theirs, name)
+    for one in mine:
+        if one.name in _named(theirs, name):
+            continue
+        others = {
+            other.module: other
+            for other in meant
+            if other.name not in _named(places, name) and other.normed == one.normed
+        }
+        if len(others) != 1:
+            continue
+        [other] = others.values()
+        said = [f"`{each.module}{'' if each.called else '.weight'}`" for each in (other, one)]
+        line = other.place.lineno
+        words = f"`hf` computes it with {said[0]}, line {line}, and `vllm` with {said[1]}"
+        # The head is one that vLLM does not call.
+        there = "" if one.called and other.name in HEADS else _rooted(other.module, one.module)
+        after = replaced(places, one.place, there)
+        return LeftOut(words, Edit(one.place.lineno, places.file.line(one.place.lineno), after))
+    return None
+
+
+def _rooted(module: str, like: str) -> str:
+    """A part of the model as it is named where another one is."""
+    return f"{like.partition('.')[0]}.{module.partition('.')[2]}"
+
+
+def _weighing(places: Places, name: str) -> list[_Used]:
+    """The parts whose weights a value is computed with, in the order from what is returned back."""
+    found = [
+        _Used(one.name, one.module, _place(places, one.node.func), called=True)
+        for one in _calls(places, name)
+    ]
+    for part in places.parts(name):
+        for node in ast.walk(part):
+            if not isinstance(node, ast.Attribute) or node.attr != "weight":
+                continue
+            module = _module(places, node.value)
+            if module:
+                place = _place(places, node.value)
+                found.append(_Used(module.rpartition(".")[2], module, place, called=False))
+    return found
+
+
+def _place(places: Places, named: ast.expr) -> ast.expr:
+    """Where a part is named by its path: there, or where a variable is bound to it."""
+    held = _held(places, named) if isinstance(named, ast.Name) else None
+    return _place(places, held) if held is not None else named
 
 
 def _calls(places: Places, name: str) -> list[_Call]:

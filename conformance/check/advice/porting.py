@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.check.advice import batch_axis, weights
-from conformance.check.advice.edits import Edit
-from conformance.check.parsing import bound_values, containers, module_values, scopes, statements
+from conformance.check.advice.edits import Edit, replaced
+from conformance.check.parsing import bound_values, containers, module_values, statements
 from conformance.check.parsing.activation_names import activations
 from conformance.check.parsing.bound_values import Bound
 from conformance.check.parsing.dataflow import Places
+from conformance.check.parsing.scopes import Scopes
 from conformance.check.parsing.source import UserFile
 from conformance.errors import ConformanceError
 
@@ -195,10 +196,12 @@ def port(file: UserFile) -> Port:
     function = file.functions["hf"]
     filled = {one.made: one for one in containers.containers(function)}
     moved = {one.first: one for one in filled.values() if one.first}
-    every = scopes.Scopes(function, scopes.used(ast.parse(file.text), function))
-    unsure = activations(every)
+    theirs = Places(file, "hf", dual=False)
+    every = theirs.scopes
+    unsure = activations(every, batch_axis.of_one_prompt(theirs))
     held = bound_values.bound(function, unsure)
-    decided = _to_decide(file)
+    flat, unclear = _without_batch(theirs, held)
+    decided = unclear | _to_decide(theirs)
     found, suggested = [], []
     possible = all(one.first for one in filled.values())
     for number in range(function.lineno, (function.end_lineno or function.lineno) + 1):
@@ -206,7 +209,9 @@ def port(file: UserFile) -> Port:
         if number in filled:
             found.append(Edit(number, line, filled[number].there, filled[number].why))
             continue
-        after, reasons, known = _ported(line, held)
+        after, reasons, known = _ported(flat.get(number, line), held)
+        if number in flat:
+            reasons = list(dict.fromkeys([*reasons, module_values.NO_BATCH]))
         if number in decided:
             after, reasons, known = line, [decided[number], *reasons], False
         possible = possible and known
@@ -216,16 +221,33 @@ def port(file: UserFile) -> Port:
             indent = line[: len(line) - len(line.lstrip())]
             suggested.append(f"{indent}{moved[number].there}")
         suggested.append(after.replace("def hf(", "def vllm(", 1))
-    helpers = list(_of_helpers(file, every, unsure, decided))
+    helpers = list(_of_helpers(file, every, unsure, decided, flat))
     possible = possible and not helpers
     return Port((*found, *helpers), "\n".join(suggested) if possible else "")
 
 
-def _to_decide(file: UserFile) -> dict[int, str]:
+def _without_batch(theirs: Places, held: Bound) -> tuple[dict[int, str], dict[int, str]]:
+    """The lines that index a batch of what is made of a module's value, without that; and those of
+    which it is not known what they become, with the reason.
+    """
+    flat: dict[int, str] = {}
+    unclear: dict[int, str] = {}
+    helpers = [bound_values.bound(one) for one in theirs.scopes.helpers.values()]
+    values = {name for each in (held, *helpers) for name in each.values}
+    for node, text in batch_axis.made_indices(theirs, values):
+        after = replaced(theirs, node, text) if text is not None else ""
+        if after and node.lineno not in flat:
+            flat[node.lineno] = after
+        else:
+            unclear[node.lineno] = bound_values.BATCH
+    unchanged = {line for line, after in flat.items() if after == theirs.file.line(line)}
+    return {line: after for line, after in flat.items() if line not in unchanged}, unclear
+
+
+def _to_decide(theirs: Places) -> dict[int, str]:
     """The lines of `hf` and its helpers of which the text does not say what they become, and why:
     nothing is guessed.
     """
-    theirs = Places(file, "hf", dual=False)
     found = {
         line: (
             f"axis {axis} is another one there: activations are [tokens, width], an axis less. "
@@ -237,7 +259,11 @@ def _to_decide(file: UserFile) -> dict[int, str]:
 
 
 def _of_helpers(
-    file: UserFile, every: scopes.Scopes, unsure: frozenset[str], decided: Mapping[int, str]
+    file: UserFile,
+    every: Scopes,
+    unsure: frozenset[str],
+    decided: Mapping[int, str],
+    flat: Mapping[int, str],
 ) -> Iterator[Edit]:
     """The lines of the file's helpers that are another thing there."""
     for helper in every.roots[1:]:
@@ -246,7 +272,9 @@ def _of_helpers(
             held = bound_values.bound(helper, unsure)
         for number in range(helper.lineno, (helper.end_lineno or helper.lineno) + 1):
             line = file.line(number)
-            after, reasons, _ = _ported(line, held)
+            after, reasons, _ = _ported(flat.get(number, line), held)
+            if number in flat:
+                reasons = list(dict.fromkeys([*reasons, module_values.NO_BATCH]))
             if number in decided:
                 after, reasons = line, [decided[number], *reasons]
             if reasons:

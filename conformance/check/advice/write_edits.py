@@ -8,6 +8,7 @@ import re
 from conformance.check.advice import batch_axis
 from conformance.check.advice.computed_values import known_here
 from conformance.check.advice.edits import NO_BATCH, SUM, Edit, is_layer, replaced, shifted
+from conformance.check.advice.new_values import new_value
 from conformance.check.advice.other_sources import in_layer, kind_of, module_text
 from conformance.check.parsing import module_values, statements, steps
 from conformance.check.parsing.dataflow import Access, Places
@@ -29,9 +30,12 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
     if not here:
         return None
     axis = batch_axis.written_by(places, here)
-    return (
-        axis[0] if axis else _of_the_step(places, part, here) or _at_the_write(places, part, here)
-    )
+    if axis:
+        return axis[0]
+    found = _of_the_step(places, part, here)
+    if found is None and part.kind == "elsewhere":
+        found = new_value(places, here[0])
+    return found or _at_the_write(places, part, here)
 
 
 def _layer(part: Parting) -> int:

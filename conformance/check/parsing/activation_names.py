@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from conformance.check.parsing.scopes import Scopes
 
@@ -22,9 +22,11 @@ LAST_LOGITS = re.compile(
 _VALUE = re.compile(r"\.(?:output|inputs?)\b")
 
 
-def activations(scopes: Scopes) -> frozenset[str]:
-    """The names of those variables, and of the helpers that return some."""
-    made = [*_made(scopes), *_called(scopes)]
+def activations(scopes: Scopes, alike: Collection[ast.stmt] = ()) -> frozenset[str]:
+    """The names of those variables, and of the helpers that return some. What statements that are
+    `alike` bind has no batch axis on transformers either.
+    """
+    made = [*_made(scopes, alike), *_called(scopes)]
     found: set[str] = set()
     while True:
         more = {name for name, value in made if name not in found and _holds(scopes, value, found)}
@@ -53,10 +55,10 @@ def _elsewhere(scopes: Scopes, call: ast.Call) -> bool:
     return call.func.id not in scopes.helpers and not hasattr(builtins, call.func.id)
 
 
-def _made(scopes: Scopes) -> Iterator[tuple[str, ast.expr | None]]:
+def _made(scopes: Scopes, alike: Collection[ast.stmt]) -> Iterator[tuple[str, ast.expr | None]]:
     """Every variable with what a statement or a loop gives to it."""
     for name, statements in scopes.assigned.items():
-        yield from ((name, _given(statement)) for statement in statements)
+        yield from ((name, _given(each)) for each in statements if each not in alike)
     for node in scopes.nodes():
         if isinstance(node, (ast.For, ast.comprehension)):
             targets = [one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)]

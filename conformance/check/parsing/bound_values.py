@@ -29,7 +29,8 @@ _AXIS = (
     "one: this line is yours to decide"
 )
 
-_BATCH = "if this is an activation, it has no batch axis there: an index takes a token"
+#: Why a line is not known that takes something of a batch.
+BATCH = "if this is an activation, it has no batch axis there: an index takes a token"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Bound:
         for match in re.finditer(rf"(?<![\w.\])])(?P<name>[A-Za-z_]\w*){_INDEX}", line):
             unsure = match["name"] in self.activations - self.values.keys()
             if unsure and re.match(r"\[(?:0|:), *[-:\w]", match["index"]):
-                return [_BATCH]
+                return [BATCH]
         over = re.finditer(_OVER, line)
         unsure_of = self.activations - self.values.keys()
         return [_AXIS] if any(match["name"] in unsure_of for match in over) else []

@@ -21,6 +21,14 @@ VALUES = frozenset({"output", "input", "inputs", "stream"})
 READ = VALUES | {"logits", "samples", "token"}
 
 
+#: Functions that put several values together.
+_STACKING = frozenset(
+    {"stack", "vstack", "hstack", "dstack", "cat", "concat", "concatenate", "tensor", "as_tensor"}
+)
+
+#: Through how many names a value is followed that is only handed on.
+_HANDED_ON = 8
+
 #: Statements that make a value under a name.
 _MAKING = (ast.Assign, ast.AugAssign)
 
@@ -67,6 +75,25 @@ class Places:
         """The statement that makes the value of this name: what saves it, or else returns it."""
         value = returned(self.scopes, name)
         return None if value is None else self._maker(value, hops=8)
+
+    def made(self, name: str) -> ast.stmt | ast.expr | None:
+        """The last statement that computes the value of this name, and does not only hand it on;
+        what is returned itself, where that is computed there.
+        """
+        value = returned(self.scopes, name)
+        if value is None:
+            return None
+        near = self.scopes.statement_of(value)
+        value = statements.entry(value, name)
+        found: ast.stmt | ast.expr = value
+        for _ in range(_HANDED_ON):
+            kept = statements.kept(statements.entry(value, name))
+            makers = self.scopes.makers(kept.id, near) if isinstance(kept, ast.Name) else []
+            given = statements.value_of(makers[-1]) if makers else None
+            if given is None or makers[-1] is near:
+                break
+            found, near, value = makers[-1], makers[-1], given
+        return found
 
     def filling(self, name: str) -> ast.stmt | None:
         """The statement that puts a value under this name of a mapping, where one does."""
@@ -147,6 +174,12 @@ class Places:
         behind = [] if value is None else self._behind(value)
         every = [value, *(statements.value_of(one) or one for one in behind)]
         return [part for part in every if part is not None]
+
+    def stacked(self, name: str) -> bool:
+        """Is a value put together of several on the way to this name?"""
+        calls = (one for part in self.parts(name) for one in ast.walk(part))
+        functions = (one.func for one in calls if isinstance(one, ast.Call))
+        return any(ast.unparse(one).rpartition(".")[2] in _STACKING for one in functions)
 
     def kept_as_read(self, name: str) -> bool:
         """Is what is returned under this name what was read, or a view of it, and nothing that is
@@ -305,14 +338,19 @@ class Places:
         found = []
         for statement in self._statements:
             target = statements.target(statement)
+            call = statements.in_place_within(statement) if target is None else None
+            if call is not None:
+                target = call.value
             if target is None:
                 continue
             inside = [one for one in every if one.statement is statement]
             direct = [one for one in inside if any(n is one.node for n in ast.walk(target))]
             if direct:
                 found.append(direct[0])
-            elif isinstance(target, (ast.Subscript, ast.Attribute)) or statements.in_place(
-                statement
+            elif (
+                isinstance(target, (ast.Subscript, ast.Attribute))
+                or statements.in_place(statement)
+                or (isinstance(target, ast.Name) and self.live(target.id, statement))
             ):
                 root = next((n.id for n in ast.walk(target) if isinstance(n, ast.Name)), "")
                 made = self.scopes.binding(root, statement)
@@ -321,6 +359,28 @@ class Places:
                     for one in (self.sources(made) if made is not None else ())
                 ][:1]
         return found
+
+    def live(self, name: str, near: ast.stmt) -> bool:
+        """Is a variable bound to a module's value as it was read, or to a view of it? What is done
+        to it in place is done to the model's own memory then. An adapter gives copies.
+        """
+        if not self.file.ported:
+            return False
+        seen: list[ast.stmt] = []
+        waiting = [self.scopes.binding(name, near)]
+        while waiting:
+            made = waiting.pop()
+            value = statements.value_of(made) if made is not None else None
+            if made is None or value is None or made in seen:
+                continue
+            seen.append(made)
+            if statements.computes(_without_indices(value), self.scopes.helpers, statements.SAME):
+                continue
+            if self._reads(value):
+                return True
+            names = {one.id for one in ast.walk(value) if isinstance(one, ast.Name)}
+            waiting += [self.scopes.binding(one, made) for one in names]
+        return False
 
     def sources(self, statement: ast.stmt) -> list[Access]:
         """What of the model a name is made of that a statement binds: directly, or of other names,

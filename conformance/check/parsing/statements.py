@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection
+from typing import TypeGuard
 
 
 def takes(index: ast.expr) -> bool:
@@ -94,16 +95,23 @@ _VIEWS = frozenset(
 _GATHERS = frozenset({"dict", "list", "tuple", "enumerate", "range", "len", "zip", "reversed"})
 
 
-def computes(node: ast.AST, helpers: Collection[str] = ()) -> bool:
+#: Methods that give what they are called on where it is of that type and place already: in float32
+#: a value that is cast to it is no copy.
+SAME = frozenset({"float", "to", "contiguous", "cpu"})
+
+
+def computes(
+    node: ast.AST, helpers: Collection[str] = (), views: Collection[str] = frozenset()
+) -> bool:
     """Is anything in it a new value, not what is there as it is, a view of it or a collection? What
-    a helper does stands in its own statements.
+    a helper does stands in its own statements; `views` are more methods that make no new value.
     """
     for part in ast.walk(node):
         if isinstance(part, (ast.BinOp, ast.Compare)):
             return True
         if isinstance(part, ast.Call):
             function = part.func
-            if isinstance(function, ast.Attribute) and function.attr in _VIEWS:
+            if isinstance(function, ast.Attribute) and function.attr in {*_VIEWS, *views}:
                 continue
             if isinstance(function, ast.Name) and function.id in {*_GATHERS, *helpers}:
                 continue
@@ -111,8 +119,58 @@ def computes(node: ast.AST, helpers: Collection[str] = ()) -> bool:
     return False
 
 
+#: What makes a new value of another one, in words, and the signs of operators that do.
+_MAKES: dict[type[ast.expr], str] = {
+    ast.Call: "the call",
+    ast.Subscript: "the index",
+    ast.Attribute: "the attribute",
+    ast.Compare: "the comparison",
+    ast.List: "the list",
+    ast.ListComp: "the list",
+    ast.Dict: "the dict",
+    ast.DictComp: "the dict",
+    ast.IfExp: "the `if`",
+}
+_SIGNS = {
+    ast.USub: "-",
+    ast.UAdd: "+",
+    ast.Invert: "~",
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+}
+
 #: Methods that keep what their object holds.
 _COPIES = frozenset({"clone", "detach", "contiguous", "to", "float", "double", "half", "bfloat16"})
+
+
+def entry(value: ast.expr, name: str) -> ast.expr:
+    """What a mapping that is written out has under a site's name, or under the end of it; for all
+    else the value itself.
+    """
+    if not isinstance(value, ast.Dict):
+        return value
+    for key, item in zip(value.keys, value.values, strict=True):
+        plain = re.sub(r"\W", "_", str(key.value)) if isinstance(key, ast.Constant) else ""
+        if plain and f"_{name}".endswith(f"_{plain}"):
+            return item
+    return value
+
+
+def kept(value: ast.expr) -> ast.expr:
+    """What an expression is a view or a copy of, as it is: without the methods that make those."""
+    while (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and value.func.attr in _COPIES | {"save", "cpu", "tolist", "item", "numpy"}
+    ):
+        value = value.func.value
+    return value
 
 
 def arranges(node: ast.expr) -> bool:
@@ -159,6 +217,20 @@ def in_place(statement: ast.stmt) -> bool:
         and call.func.attr.endswith("_")
         and not call.func.attr.endswith("__")
     )
+
+
+#: Methods with a name like those, which change no number.
+_NO_CHANGE = frozenset({"requires_grad_", "detach_", "share_memory_", "retain_grad_"})
+
+
+def in_place_within(statement: ast.stmt) -> ast.Attribute | None:
+    """The method that changes its object, of which a statement binds what it returns."""
+    value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
+    for node in ast.walk(value) if value is not None else ():
+        method = node.func if isinstance(node, ast.Call) else None
+        if isinstance(method, ast.Attribute) and re.fullmatch(r"\w*[^\W_]_", method.attr):
+            return method if method.attr not in _NO_CHANGE else None
+    return None
 
 
 def target(statement: ast.stmt) -> ast.expr | None:
@@ -254,6 +326,28 @@ def names_of(target: ast.expr | None) -> list[str]:
     return [one.id for one in parts if isinstance(one, ast.Name)]
 
 
+def saved_before(value: ast.expr) -> tuple[list[ast.Call], str]:
+    """The calls of `.save()` within an expression that makes another value of what they keep, and
+    what makes that, in words; ([], "") where the whole is saved, or nothing is.
+    """
+    inner = [one for one in ast.walk(value) if _saves(one)]
+    if not inner or _saves(value):
+        return [], ""
+    for kind, words in _MAKES.items():
+        if isinstance(value, kind):
+            return inner, words
+    operator = getattr(value, "op", None)
+    if operator is None:
+        return [], ""
+    return inner, f"the `{_SIGNS.get(type(operator), type(operator).__name__.lower())}`"
+
+
+def _saves(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Is it `….save()`?"""
+    method = node.func if isinstance(node, ast.Call) else None
+    return isinstance(method, ast.Attribute) and method.attr == "save"
+
+
 def sum_of(target: ast.expr) -> str:
     """The whole of a pair that is bound so."""
     names = names_of(target)
@@ -261,7 +355,7 @@ def sum_of(target: ast.expr) -> str:
     return f"({first} + {second})"
 
 
-def with_node(line: str, node: ast.expr, text: str) -> str:
+def with_node(line: str, node: ast.expr | ast.stmt, text: str) -> str:
     """A line with this text in an expression's place, "" where that is on several lines."""
     if node.end_lineno != node.lineno or node.end_col_offset is None:
         return ""

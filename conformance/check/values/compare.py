@@ -16,6 +16,7 @@ from torch import Tensor
 from conformance.check.values.naming import Names, plain
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell
+from conformance.judge.diagnosis import extent
 from conformance.judge.judgement import unknown
 from conformance.judge.reference import TRUTH, read_reference
 from conformance.records import Answer as Evidence
@@ -109,9 +110,11 @@ def compare(
     precision: Precision,
     names: Names = _UNNAMED,
     order: Callable[[Site], tuple[int, ...]] = lambda _: (),
+    of_tokens: Callable[[Judged], bool] = lambda _: True,
 ) -> Compared:
     """Judge one column. `ids` are the prompts' on the engine and on transformers, `names` what the
-    user calls the values; `order` sorts them as they are computed, where that is known.
+    user calls the values; `order` sorts them as they are computed, where that is known, and
+    `of_tokens` says of which it is known that they have a row for every token.
     """
     alike, notes = made_alike(mine, reference, names)
     ours, theirs = (tuple(sorted(tuple(one) for one in side)) for side in ids)
@@ -132,11 +135,53 @@ def compare(
         alone=False,
     )
     together = map(_together, judgement.observations)
-    observations = tuple(sorted(together, key=lambda one: order(Site.parse(one.site))))
+    called = (
+        one if of_tokens(one) else _of_entries(one, thresholds, precision) for one in together
+    )
+    observations = tuple(sorted(called, key=lambda one: order(Site.parse(one.site))))
     said = judgement.reason if judgement.harness else in_words(observations, names)
     worst = _joined(judgement.worst_site) if judgement.worst_site else ""
     judged = replace(judgement, observations=observations, reason=said, worst_site=worst)
     return Compared(judged, notes)
+
+
+def token_rows(
+    seen: Values, stacked: Callable[[str], bool] = lambda _: False
+) -> Callable[[Judged], bool]:
+    """Of which values it is known that they have a row for every token, by what transformers
+    observed: as many as a prompt has, each as wide as something that the model computes. What is
+    `stacked` of several values, by its name, may have others.
+    """
+    lengths = set(map(len, prompt_ids(layers(seen))))
+    widths = {
+        value.shape[-1]
+        for key, value in seen.items()
+        if key.startswith(("layers|", "value|")) and value.ndim == 2
+    }
+
+    def known(judged: Judged) -> bool:
+        shape = list(judged.shape)
+        while len(shape) > 2 and shape[0] == 1:
+            shape = shape[1:]
+        rows = len(shape) == 2 and shape[0] in lengths and shape[1] in widths
+        return rows and not stacked(Site.parse(judged.site).name)
+
+    return known
+
+
+def _of_entries(judged: Judged, thresholds: Thresholds, precision: Precision) -> Judged:
+    """An observation whose rows may be anything, in such words."""
+    limit, total = thresholds.of(precision).k_max, len(judged.ratios)
+    off = [number for number, ratio in enumerate(judged.ratios) if ratio > limit]
+    each = max(total // judged.shape[0], 1) if judged.shape else 1
+    first = sorted({number // each for number in off})
+    several = "entry" if len(first) == 1 else "entries"
+    entries = extent.rows(first, max(total // each, 1), ("entry", several))
+    begin = extent.rows(off, total)
+    words = judged.message.replace("the median token", "the median row")
+    if words.startswith(f"{begin} off"):
+        words = f"{entries} of the first axis{words.removeprefix(begin)}"
+    return replace(judged, message=words)
 
 
 def in_words(observations: Sequence[Judged], names: Names = _UNNAMED) -> str:

@@ -19,6 +19,12 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in spans)
 
 
+def rows(off: Sequence[int], total: int, called: tuple[str, str] = ("token", "tokens")) -> str:
+    """Which rows of an observation are off, `called` so: one of them, and several."""
+    one, several = called
+    return f"every {one}" if len(off) == total else f"{several} {ranges(off)} of {total}"
+
+
 def describe(sites: Sequence[Site], among: Sequence[Site]) -> str:
     """What the sites have in common, leaving out what they share with all the others.
 
