@@ -7,7 +7,6 @@ links into that of the other load.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from conformance.errors import ConformanceError
 from conformance.records import Cell, Column, Job
 from conformance.scenario import Scenario
-from conformance.store import RunFolder
+from conformance.store import RunFolder, link
 
 #: Word → what it means.
 WORDS = {
@@ -89,7 +88,5 @@ def apart(run: RunFolder, job: Job, group: Group, own_folder: str) -> Job:
     target = run.group_folder(job.model.id, group.apart_from(own_folder))
     (own.path / "cells").mkdir(parents=True, exist_ok=True)
     for case in job.cases:
-        link = own.cell(case.key)
-        if not link.is_symlink():
-            link.symlink_to(os.path.relpath(target.cell(case.key), link.parent))
+        link(own.cell(case.key), target.cell(case.key))
     return replace(job, folder=target.path)

@@ -18,7 +18,7 @@ from conformance.records import Backend, Case, Cell, Column, Job, Model, Precisi
 from conformance.runner import Planned
 from conformance.scenario import Scenario
 from conformance.selftest.fault import MARK, WITH_A_BLOCK, Fault, Variant
-from conformance.store import RunFolder, gathered_in
+from conformance.store import RunFolder, gathered_in, link
 
 ENGINE = "conformance.selftest.engine:open_engine"
 #: The group of all faults of a model and backend that one engine load can run.
@@ -226,23 +226,18 @@ def _sharing(
         for column in members:
             faulty_group = run.group_folder(job.model.id, column.folder)
             (faulty_group.path / "cells").mkdir(parents=True, exist_ok=True)
-            _link(faulty_group.path / "group.json", target.path / "group.json")
+            link(faulty_group.path / "group.json", target.path / "group.json")
             honest_group = run.group_folder(job.model.id, column.honest_folder)
             acts = column.variant.fault.point not in WITH_A_BLOCK
             for key in () if acts else without:
-                _link(faulty_group.cell(key), honest_group.cell(key))
+                link(faulty_group.cell(key), honest_group.cell(key))
             for key in (*(cell.key for cell in column.cells), *(without if acts else ())):
                 case = replace(honest[key], name=f"{honest[key].name}{MARK}{column.variant.id}")
                 cases.append(case)
-                _link(faulty_group.cell(key), target.cell(case.key))
+                link(faulty_group.cell(key), target.cell(case.key))
         backend = job.backend
         options = {"engine": backend.engine, "options": dict(backend.options)}
         faulty = Column(replace(backend, id=name, engine=ENGINE, options=options))
         return replace(job, engine=ENGINE, column=faulty, folder=target.path, cases=tuple(cases))
 
     return shared
-
-
-def _link(link: Path, target: Path) -> None:
-    if not link.is_symlink():
-        link.symlink_to(target)

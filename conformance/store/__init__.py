@@ -1,6 +1,7 @@
 """Run folders and the cache of observations: what is on disk, and nothing of what it means."""
 
 from conformance.store.cache import ObservationCache
+from conformance.store.files import link
 from conformance.store.folder import (
     CHECK,
     GroupFolder,
@@ -32,6 +33,7 @@ __all__ = [
     "gathered_in",
     "installed",
     "installed_in",
+    "link",
     "observation_key",
     "open_run",
     "point_latest",

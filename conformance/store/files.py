@@ -33,6 +33,15 @@ def safe(name: str) -> str:
     return name
 
 
+def link(place: Path, target: Path) -> None:
+    """A symbolic link at `place` to `target`, both of one run; nothing where there is one.
+
+    It leads from folder to folder, so it holds wherever the run is named from or moved to.
+    """
+    if not place.is_symlink():
+        place.symlink_to(os.path.relpath(target, place.parent))
+
+
 def write_text(path: Path, text: str) -> None:
     """Write by rename: a reader finds the old text or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,8 @@ def chromium() -> str:
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
     """A browser for a module's tests: while it is open, playwright's event loop runs in this
-    thread, and no test after it could call `asyncio.run`."""
+    thread, and no test after it could call `asyncio.run`.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -1,0 +1,41 @@
+"""What a faulty column gathered is found by links, wherever its run is named from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conformance.records import Backend, Case, Column, Job, Model, Outcome, Source, Status
+from conformance.runner import Planned
+from conformance.selftest import faulty_columns
+from conformance.selftest.faults import FAULTS
+from conformance.store import RunFolder
+
+MODEL = Model("llama", "llama", (Source("tiny"),))
+VLLM = Backend("vllm-pp1", "vllm")
+DONE = Outcome(Status.OK, prompt_ids=((1, 2),))
+
+
+def test_it_is_found_in_a_run_of_a_relative_folder_that_was_moved_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunFolder(Path("reports/run"))
+    [column] = faulty_columns.columns([FAULTS["write-dropped"]], MODEL, (VLLM,))
+    cells = {cell.key: Case(cell.scenario, cell.case, ()) for cell in column.cells}
+    honest = run.group_folder(MODEL.id, column.honest_folder).path
+    job = Job("vllm", MODEL, Column(VLLM), Path(), honest, Path(), tuple(cells.values()))
+    by_id = {
+        f"{MODEL.id}:{column.honest_folder}": Planned(
+            "honest", lambda: job, faulty_columns.launch(job.column)
+        )
+    }
+    [planned] = faulty_columns._shared_jobs(run, [column], by_id)
+    shared = planned.make()
+    assert shared is not None
+    for case in shared.cases:
+        run.write_cell(MODEL.id, shared.folder.name, case.key, DONE, {})
+    run.path.rename("elsewhere")
+    moved = RunFolder(Path("elsewhere"))
+    assert [moved.outcome(MODEL.id, column.folder, key) for key in cells] == [DONE] * len(cells)
