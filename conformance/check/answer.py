@@ -34,6 +34,14 @@ from conformance.verdicts.one_case import UNJUDGED
 #: So many values are named in a note.
 _NAMED = 4
 
+#: Of values that are not determined: how they come about.
+_UNCLEAR = (
+    "transformers' own runs in float32 do not agree on this, by far more than rounding, so nothing "
+    "can be the same. Its numbers depend on which kernel computes them, as those of padding do: "
+    "transformers pads the shorter prompts of a batch on the left, so that the last token of each "
+    "is at `[:, -1]`"
+)
+
 
 @dataclass(frozen=True)
 class Answered:
@@ -203,9 +211,16 @@ class _Case:
             "meaning": f"{meaning.judgement.verdict}: {meaning.judgement.reason}",
             "error": max((one.error or 0.0 for one in meaning.judgement.observations), default=0.0),
         }
+        noted: tuple[str, ...] = ()
+        if unclear := compare.undetermined(meaning.judgement, naming.read(seen)):
+            named = ", ".join(f"`{name}`" for name in unclear[:_NAMED])
+            if meaning.judgement.harness:
+                sentence = f"{named}: {_UNCLEAR}"
+                return self._say(Answer.INVALID, sentence, **words)
+            noted = (f"{named}: {_UNCLEAR}",)
         if meaning.judgement.harness:
             return self._say(Answer.HARNESS, meaning.judgement.reason, **words)
-        words["notes"] = said = meaning.notes + self._without_effect(seen)
+        words["notes"] = said = (*meaning.notes, *noted, *self._without_effect(seen))
         if not meaning.passes:
             told = findings(
                 self.file,

@@ -19,6 +19,7 @@ from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
 from conformance.engines.probe_failure import probed, stop_at
+from conformance.engines.repeated import repeats
 from conformance.engines.traced import (
     Layers,
     Probe,
@@ -241,6 +242,8 @@ class HFEngine:
         parts = find_parts(module, self.path, module.config.get_text_config().vocab_size)
         layers = Layers(self.model, self.path, count, self.settled.layout, PaddedLayer, parts)
         self.lm = HFModel(self.model, layers, self.probe, job.precision)
+        asked = not self.obstacle and module.device.type != "cpu"
+        self.repeats = asked and repeats(lambda: self._outputs(count))
 
     def _outputs(self, count: int) -> list[Any]:
         """The raw outputs of every layer on the probe prompt."""
@@ -263,6 +266,7 @@ class HFEngine:
             identity={
                 "engine": "hf",
                 "device": device,
+                "repeats": self.repeats,
                 "dtype": str(self.model._module.dtype),
                 # Not of nnsight, whose model has a name for it since 0.8.1 only.
                 "attention": self.model._module.config._attn_implementation,

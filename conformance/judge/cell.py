@@ -35,7 +35,20 @@ from conformance.judge.measures.relations import Mismatch, compare_exact
 from conformance.judge.reference import Reference, batches, distances, read_reference
 from conformance.records import GREEDY, SAMPLED, Judged, Limits, Precision, Relation, Site, Verdict
 
-__all__ = ["Judgement", "Mismatch", "Reference", "compare_exact", "judge_cell", "read_reference"]
+__all__ = [
+    "HONEST_RUNS_DIFFER",
+    "Judgement",
+    "Mismatch",
+    "Reference",
+    "compare_exact",
+    "judge_cell",
+    "read_reference",
+]
+#: Of an observation that no verdict is possible on.
+HONEST_RUNS_DIFFER = (
+    "honest runs in float32 differ in it by more than rounding: an error as large as the value "
+    "itself would have passed"
+)
 
 
 def judge_cell(
@@ -58,12 +71,13 @@ def judge_cell(
     `reference` maps a member to its observations: "truth" in float32 and honest runs; or it is
     what `read_reference` made of that, whose noise floors are then computed once for all
     candidates. `twin` says that the observations come in pairs of a clean and an edited run;
-    `equal` names pairs that must be bitwise equal. `prompt_ids` are the candidate's token ids
-    of each prompt, `truth_ids` the truth's. `relations` are what other columns show of the
-    cell, `draws` how ids were drawn where they were. Where this precision is `alone`, what
-    a known fault explains is wrong however small it is. Without `explain` there is no diagnosis.
+    `equal` names pairs that must be equal: bitwise on an engine that is `bitwise`. `prompt_ids` are
+    the candidate's token ids of each prompt, `truth_ids` the truth's. `relations` are what other
+    columns show of the cell, `draws` how ids were drawn where they were. Where this precision is
+    `alone`, what a known fault explains is wrong however small it is. Without `explain` there is no
+    diagnosis.
     On an engine that is `bitwise` the same from run to run, what no write can reach must not
-    change by one bit in float32.
+    change by one bit in float32; on another, equal pairs may differ as two honest runs do.
     """
     prepared = (
         reference if isinstance(reference, Reference) else read_reference(reference, twin=twin)
@@ -87,7 +101,7 @@ def judge_cell(
             _compare_edits(evidence, limits, bitwise=exactly)
         if alone:
             _explain_drift(evidence, limits)
-        alike = partial(_alike, evidence, limits)
+        alike = partial(_alike, evidence, limits, bitwise=bitwise)
         evidence.relations += [
             rules.equal_within(observed, prepared.truth, pair, alike) for pair in equal
         ]
@@ -101,11 +115,14 @@ def _routers_tie(reference: Reference) -> bool:
     return reference.mixture and reference.precision is Precision.BF16
 
 
-def _alike(evidence: Evidence, limits: Limits, site: Site, left: Tensor, right: Tensor) -> bool:
-    """May two values of a mixture differ by rounding? Its experts compute the tokens of all
-    requests together, so that a neighbour's choices change how many rows they add up.
+def _alike(
+    evidence: Evidence, limits: Limits, site: Site, left: Tensor, right: Tensor, *, bitwise: bool
+) -> bool:
+    """May two values differ by rounding? Not on an engine that is `bitwise`, but in a mixture: its
+    experts compute the tokens of all requests together, so that a neighbour's choices change how
+    many rows they add up.
     """
-    if not evidence.reference.mixture or left.shape != right.shape:
+    if (bitwise and not evidence.reference.mixture) or left.shape != right.shape:
         return False
     off = metrics.norm(metrics.rows(left) - metrics.rows(right), evidence.floors[site].bulk)
     return bool((off <= limits.far_max * evidence.floors[site].noise).all())
@@ -172,7 +189,11 @@ def _compare_values(evidence: Evidence, limits: Limits, chosen: Collection[Site]
     for site, distance in distances(evidence.reference, remaining, limits):
         tensor = evidence.observed[site]
         exact = _is_honest(tensor, evidence.reference, site)
-        evidence.judged[site] = _measured(tensor, site, distance, exact, limits)
+        judged = _measured(tensor, site, distance, exact, limits)
+        if judged.verdict is Verdict.MATCH and _proves_nothing(judged, evidence.reference):
+            evidence.settle(site, Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
+            continue
+        evidence.judged[site] = judged
 
 
 def _compare_integers(evidence: Evidence, site: Site, limits: Limits) -> None:
@@ -233,6 +254,17 @@ def _same_values(left: Tensor, right: Tensor) -> bool:
     if left.dtype != right.dtype:
         left, right = left.to(torch.float64), right.to(torch.float64)
     return torch.equal(left, right)
+
+
+def _proves_nothing(judged: Judged, reference: Reference) -> bool:
+    """Would something as large as the value itself have passed as its error? In float32 the honest
+    runs then hold other numbers and not other roundings: rows of padding, memory that was never
+    written. At one row already, but in a mixture, where a token may be between two experts.
+    """
+    if reference.precision is not Precision.FLOAT32:
+        return False
+    local = 0.0 if reference.mixture else judged.extra.get("smallest_local", 0.0)
+    return max(judged.smallest or 0.0, local) >= 1
 
 
 def _measured(

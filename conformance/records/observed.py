@@ -89,3 +89,10 @@ class Group:
     log_tail: str = ""
     starts: int = 1
     reused: bool = False
+
+    @property
+    def bitwise(self) -> bool:
+        """Does what it is asked again come out the same to the last bit: on a CPU, and where a
+        trace of the probe prompt, run twice when it started, did.
+        """
+        return self.identity.get("device") == "cpu" or self.identity.get("repeats") is True

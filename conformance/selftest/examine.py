@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from conformance.judge.measures import metrics
+from conformance.judge.measures.relations import BITWISE
 from conformance.records import (
     Attribution,
     Backend,
@@ -120,6 +121,10 @@ def alarms(by_cell: Mapping[str, CellResult], honest: Sequence[Cell]) -> list[Al
     ]
 
 
+def _held_to_bits(honest: CellResult) -> bool:
+    return any(relation.name.startswith(BITWISE) for relation in honest.relations)
+
+
 def _row(
     run: RunFolder,
     column: FaultyColumn,
@@ -156,6 +161,8 @@ def _row(
         return replace(row, ending=Ending.ABSENT)
     honest = sound.by_precision.get(fault.precision, {})
     twin = honest.get(replace(cell, backend=column.backend.id).id)
+    if fault.by_bits and result.verdict.passes and not (twin and _held_to_bits(twin)):
+        return replace(row, ending=Ending.ABSENT)
     if result.verdict.passes:
         size = _size(run, column, cell, twin, sound.cells[cell.id]) if twin else None
         below = size is not None and 0 < size < AT_THE_BOUND

@@ -153,7 +153,8 @@ class Fault:
     of `conformance.scenario.position`, "" for everywhere) with each of `doses`. `silent`
     ones must not be flagged. `architectures` and `parts` are what a model must be and have.
     `alone` asks for an engine load of its own, `options` are then the engine's. It is injected
-    in `precision`: in float32 but for what only bf16 can show.
+    in `precision`: in float32 but for what only bf16 can show. `by_bits` ones show by the bits of
+    one stage alone, and not at all where several stages are not held to them.
     """
 
     id: str
@@ -172,6 +173,7 @@ class Fault:
     alone: bool = False
     short: bool = False
     quick: bool = False
+    by_bits: bool = False
     precision: Precision = Precision.FLOAT32
     options: Mapping[str, Any] = field(default_factory=dict)
 

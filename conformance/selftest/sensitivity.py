@@ -180,9 +180,8 @@ def _of_case(
             if isinstance(truth, str):
                 continue
             group = run.group(model.id, folder)
-            on_cpu = group is not None and group.identity.get("device") == "cpu"
             evidence = (observed, outcome.prompt_ids, truth, scenario.equal(case))
-            cell = _Cell(*evidence, bitwise=on_cpu)
+            cell = _Cell(*evidence, bitwise=group is not None and group.bitwise)
             own = _of_cell(cell, case, thresholds, trials)
             measured.append((observed, own))
         yield from (replace(limit, model=model.id, backend=backend.id) for limit in own)

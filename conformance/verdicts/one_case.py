@@ -219,7 +219,7 @@ class Columns:
             limits=self.thresholds.of(precision),
             draws=draws,
             alone=alone,
-            bitwise=self._on_cpu(backend, precision),
+            bitwise=self._bitwise(backend, precision),
         )
         if all(relation.holds for relation in relations if relation.gates):
             judgement = judge()
@@ -247,6 +247,10 @@ class Columns:
         mismatches = compare_exact(self.observed(gathered_in(backend, precision)), on_one_stage)
         detail = "; ".join(f"{mismatch.site}: {mismatch.message}" for mismatch in mismatches[:5])
         return (Relation(f"{BITWISE} {twin.id}", not mismatches, detail),)
+
+    def _bitwise(self, backend: str, precision: Precision) -> bool:
+        group = self.run.group(self.model.id, gathered_in(backend, precision))
+        return group is not None and group.bitwise
 
     def _on_cpu(self, backend: str, precision: Precision) -> bool:
         group = self.run.group(self.model.id, gathered_in(backend, precision))

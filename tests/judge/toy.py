@@ -186,6 +186,7 @@ def judge(
     equal: Sequence[tuple[str, str]] = (),
     ids: tuple[tuple[int, ...], ...] = IDS,
     limits: Limits | None = None,
+    bitwise: bool = False,
 ) -> Judgement:
     return judge_cell(
         candidate,
@@ -195,6 +196,7 @@ def judge(
         prompt_ids=ids,
         truth_ids=IDS,
         limits=limits or BF16_LIMITS,
+        bitwise=bitwise,
     )
 
 

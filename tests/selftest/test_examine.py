@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from conformance.judge.measures.relations import BITWISE
 from conformance.records import (
     Backend,
     Judged,
     Model,
     Outcome,
     Precision,
+    Relation,
     Source,
     Status,
     Verdict,
@@ -62,3 +64,20 @@ def test_a_missed_fault_is_measured_by_the_bound_of_its_own_precision(
     [row] = examine.rows(run, [column], verdicts, verdicts)
     assert row.ending is ending
     assert row.size == pytest.approx(error / SMALLEST[Precision.BF16], rel=1e-3)
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["on a CPU", "where bits are not asked for"])
+def test_a_fault_of_bits_is_missed_only_where_the_honest_cell_is_held_to_bits(
+    tmp_path: Path, held: bool
+) -> None:
+    backend = Backend("vllm-pp2", "vllm", pipeline=2)
+    [column] = faulty_columns.columns([FAULTS["pp-one-bit"]], MODEL, (backend,))
+    cell = column.cells[0]
+    passing = result(cell.model, cell.backend, cell.scenario, cell.case)
+    relations = (Relation(f"{BITWISE} vllm-pp1", holds=True),) if held else ()
+    honest = replace(result(cell.model, backend.id, cell.scenario, cell.case), relations=relations)
+    verdicts = examine.Verdicts(
+        {cell.id: passing, honest.id: honest}, {}, {column.precision: {honest.id: honest}}
+    )
+    [row] = examine.rows(RunFolder(tmp_path), [replace(column, cells=(cell,))], verdicts, verdicts)
+    assert row.ending is (Ending.MISSED if held else Ending.ABSENT)

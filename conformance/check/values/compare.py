@@ -15,7 +15,7 @@ from torch import Tensor
 
 from conformance.check.values.naming import Names, plain
 from conformance.generated_tokens import FLOAT32_WAY
-from conformance.judge.cell import Judgement, judge_cell
+from conformance.judge.cell import HONEST_RUNS_DIFFER, Judgement, judge_cell
 from conformance.judge.diagnosis import extent
 from conformance.judge.judgement import unknown
 from conformance.judge.reference import TRUTH, read_reference
@@ -182,6 +182,12 @@ def _of_entries(judged: Judged, thresholds: Thresholds, precision: Precision) ->
     if words.startswith(f"{begin} off"):
         words = f"{entries} of the first axis{words.removeprefix(begin)}"
     return replace(judged, message=words)
+
+
+def undetermined(judgement: Judgement, names: Names = _UNNAMED) -> tuple[str, ...]:
+    """What transformers' own runs in float32 do not agree on, as the user calls it."""
+    sites = [one.site for one in judgement.observations if one.message == HONEST_RUNS_DIFFER]
+    return tuple(dict.fromkeys(names.whole(Site.parse(site)) for site in sites))
 
 
 def in_words(observations: Sequence[Judged], names: Names = _UNNAMED) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 from conformance.engines.refusals import refused
 from conformance.engines.structure import tensors_in
 from conformance.engines.user_trace import sequences, user_file
-from conformance.engines.vllm import cpu
+from conformance.engines.vllm import core_process, cpu
 from conformance.engines.vllm.engine import VLLMEngine
 from conformance.records import Case, Job
 from conformance.scenario import Scenario
@@ -100,9 +100,7 @@ def bound_process(worker: Any, room: int) -> None:
 def open_engine(job: Job) -> CheckedVLLM:
     functions = user_file.Functions(job.cases)
     if torch.cuda.is_available():
-        # As without a GPU: what its processes are asked are functions, and vLLM takes those to no
-        # core in a process of its own.
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        core_process.keep_here()
     else:
         cpu.prepare(fork=True)
     return CheckedVLLM(job, functions)

@@ -6,11 +6,10 @@ Importing this module imports neither vLLM nor torch, so the environment can be 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from conformance.engines import set_environment
-from conformance.engines.vllm import patches
+from conformance.engines.vllm import core_process, patches
 from conformance.engines.vllm.patches import Place
 
 #: The worker class to name as ``VLLM._WORKER_CLS`` when stages need no relay.
@@ -39,7 +38,7 @@ def prepare(*, fork: bool = False) -> None:
     """
     set_environment()
     if fork:
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        core_process.keep_here()
     patches.apply(Place.NO_GPU)
     if fork:
         patches.apply(Place.FORKING)
@@ -59,7 +58,7 @@ def close(model: Any) -> None:
         return
     model.vllm_entrypoint = None
     client = getattr(entry, "llm_engine", entry).engine_core
-    core = getattr(client, "engine_core", None)  # where it is in this process
+    core = core_process.core_here(entry)
     if core is None or core.vllm_config.device_config.device_type != "cpu":
         client.shutdown()
     else:

@@ -19,6 +19,7 @@ from conformance.engines.lm import TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
 from conformance.engines.probe_failure import probed, stop_at
 from conformance.engines.refusals import refused
+from conformance.engines.repeated import repeats
 from conformance.engines.structure import map_tensors
 from conformance.engines.traced import (
     Layers,
@@ -27,7 +28,7 @@ from conformance.engines.traced import (
     read_probe,
 )
 from conformance.engines.tree import layer_path
-from conformance.engines.vllm import aborts, cpu, hidden_states, patches
+from conformance.engines.vllm import aborts, core_process, cpu, hidden_states, patches
 from conformance.engines.vllm.hook_canary import proven
 from conformance.engines.vllm.patches import Place
 from conformance.engines.vllm.relay import relay_needed
@@ -244,6 +245,7 @@ class VLLMEngine:
         parts = find_parts(self.model._module, self.path, int(self.ranks[0]["vocabulary"]))
         layers = Layers(self.model, self.path, count, self.settled.layout, TracedLayer, parts)
         self.lm = self._traced(layers)
+        self.repeats = self._repeats(count)
         self.hooks = 0
 
     def load(self) -> Any:
@@ -268,6 +270,15 @@ class VLLMEngine:
             outputs = save(outputs)
         return list(outputs)
 
+    def _repeats(self, count: int) -> bool:
+        """Does a trace give the same bits again? Asked of a GPU alone: a CPU's are the same in
+        batches of any size.
+        """
+        if self.obstacle or self.ranks[0]["device"] == "cpu":
+            return False
+        here = core_process.core_here(self.model.vllm_entrypoint) is not None
+        return here and repeats(lambda: self._outputs(count))
+
     def group(self) -> Group:
         # Equal on every rank, or the engine is not what it says: keep what differs.
         common = {
@@ -287,6 +298,7 @@ class VLLMEngine:
                 "front": self.front(),
                 "layer_list": self.path,
                 **common,
+                "repeats": self.repeats,
                 "ranks": len(self.ranks),
                 "stages": [rank["layers"] for rank in self.ranks if rank["tensor_rank"] == 0],
             },
@@ -319,6 +331,8 @@ class VLLMEngine:
 
 
 def open_engine(job: Job) -> VLLMEngine:
-    if not torch.cuda.is_available():
+    if torch.cuda.is_available():
+        core_process.keep_here()
+    else:
         cpu.prepare(fork=True)
     return VLLMEngine(job)

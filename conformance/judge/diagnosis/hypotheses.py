@@ -97,11 +97,11 @@ def _other_rows(scene: Scene) -> Iterator[Hypothesis]:
         key=lambda site: site.prompt,
     )
     widths = {scene.known[site].rows.shape[1] for site in prompts}
-    batch = torch.cat([scene.known[site].rows for site in prompts])
-    noise = torch.cat([scene.known[site].noise for site in prompts])
-    count, total = len(scene.own.rows), len(batch)
+    count, total = len(scene.own.rows), sum(len(scene.known[site].rows) for site in prompts)
     if len(widths) != 1 or total > _LONGEST_BATCH or total < 2:
         return
+    batch = torch.cat([scene.known[site].rows for site in prompts])
+    noise = torch.cat([scene.known[site].noise for site in prompts])
     inside_own = torch.arange(count)
     for shift in (1, -1, 2, -2):
         source = inside_own + shift

@@ -191,6 +191,7 @@ FAULTS = (
         cases=("read_all.pair", "clean.pair"),
         places=("",),
         quick=True,
+        by_bits=True,
     ),
     _fault(
         "pp-rank-divergence", rank_added, Point.SERVED, places=("early",), cases=("read_all.pair",)

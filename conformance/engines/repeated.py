@@ -1,0 +1,25 @@
+"""Does an engine give the same bits again? Measured, where what computes does not promise it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, equal
+
+from conformance.engines.structure import tensors_in
+
+
+def repeats(outputs: Callable[[], Any]) -> bool:
+    """Are the tensors that `outputs` computes the same, to the last bit, when it is called again?
+
+    False where there are none. Two batches of other sizes may still differ: on a GPU a kernel is
+    chosen by how many rows there are.
+    """
+
+    def tensors() -> list[Tensor]:
+        return [tensor.clone() for tensor in tensors_in(outputs())]
+
+    first, again = tensors(), tensors()
+    same = len(first) == len(again) and all(map(equal, first, again))
+    return bool(first) and same

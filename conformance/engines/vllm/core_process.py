@@ -1,0 +1,23 @@
+"""Where vLLM's core is: it takes the requests and says which of them a step computes.
+
+In a process of its own it begins with the first request of a trace while the others are still on
+their way, so that how many a step takes is a matter of time; and on a GPU the numbers of a row
+depend, in their last bits, on how many rows there are. In the process that asks, all requests of a
+trace are there before its first step.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def keep_here() -> None:
+    """For engines that are opened from now on. Nor does vLLM take functions to a core elsewhere."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+
+def core_here(entry: Any) -> Any:
+    """The core behind an `LLM`, or None where it is in a process of its own."""
+    client = getattr(entry, "llm_engine", entry).engine_core
+    return getattr(client, "engine_core", None)

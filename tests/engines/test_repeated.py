@@ -1,0 +1,62 @@
+"""What an engine says of giving the same bits again, and where vLLM's core is."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from conformance.engines.repeated import repeats
+from conformance.engines.vllm import core_process, engine
+from conformance.records import Backend, Column, Group, Job, Model
+
+
+def test_bits_that_come_again_are_told_from_those_that_do_not() -> None:
+    buffer = torch.zeros(3)
+    assert repeats(lambda: [(torch.ones(2), torch.zeros(1))])
+    calls = itertools.count()
+
+    def otherwise() -> list[torch.Tensor]:
+        return [buffer.fill_(1.0 + next(calls) * 1e-7)]  # one memory, overwritten
+
+    assert not repeats(otherwise)
+    assert not repeats(lambda: [torch.ones(next(calls))])
+    assert not repeats(list)
+
+
+@pytest.mark.parametrize(
+    ("identity", "bitwise"),
+    [
+        ({"device": "cpu"}, True),
+        ({"device": "cuda"}, False),
+        ({"device": "cuda", "repeats": False}, False),
+        ({"device": "cuda", "repeats": True}, True),
+        ({}, False),
+    ],
+)
+def test_which_engines_are_held_to_bits(identity: dict[str, object], bitwise: bool) -> None:
+    assert Group("llama", "vllm-pp1", identity=identity).bitwise is bitwise
+
+
+def test_a_core_elsewhere_is_told_from_one_here() -> None:
+    core = object()
+    here = SimpleNamespace(
+        llm_engine=SimpleNamespace(engine_core=SimpleNamespace(engine_core=core))
+    )
+    elsewhere = SimpleNamespace(engine_core=SimpleNamespace())
+    assert core_process.core_here(here) is core
+    assert core_process.core_here(elsewhere) is None
+
+
+def test_on_a_gpu_the_core_takes_all_requests_of_a_trace_before_it_begins(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    monkeypatch.setattr(
+        engine, "VLLMEngine", lambda *_: os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]
+    )
+    column = Column(Backend("vllm-pp1", "vllm"))
+    job = Job("", Model("llama", "llama", ()), column, *[tmp_path] * 3, ())
+    assert engine.open_engine(job) == "0"
