@@ -134,9 +134,17 @@ def open_run(reports: Path, name: str) -> RunFolder:
 
     if name == "check":
         return newest_check()
-    if name and not (reports / name).is_dir() and (checks() / name).is_dir():
-        reports = checks()
-    return store.open_run(reports, name)
+    if not name or (reports / name).is_dir():
+        return store.open_run(reports, name)
+    if (checks() / name).is_dir():
+        return store.open_run(checks(), name)
+    try:
+        return store.open_run(reports, name)
+    except ConformanceError as error:
+        from conformance.check.kept import MOST
+
+        remedy = f"{error.remedy}; was it a check? the newest {MOST} on this machine are kept"
+        raise ConformanceError(error.message, path=error.path, remedy=remedy) from None
 
 
 def newest_check() -> RunFolder:

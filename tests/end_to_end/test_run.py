@@ -106,6 +106,7 @@ def test_a_results_file_without_its_footer_is_refused(llama: Ran, tmp_path: Path
         (["run", "-k", "and"], "cannot read the expression"),
         (["run", "-k", "nosuchcell"], "no cell matches"),
         (["show", "clean", "--run", "never"], "there is no run 'never'"),
+        (["show", "clean", "--run", "never"], "was it a check?"),
     ],
 )
 def test_bad_input_is_refused_with_exit_2_and_starts_nothing(
