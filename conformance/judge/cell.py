@@ -50,6 +50,10 @@ HONEST_RUNS_DIFFER = (
     "itself would have passed"
 )
 
+#: Of a row, in float32, what no rounding amounts to: a hundred thousand times that of one number.
+#: An error of a hundred times the noise passes, which is then as large as the row.
+NO_ROUNDING = 1e-2
+
 
 def judge_cell(
     candidate: Mapping[str, Tensor],
@@ -190,7 +194,7 @@ def _compare_values(evidence: Evidence, limits: Limits, chosen: Collection[Site]
         tensor = evidence.observed[site]
         exact = _is_honest(tensor, evidence.reference, site)
         judged = _measured(tensor, site, distance, exact, limits)
-        if judged.verdict is Verdict.MATCH and _proves_nothing(judged, evidence.reference):
+        if judged.verdict is Verdict.MATCH and _proves_nothing(evidence.floors[site]):
             evidence.settle(site, Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
             continue
         evidence.judged[site] = judged
@@ -256,15 +260,15 @@ def _same_values(left: Tensor, right: Tensor) -> bool:
     return torch.equal(left, right)
 
 
-def _proves_nothing(judged: Judged, reference: Reference) -> bool:
-    """Would something as large as the value itself have passed as its error? In float32 the honest
-    runs then hold other numbers and not other roundings: rows of padding, memory that was never
-    written. At one row already, but in a mixture, where a token may be between two experts.
+def _proves_nothing(honest: floor.Floor) -> bool:
+    """Do honest runs in float32 hold other numbers there and not other roundings? Rows of padding
+    do, and memory that was never written. At one row already, but in a mixture, where a token may
+    be between two experts: there at half of them.
     """
-    if reference.precision is not Precision.FLOAT32:
+    if honest.precision is not Precision.FLOAT32:
         return False
-    local = 0.0 if reference.mixture else judged.extra.get("smallest_local", 0.0)
-    return max(judged.smallest or 0.0, local) >= 1
+    noise = metrics.ratio(honest.noise, honest.scale).tolist()
+    return (metrics.median(noise) if honest.mixture else max(noise)) >= NO_ROUNDING
 
 
 def _measured(

@@ -49,6 +49,7 @@ def test_a_core_elsewhere_is_told_from_one_here() -> None:
     elsewhere = SimpleNamespace(engine_core=SimpleNamespace())
     assert core_process.core_here(here) is core
     assert core_process.core_here(elsewhere) is None
+    assert core_process.core_here(None) is None  # behind a server
 
 
 def test_on_a_gpu_the_core_takes_all_requests_of_a_trace_before_it_begins(monkeypatch, tmp_path):

@@ -18,6 +18,8 @@ def keep_here() -> None:
 
 
 def core_here(entry: Any) -> Any:
-    """The core behind an `LLM`, or None where it is in a process of its own."""
-    client = getattr(entry, "llm_engine", entry).engine_core
+    """The core behind an `LLM`; None where it is in a process of its own, or behind a server, of
+    which nnsight's model has no entry.
+    """
+    client = getattr(getattr(entry, "llm_engine", entry), "engine_core", None)
     return getattr(client, "engine_core", None)
