@@ -192,6 +192,33 @@ for _ in range(2):
 """,
         ["found"],
     ),
+    "a function that traces, called in a loop": (
+        """\
+with model.trace(CLEAN):
+    clean = model.read().save()
+def run(layer, prompt=OTHER):
+    with model.trace(prompt):
+        value = model.read(layer).save()
+    return value
+found = []
+for layer in [1, 2]:
+    found.append(run(layer))
+found_by = {layer: run(layer) for layer in [3, 4]}
+""",
+        ["clean", "found", "found_by"],
+    ),
+    "a function that is given what it traces": (
+        """\
+def run(what, text):
+    with what.trace(text):
+        value = what.read().save()
+    return value
+def twice(lm):
+    return [run(lm, 'a'), run(text='b', what=lm)]
+both = twice(model)
+""",
+        ["both"],
+    ),
     "a text of several lines, and a decorated helper": (
         """\
 def same(f):
@@ -233,6 +260,13 @@ def test_what_only_a_scripts_own_run_traces_is_shown_too(tmp_path):
     assert "traces as a script:" in advised(tmp_path, script)[0].message
 
 
+def test_a_function_that_loads_its_own_model_is_not_guessed_at(tmp_path):
+    main = "def main():\n    model = Model()\n    with model.trace('a'):\n        pass\n"
+    error, words, shown = advised(tmp_path, f"{main}if __name__ == '__main__':\n    main()\n")
+    assert "traces as a script" in error.message and error.line == 6
+    assert "traced in what this line calls" in words and not shown
+
+
 def test_a_helper_is_not_run_by_an_import(tmp_path):
     error, _, _ = advised(tmp_path, "def f(model):\n    with model.trace('a'):\n        pass\n")
     assert "has neither" in error.message
@@ -264,7 +298,7 @@ def test_what_is_left_out_or_not_known_is_said(tmp_path, script, said):
 
 
 def test_what_is_nested_too_deeply_is_said(tmp_path):
-    script = TRACED + "x = " + " + ".join(["h"] * 3000) + "\n"
+    script = TRACED + "x = " + " + ".join(["h"] * 900) + "\n"
     assert "nested too deeply" in advised(tmp_path, script)[0].message
 
 

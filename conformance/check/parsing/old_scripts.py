@@ -8,7 +8,7 @@ needs. What is left out is said.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from conformance.check.parsing import statements
@@ -18,6 +18,9 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+#: Through how many functions what is traced is followed.
+_HOPS = 4
 
 
 @dataclass(frozen=True)
@@ -54,21 +57,23 @@ class _Part:
 def as_function(text: str, tree: ast.Module) -> AsFunction | None:
     """The statements that trace at the top, as the body of `hf(model)`; None where none does."""
     parts = [_part(node, guarded) for node, guarded in _top(tree)]
-    traced = [n for n, part in enumerate(parts) if part.blocks]
+    tracing = _tracing(parts)
+    traced = [n for n, part in enumerate(parts) if part.blocks or _calls(part, tracing)]
     if not traced:
         return None
     begin = parts[traced[0]]
-    line = begin.blocks[0].lineno
+    line = begin.blocks[0].lineno if begin.blocks else begin.node.lineno
     guarded = all(parts[n].guarded for n in traced)
-    objects = list(dict.fromkeys(_object(one) for n in traced for one in parts[n].blocks))
-    root = objects[0]
+    objects = list(dict.fromkeys(one for n in traced for one in _objects(parts[n], tracing)))
+    root = objects[0] if objects else ""
     if not root.isidentifier():
-        words = f"make it one, `hf(model)`: a check hands to it what is `{root}` here"
+        here = f"`{root}` here" if root else "traced in what this line calls"
+        words = f"make it one, `hf(model)`: a check hands to it what is {here}"
         return AsFunction(line, guarded, words, "")
-    loads = {n for n, part in enumerate(parts) if root in part.binds and not part.blocks}
+    loads = {n for n, part in enumerate(parts) if root in part.binds and n not in traced}
     moved = _moved(parts, traced, root, loads)
     body = [parts[n] for n in sorted(moved)]
-    returned = _returned(body)
+    returned = _returned(body, frozenset(tracing))
     words = _words(parts, moved, loads, traced, objects, returned)
     verbatim = _within_texts(tree)
     lines = [f"def hf({root}):"]
@@ -123,6 +128,69 @@ def _blocks(node: ast.AST) -> Iterator[ast.Call]:
 def _object(call: ast.Call) -> str:
     """What is traced, as the text has it."""
     return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def _tracing(parts: list[_Part]) -> dict[str, _Part]:
+    """The functions at the top that trace, or call one that does, by name."""
+    functions = [one for one in parts if isinstance(one.node, ast.FunctionDef)]
+    found = {
+        one.node.name: one
+        for one in functions
+        if isinstance(one.node, ast.FunctionDef)
+        and any(statements.opens_trace(node) for node in ast.walk(one.node))
+    }
+    for _ in functions:
+        found |= {
+            one.node.name: one
+            for one in functions
+            if isinstance(one.node, ast.FunctionDef) and one.takes & found.keys()
+        }
+    return found
+
+
+def _calls(part: _Part, tracing: Mapping[str, _Part]) -> bool:
+    """Does a statement call a function that traces, where it runs?"""
+    return not isinstance(part.node, _DEFINED) and bool(part.takes & tracing.keys())
+
+
+def _objects(part: _Part, tracing: Mapping[str, _Part]) -> Iterator[str]:
+    """What a statement traces, as the text has it: itself, or by the functions that it calls. What
+    such a one makes itself is not known here.
+    """
+    yield from map(_object, part.blocks)
+    if isinstance(part.node, _DEFINED):
+        return
+    for call, function in _traced_calls(part.node, tracing):
+        yield from _objects_of(call, function, tracing, hops=_HOPS)
+
+
+def _traced_calls(node: ast.AST, tracing: Mapping[str, _Part]) -> Iterator[tuple[ast.Call, _Part]]:
+    """The calls in a node of functions that trace."""
+    for call in ast.walk(node):
+        function = call.func if isinstance(call, ast.Call) else None
+        name = function.id if isinstance(function, ast.Name) else ""
+        if isinstance(call, ast.Call) and name in tracing:
+            yield call, tracing[name]
+
+
+def _objects_of(
+    call: ast.Call, function: _Part, tracing: Mapping[str, _Part], hops: int
+) -> Iterator[str]:
+    """What a call of a function traces: a name of the file's, or what the call gives to it."""
+    node = function.node
+    if not isinstance(node, ast.FunctionDef) or not hops:
+        return
+    names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+    given = dict(zip(names, call.args, strict=False))
+    given |= {one.arg: one.value for one in call.keywords if one.arg}
+    found = [_object(one) for statement in node.body for one in _blocks(statement)]
+    for inner, called in _traced_calls(node, tracing):
+        found += _objects_of(inner, called, tracing, hops - 1)
+    for name in found:
+        if name in given:
+            yield ast.unparse(given[name])
+        elif name in function.takes:
+            yield name
 
 
 def _binds(node: ast.AST) -> Iterator[str]:
@@ -257,12 +325,13 @@ def _left(parts: list[_Part], moved: set[int], root: str, last: int) -> list[int
     return found
 
 
-def _returned(body: list[_Part]) -> list[str]:
-    """What is saved, and the lists and dicts that it is put into once it is home. A name that a
-    loop saves and puts into one has only the last value of it, and is not returned itself.
+def _returned(body: list[_Part], tracing: Collection[str]) -> list[str]:
+    """What is saved or given by functions that trace, and the lists and dicts that it is put into
+    once it is home. A name that a loop saves and puts into one has only the last value of it, and
+    is not returned itself.
     """
     here = _names(part.binds | part.changes for part in body)
-    saved = list(dict.fromkeys(name for part in body for name in _saved(part.node)))
+    saved = list(dict.fromkeys(name for part in body for name in _saved(part.node, tracing)))
     saved = [name for name in saved if name in here]
     gathered: list[str] = []
     last_only: set[str] = set()
@@ -276,22 +345,26 @@ def _returned(body: list[_Part]) -> list[str]:
     return [name for name in every if name not in last_only - set(gathered)]
 
 
-def _saved(node: ast.stmt) -> list[str]:
+def _saved(node: ast.stmt, tracing: Collection[str]) -> list[str]:
     """The variables to which something saved is assigned or added, and those that are saved in a
     statement of its own, in the order of the text.
     """
+
+    def saves(value: ast.expr) -> bool:
+        return any(_is_save(one, tracing) for one in ast.walk(value))
+
     found: list[str] = []
     for child in _executed(node):
-        if isinstance(child, ast.Assign) and _saves(child.value):
+        if isinstance(child, ast.Assign) and saves(child.value):
             parts = (one.value if isinstance(one, ast.Subscript) else one for one in child.targets)
             found += [name for one in parts for name in statements.names_of(one)]
-        elif isinstance(child, ast.AnnAssign) and child.value is not None and _saves(child.value):
+        elif isinstance(child, ast.AnnAssign) and child.value is not None and saves(child.value):
             found += statements.names_of(child.target)
         elif isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
             filled = child.func.value
-            adds = child.func.attr == "append" and any(map(_saves, child.args))
+            adds = child.func.attr == "append" and any(map(saves, child.args))
             found += [filled.id] if adds and isinstance(filled, ast.Name) else []
-        elif isinstance(child, ast.Expr) and _is_save(child.value):
+        elif isinstance(child, ast.Expr) and _is_save(child.value, ()):
             call = child.value
             method = call.func if isinstance(call, ast.Call) else None
             kept = method.value if isinstance(method, ast.Attribute) else None
@@ -318,15 +391,11 @@ def _fills(node: ast.AST, *, looped: bool) -> Iterator[tuple[str, ast.expr, bool
         yield from _fills(child, looped=looped or isinstance(node, _LOOPS))
 
 
-def _saves(value: ast.expr) -> bool:
-    return any(_is_save(one) for one in ast.walk(value))
-
-
-def _is_save(node: ast.AST) -> bool:
-    """Is it `….save()`, or `save(…)`?"""
+def _is_save(node: ast.AST, tracing: Collection[str]) -> bool:
+    """Is it `….save()`, `save(…)`, or a call of one of these functions, which trace?"""
     function = node.func if isinstance(node, ast.Call) else None
     return (isinstance(function, ast.Attribute) and function.attr == "save") or (
-        isinstance(function, ast.Name) and function.id == "save"
+        isinstance(function, ast.Name) and function.id in {"save", *tracing}
     )
 
 
