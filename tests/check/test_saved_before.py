@@ -48,10 +48,13 @@ def test_an_operator_after_the_save_is_named_with_the_whole_in_parentheses(
         ("x = h * 2", "x = (h * 2).save()"),
         ("x = h[0]  # a row", "x = h[0].save()  # a row"),
         ("x, y = h", ""),
-        ("x = h.save()", ""),
     ],
 )
 def test_what_nothing_saves_is_told_as_ever(tmp_path, line, after):
     found = told(tmp_path, line)
     assert "nothing of a block is left after it but what `.save()` kept" in found.words
     assert found.findings[0].edit.after.strip() == after
+
+
+def test_what_is_saved_and_was_not_run_is_not_told_to_be_unsaved(tmp_path):
+    assert told(tmp_path, "x = h.save()").words == "NameError: name 'x' is not defined"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.check.advice import batch_axis, between_invokes, weights
@@ -318,37 +318,60 @@ def _bare(text: str) -> str:
     return text.partition("#")[0].strip()
 
 
-def _unsaved(failed: Failed) -> Told | None:
-    """A value of a block that was not saved is gone after it, and one that another block of the
-    same trace makes is not there yet.
+def _undefined(failed: Failed, places: Places) -> str:
+    """The variable of the function that has no value where it is used, "" for no such error. What
+    another function binds is no variable of the line that failed: Python says so.
     """
     unknown = re.search(r"(?:NameError: name|cannot access local variable) '(\w+)'", failed.reason)
-    file, places = failed.file, Places(failed.file, failed.function)
     name = unknown[1] if unknown else ""
-    if name not in places.assigned:
-        return None
-    near = [one for one in places.assigned[name] if one.lineno < (failed.line or 1)]
-    statement = near[-1] if near else places.assigned[name][0]
+    within = failed.line is None or places.scopes.holds(failed.line)
+    return name if within and name in places.assigned else ""
+
+
+def _crossing(failed: Failed) -> Told | None:
+    """A value that another invoke of the same trace makes is not there yet."""
+    places = Places(failed.file, failed.function)
+    name = _undefined(failed, places)
     used = places.used_in_another_invoke(name)
-    if used is not None:
-        words = (
-            f"`{name}` is made in one invoke (line {statement.lineno}) and used in another, and "
-            "nothing says that the one comes first. Run two traces, one after the other: the first "
-            "saves it, the second uses it. That works on vLLM too, where no value goes from one "
-            "invoke to another"
-        )
-        edit = Edit(used, file.line(used))
-        return Told(words, (Finding("crossing", words, name, edit=edit),))
+    if used is None:
+        return None
+    made = _nearest(places.assigned[name], failed.line).lineno
+    words = (
+        f"`{name}` is made in one invoke (line {made}) and used in another, and "
+        "nothing says that the one comes first. Run two traces, one after the other: the first "
+        "saves it, the second uses it. That works on vLLM too, where no value goes from one "
+        "invoke to another"
+    )
+    edit = Edit(used, failed.file.line(used))
+    return Told(words, (Finding("crossing", words, name, edit=edit),))
+
+
+def _unsaved(failed: Failed) -> Told | None:
+    """A value of a block that was not saved is gone after it."""
+    file, places = failed.file, Places(failed.file, failed.function)
+    name = _undefined(failed, places)
+    lost = places.scopes.left_behind(name, failed.line)
+    if not lost:
+        return None
+    statement = _nearest(lost, failed.line)
     early = _saved_early(places, statement, name)
     if early is not None:
         return Told(early.words, (early,))
     before, value = file.line(statement.lineno), _bound_to(statement, name)
+    if value is not None and statements.saves(value):
+        return None  # it is saved where it is made, and that was not run
     words = f"`{name}` was not saved: nothing of a block is left after it but what `.save()` kept"
     after = ""
     if value is not None and ".save(" not in before:
         after = replaced(places, value, f"{file.operand(value)}.save()")
     edit = Edit(statement.lineno, before, after)
     return Told(words, (Finding("unsaved", words, name, edit=edit),))
+
+
+def _nearest(made: Sequence[ast.stmt], line: int | None) -> ast.stmt:
+    """The last of these above a line, or the first of all."""
+    above = [one for one in made if line is not None and one.lineno < line]
+    return above[-1] if above else made[0]
 
 
 def _adapted(failed: Failed) -> Told | None:
@@ -444,6 +467,7 @@ def _other_path(failed: Failed) -> Told | None:
 #: The first that knows the failure tells it.
 _TELLS = (
     _late,
+    _crossing,
     _unsaved,
     _adapted,
     _other_path,

@@ -110,10 +110,14 @@ class Places:
             if isinstance(node, ast.With)
             and any(".invoke(" in ast.unparse(one.context_expr) for one in node.items)
         ]
-        made = self.assigned.get(name, [])
-        for block in invokes:
-            inside = list(ast.walk(block))
-            if any(statement in inside for statement in made):
+        parts = [list(ast.walk(block)) for block in invokes]
+        made = [
+            statement
+            for statement in self.assigned.get(name, [])
+            if any(statement in inside for inside in parts)
+        ]
+        for inside in parts:
+            if not made or any(statement in inside for statement in made):
                 continue
             lines = [n.lineno for n in inside if isinstance(n, ast.Name) and n.id == name]
             if lines:

@@ -199,6 +199,45 @@ class Scopes:
             for node in ast.walk(statements.value_of(later) or later)
         )
 
+    def left_behind(self, name: str, line: int | None) -> list[ast.stmt]:
+        """The statements that make a variable in a block of a trace from which a line of the same
+        function, outside of the block and run after it, takes it; where the line is not known, any
+        line that takes it so.
+        """
+        lines = [line] if line is not None else self._taken(name)
+        found = []
+        for maker in self.assigned.get(name, []):
+            function = self._scopes[maker]
+            around = [one for one in ast.walk(function) if maker in ast.walk(one)]
+            blocks = [one for one in around if statements.opens_trace(one) is not None]
+            loops = [one for one in around if isinstance(one, (ast.For, ast.While))]
+            if any(
+                self._function_at(number) is function and _run_after(number, block, loops)
+                for number in lines
+                for block in blocks
+                if isinstance(block, (ast.With, ast.AsyncWith))
+            ):
+                found.append(maker)
+        return found
+
+    def _taken(self, name: str) -> list[int]:
+        """The lines on which a variable is read."""
+        return [
+            node.lineno
+            for node in self.nodes()
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        ]
+
+    def holds(self, line: int) -> bool:
+        """Does a line stand in the function, or in a helper of it?"""
+        return self._function_at(line) is not None
+
+    def _function_at(self, line: int) -> ast.stmt | None:
+        """The innermost function in which a line stands."""
+        functions = [*self.roots, *self.helpers.values()]
+        around = [one for one in functions if one.lineno <= line <= (one.end_lineno or one.lineno)]
+        return max(around, key=lambda one: one.lineno, default=None)
+
     def returns(self, function: ast.stmt) -> list[ast.Return]:
         """What a function gives back, and not what those inside of it do."""
         return [
@@ -206,6 +245,17 @@ class Scopes:
             for one in self.statements
             if isinstance(one, ast.Return) and self._scopes[one] is function
         ]
+
+
+def _run_after(
+    line: int, block: ast.With | ast.AsyncWith, loops: list[ast.For | ast.While]
+) -> bool:
+    """Does a line outside of a block run when the block has: below it, or in a loop with it?"""
+    if line > (block.end_lineno or block.lineno):
+        return True
+    again = [one for one in loops if block in ast.walk(one)]
+    first = min((one.lineno for one in again), default=block.body[0].lineno)
+    return first <= line < block.body[0].lineno
 
 
 def _place(statement: ast.stmt) -> tuple[int, int]:

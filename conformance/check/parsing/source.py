@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from conformance.check.parsing import old_scripts
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
 
@@ -78,7 +79,10 @@ def read(path: Path) -> UserFile:
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and node.name in BOTH + PORTED
     }
-    _require_form(path, text, tree, found)
+    try:
+        _require_form(path, text, tree, found)
+    except RecursionError as error:
+        raise ConformanceError("is nested too deeply to be read", path=path) from error
     for function in found.values():
         _require_parameters(path, function)
     return UserFile(path.resolve(), text, found, _name(path))
@@ -127,14 +131,15 @@ def _require_form(
             path=path,
             remedy="add `hf(model)`, which returns the same names on transformers",
         )
-    blocks = _traced_blocks(tree)
-    if blocks:
+    script = old_scripts.as_function(text, tree)
+    if script is not None:
+        when = "as a script" if script.guarded else "while it is imported"
+        shown = textwrap.indent(script.function, "      ")
         raise ConformanceError(
-            "traces while it is imported: a check calls a function, once for each way to compute",
+            f"traces {when}: a check calls a function, once for each way to compute",
             path=path,
-            line=blocks[0].lineno,
-            remedy="make it one, and leave out what loads the model, which a check hands to it:\n"
-            + textwrap.indent(as_function(text, tree, blocks), "      "),
+            line=script.line,
+            remedy=f"{script.words}:\n{shown}" if script.function else script.words,
         )
     raise ConformanceError(
         "has neither `trace(lm)` nor `hf(model)` and `vllm(model)`",
@@ -153,68 +158,4 @@ def _require_parameters(path: Path, function: ast.FunctionDef) -> None:
         line=function.lineno,
         remedy=f"its parameters are one model, and `prompt` or `prompts` if it takes some: "
         f"`def {function.name}({(names or ['lm'])[0]}, prompt)`",
-    )
-
-
-def _traced_blocks(tree: ast.Module) -> list[ast.With]:
-    """The blocks at the top of the file that open a trace."""
-    return [
-        node
-        for node in tree.body
-        if isinstance(node, ast.With)
-        and any(
-            isinstance(one, ast.Call)
-            and isinstance(one.func, ast.Attribute)
-            and one.func.attr in {"trace", "generate", "invoke", "edit"}
-            for one in (item.context_expr for item in node.items)
-        )
-    ]
-
-
-def as_function(text: str, tree: ast.Module, blocks: Sequence[ast.With]) -> str:
-    """The blocks as the body of `hf(model)`, with what they use of the model and what they fill,
-    returning what they save.
-    """
-    root = ast.unparse(blocks[0].items[0].context_expr).split(".")[0]
-    saved = list(dict.fromkeys(name for block in blocks for name in saved_names(block)))
-    begin, end = tree.body.index(blocks[0]), tree.body.index(blocks[-1])
-    before = [node for node in tree.body[:begin] if _belongs(node, root, saved)]
-    between = [node for node in tree.body[begin : end + 1] if not isinstance(node, ast.Expr)]
-    pieces = (ast.get_source_segment(text, node, padded=True) for node in [*before, *between])
-    body = "\n".join(textwrap.dedent(piece or "").rstrip() for piece in pieces)
-    returned = ", ".join(f'"{name}": {name}' for name in saved)
-    return f"def hf({root}):\n{textwrap.indent(body, '    ')}\n    return {{{returned}}}"
-
-
-def _belongs(node: ast.stmt, root: str, saved: Sequence[str]) -> bool:
-    """Does a statement name a part of the model, or make what the blocks fill?"""
-    if not isinstance(node, ast.Assign):
-        return False
-    bound = {one.id for one in node.targets if isinstance(one, ast.Name)}
-    used = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
-    return root not in bound and (root in used or bool(bound & set(saved)))
-
-
-def saved_names(node: ast.AST) -> list[str]:
-    """The variables to which something saved is assigned or added, in the order of the text."""
-    found = []
-    for child in ast.walk(node):
-        if isinstance(child, ast.Assign) and _saves(child.value):
-            parts = (one.value if isinstance(one, ast.Subscript) else one for one in child.targets)
-            found += [one.id for one in parts if isinstance(one, ast.Name)]
-        elif isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
-            filled = child.func.value
-            adds = child.func.attr == "append" and any(map(_saves, child.args))
-            found += [filled.id] if adds and isinstance(filled, ast.Name) else []
-    return list(dict.fromkeys(found))
-
-
-def _saves(value: ast.expr) -> bool:
-    return any(
-        isinstance(one, ast.Call)
-        and (
-            (isinstance(one.func, ast.Attribute) and one.func.attr == "save")
-            or (isinstance(one.func, ast.Name) and one.func.id == "save")
-        )
-        for one in ast.walk(value)
     )

@@ -68,6 +68,21 @@ def binds(statement: ast.stmt, name: str) -> bool:
     return any(name in names_of(target) for target in targets)
 
 
+#: Methods whose blocks nnsight runs, of a model or of a tracer.
+_OPEN = frozenset({"trace", "generate", "invoke", "edit", "session"})
+
+
+def opens_trace(node: ast.AST) -> ast.Call | None:
+    """The call with which a statement opens a block that nnsight runs, where it does."""
+    for item in node.items if isinstance(node, (ast.With, ast.AsyncWith)) else ():
+        call = item.context_expr
+        method = call.func if isinstance(call, ast.Call) else None
+        opens = isinstance(method, ast.Attribute) and method.attr in _OPEN
+        if opens and isinstance(call, ast.Call):
+            return call
+    return None
+
+
 def filled_by(node: ast.AST) -> ast.Name | None:
     """The variable of a dict or a list that a node puts something into."""
     target: ast.expr | None = None
@@ -330,8 +345,8 @@ def saved_before(value: ast.expr) -> tuple[list[ast.Call], str]:
     """The calls of `.save()` within an expression that makes another value of what they keep, and
     what makes that, in words; ([], "") where the whole is saved, or nothing is.
     """
-    inner = [one for one in ast.walk(value) if _saves(one)]
-    if not inner or _saves(value):
+    inner = [one for one in ast.walk(value) if saves(one)]
+    if not inner or saves(value):
         return [], ""
     for kind, words in _MAKES.items():
         if isinstance(value, kind):
@@ -342,7 +357,7 @@ def saved_before(value: ast.expr) -> tuple[list[ast.Call], str]:
     return inner, f"the `{_SIGNS.get(type(operator), type(operator).__name__.lower())}`"
 
 
-def _saves(node: ast.AST) -> TypeGuard[ast.Call]:
+def saves(node: ast.AST) -> TypeGuard[ast.Call]:
     """Is it `….save()`?"""
     method = node.func if isinstance(node, ast.Call) else None
     return isinstance(method, ast.Attribute) and method.attr == "save"
