@@ -45,6 +45,7 @@ from conformance.store import (
     observation_key,
     open_run,
     point_latest,
+    read_results,
     scenario_digest,
 )
 from conformance.store.files import safe, write_text
@@ -261,6 +262,17 @@ def test_results_of_another_schema_are_refused(tmp_path: Path) -> None:
     run.write_results(dataclasses.replace(results(), schema="conformance-results/0"))
     with pytest.raises(ConformanceError, match="has schema 'conformance-results/0'"):
         run.results()
+
+
+@pytest.mark.parametrize("damage", [{"models": 7}, {"backends": 7}, {"model": {"sources": 7}}])
+def test_results_that_cannot_be_brought_up_to_date_are_refused(
+    tmp_path: Path, damage: dict[str, object]
+) -> None:
+    RunFolder(tmp_path).write_results(results())
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(ConformanceError, match="holds no valid Results"):
+        read_results(path)
 
 
 def test_results_that_do_not_exist_say_how_to_get_them(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def read_results(path: Path) -> Results:
         raise ConformanceError(f"is cut off: {error}", path=path, remedy=remedy) from error
     if not isinstance(loose, dict) or "footer" not in loose:
         raise ConformanceError("is incomplete: it has no footer", path=path, remedy=remedy)
-    if upgraded(loose).get("schema") != SCHEMA:
+    if loose.get("schema") != SCHEMA:
         raise ConformanceError(
             f"has schema {loose.get('schema')!r}, expected {SCHEMA!r}",
             path=path,
