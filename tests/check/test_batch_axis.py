@@ -109,6 +109,8 @@ RIGHT = {
         [f"x = model.model.layers[1].mlp.down_proj({MLP})[0]"],
     ),
     "a helper of that name": ([f"x = add({MLP})[0]"], [f"x = add({MLP})[0]"]),
+    "columns, and a token": ([f"x = {MLP}[:, -1, cols]"], [f"x = {MLP}[-1, cols]"]),
+    "columns of every token": ([f"x = {MLP}[:, -1, cols]"], [f"x = {MLP}[:, cols]"]),
     "the head": (["x = model.lm_head.output[:, -1]"], ["x = model.logits[:, -1]"]),
 }
 
@@ -150,6 +152,20 @@ def test_a_write_of_columns_is_mended_with_what_it_writes_and_its_neighbour(tmp_
     places = Places(ported(tmp_path, theirs, ours), "vllm")
     found = ordered(Parting(2, 0, 0, (0, 1), 2), places, [], dual=True)
     assert [one.edit.after.strip() for one in found] == after
+
+
+def test_columns_that_are_written_at_every_token_get_the_token_of_hf(tmp_path):
+    """A head is the columns of what the projection is given: these are no token."""
+    given = "model.model.layers[1].self_attn.o_proj.input"
+    lines = [
+        ["x = 1", f"donor = {given}[0, -1]", f"{given}[{index}, cols] = donor[cols]"]
+        for index in (":, -1", ":")
+    ]
+    places = Places(ported(tmp_path, *lines), "vllm")
+    part = Parting(1, 0, 0, (0, 1), 3, kind="too-many", words="other tokens")
+    edits = [one.edit for one in ordered(part, places, [], dual=True)]
+    assert f"{given}[-1, cols] = donor[cols]" in [one.after.strip() for one in edits if one]
+    assert batch_axis.written_by(places, places.writes()) == []
 
 
 @pytest.mark.parametrize(

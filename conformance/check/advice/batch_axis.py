@@ -284,8 +284,19 @@ def _right(taken: _Taken, index: str, meant: Sequence[str]) -> str | None:
     parts = _parts(index)
     if len(parts) == 3:
         return index_there(index, "plain")
+    if len(parts) != 2 or parts[0] not in {":", "0"} or _is_no_token(parts[1], meant):
+        return None
     token = {index_there(one, "plain") for one in meant if len(_parts(one)) == 2}
-    return token.pop() if len(parts) == 2 and parts[0] in {":", "0"} and len(token) == 1 else None
+    return token.pop() if len(token) == 1 else None
+
+
+def _is_no_token(taken: str, meant: Sequence[str]) -> bool:
+    """May what is taken on the second axis be columns? `hf` takes some of such a value, and this
+    is no token there.
+    """
+    every = list(map(_parts, meant))
+    columns = any(len(one) == 3 and one[2] != ":" for one in every)
+    return columns and taken not in {one[1] for one in every if len(one) > 1}
 
 
 def _parts(index: str) -> list[str]:
