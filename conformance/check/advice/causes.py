@@ -36,7 +36,8 @@ def ordered(
     writes = written_here(places, part)
     sources = _sources(part, places, writes) if dual else []
     sources = [*_axes(places, writes), *sources] or _neighbours(part, places, writes)
-    if not sources and not part.kind and part.given is None:
+    known = part.given is not None and not part.given.again
+    if not sources and not part.kind and not known:
         sources = [one for write in writes for one in other_sources(places, write)]
     sources, reads = _told_by_numbers(sources, reads)
     edits = [one.edit for one in sources]
@@ -183,7 +184,7 @@ def _whole_on_transformers(places: Places) -> bool:
 def _neighbours(part: Parting, places: Places, writes: Sequence[Access]) -> list[Finding]:
     """The read of another layer's value than that which was to be written."""
     given = part.given
-    if given is None or given.half:
+    if given is None or given.half or given.again:
         return []
     by = _between(given.held.layer, given.meant.layer if given.meant else None)
     read = [

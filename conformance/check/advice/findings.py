@@ -6,7 +6,6 @@ import ast
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from conformance.check.advice import arrangement, batch_axis, requests, weights
@@ -34,7 +33,7 @@ from conformance.check.values import compare, naming, relations
 from conformance.check.values.compare import Values
 from conformance.check.values.divergence import parting
 from conformance.check.values.identify import Held, identify, identify_part
-from conformance.check.values.known_values import UNWRITTEN, Known, catalogue
+from conformance.check.values.known_values import UNWRITTEN, Known, catalogue, same_prompt
 from conformance.check.values.naming import Names
 from conformance.judge.cell import Judgement
 from conformance.records import Judged, Precision, Site
@@ -269,6 +268,8 @@ class _Explaining:
         if relations.cap(mine, truth) is not None:  # both are known then, and called the logits
             return self._unlike(blank, site, mine, truth)
         held, meant = identify(mine, self.known), identify(truth, self.known)
+        if held is not None and held.kind == "positions" and not truth.is_floating_point():
+            held = None  # in the place of an activation it was one that was read
         if held is not None and meant is not None and held.sequence != meant.sequence:
             # Prompts that begin alike have the same first rows: then they are its own.
             own = [one for one in self.known if one.sequence == meant.sequence]
@@ -340,7 +341,7 @@ class _Explaining:
             return self._unmeant(found, site, held)
         if held.words == f"{meant.words}{UNWRITTEN}":
             return replace(found, kind="unwritten", words=f"{name} is what it is without the write")
-        if held.words == meant.words and self._same_prompt(held, meant):
+        if held.words == meant.words and same_prompt(held.sequence, meant.sequence, self.known):
             return self._other_run(found, held)
         if held.words == meant.words and held.sequence != meant.sequence:
             words = f"{name} holds another prompt's rows: those of prompt {held.sequence}"
@@ -363,15 +364,6 @@ class _Explaining:
                 words = f"{name} holds {held.rows}{should}"
         why = edit.why if edit else ""
         return replace(found, words=words + (f" ({why})" if why else ""), edit=edit)
-
-    def _same_prompt(self, held: Held, meant: Held) -> bool:
-        """Are they of two runs of one prompt?"""
-        ids = [
-            [one.rows for one in self.known if one.kind == "ids" and one.sequence == number]
-            for number in (held.sequence, meant.sequence)
-        ]
-        two = held.sequence != meant.sequence and all(ids)
-        return two and torch.equal(ids[0][0], ids[1][0])
 
     def _other_run(self, found: Finding, held: Held) -> Finding:
         """It holds what another run of the same prompt has in its place."""

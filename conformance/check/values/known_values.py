@@ -6,9 +6,10 @@ What many of vLLM's layers return is among it: the halves of the residual stream
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from conformance.records import Site
@@ -177,6 +178,15 @@ def _written_halves(
         if one.kind == "mlp" and at in left and not near(left[at], gave[at]):
             rows = left[at] - gave[at] + one.rows
             yield replace(one, rows=rows, words=f"{one.words}, as it was written")
+
+
+def same_prompt(one: int, other: int, known: Sequence[Known]) -> bool:
+    """Are these two sequences runs of one prompt?"""
+    ids = [
+        [each.rows for each in known if (each.kind, each.sequence, each.step) == ("ids", number, 0)]
+        for number in (one, other)
+    ]
+    return one != other and all(ids) and torch.equal(ids[0][0], ids[1][0])
 
 
 def near(rows: Tensor, known: Tensor, allowed: float = SAME) -> bool:
