@@ -203,6 +203,19 @@ def _neighbours(part: Parting, places: Places, writes: Sequence[Access]) -> list
     return [Finding("other-value", words, edit=Edit(access.line, before, after))]
 
 
+def _run(part: Parting, places: Places) -> str:
+    """Which run of the model it is, in words, where more than one is written in; "" else."""
+    own, traces = places.trace_of(part.own, part.ran), places.traces()
+    written = [
+        block
+        for block in traces
+        if any(one.statement is node for one in places.writes() for node in ast.walk(block))
+    ]
+    if own is None or (len(written) < 2 and part.ran <= len(traces)):
+        return ""
+    return f" in prompt {part.sequence}, the trace of line {own.lineno}"
+
+
 def _between(held: int | None, meant: int | None) -> int:
     return 0 if held is None or meant is None else meant - held
 
@@ -212,7 +225,7 @@ def _written(part: Parting, places: Places, *, follows: bool) -> Finding:
     edit = write_edit(places, part)
     if follows and not part.kind and edit not in batch_axis.written_by(places, places.writes()):
         edit = None
-    words = f"{'so ' if follows else ''}the layers differ since {part.place()}"
+    words = f"{'so ' if follows else ''}the layers differ since {part.place()}{_run(part, places)}"
     if part.words:
         words += f": {part.words}"
     if edit is not None and edit.why:

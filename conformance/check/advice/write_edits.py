@@ -44,15 +44,23 @@ def _layer(part: Parting) -> int:
 
 def written_here(places: Places, part: Parting) -> list[Access]:
     """The writes at the layer where the two sides part: those that name it, or else those of which
-    it is not known, or else all.
+    it is not known, or else all; of the trace in which they part, where that is known.
     """
-    writes = places.writes()
+    writes = _of_the_trace(places, part)
     here = [one for one in writes if one.layer == _layer(part)]
     here = here or [one for one in writes if one.layer is None] or writes
     if part.kind in {"dropped", "partial"}:
         return here
     # What arrived was not written to a tensor of the trace's own.
     return sorted(here, key=lambda one: _to_a_sum(places, one))
+
+
+def _of_the_trace(places: Places, part: Parting) -> list[Access]:
+    """The writes without those of other traces; all where none is left, or it is not known."""
+    writes, own = places.writes(), places.trace_of(part.own, part.ran)
+    others = [one for one in places.traces() if own is not None and one is not own]
+    elsewhere = {node for one in others for node in ast.walk(one)}
+    return [one for one in writes if one.statement not in elsewhere] or writes
 
 
 def _to_a_sum(places: Places, write: Access) -> bool:
@@ -71,8 +79,9 @@ def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
     before = places.file.line(write.line)
     if part.written is not None and part.meant is not None:
         right = shifted(write.module, part.meant - part.written)
-        after = before.replace(write.module, right) if right else ""
-        return Edit(write.line, before, after if after != before else "")
+        after = before.replace(write.module, right) if right else before
+        at = Edit(write.line, before, after if after != before else "")
+        return at if at.after else _beside_transformers(places, write, part) or at
     if part.kind == "partial" and (whole := _without_token(places, write)):
         return Edit(write.line, before, replaced(places, *whole), NO_BATCH)
     halved = part.kind in {"first-half", "second-half"}
@@ -110,17 +119,41 @@ def _beside_transformers(places: Places, write: Access, part: Parting) -> Edit |
     theirs = Places(places.file, "hf", dual=False)
     name = _place_of(places, write)
     alike = [one for one in theirs.writes() if _place_of(theirs, one) == name]
-    own = [one for one in alike if one.layer == write.layer] or alike
-    if not own:
+    if not alike:
         return _at_another_module(places, write, theirs)
-    if len(own) != 1:
+    own = _counterpart(places, theirs, write)
+    if own is None:
         return None
-    before, line = places.file.line(write.line), theirs.file.line(own[0].line).strip()
-    why = f"`hf` has in its place `{line}`, line {own[0].line}"
-    if line == before.strip():
+    before, line = places.file.line(write.line), theirs.file.line(own.line).strip()
+    why = f"`hf` has in its place `{line}`, line {own.line}"
+    if line == before.strip() or _reads_the_same(write.statement, own.statement):
         other = "place" if part.kind else "value"
-        why = f"it reads as line {own[0].line} of `hf`: the {other} that it writes is another one"
-    return Edit(write.line, before, _with_their_index(places, write, own[0]), why)
+        why = f"it reads as line {own.line} of `hf`: the {other} that it writes is another one"
+    return Edit(write.line, before, _with_their_index(places, write, own), why)
+
+
+def _reads_the_same(mine: ast.stmt, meant: ast.stmt) -> bool:
+    """Does a statement read as one of `hf`, but for the batch axis?"""
+    text = ast.unparse(meant)
+    return ast.unparse(mine) in {text, module_values.there(text)}
+
+
+def _counterpart(places: Places, theirs: Places, write: Access) -> Access | None:
+    """The write of `hf` in the place of one here: the only one to such a module, or of as many on
+    both sides the one that is as far down; None where it is not known.
+    """
+    name = _place_of(places, write)
+    mine, meant = (
+        [one for one in each.writes() if _place_of(each, one) == name] for each in (places, theirs)
+    )
+    at = [one for one in meant if one.layer == write.layer]
+    if at:
+        mine, meant = [one for one in mine if one.layer == write.layer], at
+    if len(meant) == 1:
+        return meant[0]
+    same = len(mine) == len(meant)
+    number = next((n for n, one in enumerate(mine) if one.statement is write.statement), None)
+    return meant[number] if same and number is not None else None
 
 
 def _place_of(places: Places, write: Access) -> str:

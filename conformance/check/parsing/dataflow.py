@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.check.parsing import statements
+from conformance.check.parsing import statements, traced_runs
 from conformance.check.parsing.containers import Container, containers
 from conformance.check.parsing.returned_expressions import returned
 from conformance.check.parsing.scopes import Scopes, numbers_in, used
@@ -203,6 +203,14 @@ class Places:
         parts += statements.places_of(write.statement) if index else []
         behind = dict.fromkeys(one for part in parts for one in self._behind(part))
         return [*(one for one in behind if one is not write.statement), write.statement]
+
+    def trace_of(self, number: int, total: int) -> ast.With | None:
+        """The block in which a sequence of so many was run, None where the text does not tell."""
+        return traced_runs.trace_of(self.scopes, ast.parse(self.file.text), number, total)
+
+    def traces(self) -> list[ast.With]:
+        """The blocks that open a trace, [] where not all of them are known."""
+        return traced_runs.traces(self.scopes, ast.parse(self.file.text))
 
     def block(self, statement: ast.stmt) -> ast.stmt | None:
         """The innermost `with` around a statement, None outside of all."""

@@ -37,7 +37,8 @@ class Parting:
 
     A write at another layer is at `written` on the engine and at `meant` on transformers; `given`
     is what was written where another value was due. `gain` is what the stream was scaled by on
-    transformers, where that reached one half of it here.
+    transformers, where that reached one half of it here. The engine ran it as its sequence `own`,
+    of `ran`.
     """
 
     layer: int
@@ -51,6 +52,8 @@ class Parting:
     meant: int | None = None
     given: Given | None = None
     gain: float | None = None
+    own: int = 0
+    ran: int = 0
 
     def place(self) -> str:
         which = "every token" if len(self.tokens) == self.total else _named(self.tokens)
@@ -107,6 +110,7 @@ def parting(
         far = _off(ours, theirs)
         if bool(far.any()):
             part = Parting(site.layer or 0, site.step, other.prompt, _rows(far), len(ours))
+            part = replace(part, own=site.prompt, ran=len(_prompts(mine)))
             clean = _clean(other, known)
             if clean.get("unedited", ours[:0]).shape != ours.shape:
                 return part
