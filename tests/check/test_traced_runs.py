@@ -29,7 +29,7 @@ def {name}(model):
 HF = LOOP.format(name="hf", first=":, -1", inside=":, -1", after=":, 0")
 VLLM = LOOP.format(name="vllm", first="-1", inside="-1", after="-1")
 
-#: The lines of the function `vllm` on which its traces begin, its loop's and its generation's write.
+#: The lines on which the traces of `vllm` begin, and those of the two writes of `vllm`.
 FIRST, INSIDE, LAST, WRITES = 21, 24, 26, (25, 28)
 
 
