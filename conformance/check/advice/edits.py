@@ -13,7 +13,9 @@ from conformance.records import record
 
 @record()
 class Edit:
-    """One line of the user's file: as it is and as it should be, "" where only words help."""
+    """A line of the user's file, or some from it on: as they are and as they should be, "" where
+    only words help.
+    """
 
     line: int
     before: str

@@ -168,7 +168,7 @@ def unfilled(places: Places, name: str, called: str = "") -> Finding | None:
     filled = places.filled(name)
     if filled is None:
         return None
-    edit = Edit(filled.made, places.file.line(filled.made), places.made_there(filled))
+    edit = Edit(*places.made_there(filled))
     shown = called or name or filled.name
     words = f"`{shown}` does not come back whole from vLLM: {filled.why}"
     return Finding("unsaved", words, shown, edit=edit)
