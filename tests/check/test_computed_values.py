@@ -120,6 +120,49 @@ def test_of_equal_texts_what_is_not_returned_is_named(tmp_path):
     assert (told.edit.line, told.edit.after) == (27, "")
 
 
+LOOPED = """\
+def {name}(model):
+    diffs = []
+    for layer in (1, 2):
+        with model.trace("a"):
+            one = model.model.layers[layer].mlp.output.sum().save()
+        diffs.append({put})
+    total = sum(diffs)
+    return {{"first": first, "diffs": diffs, "total": total}}
+
+
+"""
+
+
+@pytest.mark.parametrize("name", ["diffs", "total"])
+def test_what_is_put_into_a_list_is_told_and_a_list_that_is_returned_is_not_looked_at(
+    tmp_path, name
+):
+    path = tmp_path / "looped.py"
+    first = '    with model.trace("b"):\n        first = model.model.layers[0].mlp.output.save()\n'
+    halves = [
+        LOOPED.format(name=each, put=put).replace(":\n", f":\n{first}", 1)
+        for each, put in (("hf", "one"), ("vllm", "first"))
+    ]
+    path.write_text("".join(halves))
+    places = Places(source.read(path), "vllm")
+    told = computed(places, name, {"first"})
+    assert "line 20 computes something else. `hf` has `one`, line 8" in told.words
+    assert told.edit.after.strip() == "diffs.append(one)"
+    path.write_text("".join(halves).replace("append(one)", "append(first)"))
+    assert computed(Places(source.read(path), "vllm"), name, {"first"}) is None
+
+
+def test_of_a_list_that_is_not_returned_what_is_put_into_it_is_looked_at(tmp_path):
+    path = tmp_path / "beside.py"
+    body = "    more = []\n    more.append(other)\n    x = first + sum(more)\n"
+    start = "(model):\n    with model.trace('a'):\n        first = model.logits.save()\n"
+    end = "    return {'first': first, 'x': x}\n\n\n"
+    path.write_text("".join(f"def {name}{start}{body}{end}" for name in ("hf", "vllm")))
+    told = computed(Places(source.read(path), "vllm"), "x", {"first"})
+    assert "look at `more`, line 14" in told.words
+
+
 def test_every_value_that_is_computed_otherwise_is_told(tmp_path):
     change, _, (line, after) = MISTAKES["another name in it"]
     file = port(tmp_path, *change).file
