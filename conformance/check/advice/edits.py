@@ -38,6 +38,9 @@ NO_BATCH = (
 
 SUM = "on vLLM this layer returns (MLP output, residual): the stream is their sum"
 
+#: What the logits are there.
+LAST_LOGITS = "on vLLM `model.logits` are the last token's, [1, vocabulary]: no index takes a token"
+
 GIVEN = "on vLLM this norm is given (a layer's last output, residual): the stream is their sum"
 
 
@@ -108,8 +111,7 @@ def logits_edit(places: Places, name: str) -> Edit | None:
     after = re.sub(r"(\.logits)\[(?::|0), -1(?:, :)?\]", r"\1", before)
     if statement is None or after == before:
         return None
-    why = "on vLLM `model.logits` are the last token's, [1, vocabulary]: no index takes a token"
-    return Edit(statement.lineno, before, after, why)
+    return Edit(statement.lineno, before, after, LAST_LOGITS)
 
 
 def alias_edit(places: Places, name: str) -> Edit | None:

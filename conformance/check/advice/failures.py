@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.check.advice import batch_axis, between_invokes, weights
+from conformance.check.advice import batch_axis, between_invokes, last_logits, weights
 from conformance.check.advice.edits import Edit, is_layer, replaced
 from conformance.check.advice.error_meanings import (
     ADAPTER,
@@ -15,6 +15,8 @@ from conformance.check.advice.error_meanings import (
     HEAD,
     LAYER_LISTS,
     MEANINGS,
+    TOO_MANY,
+    TOO_MANY_THERE,
     mended,
 )
 from conformance.check.advice.finding import Finding
@@ -122,9 +124,10 @@ def _known(failed: Failed) -> Told | None:
         if re.search(pattern, f"{failed.reason}\n{_own(failed.outcome.detail)}"):
             if pattern == HEAD and not _runs_the_head(failed):
                 continue
-            words = f"{meaning} ({failed.reason[:_MOST]})"
-            first = _at(failed.line, failed.file, "error", meaning, mended(pattern))
-            return Told(words, first + _again(failed, first, meaning, mended(pattern)))
+            said = TOO_MANY_THERE if pattern == TOO_MANY and failed.there else meaning
+            words = f"{said} ({failed.reason[:_MOST]})"
+            first = _at(failed.line, failed.file, "error", said, mended(pattern))
+            return Told(words, first + _again(failed, first, said, mended(pattern)))
     return None
 
 
@@ -153,6 +156,17 @@ def _of_the_head(places: Places, node: ast.AST) -> bool:
         held = statements.value_of(made[0]) if len(made) == 1 else None
         part = held if held is not None else part
     return isinstance(part, ast.Attribute) and part.attr == HEAD
+
+
+def _of_the_logits(failed: Failed) -> Told | None:
+    """It takes a token of the model's logits, which are the last one's there."""
+    if not failed.there or not failed.file.ported or not re.search(TOO_MANY, failed.reason):
+        return None
+    edit = last_logits.indexed(Places(failed.file, failed.function), failed.line)
+    if edit is None:
+        return None
+    words = f"{edit.why} ({failed.reason[:_MOST]})"
+    return Told(words, (Finding("logits", words, edit=edit),))
 
 
 def _axis(failed: Failed) -> Told | None:
@@ -473,6 +487,7 @@ _TELLS = (
     _other_path,
     _away,
     _not_come_back,
+    _of_the_logits,
     _axis,
     _one_for_two,
     _precision,
