@@ -233,6 +233,10 @@ class Places:
         """The blocks that open a trace, [] where not all of them are known."""
         return traced_runs.traces(self.scopes, ast.parse(self.file.text))
 
+    def single(self, block: ast.With) -> bool:
+        """Is a block that opens a trace run once, for one prompt?"""
+        return traced_runs.single(self.scopes, ast.parse(self.file.text), block)
+
     def block(self, statement: ast.stmt) -> ast.stmt | None:
         """The innermost `with` around a statement, None outside of all."""
         around = [

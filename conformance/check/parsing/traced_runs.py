@@ -28,6 +28,11 @@ def traces(scopes: Scopes, module: ast.Module) -> list[ast.With]:
     return [one.block for one in _traces(scopes, module)]
 
 
+def single(scopes: Scopes, module: ast.Module, block: ast.With) -> bool:
+    """Is a block that opens a trace run once, for one prompt?"""
+    return any(one.once for one in _traces(scopes, module) if one.block is block)
+
+
 def trace_of(scopes: Scopes, module: ast.Module, number: int, total: int) -> ast.With | None:
     """The block in which the sequence of this number was run, of so many; None where the text does
     not tell. A loop in between runs its own as often as it does: they are counted from both ends.
