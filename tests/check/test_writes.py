@@ -50,6 +50,19 @@ def test_a_write_is_known_by_what_it_did(meant, made, kind):
     assert found.tokens == tuple(range(TOKENS))
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (ADDED * torch.tensor([[1.0], [1.05], [0.95], [1.0]]), "as large, in nearly the same"),
+        (-2 * ADDED * torch.tensor([[1.0], [1.05], [0.95], [1.0]]), "in nearly the opposite"),
+        (ADDED.flip(0), "in another"),
+    ],
+)
+def test_the_direction_of_another_change_is_no_other_one_where_it_is_nearly_the_same(change, words):
+    found = parted(CLEAN + ADDED, CLEAN + change)
+    assert found.kind == "" and f"{words} direction (cosine" in found.words
+
+
 def test_what_a_write_scales_is_known_where_it_reached_one_half():
     assert parted(CLEAN * 3, BEFORE + 3 * BRANCH).gain == pytest.approx(3, rel=1e-4)
     assert parted(ADDED, ADDED + BEFORE).gain is None

@@ -223,7 +223,9 @@ def _gained(meant: Tensor, made: Tensor) -> tuple[str, str]:
         size = float(made.norm() / meant.norm().clamp_min(1e-30))
         cosine = along / float((made.norm() * meant.norm()).clamp_min(1e-30))
         large = "as large" if f"{size:.2g}" == "1" else f"{size:.2g} times as large"
-        return "", f"another change is made, {large}, in another direction (cosine {cosine:.2f})"
+        nearly = {"1.00": "nearly the same", "-1.00": "nearly the opposite"}
+        where = nearly.get(f"{cosine:.2f}", "another")
+        return "", f"another change is made, {large}, in {where} direction (cosine {cosine:.2f})"
     if abs(gain - 2) < 0.01:
         return "twice", "the change was made twice: once in each half of the stream"
     return "scaled", f"the change is {gain:.3g} times what it is on transformers"
