@@ -353,6 +353,24 @@ def test_a_write_that_is_not_understood_stands_beside_that_of_transformers(
 
 
 @pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("", ": the value that it writes is another one"),
+        ("scaled", ": the value that it writes is another one"),
+        ("other-tokens", ": the place that it writes is another one"),
+        ("too-many", ": the place that it writes is another one"),
+        ("dropped", ""),
+    ],
+)
+def test_of_a_write_that_reads_as_that_of_hf_it_is_said_what_is_another_one(tmp_path, kind, words):
+    path = tmp_path / "alike.py"
+    write = "model.model.layers[1].self_attn.o_proj.input[:, NEXT] *= two"
+    path.write_text(NEIGHBOUR.format(theirs=write.replace("[:,", "[:, :,"), ours=write))
+    edit = write_edit(Places(source.read(path), "vllm"), Parting(1, 0, 0, (0, 1), 2, kind))
+    assert edit.why == f"it reads as line 6 of `hf`{words}"
+
+
+@pytest.mark.parametrize(
     ("kind", "gain", "pair", "after"),
     [
         ("first-half", 1.5, "(h * 1.5, r)", "(h * 1.5, r * 1.5)"),

@@ -99,7 +99,9 @@ def findings(
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [one for one in told if one.kind not in _FOLLOW]
     unknown = {
-        site.name: one for site, one in zip(shown, reads, strict=True) if one.kind == "unknown"
+        site.name: one
+        for site, one in zip(shown, reads, strict=True)
+        if one.kind in {"unknown", *_FOLLOW - {"unwritten"}}
     }
     return ordered(part, places, causes, dual=dual, unknown=unknown)
 

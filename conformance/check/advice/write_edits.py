@@ -16,6 +16,15 @@ from conformance.check.values.divergence import Parting
 
 _COPY = "a value that is only bound to a name, or copied first, does not go back"
 
+#: What is another thing of a write that reads as the one of `hf`, by what it was seen to do.
+_WHAT_ELSE = dict.fromkeys(
+    ("other-layer", "other-tokens", "too-many", "partial", "elsewhere"),
+    ": the place that it writes is another one",
+) | dict.fromkeys(
+    ("", "scaled", "twice", "first-half", "second-half"),
+    ": the value that it writes is another one",
+)
+
 _REPLACES = f"{SUM}, so what replaces the stream must clear or scale both"
 
 
@@ -127,8 +136,7 @@ def _beside_transformers(places: Places, write: Access, part: Parting) -> Edit |
     before, line = places.file.line(write.line), theirs.file.line(own.line).strip()
     why = f"`hf` has in its place `{line}`, line {own.line}"
     if line == before.strip() or _reads_the_same(write.statement, own.statement):
-        other = "place" if part.kind else "value"
-        why = f"it reads as line {own.line} of `hf`: the {other} that it writes is another one"
+        why = f"it reads as line {own.line} of `hf`{_WHAT_ELSE.get(part.kind, '')}"
     return Edit(write.line, before, _with_their_index(places, write, own), why)
 
 
