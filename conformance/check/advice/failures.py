@@ -21,6 +21,7 @@ from conformance.check.advice.error_meanings import (
 )
 from conformance.check.advice.finding import Finding
 from conformance.check.advice.findings import unfilled
+from conformance.check.advice.other_sources import kind_of, module_text
 from conformance.check.advice.precisions import PRECISION, uncast
 from conformance.check.parsing import statements
 from conformance.check.parsing.dataflow import Places
@@ -80,8 +81,9 @@ class Failed:
         if self.outcome.status is Status.TIMEOUT:
             return _hung(self.outcome.detail, self.file)
         detail = f"{self.outcome.reason}\n{self.outcome.detail}"
-        put = _put(detail, Places(self.file, self.function)) if self.there else None
-        return _read_late(self.reason, self.file, self.function) or put or _line(detail, self.file)
+        places = Places(self.file, self.function)
+        put = _put(detail, places) if self.there else None
+        return _read_late(self.reason, detail, places) or put or _line(detail, self.file)
 
 
 def explain(failed: Failed) -> Told:
@@ -306,19 +308,29 @@ def _put(detail: str, places: Places) -> int | None:
     return lines.pop() if len(lines) == 1 else None
 
 
-def _read_late(reason: str, file: UserFile, function: str) -> int | None:
-    """The one line that takes the value that a block asked for too late."""
-    asked = re.search(
-        r"'([\w.]+)\.(\w+)\.i\d+' was requested but the model already ran past", reason
-    )
+def _read_late(reason: str, detail: str, places: Places) -> int | None:
+    """The line that takes the value that a block asked for too late: at which the block waited for
+    it, where that line may take it, or else the one that does.
+    """
+    asked = re.search(_LATE, reason)
     if asked is None:
         return None
-    module, value = re.sub(r"\.(\d+)", r"[\1]", asked[1]).rpartition(".")[2], asked[2]
-    numbered = r"\[[^\[\]]+\]" if "[" in module else ""
-    pattern = rf"\.{re.escape(module.partition('[')[0])}{numbered}\.{value}\b"
-    lines = {one.line for one in Places(file, function).accesses()}
-    near = [number for number in sorted(lines) if re.search(pattern, file.line(number))]
-    return near[0] if len(near) == 1 else None
+    module, value = re.sub(r"\.(\d+)", r"[\1]", asked[1]), asked[2]
+    number = re.search(r"\[(\d+)\]", module)
+    sure, perhaps = set(), set()
+    for one in places.accesses():
+        text = module_text(places, one)
+        elsewhere = number is not None and one.layer not in {None, int(number[1])}
+        if one.value != value or elsewhere:
+            continue
+        if "." not in text:
+            perhaps.add(one.line)  # what a loop or a helper gives it
+        elif kind_of(text).rpartition(".")[2] == kind_of(module).rpartition(".")[2]:
+            sure.add(one.line)
+    waited = _line(detail, places.file)
+    if waited in sure | perhaps:
+        return waited
+    return sure.pop() if len(sure) == 1 and not perhaps else None
 
 
 def _hung(detail: str, file: UserFile) -> int | None:
