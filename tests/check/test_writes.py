@@ -128,8 +128,8 @@ def test_a_write_at_another_layer_names_both(meant_at, made_at, first):
 @pytest.mark.parametrize(
     ("meant", "made", "kind", "words"),
     [
-        (CLEAN + ADDED, CLEAN, "dropped", "the write had no effect in this step"),
-        (CLEAN, CLEAN + ADDED, "elsewhere", "on transformers nothing is written in this step"),
+        (CLEAN + ADDED, CLEAN, "dropped", "the write had no effect in step {}"),
+        (CLEAN, CLEAN + ADDED, "elsewhere", "on transformers nothing is written in step {}"),
     ],
 )
 @pytest.mark.parametrize("step", [0, 1])
@@ -142,4 +142,4 @@ def test_in_a_generation_the_step_is_named(meant, made, kind, words, step):
         for each in (0, 1):
             sides[-1][Site("stream", layer=0, step=each)] = written if each == step else CLEAN
     found = parting(sides[1], sides[0], catalogue(seen, "model.layers"))
-    assert (found.step, found.kind, found.words) == (step, kind, words)
+    assert (found.step, found.kind, found.words) == (step, kind, words.format(step))

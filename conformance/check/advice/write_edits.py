@@ -32,6 +32,9 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
     """The line that writes at this layer, and the edit for what the write was seen to do."""
     here = written_here(places, part)
     layer = _layer(part)
+    changed = _of_its_own(places) if part.kind == "dropped" and not here else None
+    if changed is not None:
+        return changed
     rebound = places.rebound(layer) if part.kind == "dropped" else None
     if rebound is not None and not any(one.layer == layer for one in here):
         statement, taken = rebound
@@ -45,6 +48,21 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
     if found is None and part.kind == "elsewhere":
         found = new_value(places, here[0])
     return found or _at_the_write(places, part, here)
+
+
+def _of_its_own(places: Places) -> Edit | None:
+    """Of a function that changes nothing of the model's: the one statement that changes in place a
+    value which it makes of a layer's itself.
+    """
+    found = []
+    for statement in places.scopes.statements:
+        target = statements.target(statement)
+        if isinstance(statement, ast.AugAssign) and isinstance(target, ast.Name):
+            made = places.scopes.binding(target.id, statement)
+            taken = places.sources(made) if made is not None and made is not statement else []
+            if taken and all(map(is_layer, taken)):
+                found.append((statement, target.id, taken))
+    return _put_back(places, *found[0]) if len(found) == 1 else None
 
 
 def _layer(part: Parting) -> int:

@@ -175,7 +175,7 @@ def _at_other_layer(
     clean = _clean(replace(site, prompt=part.sequence), known)["unedited"]
     ours = mine[site].double()
     # What earlier steps wrote comes back through attention, so later layers say nothing then.
-    step = " in this step" if any(one.step for one in truth) else ""
+    step = f" in step {part.step}" if any(one.step for one in truth) else ""
     dropped = made is None
     if part.step:
         dropped = not bool(_off(ours, clean).any())
