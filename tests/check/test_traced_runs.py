@@ -1,11 +1,14 @@
 """In which of a function's traces a sequence was run, told by the text."""
 
+from dataclasses import replace
+
 import pytest
 
 from conformance.check.advice.causes import ordered
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values.divergence import Parting
+from conformance.check.values.identify import Held
 
 LOOP = """\
 CLEAN, OTHER = "a", "b"
@@ -90,6 +93,54 @@ def test_writes_of_as_many_are_paired_as_they_stand(tmp_path):
     [write] = ordered(Parting(1, 0, 4, (3,), 4, own=4, ran=5), port, [], dual=True)
     assert write.edit.after.strip() == "model.model.layers[1].mlp.output[0] = donor"
     assert "line 12" in write.words
+
+
+OWN_RUN = """\
+def {name}(model):
+    with model.trace("a"):
+        {first}
+        x = model.lm_head.output.save()
+    with model.trace("b"):
+        {second}
+        y = model.lm_head.output.save()
+    for n in range(2):
+        with model.trace("a"):
+            model.model.layers[1].mlp.output[{at}] = donor
+            z = model.lm_head.output.save()
+    return {{"x": x, "y": y, "z": z}}
+
+
+"""
+
+
+def read_in(first, second):
+    def read(at):
+        return f"donor = model.model.layers[1].mlp.output[{at}].clone().save()"
+
+    def half(name, at, number):
+        lines = {"first": "pass", "second": "pass", number: read(at)}
+        return OWN_RUN.format(name=name, at=at, **lines)
+
+    return half("hf", ":, -1", second) + half("vllm", "-1", first)
+
+
+@pytest.mark.parametrize("own", [2, 3])
+def test_what_is_read_in_a_run_of_the_same_text_is_told_where_it_is_read(tmp_path, own):
+    due = Held("mlp", "the MLP output of layer 1", 1, "the last token", sequence=1)
+    part = Parting(1, 0, own, (3,), 4, "dropped", own=own, ran=4, alike=(0, 2, 3), due=due)
+    first, write = ordered(part, places(tmp_path, read_in("first", "second")), [], dual=True)
+    assert first.words == (
+        "line 17 reads what line 24 writes in the trace of line 16, a run of the same text: "
+        "nothing changes by it. Line 6 of `hf` reads it in the trace of line 5"
+    )
+    assert (first.edit.line, write.edit.line) == (17, 24)
+    assert write.words.startswith("so the layers differ")
+    for other in (replace(part, due=None), replace(part, alike=(2, 3))):
+        [write] = ordered(other, places(tmp_path, read_in("first", "second")), [], dual=True)
+        assert write.edit.line == 24
+    # It is read where it should be: nothing is known of why it has no effect.
+    [write] = ordered(part, places(tmp_path, read_in("second", "second")), [], dual=True)
+    assert write.words.startswith("the layers differ")
 
 
 def test_a_single_trace_is_not_named(tmp_path):

@@ -77,6 +77,30 @@ def test_a_write_that_reaches_some_tokens_names_the_others():
     assert "tokens 1" in found.place()
 
 
+@pytest.mark.parametrize("ids", [[5, 6, 7, 9], [5, 6, 7, 8]])
+def test_what_another_text_s_run_has_is_due_where_a_write_has_no_effect(ids):
+    donor = ADDED * 3
+    meant = CLEAN.clone()
+    meant[-1] = donor[-1]
+    both = {"p0": (torch.tensor(ids), donor, donor), "p1": (IDS, meant, CLEAN)}
+    seen, mine = {}, {}
+    for number, (name, (own, rows, made)) in enumerate(both.items()):
+        seen |= {f"layers|{name}/s0/ids": own, f"layers|{name}/s0/stream.0": rows}
+        seen[f"clean|{name}/s0/stream.0"] = donor if name == "p0" else CLEAN
+        mine |= {Site("ids", prompt=number): own, Site("stream", prompt=number, layer=0): made}
+    truth = {Site.parse(k.partition("|")[2]): v for k, v in seen.items() if k.startswith("layers")}
+    found = parting(mine, truth, catalogue(seen, "model.layers"))
+    if ids == IDS.tolist():  # of the same text it is no other one
+        assert found.due is None
+        return
+    assert (found.kind, found.sequence, found.due.sequence) == ("dropped", 1, 0)
+    assert found.words.endswith(
+        "and on transformers the residual stream after layer 0 of the last token of prompt 0 is "
+        "put there"
+    )
+    assert found.alike == (1,)
+
+
 def test_sequences_are_matched_by_their_prompts():
     other = torch.tensor([9, 9])
     rows = torch.ones(2, WIDTH)

@@ -119,13 +119,13 @@ def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
     if part.kind == "dropped" and (put := _of_a_copy(places, write) or _of_a_sum(places, write)):
         return put
     after, why = _writing(write, before, part.kind, part.step)
-    if part.kind in {"dropped", "partial"} and _in_its_place(write):
+    if part.kind in {"dropped", "partial"} and in_its_place(write):
         why = ""  # it is no copy that is changed
     beside = None if after or why else _beside_transformers(places, write, part)
     return beside or Edit(write.line, before, after, why)
 
 
-def _in_its_place(write: Access) -> bool:
+def in_its_place(write: Access) -> bool:
     """Does it change the module's own value, by one index at most that may make a copy?"""
     node = statements.target(write.statement)
     if isinstance(node, ast.Subscript):
@@ -148,7 +148,7 @@ def _beside_transformers(places: Places, write: Access, part: Parting) -> Edit |
     alike = [one for one in theirs.writes() if _place_of(theirs, one) == name]
     if not alike:
         return _at_another_module(places, write, theirs)
-    own = _counterpart(places, theirs, write)
+    own = counterpart(places, theirs, write)
     if own is None:
         return None
     before, line = places.file.line(write.line), theirs.file.line(own.line).strip()
@@ -164,7 +164,7 @@ def _reads_the_same(mine: ast.stmt, meant: ast.stmt) -> bool:
     return ast.unparse(mine) in {text, module_values.there(text)}
 
 
-def _counterpart(places: Places, theirs: Places, write: Access) -> Access | None:
+def counterpart(places: Places, theirs: Places, write: Access) -> Access | None:
     """The write of `hf` in the place of one here: the only one to such a module, or of as many on
     both sides the one that is as far down; None where it is not known.
     """

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from conformance.check.values.known_values import Known, near
-from conformance.check.values.replaced_values import Given, given
+from conformance.check.values.identify import Held, identify
+from conformance.check.values.known_values import Known, near, same_prompt
+from conformance.check.values.replaced_values import Given, given, once
 from conformance.judge.diagnosis.extent import ranges
 from conformance.records import Site
 
@@ -38,7 +39,8 @@ class Parting:
     A write at another layer is at `written` on the engine and at `meant` on transformers; `given`
     is what was written where another value was due. `gain` is what the stream was scaled by on
     transformers, where that reached one half of it here. The engine ran it as its sequence `own`,
-    of `ran`.
+    of `ran`; those of the same text are `alike`. Of a write without effect `due` is what of another
+    text's run transformers has there.
     """
 
     layer: int
@@ -54,6 +56,8 @@ class Parting:
     gain: float | None = None
     own: int = 0
     ran: int = 0
+    alike: tuple[int, ...] = ()
+    due: Held | None = None
 
     def place(self) -> str:
         which = "every token" if len(self.tokens) == self.total else _named(self.tokens)
@@ -110,13 +114,16 @@ def parting(
         far = _off(ours, theirs)
         if bool(far.any()):
             part = Parting(site.layer or 0, site.step, other.prompt, _rows(far), len(ours))
-            part = replace(part, own=site.prompt, ran=len(_prompts(mine)))
+            texts = _prompts(mine)
+            alike = tuple(n for n, ids in texts.items() if ids == texts[site.prompt])
+            part = replace(part, own=site.prompt, ran=len(texts), alike=alike)
             clean = _clean(other, known)
             if clean.get("unedited", ours[:0]).shape != ours.shape:
                 return part
             found = _elsewhere(part, ours, theirs, clean["unedited"])
             if found.kind == "other-layer":
-                return _at_other_layer(found, mine, truth, site, known)
+                found = _at_other_layer(found, mine, truth, site, known)
+                return _with_due(found, theirs[far], known) if found.kind == "dropped" else found
             kind, words = found.kind, found.words
             put, gain = None, None
             if not kind:
@@ -186,6 +193,17 @@ def _at_other_layer(
         return replace(part, kind="elsewhere", words=words)
     words = f"the write is at layer {made}, and on transformers at layer {meant}"
     return replace(part, words=words, written=made, meant=meant)
+
+
+def _with_due(part: Parting, rows: Tensor, known: list[Known]) -> Parting:
+    """The same with what of another text's run is in these rows on transformers."""
+    due = identify(once(rows), known)
+    if due is None or due.sequence in {part.sequence, _first_alike(part.sequence, known)}:
+        return part
+    if same_prompt(due.sequence, part.sequence, known):
+        return part
+    words = f"{part.words}, and on transformers {due.what()} of prompt {due.sequence} is put there"
+    return replace(part, words=words, due=due)
 
 
 def _since(

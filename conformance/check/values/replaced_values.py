@@ -54,9 +54,9 @@ def given(
     for kind, left in {"": None, **halves}.items():
         if kind and left is None:
             continue
-        rows = _once(ours if left is None else ours - left)
+        rows = once(ours if left is None else ours - left)
         held = identify(rows, known)
-        meant = identify(_once(theirs), known)
+        meant = identify(once(theirs), known)
         if held is not None and held != meant:
             alike = meant is not None and held.what() == meant.what()
             again = meant is not None and same_prompt(held.sequence, meant.sequence, known)
@@ -64,6 +64,6 @@ def given(
     return None
 
 
-def _once(rows: Tensor) -> Tensor:
+def once(rows: Tensor) -> Tensor:
     """A row that was written to several tokens, once."""
     return rows[:1] if near(rows, rows[:1].expand_as(rows)) else rows
