@@ -204,10 +204,13 @@ def runs(*ids):
     ("other", "again", "words"),
     [
         ([1, 2, 3], True, "it is what prompt 1 has there, another run of the same text, with what"),
-        ([1, 2, 4], False, "what is written is the stream after layer 1 of the last token of "
-         "prompt 1 instead of prompt 0"),
+        (
+            [1, 2, 4],
+            False,
+            "what is written is the stream after layer 1 of the last token of prompt 1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_same_of_another_run_is_no_other_value_and_names_the_run(other, again, words):
     (meant, held), known = runs([1, 2, 3], other)
     found = given(held[-1:], meant[-1:], {}, known)
