@@ -101,6 +101,52 @@ def test_what_another_text_s_run_has_is_due_where_a_write_has_no_effect(ids):
     assert found.alike == (1,)
 
 
+def later(meant, made):
+    """The parting at the second of two layers, where both sides wrote in the first: what that one
+    left goes through the second, and `meant` and `made` are what is added there.
+    """
+    first = CLEAN + ADDED
+    came = first + BRANCH * 2
+    seen = {
+        "layers|p0/s0/ids": IDS,
+        "clean|p0/s0/stream.0": CLEAN,
+        "clean|p0/s0/stream.1": CLEAN + BRANCH,
+        "layers|p0/s0/stream.0": first,
+        "layers|p0/s0/stream.1": came + meant,
+        "natural|p0/s0/stream.0": CLEAN,
+        "natural|p0/s0/stream.1": came,
+        "value|0/0|model.layers.1.mlp|output": BRANCH,
+        "written|0/0|model.layers.1.mlp|output": BRANCH * 2,
+    }
+    sides = [
+        {
+            Site("ids"): IDS,
+            Site("stream", layer=0): first,
+            Site("stream", layer=1): came + added,
+        }
+        for added in (made, meant)
+    ]
+    natural = {Site("stream", layer=n): seen[f"natural|p0/s0/stream.{n}"] for n in (0, 1)}
+    return parting(*sides, catalogue(seen, "model.layers"), natural)
+
+
+@pytest.mark.parametrize(
+    ("meant", "made", "kind", "words"),
+    [
+        (0 * ADDED, BEFORE, "elsewhere", "on transformers nothing is written at this layer"),
+        (BEFORE, 0 * ADDED, "dropped", "the write had no effect"),
+        (BEFORE, 2 * BEFORE, "twice", "the change was made twice: once in each half"),
+        # It clears the stream, which is what came and what was added.
+        (-(CLEAN + ADDED) - 2 * BRANCH, -2 * BRANCH, "first-half", "the MLP output only"),
+    ],
+)
+def test_after_a_layer_that_both_sides_write_in_a_write_is_known_by_what_came(
+    meant, made, kind, words
+):
+    found = later(meant, made)
+    assert (found.layer, found.kind) == (1, kind) and words in found.words
+
+
 def test_sequences_are_matched_by_their_prompts():
     other = torch.tensor([9, 9])
     rows = torch.ones(2, WIDTH)

@@ -76,7 +76,8 @@ def findings(
     unlike = requests.prompts(judgement, places, compare.layers(mine), compare.layers(seen))
     if unlike:
         return unlike
-    part = parting(compare.layers(mine), compare.layers(seen), known)
+    natural = compare.layers(seen, "natural")
+    part = parting(compare.layers(mine), compare.layers(seen), known, natural)
     judged = {Site.parse(one.site): one for one in judgement.observations}
     explain = _Explaining(places, truth, values, known, judged, written=written(seen))
     explain.lengths = tuple(map(len, compare.prompt_ids(compare.layers(seen))))

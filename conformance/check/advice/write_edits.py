@@ -46,7 +46,7 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
         return axis[0]
     found = _of_the_step(places, part, here)
     if found is None and part.kind == "elsewhere":
-        found = new_value(places, here[0])
+        found = next((edit for one in here if (edit := new_value(places, one))), None)
     return found or _at_the_write(places, part, here)
 
 

@@ -19,6 +19,8 @@ from conformance.check.values.replaced_values import Given, given, once
 from conformance.judge.diagnosis.extent import ranges
 from conformance.records import Site
 
+_NONE: Mapping[Site, Tensor] = {}
+
 #: Relative distance of a row in float32 beyond which a layer computes something else.
 OFF = 2e-3
 
@@ -100,9 +102,15 @@ def _prompts(seen: Mapping[Site, Tensor]) -> dict[int, tuple[int, ...]]:
 
 
 def parting(
-    mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], known: list[Known]
+    mine: Mapping[Site, Tensor],
+    truth: Mapping[Site, Tensor],
+    known: list[Known],
+    natural: Mapping[Site, Tensor] = _NONE,
 ) -> Parting | None:
-    """The first layer, of the first step and sequence, in which the two sides part."""
+    """The first layer, of the first step and sequence, in which the two sides part. `natural` are
+    the streams as transformers' layers gave them where a trace wrote: up to there both sides are
+    the same, so that either gives that where nothing is written in this layer.
+    """
     same = pairs(mine, truth)
     sites = [site for site in mine if site.name == "stream" and site.prompt in same]
     for site in sorted(sites, key=lambda one: (one.step, one.prompt, one.layer or 0)):
@@ -120,9 +128,16 @@ def parting(
             clean = _clean(other, known)
             if clean.get("unedited", ours[:0]).shape != ours.shape:
                 return part
+            came = natural.get(other)
+            later = came is not None and _came_otherwise(came, clean["unedited"])
+            if came is not None and later:
+                clean = {"unedited": came.double(), **_written_halves(other, known)}
             found = _elsewhere(part, ours, theirs, clean["unedited"])
             if found.kind == "other-layer":
-                found = _at_other_layer(found, mine, truth, site, known)
+                if later:
+                    found = _at_this_layer(found, ours, clean["unedited"], truth)
+                else:
+                    found = _at_other_layer(found, mine, truth, site, known)
                 return _with_due(found, theirs[far], known) if found.kind == "dropped" else found
             kind, words = found.kind, found.words
             put, gain = None, None
@@ -148,6 +163,21 @@ def _clean(site: Site, known: list[Known]) -> dict[str, Tensor]:
     return found
 
 
+def _came_otherwise(came: Tensor, clean: Tensor) -> bool:
+    """Does a layer give another stream than without a write, by what was written before it?"""
+    return came.shape == clean.shape and bool(_off(came.double(), clean).any())
+
+
+def _written_halves(site: Site, known: list[Known]) -> dict[str, Tensor]:
+    """What a layer's halves are in the run in which the trace wrote before it."""
+    found: dict[str, Tensor] = {}
+    for one in known:
+        here = (one.sequence, one.layer, one.step) == (site.prompt, site.layer, site.step)
+        if here and one.written and one.kind in {"mlp", "residual"} and not one.left:
+            found.setdefault(one.kind, one.rows.double())
+    return found
+
+
 def _rows_of(clean: Mapping[str, Tensor], far: Tensor) -> dict[str, Tensor]:
     return {kind: rows[far] for kind, rows in clean.items() if len(rows) == len(far)}
 
@@ -167,6 +197,17 @@ def _elsewhere(part: Parting, ours: Tensor, theirs: Tensor, clean: Tensor) -> Pa
         words = f"the write reached {_named(part.tokens)} too, which it does not on transformers"
         return replace(part, kind="too-many", words=words)
     return part
+
+
+def _at_this_layer(
+    part: Parting, ours: Tensor, came: Tensor, truth: Mapping[Site, Tensor]
+) -> Parting:
+    """One side is written at this layer, after others at which both are."""
+    step = f" in step {part.step}" if any(one.step for one in truth) else ""
+    if not bool(_off(ours, came).any()):
+        return replace(part, kind="dropped", words=f"the write had no effect{step}")
+    words = f"on transformers nothing is written at this layer{step}"
+    return replace(part, kind="elsewhere", words=words)
 
 
 def _at_other_layer(

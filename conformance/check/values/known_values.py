@@ -24,7 +24,7 @@ SAME = 1e-3
 @dataclass(frozen=True)
 class Known:
     """One value of transformers: `kind` for programs, words for people, rows [tokens, width].
-    `written`: of the trace's own forward, where it wrote in it.
+    `written`: of the trace's own forward, where it wrote in it; `left`: as the trace left it there.
     """
 
     kind: str
@@ -34,6 +34,7 @@ class Known:
     sequence: int = 0
     step: int = 0
     written: bool = False
+    left: bool = False
 
 
 def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
@@ -170,14 +171,13 @@ def _written_halves(
         yield one
         at = one.sequence, one.step, one.layer
         if at in left and not near(left[at], gave[at]):
-            yield replace(
-                one, rows=left[at] - gave[at] + one.rows, words=f"{one.words}, as it was written"
-            )
+            rows = left[at] - gave[at] + one.rows
+            yield replace(one, rows=rows, words=f"{one.words}, as it was written", left=True)
     for one in modules:
         at = one.sequence, one.step, one.layer
         if one.kind == "mlp" and at in left and not near(left[at], gave[at]):
             rows = left[at] - gave[at] + one.rows
-            yield replace(one, rows=rows, words=f"{one.words}, as it was written")
+            yield replace(one, rows=rows, words=f"{one.words}, as it was written", left=True)
 
 
 def same_prompt(one: int, other: int, known: Sequence[Known]) -> bool:
