@@ -305,7 +305,8 @@ def _edits(findings: Sequence[Finding]) -> str:
     for finding in findings:
         if finding.edit is not None:
             lines.append(f"line {finding.edit.line}:")
-            lines.append(f"{'-' if finding.edit.after else ' '} {finding.edit.before.strip()}")
+            before = textwrap.dedent(finding.edit.before).strip().splitlines() or [""]
+            lines += [f"{'-' if finding.edit.after else ' '} {line}" for line in before]
             after = textwrap.dedent(finding.edit.after)
             lines += [f"+ {line}".rstrip() for line in after.splitlines()]
     return "\n".join(lines)

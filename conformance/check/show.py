@@ -124,8 +124,9 @@ def _short(file: Path, files: Collection[Path]) -> str:
 def _edit(edit: Edit, name: str, console: Console) -> None:
     console.print(Text(f"    {name}:{edit.line}", style="bold"), soft_wrap=True)
     mark = "-" if edit.after else " "
-    console.print(
-        Text(f"    {mark} {shown(edit.before)}", style="red" if edit.after else ""), soft_wrap=True
-    )
+    for line in edit.before.splitlines():
+        console.print(
+            Text(f"    {mark} {shown(line)}", style="red" if edit.after else ""), soft_wrap=True
+        )
     for line in edit.after.splitlines():
         console.print(Text(f"    + {shown(line)}", style="green"), soft_wrap=True)

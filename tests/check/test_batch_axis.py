@@ -89,6 +89,16 @@ COUNTED = {
         [f"x = torch.relu({MLP})[0, -1]"],
         [f"x = torch.relu({MLP})[-1]"],
     ),
+    "a write of everything": (
+        [f"x = {STREAM}[:, -1]", f"h = {STREAM}", "h[:] += x"],
+        [f"h, r = {STREAM}", "x = (h + r)[-1]", "h[:, -1] += x"],
+        ["h[:] += x"],
+    ),
+    "a write of a row beside a read of all": (
+        [f"x = {MLP}[:]", f"{MLP}[:, -1] = 0"],
+        [f"x = {MLP}[:]", f"{MLP}[:, -1] = 0"],
+        [f"{MLP}[-1] = 0"],
+    ),
     "no such axis": ([f"x = {MLP}.sum(-1)"], [f"x = {MLP}.sum(dim=2)"], [f"x = {MLP}.sum(dim=1)"]),
 }
 
@@ -109,6 +119,20 @@ RIGHT = {
         [f"x = model.model.layers[1].mlp.down_proj({MLP})[0]"],
     ),
     "a helper of that name": ([f"x = add({MLP})[0]"], [f"x = add({MLP})[0]"]),
+    "columns, and a token": ([f"x = {MLP}[:, -1, cols]"], [f"x = {MLP}[-1, cols]"]),
+    "columns of every token": ([f"x = {MLP}[:, -1, cols]"], [f"x = {MLP}[:, cols]"]),
+    "two writes": (
+        [f"x = {MLP}[:, -1]", f"{MLP}[:] = 0", f"{MLP}[:, :, 3] = 1"],
+        [f"x = {MLP}[-1]", f"{MLP}[:, -1] = 0", f"{MLP}[:, 3] = 1"],
+    ),
+    "columns of everything": (
+        [f"x = {MLP}[:, -1]", f"{MLP}[:] *= mask"],
+        [f"x = {MLP}[-1]", f"{MLP}[:, cols] = 0"],
+    ),
+    "everything in other words": (
+        [f"x = {MLP}[:, -1]", f"{MLP}[:] = 0"],
+        [f"x = {MLP}[-1]", f"{MLP}[:, :] = 0"],
+    ),
     "the head": (["x = model.lm_head.output[:, -1]"], ["x = model.logits[:, -1]"]),
 }
 
@@ -150,6 +174,26 @@ def test_a_write_of_columns_is_mended_with_what_it_writes_and_its_neighbour(tmp_
     places = Places(ported(tmp_path, theirs, ours), "vllm")
     found = ordered(Parting(2, 0, 0, (0, 1), 2), places, [], dual=True)
     assert [one.edit.after.strip() for one in found] == after
+
+
+def test_columns_that_are_written_at_every_token_get_the_token_of_hf(tmp_path):
+    """A head is the columns of what the projection is given: these are no token."""
+    given = "model.model.layers[1].self_attn.o_proj.input"
+    lines = [
+        ["x = 1", f"donor = {given}[0, -1]", f"{given}[{index}, cols] = donor[cols]"]
+        for index in (":, -1", ":")
+    ]
+    places = Places(ported(tmp_path, *lines), "vllm")
+    part = Parting(1, 0, 0, (0, 1), 3, kind="too-many", words="other tokens")
+    edits = [one.edit for one in ordered(part, places, [], dual=True)]
+    assert f"{given}[-1, cols] = donor[cols]" in [one.after.strip() for one in edits if one]
+    assert batch_axis.written_by(places, places.writes()) == []
+
+
+def test_a_write_of_everything_is_not_said_to_read_as_in_hf(tmp_path):
+    theirs, ours, _ = COUNTED["a write of everything"]
+    [one] = batch_axis.lost(Places(ported(tmp_path, theirs, ours), "vllm"))
+    assert one.edit.why == f"{AXIS}: `[:, -1]` takes columns, and `hf` writes `[:]`"
 
 
 @pytest.mark.parametrize(

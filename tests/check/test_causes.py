@@ -188,6 +188,43 @@ def test_what_is_written_is_known_by_its_numbers_alone_or_beside_a_half_that_was
     assert given(OWN[-1:] * 3, STREAM[-1:], {"residual": OWN[-1:]}, KNOWN) is None
 
 
+def runs(*ids):
+    """Sequences of these ids, each with a stream of its own."""
+    maker = torch.Generator().manual_seed(7)
+    streams = [torch.randn(4, 16, generator=maker).double() for _ in ids]
+    known = [
+        Known("stream", "the stream after layer 1", rows, 1, sequence=number)
+        for number, rows in enumerate(streams)
+    ]
+    given = [Known("ids", "the ids", torch.tensor(one), sequence=n) for n, one in enumerate(ids)]
+    return streams, [*known, *given]
+
+
+@pytest.mark.parametrize(
+    ("other", "again", "words"),
+    [
+        ([1, 2, 3], True, "it is what prompt 1 has there, another run of the same text, with what"),
+        (
+            [1, 2, 4],
+            False,
+            "what is written is the stream after layer 1 of the last token of prompt 1",
+        ),
+    ],
+)
+def test_the_same_of_another_run_is_no_other_value_and_names_the_run(other, again, words):
+    (meant, held), known = runs([1, 2, 3], other)
+    found = given(held[-1:], meant[-1:], {}, known)
+    assert found.again == again and found.words.startswith(words)
+
+
+def test_what_another_run_of_the_text_has_is_blamed_on_no_read_of_it(tmp_path):
+    port = places(tmp_path, HF.format(read="output[:, -1]") + HALVES["a value"][0])
+    held, meant = (Held("stream", "the stream after layer 1", 1, sequence=n) for n in (0, 1))
+    part = Parting(1, 0, 0, (3,), 4, given=Given(held, meant, again=True))
+    [write] = ordered(part, port, [], dual=False)
+    assert write.words.startswith("the layers differ since layer 1")
+
+
 #: What `vllm` does with its stream, and the lines to change.
 PROJECTED = {
     "a name, then a slice": (

@@ -27,7 +27,7 @@ def files(folder):
 
 def test_every_trace_that_is_shown_is_one_that_can_be_checked(tmp_path):
     read = source.read_all(list(files(tmp_path)))
-    assert len(read) == 13
+    assert len(read) == 14
     porting.require_both_sides(read)
     for file in read:
         assert containers(file.functions[file.function_for("vllm")]) == []

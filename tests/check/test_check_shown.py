@@ -38,6 +38,15 @@ def test_of_several_files_it_is_said_how_many_lines_are_to_be_changed_in_which()
     assert said == "3 lines to change as shown: 2 in d/a.py, 1 in e/a.py; took 9 s"
 
 
+def test_lines_that_go_together_are_each_shown_with_a_sign():
+    edit = Edit(3, "    a = {}\n    with b:", "    with b:\n        a = {}.save()")
+    told = (Finding("unsaved", "x", edit=edit),)
+    console = Console(file=StringIO(), width=300)
+    show.show([Checked("a.py", "llama", "pp1", Answer.DIFFERS, "x", told)], console)
+    assert isinstance(console.file, StringIO)
+    assert [line.strip()[:1] for line in console.file.getvalue().splitlines()[2:]] == list("--++")
+
+
 def ending(*checked: Checked) -> str:
     console = Console(file=StringIO(), width=300)
     keys = [(f"check[llama-pp1-check.{n}]", one) for n, one in enumerate(checked)]

@@ -120,6 +120,49 @@ def test_of_equal_texts_what_is_not_returned_is_named(tmp_path):
     assert (told.edit.line, told.edit.after) == (27, "")
 
 
+LOOPED = """\
+def {name}(model):
+    diffs = []
+    for layer in (1, 2):
+        with model.trace("a"):
+            one = model.model.layers[layer].mlp.output.sum().save()
+        diffs.append({put})
+    total = sum(diffs)
+    return {{"first": first, "diffs": diffs, "total": total}}
+
+
+"""
+
+
+@pytest.mark.parametrize("name", ["diffs", "total"])
+def test_what_is_put_into_a_list_is_told_and_a_list_that_is_returned_is_not_looked_at(
+    tmp_path, name
+):
+    path = tmp_path / "looped.py"
+    first = '    with model.trace("b"):\n        first = model.model.layers[0].mlp.output.save()\n'
+    halves = [
+        LOOPED.format(name=each, put=put).replace(":\n", f":\n{first}", 1)
+        for each, put in (("hf", "one"), ("vllm", "first"))
+    ]
+    path.write_text("".join(halves))
+    places = Places(source.read(path), "vllm")
+    told = computed(places, name, {"first"})
+    assert "line 20 computes something else. `hf` has `one`, line 8" in told.words
+    assert told.edit.after.strip() == "diffs.append(one)"
+    path.write_text("".join(halves).replace("append(one)", "append(first)"))
+    assert computed(Places(source.read(path), "vllm"), name, {"first"}) is None
+
+
+def test_of_a_list_that_is_not_returned_what_is_put_into_it_is_looked_at(tmp_path):
+    path = tmp_path / "beside.py"
+    body = "    more = []\n    more.append(other)\n    x = first + sum(more)\n"
+    start = "(model):\n    with model.trace('a'):\n        first = model.logits.save()\n"
+    end = "    return {'first': first, 'x': x}\n\n\n"
+    path.write_text("".join(f"def {name}{start}{body}{end}" for name in ("hf", "vllm")))
+    told = computed(Places(source.read(path), "vllm"), "x", {"first"})
+    assert "look at `more`, line 14" in told.words
+
+
 def test_every_value_that_is_computed_otherwise_is_told(tmp_path):
     change, _, (line, after) = MISTAKES["another name in it"]
     file = port(tmp_path, *change).file
@@ -228,3 +271,51 @@ def test_what_comes_of_an_earlier_write_is_no_cause_of_a_later_one(tmp_path):
     unknown = {"top": Finding("unknown", "`top` differs: 5 of 5 integers", "top")}
     [write] = ordered(PART, changed, [], dual=True, unknown=unknown)
     assert write.words.startswith("the layers differ")
+
+
+STEERED = """\
+def {name}(model):
+    with model.trace("a"):
+        a = model.model.layers[0].mlp.output[{at}].clone().save()
+    vector = {made}
+    with model.trace("b"):
+        model.model.layers[1].output{half}[:] += vector
+        x = model.lm_head.output.save()
+    return {{"vector": vector, "x": x}}
+
+
+"""
+
+
+def test_a_vector_of_another_sign_is_told_before_the_write_that_uses_it(tmp_path):
+    """A value that is a multiple of the right one follows from a write but where it comes before
+    all of them.
+    """
+    path = tmp_path / "steered.py"
+    hf = STEERED.format(name="hf", at=":, -1", made="a - 1", half="")
+    path.write_text(hf + STEERED.format(name="vllm", at="-1", made="1 - a", half="[0]"))
+    maker = torch.Generator().manual_seed(0)
+    clean, vector, x = (torch.randn(3, 16, generator=maker) for _ in range(3))
+    vector = vector[0]
+    site = {name: str(Site(name)) for name in ("vector", "x")}
+    seen = {
+        f"float32:truth|{site['vector']}": vector,
+        f"float32:truth|{site['x']}": x,
+        "layers|p0/s0/ids": torch.tensor([1, 2, 3]),
+        "layers|p0/s0/stream.1": clean + vector,
+        "clean|p0/s0/stream.1": clean,
+    }
+    mine = {
+        site["vector"]: -vector,
+        site["x"]: x.flip(0),
+        "layers|p0/s0/ids": torch.tensor([1, 2, 3]),
+        "layers|p0/s0/stream.1": clean - vector,
+    }
+    judged = tuple(Judged(one, Verdict.WRONG, "9 × noise") for one in site.values())
+    judgement = Judgement(Verdict.WRONG, "", judged)
+    first, write = findings.findings(
+        source.read(path), seen, mine, judgement, "model.layers", dual=True
+    )
+    assert first.words.startswith("`vector` is -1 times what it is on transformers")
+    assert "Line 16 writes with it, and line 14 makes it" in first.words
+    assert write.words.startswith("so the layers differ") and "-1 times" in write.words

@@ -13,6 +13,13 @@ def test_values_with_the_same_edit_are_one_finding_that_names_all():
     assert found.words == "`a` differs. The same edit is for `b`, `c`"
 
 
+def test_what_has_no_name_is_not_named():
+    told = [Finding("half", f"line {n}", edit=EDIT) for n in (1, 2)]
+    assert once(told) == (told[0],)
+    [found] = once([*told, Finding("half", "`a` differs", "a", edit=EDIT)])
+    assert found.words == "line 1. The same edit is for `a`"
+
+
 def test_what_has_another_edit_or_kind_or_none_stays():
     told = [
         Finding("half", "one", "a", edit=EDIT),

@@ -183,6 +183,42 @@ def test_what_is_asked_for_too_late_is_found_by_its_name(tmp_path):
     assert told.findings[0].edit.line == 7
 
 
+LATE = """\
+def hf(model):
+    return {}
+
+
+def vllm(model):
+    middle = n // 2
+    with model.trace("x"):
+        layer = model.model.layers[middle]
+        last = layer.output[0].save()
+    with model.trace("x"):
+        hidden = model.model.layers[middle].output[0]
+        logits = model.logits.clone().save()
+        for i in range(3, 4):
+            layer = model.model.layers[i]
+            more = (layer.output[0] + layer.output[1]).save()
+        for one in model.model.layers[2:]:
+            one.output[0].save()
+    return {"logits": logits}
+"""
+
+
+@pytest.mark.parametrize("line", [11, 15, 17])
+def test_of_several_that_may_be_asked_for_too_late_it_is_the_line_that_waited(tmp_path, line):
+    path = tmp_path / "port.py"
+    path.write_text(LATE)
+    file = source.read(path)
+    words = "OutOfOrderError: 'model.model.layers.3.output.i0' was requested but the model already"
+    detail = f'  File "<nnsight 1>", line {line}, in block\n    {file.line(line).strip()}\n{words}'
+    outcome = Outcome(Status.ERROR, 0.1, f"{words} ran past it", detail)
+    told = failures.explain(failures.Failed(outcome, file, "vllm", there=True))
+    assert told.findings[0].edit.line == line
+    outcome = Outcome(Status.ERROR, 0.1, f"{words} ran past it", "")
+    assert failures.explain(failures.Failed(outcome, file, "vllm", there=True)).findings == ()
+
+
 def test_a_raw_read_beside_the_adapter_is_mended_by_the_adapters(tmp_path):
     path = tmp_path / "raw.py"
     path.write_text(

@@ -1,5 +1,6 @@
 """What a value holds instead is recognised by its numbers."""
 
+import pytest
 import torch
 
 from conformance.check.advice.findings import written
@@ -57,6 +58,11 @@ def test_rows_are_named():
 def test_positions_are_no_activations():
     assert held(torch.arange(TOKENS)) == ("positions", None, "")
     assert held(torch.tensor([3, 1, 4, 1, 5])) != ("positions", None, "")
+
+
+@pytest.mark.parametrize("numbers", [[1, 2], range(3), range(2, 2 + TOKENS)])
+def test_integers_that_count_up_are_the_positions_where_they_count_the_tokens(numbers):
+    assert held(torch.tensor(list(numbers))) is None
 
 
 def test_what_is_nowhere_is_not_named():

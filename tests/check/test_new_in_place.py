@@ -63,6 +63,19 @@ def test_where_hf_writes_too_no_new_value_is_advised(tmp_path):
     assert edit.after == "" and "make a new value" not in edit.why
 
 
+def test_a_name_that_is_changed_beside_the_write_of_hf_is_made_a_new_value(tmp_path):
+    theirs = "model.model.layers[0].output[:] *= 2"
+    own = ["h = model.model.layers[0].output[0]", "h[:] *= 2", f"x = {OUT}[0]", f"x += {OUT}[1]"]
+    made = places(tmp_path, own[0], own[1], LAYER, *own[2:], theirs=theirs)
+    edit = write_edit(made, NOTHING)
+    assert (made.file.line(edit.line).strip(), edit.after.strip()) == (
+        own[3], f"x = x + {OUT}[1]",
+    )  # fmt: skip
+    # Of two it is not known which one is too many.
+    twice = places(tmp_path, *own[:2], LAYER, *own[2:], "x *= 2", theirs=theirs)
+    assert "make a new value" not in write_edit(twice, NOTHING).why
+
+
 @pytest.mark.parametrize(
     "lines",
     [

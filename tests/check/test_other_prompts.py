@@ -123,3 +123,60 @@ def test_of_more_or_fewer_prompts_it_is_said_which_one(tmp_path, ours, theirs, w
     assert words in one.words and one.edit.line == 11
     # Which of several calls is run more often is not known.
     assert told(tmp_path, ours, theirs).edit is None
+
+
+LOOPS = """\
+A, B = "the capital of France", "the capital of Italy"
+
+
+def hf(model):
+    with model.trace(B):
+        x = model.lm_head.output.save()
+    with model.trace([A, B]):
+        y = model.lm_head.output.save()
+    with model.trace(A):
+        z = model.lm_head.output.save()
+    return {"x": x, "y": y, "z": z}
+
+
+def vllm(model):
+    with model.trace(A, max_tokens=1):
+        x = model.logits.clone().save()
+    with model.trace(max_tokens=1) as tracer:
+        y = {}.save()
+        for number, prompt in enumerate([B, B]):
+            with tracer.invoke(prompt):
+                y[number] = model.logits[0].clone()
+    with model.trace(A, max_tokens=1):
+        z = model.logits.clone().save()
+    return {"x": x, "y": torch.stack([y[0], y[1]]), "z": z}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ours", "line", "after", "beside"),
+    [
+        ([FIRST, FIRST, SECOND, FIRST], 15, "with model.trace(B, max_tokens=1):", ""),
+        ([SECOND, SECOND, SECOND, FIRST], 19, "", "`hf` gives `[A, B]`, line 7"),
+        ([SECOND, FIRST, SECOND, SECOND], 22, "", ""),
+    ],
+)
+def test_beside_a_loop_the_trace_that_runs_the_prompt_gives_it(tmp_path, ours, line, after, beside):
+    one = told(tmp_path, ours, [SECOND, FIRST, SECOND, FIRST], LOOPS)
+    assert (one.edit.line, one.edit.after.strip()) == (line, after)
+    assert one.words.endswith(beside or "so it is given another text")
+
+
+def test_a_trace_of_each_prompt_is_not_given_all_of_them(tmp_path):
+    begin = LOOPS.partition("    with model.trace(max_tokens=1)")[0]
+    text = f"""{begin}    y = []
+    for prompt in [B, B]:
+        with model.trace(prompt, max_tokens=1):
+            y.append(model.logits.clone().save())
+    with model.trace(A, max_tokens=1):
+        z = model.logits.clone().save()
+    return {{"x": x, "y": y, "z": z}}
+"""
+    one = told(tmp_path, [SECOND] * 3 + [FIRST], [SECOND, FIRST, SECOND, FIRST], text)
+    assert (one.edit.before, one.edit.after) == ("    for prompt in [B, B]:", "")
+    assert one.words.endswith("`hf` gives `[A, B]`, line 7")

@@ -59,3 +59,10 @@ def test_rows_that_prompts_have_in_common_are_a_prompt_s_own(tmp_path):
     }
     found = explained(tmp_path, seen, rows[0], rows[-1])
     assert found.kind == "mlp" and "holds token 0 instead of" in found.words
+
+
+@pytest.mark.parametrize(("due", "kind"), [(OTHER[:, 0], "positions"), (torch.arange(4), None)])
+def test_positions_are_held_where_an_activation_was_due(tmp_path, due, kind):
+    """Integers that a function computes, of a layer and a head, may count up as well."""
+    found = explained(tmp_path, runs([1, 2, 3, 4]), torch.arange(TOKENS), due * 2)
+    assert (found.kind == "positions") == (kind == "positions")

@@ -156,10 +156,12 @@ def test_what_is_filled_in_a_block_and_made_outside_is_empty_there(tmp_path):
     file = source.read(path)
     [finding] = failures.emptied(file, "trace", {"stream": "stream"}).findings
     assert (finding.kind, finding.edit.line) == ("unsaved", 2)
+    assert finding.edit.before.splitlines() == ["    seen = {}", '    with lm.trace("a"):']
     assert finding.edit.after.splitlines() == [
         '    with lm.trace("a"):',
         "        seen = {}.save()",
     ]
+    assert finding.words.endswith("line 2 makes it outside")
     assert failures.emptied(file, "trace", {"other": "other"}) is None
 
 
@@ -177,6 +179,32 @@ def test_what_two_names_are_given_at_once_is_filled_too(tmp_path):
     for name in ("streams", "logits"):
         filled = places.filled(name)
         assert (filled.made, filled.there) == (2, f"{name} = [].save()")
+        line, before, after = places.made_there(filled)
+        assert (line, before.splitlines()[0]) == (2, "    streams, logits = [], []")
+        assert after.splitlines() == [
+            '    with lm.trace("a"):',
+            "        streams = [].save()",
+            "        logits = [].save()",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("made", "head"),
+    [
+        ("    seen = {}\n    n = 2\n", '    with lm.trace("a"):\n'),
+        ("    seen, n = {}, 2\n", '    with lm.trace("a"):\n'),
+        ("    seen = {}\n    n = 2\n", '    with lm.trace(\n        "a"\n    ):\n'),
+    ],
+)
+def test_what_is_not_made_right_above_its_block_is_made_on_its_first_line(tmp_path, made, head):
+    """So that nothing is said twice where the lines are changed as they are shown."""
+    path = tmp_path / "filled.py"
+    fills = "        seen[n] = lm.layers[1].stream.save()\n"
+    path.write_text(f"def trace(lm):\n{made}{head}{fills}    return {{'stream': seen}}\n")
+    [finding] = failures.emptied(source.read(path), "trace", {"stream": "stream"}).findings
+    assert finding.edit.before == fills.rstrip("\n")
+    assert finding.edit.after == f"        seen = {{}}.save()\n{fills}".rstrip("\n")
+    assert path.read_text().splitlines()[finding.edit.line - 1] == finding.edit.before
 
 
 def test_a_value_of_another_invoke_is_said_to_be_that(tmp_path):
@@ -322,6 +350,24 @@ def test_a_write_that_is_not_understood_stands_beside_that_of_transformers(
         edit = write_edit(Places(source.read(path), "vllm"), Parting(1, 0, 0, (0, 1), 2))
         assert edit.line == 13 and f"`{module}{theirs}`, line 6" in edit.why
         assert edit.after.strip() == (mended if after else "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("", ": the value that it writes is another one"),
+        ("scaled", ": the value that it writes is another one"),
+        ("other-tokens", ": the place that it writes is another one"),
+        ("too-many", ": the place that it writes is another one"),
+        ("dropped", ""),
+    ],
+)
+def test_of_a_write_that_reads_as_that_of_hf_it_is_said_what_is_another_one(tmp_path, kind, words):
+    path = tmp_path / "alike.py"
+    write = "model.model.layers[1].self_attn.o_proj.input[:, NEXT] *= two"
+    path.write_text(NEIGHBOUR.format(theirs=write.replace("[:,", "[:, :,"), ours=write))
+    edit = write_edit(Places(source.read(path), "vllm"), Parting(1, 0, 0, (0, 1), 2, kind))
+    assert edit.why == f"it reads as line 6 of `hf`{words}"
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,24 @@ def test_a_write_into_what_is_made_of_names_has_its_line_and_is_put_back(tmp_pat
     assert edit.after.splitlines()[-1].strip() == put
 
 
+@pytest.mark.parametrize("number", ["1", "middle"])
+def test_a_sum_that_is_changed_in_place_under_its_name_is_put_back(tmp_path, number):
+    """Nothing else is changed: what was to have an effect stands there."""
+    lines = [f"layer = model.model.layers[{number}]", "mid = layer.output[0] + layer.output[1]"]
+    used = ["n = mid.norm()", "mid *= 0.5", "x = mid[-1].save()"]
+    found = places(tmp_path, *lines, *used)
+    assert found.writes() == []
+    edit = write_edit(found, Parting(1, 0, 0, (3,), 4, "dropped"))
+    assert edit.line == 10 and edit.after.splitlines()[0].strip() == "mid *= 0.5"
+    put = "layer.output = (mid - layer.output[1], layer.output[1])"
+    assert edit.after.splitlines()[1].strip() == put
+    assert write_edit(found, Parting(1, 0, 0, (3,), 4, "elsewhere")) is None
+    # Which of two is meant is not known.
+    other = ["other = layer.output[0] * 2", "other *= 2", "x = (other + mid + n).save()"]
+    both = places(tmp_path, *lines, *used[:2], *other)
+    assert write_edit(both, Parting(1, 0, 0, (3,), 4, "dropped")) is None
+
+
 def test_what_is_put_back_is_the_write_and_not_what_it_is_made_of(tmp_path):
     lines = [
         "layer = model.model.layers[1]",

@@ -50,6 +50,19 @@ def test_a_write_is_known_by_what_it_did(meant, made, kind):
     assert found.tokens == tuple(range(TOKENS))
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (ADDED * torch.tensor([[1.0], [1.05], [0.95], [1.0]]), "as large, in nearly the same"),
+        (-2 * ADDED * torch.tensor([[1.0], [1.05], [0.95], [1.0]]), "in nearly the opposite"),
+        (ADDED.flip(0), "in another"),
+    ],
+)
+def test_the_direction_of_another_change_is_no_other_one_where_it_is_nearly_the_same(change, words):
+    found = parted(CLEAN + ADDED, CLEAN + change)
+    assert found.kind == "" and f"{words} direction (cosine" in found.words
+
+
 def test_what_a_write_scales_is_known_where_it_reached_one_half():
     assert parted(CLEAN * 3, BEFORE + 3 * BRANCH).gain == pytest.approx(3, rel=1e-4)
     assert parted(ADDED, ADDED + BEFORE).gain is None
@@ -62,6 +75,76 @@ def test_a_write_that_reaches_some_tokens_names_the_others():
     assert found.kind == "partial" and found.tokens == (1, 2)
     assert found.words == "the write had no effect there: it reached tokens 0, 3 alone"
     assert "tokens 1" in found.place()
+
+
+@pytest.mark.parametrize("ids", [[5, 6, 7, 9], [5, 6, 7, 8]])
+def test_what_another_text_s_run_has_is_due_where_a_write_has_no_effect(ids):
+    donor = ADDED * 3
+    meant = CLEAN.clone()
+    meant[-1] = donor[-1]
+    both = {"p0": (torch.tensor(ids), donor, donor), "p1": (IDS, meant, CLEAN)}
+    seen, mine = {}, {}
+    for number, (name, (own, rows, made)) in enumerate(both.items()):
+        seen |= {f"layers|{name}/s0/ids": own, f"layers|{name}/s0/stream.0": rows}
+        seen[f"clean|{name}/s0/stream.0"] = donor if name == "p0" else CLEAN
+        mine |= {Site("ids", prompt=number): own, Site("stream", prompt=number, layer=0): made}
+    truth = {Site.parse(k.partition("|")[2]): v for k, v in seen.items() if k.startswith("layers")}
+    found = parting(mine, truth, catalogue(seen, "model.layers"))
+    if ids == IDS.tolist():  # of the same text it is no other one
+        assert found.due is None
+        return
+    assert (found.kind, found.sequence, found.due.sequence) == ("dropped", 1, 0)
+    assert found.words.endswith(
+        "and on transformers the residual stream after layer 0 of the last token of prompt 0 is "
+        "put there"
+    )
+    assert found.alike == (1,)
+
+
+def later(meant, made):
+    """The parting at the second of two layers, where both sides wrote in the first: what that one
+    left goes through the second, and `meant` and `made` are what is added there.
+    """
+    first = CLEAN + ADDED
+    came = first + BRANCH * 2
+    seen = {
+        "layers|p0/s0/ids": IDS,
+        "clean|p0/s0/stream.0": CLEAN,
+        "clean|p0/s0/stream.1": CLEAN + BRANCH,
+        "layers|p0/s0/stream.0": first,
+        "layers|p0/s0/stream.1": came + meant,
+        "natural|p0/s0/stream.0": CLEAN,
+        "natural|p0/s0/stream.1": came,
+        "value|0/0|model.layers.1.mlp|output": BRANCH,
+        "written|0/0|model.layers.1.mlp|output": BRANCH * 2,
+    }
+    sides = [
+        {
+            Site("ids"): IDS,
+            Site("stream", layer=0): first,
+            Site("stream", layer=1): came + added,
+        }
+        for added in (made, meant)
+    ]
+    natural = {Site("stream", layer=n): seen[f"natural|p0/s0/stream.{n}"] for n in (0, 1)}
+    return parting(*sides, catalogue(seen, "model.layers"), natural)
+
+
+@pytest.mark.parametrize(
+    ("meant", "made", "kind", "words"),
+    [
+        (0 * ADDED, BEFORE, "elsewhere", "on transformers nothing is written at this layer"),
+        (BEFORE, 0 * ADDED, "dropped", "the write had no effect"),
+        (BEFORE, 2 * BEFORE, "twice", "the change was made twice: once in each half"),
+        # It clears the stream, which is what came and what was added.
+        (-(CLEAN + ADDED) - 2 * BRANCH, -2 * BRANCH, "first-half", "the MLP output only"),
+    ],
+)
+def test_after_a_layer_that_both_sides_write_in_a_write_is_known_by_what_came(
+    meant, made, kind, words
+):
+    found = later(meant, made)
+    assert (found.layer, found.kind) == (1, kind) and words in found.words
 
 
 def test_sequences_are_matched_by_their_prompts():
@@ -115,8 +198,8 @@ def test_a_write_at_another_layer_names_both(meant_at, made_at, first):
 @pytest.mark.parametrize(
     ("meant", "made", "kind", "words"),
     [
-        (CLEAN + ADDED, CLEAN, "dropped", "the write had no effect in this step"),
-        (CLEAN, CLEAN + ADDED, "elsewhere", "on transformers nothing is written in this step"),
+        (CLEAN + ADDED, CLEAN, "dropped", "the write had no effect in step {}"),
+        (CLEAN, CLEAN + ADDED, "elsewhere", "on transformers nothing is written in step {}"),
     ],
 )
 @pytest.mark.parametrize("step", [0, 1])
@@ -129,4 +212,4 @@ def test_in_a_generation_the_step_is_named(meant, made, kind, words, step):
         for each in (0, 1):
             sides[-1][Site("stream", layer=0, step=each)] = written if each == step else CLEAN
     found = parting(sides[1], sides[0], catalogue(seen, "model.layers"))
-    assert (found.step, found.kind, found.words) == (step, kind, words)
+    assert (found.step, found.kind, found.words) == (step, kind, words.format(step))

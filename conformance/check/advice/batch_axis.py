@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.check.advice.edits import Edit, replaced
+from conformance.check.parsing import statements
 from conformance.check.parsing.dataflow import Access, Places
 from conformance.check.parsing.module_values import ATTENTION, index_there, is_layer, of_axes
 from conformance.check.parsing.source import UserFile
@@ -67,6 +68,9 @@ _PAIR = (
     r"|dense_h_to_4h|dense_4h_to_h|query_key_value)$"
 )
 
+#: What is in an index that does not take everything.
+_TAKES = r"[^\[\]:, .]"
+
 #: The kind of a layer's own value.
 _STREAM = "layer"
 
@@ -119,6 +123,11 @@ class _Indexed:
     before: _Taken
     own: str
 
+    @property
+    def written(self) -> bool:
+        """Is it what its statement changes?"""
+        return statements.target(self.statement) is self.node
+
 
 @dataclass(frozen=True)
 class _Over:
@@ -136,12 +145,20 @@ def lost(places: Places) -> list[Lost]:
         return []
     theirs, mine = _Side(Places(places.file, "hf", dual=False)), _Side(places)
     meant: dict[str, list[str]] = {}
+    written: dict[str, list[str]] = {}
     for one in theirs.indexed():
         meant.setdefault(one.before.kind, []).append(one.before.index + one.own)
+        if one.written:
+            written.setdefault(one.before.kind, []).append(one.before.index + one.own)
     over = {(one.taken.kind, one.method, one.axis.value) for one in theirs.over()}
     found: dict[int, Lost] = {}
     for one in mine.indexed():
-        edit = _index_edit(places, one, meant.get(one.before.kind, []))
+        # What is written is beside what `hf` writes, where it does, and not beside its reads.
+        alike = written.get(one.before.kind) if one.written else None
+        every = meant.get(one.before.kind, [])
+        edit = _index_edit(places, one, alike or every)
+        if edit is None and alike and one.own in every:
+            edit = _whole(places, one, alike)
         if edit is not None:
             found.setdefault(edit.line, Lost(one.statement, edit))
     for each in mine.over():
@@ -253,6 +270,25 @@ def _index_edit(places: Places, one: _Indexed, meant: Sequence[str]) -> Edit | N
     return Edit(line, places.file.line(line), replaced(places, one.node, after), why)
 
 
+def _whole(places: Places, one: _Indexed, meant: Sequence[str]) -> Edit | None:
+    """The line of a write with the index of `hf`, where that writes everything, and takes a token
+    by this one where it reads: columns may be meant by any other.
+    """
+    parts = _parts(one.own)
+    everything = {each for each in meant if not re.search(_TAKES, each)}
+    counts = len(parts) == 2 and parts[0] in {":", "0"} and not one.before.index
+    if len(everything) != 1 or len({*meant}) != 1 or not counts or one.own in meant:
+        return None
+    if not re.search(_TAKES, one.own):
+        return None
+    [index] = everything
+    right = index_there(index, "plain") or "[:]"
+    after = replaced(places, one.node, f"{places.file.operand(one.begin)}{right}")
+    line = one.begin.end_lineno or one.node.lineno
+    why = f"{AXIS}: {_takes(one.before.kind, one.own)}, and `hf` writes `{index}`"
+    return Edit(line, places.file.line(line), after, why)
+
+
 def _axis_edit(
     places: Places, one: _Over, over: Collection[tuple[str, str, object]], meant: Sequence[str]
 ) -> Edit | None:
@@ -274,7 +310,7 @@ def _axis_edit(
 def _right(taken: _Taken, index: str, meant: Sequence[str]) -> str | None:
     """What an index should be there, by those that `hf` has; None where it is right."""
     there = {index_there(one, "plain") for one in meant}
-    if index in there or not re.search(r"[^\[\]:, .]", index):
+    if index in there or not re.search(_TAKES, index):
         return None  # it is right, or takes everything
     if re.search(ATTENTION, taken.kind) and index.startswith("[0]"):
         rest = index.removeprefix("[0]")  # transformers returns a tuple
@@ -284,8 +320,19 @@ def _right(taken: _Taken, index: str, meant: Sequence[str]) -> str | None:
     parts = _parts(index)
     if len(parts) == 3:
         return index_there(index, "plain")
+    if len(parts) != 2 or parts[0] not in {":", "0"} or _is_no_token(parts[1], meant):
+        return None
     token = {index_there(one, "plain") for one in meant if len(_parts(one)) == 2}
-    return token.pop() if len(parts) == 2 and parts[0] in {":", "0"} and len(token) == 1 else None
+    return token.pop() if len(token) == 1 else None
+
+
+def _is_no_token(taken: str, meant: Sequence[str]) -> bool:
+    """May what is taken on the second axis be columns? `hf` takes some of such a value, and this
+    is no token there.
+    """
+    every = list(map(_parts, meant))
+    columns = any(len(one) == 3 and one[2] != ":" for one in every)
+    return columns and taken not in {one[1] for one in every if len(one) > 1}
 
 
 def _parts(index: str) -> list[str]:

@@ -14,7 +14,12 @@ from conformance.check.advice.edits import SUM, Edit, is_layer, shifted
 from conformance.check.advice.finding import Finding, once
 from conformance.check.advice.half_streams import half_reads, own_half_reads
 from conformance.check.advice.other_sources import other_sources
-from conformance.check.advice.write_edits import write_edit, written_here
+from conformance.check.advice.write_edits import (
+    counterpart,
+    in_its_place,
+    write_edit,
+    written_here,
+)
 from conformance.check.parsing.dataflow import Access, Places
 from conformance.check.values.divergence import Parting
 
@@ -36,8 +41,10 @@ def ordered(
     writes = written_here(places, part)
     sources = _sources(part, places, writes) if dual else []
     sources = [*_axes(places, writes), *sources] or _neighbours(part, places, writes)
-    if not sources and not part.kind and part.given is None:
+    known = part.given is not None and not part.given.again
+    if not sources and not part.kind and not known:
         sources = [one for write in writes for one in other_sources(places, write)]
+    sources = sources or _of_the_same_text(part, places, writes)
     sources, reads = _told_by_numbers(sources, reads)
     edits = [one.edit for one in sources]
     same = [replace(one, kind=sources[0].kind) for one in reads if one.edit in edits]
@@ -183,7 +190,7 @@ def _whole_on_transformers(places: Places) -> bool:
 def _neighbours(part: Parting, places: Places, writes: Sequence[Access]) -> list[Finding]:
     """The read of another layer's value than that which was to be written."""
     given = part.given
-    if given is None or given.half:
+    if given is None or given.half or given.again:
         return []
     by = _between(given.held.layer, given.meant.layer if given.meant else None)
     read = [
@@ -202,6 +209,68 @@ def _neighbours(part: Parting, places: Places, writes: Sequence[Access]) -> list
     return [Finding("other-value", words, edit=Edit(access.line, before, after))]
 
 
+def _of_the_same_text(part: Parting, places: Places, writes: Sequence[Access]) -> list[Finding]:
+    """Of a write without effect the read of what it writes, where that is in a run of the same text
+    and transformers has another text's there.
+    """
+    if part.due is None or not all(map(in_its_place, writes)):
+        return []
+    for write in writes:
+        mine = _reads_in_a_trace(places, write)
+        ran = [n for n in range(part.ran) if mine and places.trace_of(n, part.ran) is mine[0]]
+        if mine is None or not ran or not set(ran) <= set(part.alike):
+            continue
+        block, line = mine
+        words = (
+            f"line {line} reads what line {write.line} writes in the trace of line {block.lineno}, "
+            "a run of the same text: nothing changes by it"
+        )
+        theirs = Places(places.file, "hf", dual=False) if places.file.ported else None
+        own = counterpart(places, theirs, write) if theirs is not None else None
+        meant = _reads_in_a_trace(theirs, own) if theirs is not None and own else None
+        if meant is not None:
+            words += f". Line {meant[1]} of `hf` reads it in the trace of line {meant[0].lineno}"
+        return [Finding("other-prompt", words, edit=Edit(line, places.file.line(line)))]
+    return []
+
+
+def _reads_in_a_trace(places: Places, write: Access) -> tuple[ast.With, int] | None:
+    """The trace in which all that a write writes is read, and the first line that does; None where
+    there are several, or none.
+    """
+    reads = [
+        one
+        for statement in places.way_to(write, index=False)[:-1]
+        for one in places.accesses(statement)
+    ]
+    blocks = [
+        block
+        for block in places.traces()
+        if any(one.statement is node for one in reads for node in ast.walk(block))
+    ]
+    inside = [one.line for one in reads if any(n is one.statement for n in _all(blocks))]
+    whole = len(blocks) == 1 and len(inside) == len(reads)
+    return (blocks[0], min(inside)) if whole else None
+
+
+def _all(blocks: Sequence[ast.With]) -> Iterator[ast.AST]:
+    for one in blocks:
+        yield from ast.walk(one)
+
+
+def _run(part: Parting, places: Places) -> str:
+    """Which run of the model it is, in words, where more than one is written in; "" else."""
+    own, traces = places.trace_of(part.own, part.ran), places.traces()
+    written = [
+        block
+        for block in traces
+        if any(one.statement is node for one in places.writes() for node in ast.walk(block))
+    ]
+    if own is None or (len(written) < 2 and part.ran <= len(traces)):
+        return ""
+    return f" in prompt {part.sequence}, the trace of line {own.lineno}"
+
+
 def _between(held: int | None, meant: int | None) -> int:
     return 0 if held is None or meant is None else meant - held
 
@@ -211,7 +280,7 @@ def _written(part: Parting, places: Places, *, follows: bool) -> Finding:
     edit = write_edit(places, part)
     if follows and not part.kind and edit not in batch_axis.written_by(places, places.writes()):
         edit = None
-    words = f"{'so ' if follows else ''}the layers differ since {part.place()}"
+    words = f"{'so ' if follows else ''}the layers differ since {part.place()}{_run(part, places)}"
     if part.words:
         words += f": {part.words}"
     if edit is not None and edit.why:

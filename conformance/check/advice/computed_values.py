@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.check.advice.edits import Edit, replaced
 from conformance.check.parsing import statements
+from conformance.check.parsing.containers import empty
 from conformance.check.parsing.dataflow import READ, Places
-from conformance.check.parsing.returned_expressions import returned
+from conformance.check.parsing.returned_expressions import every_returned, returned
 
 #: How many variables are followed.
 _HOPS = 6
@@ -123,9 +124,12 @@ def _variables(places: Places, right: Collection[str], own: ast.expr) -> dict[st
 
 def _of_right(side: _Side, begin: _Place) -> tuple[list[str], dict[str, ast.stmt]]:
     """The right variables that an expression is computed from, and those that are made of none of
-    them, each with what makes it; none where it is computed from anything else of the model, too.
+    them and not returned, each with what makes it; none where it is computed from anything else of
+    the model, too.
     """
     scopes, used = side.places.scopes, []
+    handed = map(statements.kept, every_returned(scopes))
+    given = {one.id for one in handed if isinstance(one, ast.Name)}
     others: dict[str, ast.stmt] = {}
     waiting, seen = [begin], [begin.statement]
     while waiting:
@@ -139,17 +143,28 @@ def _of_right(side: _Side, begin: _Place) -> tuple[list[str], dict[str, ast.stmt
             helper = scopes.helpers.get(name)
             if helper is not None and _reads(helper):
                 return [], {}
-            for statement in scopes.makers(name, place.statement):
-                value = statements.value_of(statement)
-                if value is None:
-                    return [], {}
-                near = _Place(value, statement)
-                if not any(side.is_right(one, statement) for one in scopes.names(value)):
-                    others.setdefault(name, statement)
-                if statement not in seen:
-                    seen.append(statement)
-                    waiting.append(near)
+            made = scopes.makers(name, place.statement)
+            values = [statements.value_of(one) for one in made]
+            near = [_Place(v, one) for v, one in zip(values, made, strict=True) if v is not None]
+            if len(near) != len(made):
+                return [], {}
+            right = [
+                one
+                for each in near
+                for one in scopes.names(each.value)
+                if side.is_right(one, each.statement)
+            ]
+            if near and not right and name not in given:
+                others.setdefault(name, _first(near))
+            fresh = [one for one in near if one.statement not in seen]
+            seen += [one.statement for one in fresh]
+            waiting += fresh
     return list(dict.fromkeys(used)), others
+
+
+def _first(made: Sequence[_Place]) -> ast.stmt:
+    """The first statement that gives something to a variable; a list is often made empty."""
+    return next((one for one in made if not empty(one.value)), made[0]).statement
 
 
 def _reads(node: ast.AST) -> bool:
@@ -175,8 +190,12 @@ def _unlike(
             ]
             for side, near in ((mine, one), (meant, other))
         )
-        if len(ours) == len(theirs) == 1 and ours[0].statement is not one.statement:
-            found = _unlike(mine, meant, ours[0], theirs[0], hops - 1)
+        if len(ours) != len(theirs):
+            continue
+        for each, its in zip(ours, theirs, strict=True):
+            if each.statement is one.statement:
+                continue
+            found = _unlike(mine, meant, each, its, hops - 1)
             if found is not None:
                 return found
     return None

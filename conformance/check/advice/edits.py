@@ -13,7 +13,9 @@ from conformance.records import record
 
 @record()
 class Edit:
-    """One line of the user's file: as it is and as it should be, "" where only words help."""
+    """A line of the user's file, or some from it on: as they are and as they should be, "" where
+    only words help.
+    """
 
     line: int
     before: str
@@ -35,6 +37,9 @@ NO_BATCH = (
 )
 
 SUM = "on vLLM this layer returns (MLP output, residual): the stream is their sum"
+
+#: What the logits are there.
+LAST_LOGITS = "on vLLM `model.logits` are the last token's, [1, vocabulary]: no index takes a token"
 
 GIVEN = "on vLLM this norm is given (a layer's last output, residual): the stream is their sum"
 
@@ -106,8 +111,7 @@ def logits_edit(places: Places, name: str) -> Edit | None:
     after = re.sub(r"(\.logits)\[(?::|0), -1(?:, :)?\]", r"\1", before)
     if statement is None or after == before:
         return None
-    why = "on vLLM `model.logits` are the last token's, [1, vocabulary]: no index takes a token"
-    return Edit(statement.lineno, before, after, why)
+    return Edit(statement.lineno, before, after, LAST_LOGITS)
 
 
 def alias_edit(places: Places, name: str) -> Edit | None:

@@ -39,6 +39,14 @@ ADAPTER: tuple[tuple[str, str, str], ...] = (
 #: The model's head, in errors about it and in lines that fail: its weights alone are another thing.
 HEAD = "lm_head"
 
+#: An index behind the batch's first prompt, where the batch itself is meant.
+TOO_MANY = r"too many indices for tensor of dimension 2"
+
+#: What it means on vLLM.
+TOO_MANY_THERE = (
+    "an index too many: on vLLM there is no batch axis, activations are [tokens, width]"
+)
+
 #: A pattern of the words, and a sentence.
 MEANINGS: tuple[tuple[str, str], ...] = (
     (
@@ -91,7 +99,7 @@ MEANINGS: tuple[tuple[str, str], ...] = (
         "on vLLM this module returns a tuple: take its parts by index",
     ),
     (
-        r"too many indices for tensor of dimension 2",
+        TOO_MANY,
         (
             "an index too many. What a layer of this transformers returns is the stream itself, "
             "[batch, tokens, width], and `output[0]` is its first prompt's; on vLLM there is no "

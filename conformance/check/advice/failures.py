@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.check.advice import batch_axis, between_invokes, weights
+from conformance.check.advice import batch_axis, between_invokes, last_logits, weights
 from conformance.check.advice.edits import Edit, is_layer, replaced
 from conformance.check.advice.error_meanings import (
     ADAPTER,
@@ -15,10 +15,13 @@ from conformance.check.advice.error_meanings import (
     HEAD,
     LAYER_LISTS,
     MEANINGS,
+    TOO_MANY,
+    TOO_MANY_THERE,
     mended,
 )
 from conformance.check.advice.finding import Finding
 from conformance.check.advice.findings import unfilled
+from conformance.check.advice.other_sources import kind_of, module_text
 from conformance.check.advice.precisions import PRECISION, uncast
 from conformance.check.parsing import statements
 from conformance.check.parsing.dataflow import Places
@@ -78,8 +81,9 @@ class Failed:
         if self.outcome.status is Status.TIMEOUT:
             return _hung(self.outcome.detail, self.file)
         detail = f"{self.outcome.reason}\n{self.outcome.detail}"
-        put = _put(detail, Places(self.file, self.function)) if self.there else None
-        return _read_late(self.reason, self.file, self.function) or put or _line(detail, self.file)
+        places = Places(self.file, self.function)
+        put = _put(detail, places) if self.there else None
+        return _read_late(self.reason, detail, places) or put or _line(detail, self.file)
 
 
 def explain(failed: Failed) -> Told:
@@ -122,9 +126,10 @@ def _known(failed: Failed) -> Told | None:
         if re.search(pattern, f"{failed.reason}\n{_own(failed.outcome.detail)}"):
             if pattern == HEAD and not _runs_the_head(failed):
                 continue
-            words = f"{meaning} ({failed.reason[:_MOST]})"
-            first = _at(failed.line, failed.file, "error", meaning, mended(pattern))
-            return Told(words, first + _again(failed, first, meaning, mended(pattern)))
+            said = TOO_MANY_THERE if pattern == TOO_MANY and failed.there else meaning
+            words = f"{said} ({failed.reason[:_MOST]})"
+            first = _at(failed.line, failed.file, "error", said, mended(pattern))
+            return Told(words, first + _again(failed, first, said, mended(pattern)))
     return None
 
 
@@ -153,6 +158,17 @@ def _of_the_head(places: Places, node: ast.AST) -> bool:
         held = statements.value_of(made[0]) if len(made) == 1 else None
         part = held if held is not None else part
     return isinstance(part, ast.Attribute) and part.attr == HEAD
+
+
+def _of_the_logits(failed: Failed) -> Told | None:
+    """It takes a token of the model's logits, which are the last one's there."""
+    if not failed.there or not failed.file.ported or not re.search(TOO_MANY, failed.reason):
+        return None
+    edit = last_logits.indexed(Places(failed.file, failed.function), failed.line)
+    if edit is None:
+        return None
+    words = f"{edit.why} ({failed.reason[:_MOST]})"
+    return Told(words, (Finding("logits", words, edit=edit),))
 
 
 def _axis(failed: Failed) -> Told | None:
@@ -292,19 +308,29 @@ def _put(detail: str, places: Places) -> int | None:
     return lines.pop() if len(lines) == 1 else None
 
 
-def _read_late(reason: str, file: UserFile, function: str) -> int | None:
-    """The one line that takes the value that a block asked for too late."""
-    asked = re.search(
-        r"'([\w.]+)\.(\w+)\.i\d+' was requested but the model already ran past", reason
-    )
+def _read_late(reason: str, detail: str, places: Places) -> int | None:
+    """The line that takes the value that a block asked for too late: at which the block waited for
+    it, where that line may take it, or else the one that does.
+    """
+    asked = re.search(_LATE, reason)
     if asked is None:
         return None
-    module, value = re.sub(r"\.(\d+)", r"[\1]", asked[1]).rpartition(".")[2], asked[2]
-    numbered = r"\[[^\[\]]+\]" if "[" in module else ""
-    pattern = rf"\.{re.escape(module.partition('[')[0])}{numbered}\.{value}\b"
-    lines = {one.line for one in Places(file, function).accesses()}
-    near = [number for number in sorted(lines) if re.search(pattern, file.line(number))]
-    return near[0] if len(near) == 1 else None
+    module, value = re.sub(r"\.(\d+)", r"[\1]", asked[1]), asked[2]
+    number = re.search(r"\[(\d+)\]", module)
+    sure, perhaps = set(), set()
+    for one in places.accesses():
+        text = module_text(places, one)
+        elsewhere = number is not None and one.layer not in {None, int(number[1])}
+        if one.value != value or elsewhere:
+            continue
+        if "." not in text:
+            perhaps.add(one.line)  # what a loop or a helper gives it
+        elif kind_of(text).rpartition(".")[2] == kind_of(module).rpartition(".")[2]:
+            sure.add(one.line)
+    waited = _line(detail, places.file)
+    if waited in sure | perhaps:
+        return waited
+    return sure.pop() if len(sure) == 1 and not perhaps else None
 
 
 def _hung(detail: str, file: UserFile) -> int | None:
@@ -473,6 +499,7 @@ _TELLS = (
     _other_path,
     _away,
     _not_come_back,
+    _of_the_logits,
     _axis,
     _one_for_two,
     _precision,

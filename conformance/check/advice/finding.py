@@ -41,8 +41,9 @@ def once(told: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _with(first: Finding, others: Sequence[Finding]) -> Finding:
-    if not others:
-        return first
-    names = few((f"`{one.name}`" for one in others), _NAMED)
+    named = dict.fromkeys(one.name for one in others if one.name not in {"", first.name})
+    if not named:
+        return first  # what has no name is the same line once more
+    names = few((f"`{name}`" for name in named), _NAMED)
     same = "The same edit is for" if first.edit and first.edit.after else "The same line is behind"
     return replace(first, words=f"{first.words}. {same} {names}")

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from conformance.check.advice import arrangement, batch_axis, requests, weights
@@ -34,7 +33,7 @@ from conformance.check.values import compare, naming, relations
 from conformance.check.values.compare import Values
 from conformance.check.values.divergence import parting
 from conformance.check.values.identify import Held, identify, identify_part
-from conformance.check.values.known_values import UNWRITTEN, Known, catalogue
+from conformance.check.values.known_values import UNWRITTEN, Known, catalogue, same_prompt
 from conformance.check.values.naming import Names
 from conformance.judge.cell import Judgement
 from conformance.records import Judged, Precision, Site
@@ -77,7 +76,8 @@ def findings(
     unlike = requests.prompts(judgement, places, compare.layers(mine), compare.layers(seen))
     if unlike:
         return unlike
-    part = parting(compare.layers(mine), compare.layers(seen), known)
+    natural = compare.layers(seen, "natural")
+    part = parting(compare.layers(mine), compare.layers(seen), known, natural)
     judged = {Site.parse(one.site): one for one in judgement.observations}
     explain = _Explaining(places, truth, values, known, judged, written=written(seen))
     explain.lengths = tuple(map(len, compare.prompt_ids(compare.layers(seen))))
@@ -100,7 +100,9 @@ def findings(
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [one for one in told if one.kind not in _FOLLOW]
     unknown = {
-        site.name: one for site, one in zip(shown, reads, strict=True) if one.kind == "unknown"
+        site.name: one
+        for site, one in zip(shown, reads, strict=True)
+        if one.kind in {"unknown", *_FOLLOW - {"unwritten"}}
     }
     return ordered(part, places, causes, dual=dual, unknown=unknown)
 
@@ -169,7 +171,7 @@ def unfilled(places: Places, name: str, called: str = "") -> Finding | None:
     filled = places.filled(name)
     if filled is None:
         return None
-    edit = Edit(filled.made, places.file.line(filled.made), places.made_there(filled))
+    edit = Edit(*places.made_there(filled))
     shown = called or name or filled.name
     words = f"`{shown}` does not come back whole from vLLM: {filled.why}"
     return Finding("unsaved", words, shown, edit=edit)
@@ -269,6 +271,8 @@ class _Explaining:
         if relations.cap(mine, truth) is not None:  # both are known then, and called the logits
             return self._unlike(blank, site, mine, truth)
         held, meant = identify(mine, self.known), identify(truth, self.known)
+        if held is not None and held.kind == "positions" and not truth.is_floating_point():
+            held = None  # in the place of an activation it was one that was read
         if held is not None and meant is not None and held.sequence != meant.sequence:
             # Prompts that begin alike have the same first rows: then they are its own.
             own = [one for one in self.known if one.sequence == meant.sequence]
@@ -340,7 +344,7 @@ class _Explaining:
             return self._unmeant(found, site, held)
         if held.words == f"{meant.words}{UNWRITTEN}":
             return replace(found, kind="unwritten", words=f"{name} is what it is without the write")
-        if held.words == meant.words and self._same_prompt(held, meant):
+        if held.words == meant.words and same_prompt(held.sequence, meant.sequence, self.known):
             return self._other_run(found, held)
         if held.words == meant.words and held.sequence != meant.sequence:
             words = f"{name} holds another prompt's rows: those of prompt {held.sequence}"
@@ -363,15 +367,6 @@ class _Explaining:
                 words = f"{name} holds {held.rows}{should}"
         why = edit.why if edit else ""
         return replace(found, words=words + (f" ({why})" if why else ""), edit=edit)
-
-    def _same_prompt(self, held: Held, meant: Held) -> bool:
-        """Are they of two runs of one prompt?"""
-        ids = [
-            [one.rows for one in self.known if one.kind == "ids" and one.sequence == number]
-            for number in (held.sequence, meant.sequence)
-        ]
-        two = held.sequence != meant.sequence and all(ids)
-        return two and torch.equal(ids[0][0], ids[1][0])
 
     def _other_run(self, found: Finding, held: Held) -> Finding:
         """It holds what another run of the same prompt has in its place."""

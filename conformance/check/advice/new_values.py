@@ -5,6 +5,7 @@ without a write, made so.
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 import torch
 
@@ -17,9 +18,12 @@ _LOOSE = (ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda)
 
 
 def new_value(places: Places, write: Access) -> Edit | None:
-    """The line of a write, with the edit that makes a value of its own; None where `hf` writes."""
+    """The line of a write, with the edit that makes a value of its own; None where `hf` writes, but
+    of the one write under a name beside those that `hf` makes.
+    """
     theirs = Places(places.file, "hf", dual=False) if places.file.ported else None
-    if theirs is None or any(_arrives(theirs, one) for one in theirs.writes()):
+    meant = [] if theirs is None else [one for one in theirs.writes() if _arrives(theirs, one)]
+    if theirs is None or (meant and not _beside(places, write, meant)):
         return None
     before = places.file.line(write.line)
     named = _named(places, write)
@@ -38,6 +42,17 @@ def new_value(places: Places, write: Access) -> Edit | None:
         indent = before[: len(before) - len(before.lstrip())]
         after = f"{indent}{root} = {root}.clone()\n{before}"
     return Edit(write.line, before, after, why)
+
+
+def _beside(places: Places, write: Access, meant: Sequence[Access]) -> bool:
+    """Is a write the only one that changes a variable itself, beside as many others as `hf` has, of
+    which none does?
+    """
+    every = places.writes()
+    named = [one for one in every if isinstance(_target(one.statement), ast.Name)]
+    alone = len(named) == 1 and named[0].statement is write.statement
+    others = any(isinstance(_target(one.statement), ast.Name) for one in meant)
+    return alone and not others and len(every) - 1 >= len(meant)
 
 
 def _arrives(places: Places, write: Access) -> bool:

@@ -35,7 +35,10 @@ def prompts(
                 return (Finding("prompt", words, edit=_call(places, 0, 1)),)
             there, number = _first_unlike(ours, theirs)
             words = f"the prompts have other tokens: {_unlike(ours[there], theirs, number)}"
-            edit = _call(places, there, len(ours))
+            edit = _call(places, there, len(ours)) or _in_its_trace(
+                places, there, number, len(ours)
+            )
+            words += f". {edit.why}" if edit and edit.why else ""
             return (Finding("prompt", words, prompt=number, edit=edit),)
     return ()
 
@@ -116,6 +119,58 @@ def _call(places: Places, number: int, total: int) -> Edit | None:
     before = places.file.line(call.lineno)
     after = _as_in_hf(places, number, total) if len(calls) == total else ""
     return Edit(call.lineno, before, after)
+
+
+def _in_its_trace(places: Places, mine: int, meant: int, total: int) -> Edit | None:
+    """The line that gives a prompt, one of so many, to the trace that runs it, where the text says
+    which one that is; of a loop over several what it goes over, beside what `hf` gives.
+    """
+    theirs = Places(places.file, "hf", dual=False) if places.file.ported else None
+    call = _of_trace(places, mine, total)
+    other = _of_trace(theirs, meant, total) if theirs is not None else None
+    if call is None:
+        return None
+    before, given = places.file.line(call.lineno), call.args[0]
+    loop = next(
+        (
+            one
+            for one in reversed(places.scopes.statements)
+            if isinstance(one, ast.For)
+            and any(node is call for node in ast.walk(one))
+            and ast.unparse(given) in map(ast.unparse, ast.walk(one.target))
+        ),
+        None,
+    )
+    if other is None or theirs is None or ast.dump(other.args[0]) == ast.dump(given):
+        return Edit(call.lineno, before)
+    text = theirs.file.segment(other.args[0])
+    if loop is not None:
+        line = places.file.line(loop.lineno)
+        same = ast.unparse(other.args[0]) in ast.unparse(loop.iter)
+        why = "" if same else f"`hf` gives `{text}`, line {other.lineno}"
+        return Edit(loop.lineno, line, "", why)
+    after = ""
+    if _is_single(places, call) and _is_single(theirs, other) and known_here(places, other.args[0]):
+        after = replaced(places, given, text)
+    return Edit(call.lineno, before, after)
+
+
+def _of_trace(places: Places, number: int, total: int) -> ast.Call | None:
+    """The one call that gives prompts to the trace which runs this one."""
+    block = places.trace_of(number, total)
+    inside = [] if block is None else [*ast.walk(block)]
+    calls = [one for one in _giving(places) if any(one is node for node in inside)]
+    return calls[0] if len(calls) == 1 else None
+
+
+def _is_single(places: Places, call: ast.Call) -> bool:
+    """Does a call open a trace that is run once, for one prompt?"""
+    return any(
+        one.context_expr is call
+        for block in places.traces()
+        if places.single(block)
+        for one in block.items
+    )
 
 
 def _giving(places: Places) -> list[ast.Call]:

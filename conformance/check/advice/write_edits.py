@@ -16,6 +16,15 @@ from conformance.check.values.divergence import Parting
 
 _COPY = "a value that is only bound to a name, or copied first, does not go back"
 
+#: What is another thing of a write that reads as the one of `hf`, by what it was seen to do.
+_WHAT_ELSE = dict.fromkeys(
+    ("other-layer", "other-tokens", "too-many", "partial", "elsewhere"),
+    ": the place that it writes is another one",
+) | dict.fromkeys(
+    ("", "scaled", "twice", "first-half", "second-half"),
+    ": the value that it writes is another one",
+)
+
 _REPLACES = f"{SUM}, so what replaces the stream must clear or scale both"
 
 
@@ -23,6 +32,9 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
     """The line that writes at this layer, and the edit for what the write was seen to do."""
     here = written_here(places, part)
     layer = _layer(part)
+    changed = _of_its_own(places) if part.kind == "dropped" and not here else None
+    if changed is not None:
+        return changed
     rebound = places.rebound(layer) if part.kind == "dropped" else None
     if rebound is not None and not any(one.layer == layer for one in here):
         statement, taken = rebound
@@ -34,8 +46,23 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
         return axis[0]
     found = _of_the_step(places, part, here)
     if found is None and part.kind == "elsewhere":
-        found = new_value(places, here[0])
+        found = next((edit for one in here if (edit := new_value(places, one))), None)
     return found or _at_the_write(places, part, here)
+
+
+def _of_its_own(places: Places) -> Edit | None:
+    """Of a function that changes nothing of the model's: the one statement that changes in place a
+    value which it makes of a layer's itself.
+    """
+    found = []
+    for statement in places.scopes.statements:
+        target = statements.target(statement)
+        if isinstance(statement, ast.AugAssign) and isinstance(target, ast.Name):
+            made = places.scopes.binding(target.id, statement)
+            taken = places.sources(made) if made is not None and made is not statement else []
+            if taken and all(map(is_layer, taken)):
+                found.append((statement, target.id, taken))
+    return _put_back(places, *found[0]) if len(found) == 1 else None
 
 
 def _layer(part: Parting) -> int:
@@ -44,15 +71,23 @@ def _layer(part: Parting) -> int:
 
 def written_here(places: Places, part: Parting) -> list[Access]:
     """The writes at the layer where the two sides part: those that name it, or else those of which
-    it is not known, or else all.
+    it is not known, or else all; of the trace in which they part, where that is known.
     """
-    writes = places.writes()
+    writes = _of_the_trace(places, part)
     here = [one for one in writes if one.layer == _layer(part)]
     here = here or [one for one in writes if one.layer is None] or writes
     if part.kind in {"dropped", "partial"}:
         return here
     # What arrived was not written to a tensor of the trace's own.
     return sorted(here, key=lambda one: _to_a_sum(places, one))
+
+
+def _of_the_trace(places: Places, part: Parting) -> list[Access]:
+    """The writes without those of other traces; all where none is left, or it is not known."""
+    writes, own = places.writes(), places.trace_of(part.own, part.ran)
+    others = [one for one in places.traces() if own is not None and one is not own]
+    elsewhere = {node for one in others for node in ast.walk(one)}
+    return [one for one in writes if one.statement not in elsewhere] or writes
 
 
 def _to_a_sum(places: Places, write: Access) -> bool:
@@ -71,8 +106,9 @@ def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
     before = places.file.line(write.line)
     if part.written is not None and part.meant is not None:
         right = shifted(write.module, part.meant - part.written)
-        after = before.replace(write.module, right) if right else ""
-        return Edit(write.line, before, after if after != before else "")
+        after = before.replace(write.module, right) if right else before
+        at = Edit(write.line, before, after if after != before else "")
+        return at if at.after else _beside_transformers(places, write, part) or at
     if part.kind == "partial" and (whole := _without_token(places, write)):
         return Edit(write.line, before, replaced(places, *whole), NO_BATCH)
     halved = part.kind in {"first-half", "second-half"}
@@ -83,13 +119,13 @@ def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
     if part.kind == "dropped" and (put := _of_a_copy(places, write) or _of_a_sum(places, write)):
         return put
     after, why = _writing(write, before, part.kind, part.step)
-    if part.kind in {"dropped", "partial"} and _in_its_place(write):
+    if part.kind in {"dropped", "partial"} and in_its_place(write):
         why = ""  # it is no copy that is changed
     beside = None if after or why else _beside_transformers(places, write, part)
     return beside or Edit(write.line, before, after, why)
 
 
-def _in_its_place(write: Access) -> bool:
+def in_its_place(write: Access) -> bool:
     """Does it change the module's own value, by one index at most that may make a copy?"""
     node = statements.target(write.statement)
     if isinstance(node, ast.Subscript):
@@ -110,17 +146,40 @@ def _beside_transformers(places: Places, write: Access, part: Parting) -> Edit |
     theirs = Places(places.file, "hf", dual=False)
     name = _place_of(places, write)
     alike = [one for one in theirs.writes() if _place_of(theirs, one) == name]
-    own = [one for one in alike if one.layer == write.layer] or alike
-    if not own:
+    if not alike:
         return _at_another_module(places, write, theirs)
-    if len(own) != 1:
+    own = counterpart(places, theirs, write)
+    if own is None:
         return None
-    before, line = places.file.line(write.line), theirs.file.line(own[0].line).strip()
-    why = f"`hf` has in its place `{line}`, line {own[0].line}"
-    if line == before.strip():
-        other = "place" if part.kind else "value"
-        why = f"it reads as line {own[0].line} of `hf`: the {other} that it writes is another one"
-    return Edit(write.line, before, _with_their_index(places, write, own[0]), why)
+    before, line = places.file.line(write.line), theirs.file.line(own.line).strip()
+    why = f"`hf` has in its place `{line}`, line {own.line}"
+    if line == before.strip() or _reads_the_same(write.statement, own.statement):
+        why = f"it reads as line {own.line} of `hf`{_WHAT_ELSE.get(part.kind, '')}"
+    return Edit(write.line, before, _with_their_index(places, write, own), why)
+
+
+def _reads_the_same(mine: ast.stmt, meant: ast.stmt) -> bool:
+    """Does a statement read as one of `hf`, but for the batch axis?"""
+    text = ast.unparse(meant)
+    return ast.unparse(mine) in {text, module_values.there(text)}
+
+
+def counterpart(places: Places, theirs: Places, write: Access) -> Access | None:
+    """The write of `hf` in the place of one here: the only one to such a module, or of as many on
+    both sides the one that is as far down; None where it is not known.
+    """
+    name = _place_of(places, write)
+    mine, meant = (
+        [one for one in each.writes() if _place_of(each, one) == name] for each in (places, theirs)
+    )
+    at = [one for one in meant if one.layer == write.layer]
+    if at:
+        mine, meant = [one for one in mine if one.layer == write.layer], at
+    if len(meant) == 1:
+        return meant[0]
+    same = len(mine) == len(meant)
+    number = next((n for n, one in enumerate(mine) if one.statement is write.statement), None)
+    return meant[number] if same and number is not None else None
 
 
 def _place_of(places: Places, write: Access) -> str:

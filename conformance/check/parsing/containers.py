@@ -28,7 +28,8 @@ class Container:
         """What is another thing there, and what mends it."""
         fills = f"a block fills `{self.name}` in the engine, and it comes back only where it is"
         if self.first:
-            return f"{fills} made inside of the block, and saved"
+            inside = f"{fills} made inside of the block, and saved"
+            return f"{inside}: line {self.made} makes it outside"
         return (
             f"{fills} saved there: save each value under a name of its own in the block, and add "
             f"it to `{self.name}` after the block"

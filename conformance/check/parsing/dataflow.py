@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.check.parsing import statements
+from conformance.check.parsing import statements, traced_runs
 from conformance.check.parsing.containers import Container, containers
 from conformance.check.parsing.returned_expressions import returned
 from conformance.check.parsing.scopes import Scopes, numbers_in, used
@@ -128,21 +128,42 @@ class Places:
         """What this name is made of, where a block fills it that was made outside of it; for ""
         the first one of all.
         """
-        functions = [self.function, *self.scopes.helpers.values()]
-        made = [one for function in functions for one in containers(function)]
+        made = self._containers()
         if not name:
             return made[0] if made else None
         names = {n.id for part in self.parts(name) for n in ast.walk(part) if hasattr(n, "id")}
         lines = {statement.lineno for statement in self.way(name)}
         return next((one for one in made if one.name in names and one.made in lines), None)
 
-    def made_there(self, filled: Container) -> str:
-        """The head of the block that fills it, with the line that makes it there, "" for none."""
-        if not filled.first:
-            return ""
+    def made_there(self, filled: Container) -> tuple[int, str, str]:
+        """Lines with what makes it in the block that fills it: the first one's number, as they are,
+        and as they should be, "" where no one block does. Of a block right below the line that
+        makes it the head is among them, and the line is taken away.
+        """
+        head = [self.file.line(n) for n in range(filled.opened, filled.first or 0)]
+        if not filled.first or not head:  # several blocks fill it, or it begins behind the head
+            return filled.made, self.file.line(filled.made), ""
         first = self.file.line(filled.first)
         indent = first[: len(first) - len(first.lstrip())]
-        return f"{self.file.line(filled.opened)}\n{indent}{filled.there}"
+        made = next(one for one in self.assigned[filled.name] if one.lineno == filled.made)
+        names = statements.bound(made)
+        together = [
+            one
+            for one in self._containers()
+            if (one.made, one.first) == (filled.made, filled.first) and one.name in names
+        ]
+        if filled.opened == filled.made + 1 and len(together) == len(names):
+            before = "\n".join((self.file.line(filled.made), *head))
+            return (
+                filled.made,
+                before,
+                "\n".join((*head, *(f"{indent}{x.there}" for x in together))),
+            )
+        return filled.first, first, f"{indent}{filled.there}\n{first}"
+
+    def _containers(self) -> list[Container]:
+        functions = [self.function, *self.scopes.helpers.values()]
+        return [one for function in functions for one in containers(function)]
 
     def cut(self, name: str) -> int | None:
         """The line of the last index on the way to this name that takes rows, columns or a part."""
@@ -203,6 +224,18 @@ class Places:
         parts += statements.places_of(write.statement) if index else []
         behind = dict.fromkeys(one for part in parts for one in self._behind(part))
         return [*(one for one in behind if one is not write.statement), write.statement]
+
+    def trace_of(self, number: int, total: int) -> ast.With | None:
+        """The block in which a sequence of so many was run, None where the text does not tell."""
+        return traced_runs.trace_of(self.scopes, ast.parse(self.file.text), number, total)
+
+    def traces(self) -> list[ast.With]:
+        """The blocks that open a trace, [] where not all of them are known."""
+        return traced_runs.traces(self.scopes, ast.parse(self.file.text))
+
+    def single(self, block: ast.With) -> bool:
+        """Is a block that opens a trace run once, for one prompt?"""
+        return traced_runs.single(self.scopes, ast.parse(self.file.text), block)
 
     def block(self, statement: ast.stmt) -> ast.stmt | None:
         """The innermost `with` around a statement, None outside of all."""

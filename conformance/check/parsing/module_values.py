@@ -129,6 +129,15 @@ def values(line: str, layers: Collection[str] = (), *, same: bool = False) -> li
     return found
 
 
+def there(text: str) -> str | None:
+    """A statement of `hf` as it is there, None where more than an axis is another thing."""
+    for value in values(text, same=True):
+        if value.kind != "plain":
+            return None
+        text = text.replace(value.before, value.after, 1)
+    return text
+
+
 def is_layer(text: str) -> bool:
     """Is this a model's layer?"""
     return bool(re.search(r"(?:^|\.)(?:layers|h|blocks)\[[^\[\]]*\]$", text))

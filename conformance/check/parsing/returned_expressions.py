@@ -22,18 +22,26 @@ _HOPS = 6
 def returned(scopes: Scopes, name: str) -> ast.expr | None:
     """What is returned under this name; all that is returned where its keys cannot be read."""
     statements = scopes.returns(scopes.function)
-    entries = [
-        entry
-        for statement in statements
-        if statement.value is not None
-        for entry in _entries(scopes, statement.value, statement, _HOPS)
-    ]
+    entries = list(_every(scopes))
     plain = [entry for entry in entries if entry[0] != _ANY]
     for patterns, rest in ((plain, ""), (plain, "_.*"), (entries, "")):
         for pattern, value in patterns:
             if re.fullmatch(f"{pattern}{rest}", name):
                 return value
     return None if entries or not statements else statements[0].value
+
+
+def every_returned(scopes: Scopes) -> list[ast.expr]:
+    """All that a function returns: of mappings their values."""
+    statements = scopes.returns(scopes.function)
+    whole = [one.value for one in statements if one.value is not None]
+    return [value for _, value in _every(scopes)] or whole
+
+
+def _every(scopes: Scopes) -> Iterator[tuple[str, ast.expr]]:
+    for statement in scopes.returns(scopes.function):
+        if statement.value is not None:
+            yield from _entries(scopes, statement.value, statement, _HOPS)
 
 
 def _entries(

@@ -13,10 +13,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from conformance.check.values.known_values import Known, near
-from conformance.check.values.replaced_values import Given, given
+from conformance.check.values.identify import Held, identify
+from conformance.check.values.known_values import Known, near, same_prompt
+from conformance.check.values.replaced_values import Given, given, once
 from conformance.judge.diagnosis.extent import ranges
 from conformance.records import Site
+
+_NONE: Mapping[Site, Tensor] = {}
 
 #: Relative distance of a row in float32 beyond which a layer computes something else.
 OFF = 2e-3
@@ -37,7 +40,9 @@ class Parting:
 
     A write at another layer is at `written` on the engine and at `meant` on transformers; `given`
     is what was written where another value was due. `gain` is what the stream was scaled by on
-    transformers, where that reached one half of it here.
+    transformers, where that reached one half of it here. The engine ran it as its sequence `own`,
+    of `ran`; those of the same text are `alike`. Of a write without effect `due` is what of another
+    text's run transformers has there.
     """
 
     layer: int
@@ -51,6 +56,10 @@ class Parting:
     meant: int | None = None
     given: Given | None = None
     gain: float | None = None
+    own: int = 0
+    ran: int = 0
+    alike: tuple[int, ...] = ()
+    due: Held | None = None
 
     def place(self) -> str:
         which = "every token" if len(self.tokens) == self.total else _named(self.tokens)
@@ -93,9 +102,15 @@ def _prompts(seen: Mapping[Site, Tensor]) -> dict[int, tuple[int, ...]]:
 
 
 def parting(
-    mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], known: list[Known]
+    mine: Mapping[Site, Tensor],
+    truth: Mapping[Site, Tensor],
+    known: list[Known],
+    natural: Mapping[Site, Tensor] = _NONE,
 ) -> Parting | None:
-    """The first layer, of the first step and sequence, in which the two sides part."""
+    """The first layer, of the first step and sequence, in which the two sides part. `natural` are
+    the streams as transformers' layers gave them where a trace wrote: up to there both sides are
+    the same, so that either gives that where nothing is written in this layer.
+    """
     same = pairs(mine, truth)
     sites = [site for site in mine if site.name == "stream" and site.prompt in same]
     for site in sorted(sites, key=lambda one: (one.step, one.prompt, one.layer or 0)):
@@ -107,12 +122,23 @@ def parting(
         far = _off(ours, theirs)
         if bool(far.any()):
             part = Parting(site.layer or 0, site.step, other.prompt, _rows(far), len(ours))
+            texts = _prompts(mine)
+            alike = tuple(n for n, ids in texts.items() if ids == texts[site.prompt])
+            part = replace(part, own=site.prompt, ran=len(texts), alike=alike)
             clean = _clean(other, known)
             if clean.get("unedited", ours[:0]).shape != ours.shape:
                 return part
+            came = natural.get(other)
+            later = came is not None and _came_otherwise(came, clean["unedited"])
+            if came is not None and later:
+                clean = {"unedited": came.double(), **_written_halves(other, known)}
             found = _elsewhere(part, ours, theirs, clean["unedited"])
             if found.kind == "other-layer":
-                return _at_other_layer(found, mine, truth, site, known)
+                if later:
+                    found = _at_this_layer(found, ours, clean["unedited"], truth)
+                else:
+                    found = _at_other_layer(found, mine, truth, site, known)
+                return _with_due(found, theirs[far], known) if found.kind == "dropped" else found
             kind, words = found.kind, found.words
             put, gain = None, None
             if not kind:
@@ -133,6 +159,21 @@ def _clean(site: Site, known: list[Known]) -> dict[str, Tensor]:
     for one in known:
         here = (one.sequence, one.layer, one.step) == (alike, site.layer, site.step)
         if here and not one.written:
+            found.setdefault(one.kind, one.rows.double())
+    return found
+
+
+def _came_otherwise(came: Tensor, clean: Tensor) -> bool:
+    """Does a layer give another stream than without a write, by what was written before it?"""
+    return came.shape == clean.shape and bool(_off(came.double(), clean).any())
+
+
+def _written_halves(site: Site, known: list[Known]) -> dict[str, Tensor]:
+    """What a layer's halves are in the run in which the trace wrote before it."""
+    found: dict[str, Tensor] = {}
+    for one in known:
+        here = (one.sequence, one.layer, one.step) == (site.prompt, site.layer, site.step)
+        if here and one.written and one.kind in {"mlp", "residual"} and not one.left:
             found.setdefault(one.kind, one.rows.double())
     return found
 
@@ -158,6 +199,17 @@ def _elsewhere(part: Parting, ours: Tensor, theirs: Tensor, clean: Tensor) -> Pa
     return part
 
 
+def _at_this_layer(
+    part: Parting, ours: Tensor, came: Tensor, truth: Mapping[Site, Tensor]
+) -> Parting:
+    """One side is written at this layer, after others at which both are."""
+    step = f" in step {part.step}" if any(one.step for one in truth) else ""
+    if not bool(_off(ours, came).any()):
+        return replace(part, kind="dropped", words=f"the write had no effect{step}")
+    words = f"on transformers nothing is written at this layer{step}"
+    return replace(part, kind="elsewhere", words=words)
+
+
 def _at_other_layer(
     part: Parting,
     mine: Mapping[Site, Tensor],
@@ -171,7 +223,7 @@ def _at_other_layer(
     clean = _clean(replace(site, prompt=part.sequence), known)["unedited"]
     ours = mine[site].double()
     # What earlier steps wrote comes back through attention, so later layers say nothing then.
-    step = " in this step" if any(one.step for one in truth) else ""
+    step = f" in step {part.step}" if any(one.step for one in truth) else ""
     dropped = made is None
     if part.step:
         dropped = not bool(_off(ours, clean).any())
@@ -182,6 +234,17 @@ def _at_other_layer(
         return replace(part, kind="elsewhere", words=words)
     words = f"the write is at layer {made}, and on transformers at layer {meant}"
     return replace(part, words=words, written=made, meant=meant)
+
+
+def _with_due(part: Parting, rows: Tensor, known: list[Known]) -> Parting:
+    """The same with what of another text's run is in these rows on transformers."""
+    due = identify(once(rows), known)
+    if due is None or due.sequence in {part.sequence, _first_alike(part.sequence, known)}:
+        return part
+    if same_prompt(due.sequence, part.sequence, known):
+        return part
+    words = f"{part.words}, and on transformers {due.what()} of prompt {due.sequence} is put there"
+    return replace(part, words=words, due=due)
 
 
 def _since(
@@ -219,7 +282,9 @@ def _gained(meant: Tensor, made: Tensor) -> tuple[str, str]:
         size = float(made.norm() / meant.norm().clamp_min(1e-30))
         cosine = along / float((made.norm() * meant.norm()).clamp_min(1e-30))
         large = "as large" if f"{size:.2g}" == "1" else f"{size:.2g} times as large"
-        return "", f"another change is made, {large}, in another direction (cosine {cosine:.2f})"
+        nearly = {"1.00": "nearly the same", "-1.00": "nearly the opposite"}
+        where = nearly.get(f"{cosine:.2f}", "another")
+        return "", f"another change is made, {large}, in {where} direction (cosine {cosine:.2f})"
     if abs(gain - 2) < 0.01:
         return "twice", "the change was made twice: once in each half of the stream"
     return "scaled", f"the change is {gain:.3g} times what it is on transformers"

@@ -44,7 +44,7 @@ class Held:
 
 def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held | None:
     """Which known value this is, and which of its rows or columns; None for none."""
-    if _counts_up(value):
+    if _positions(value, known):
         return Held("positions", "the positions of the tokens, as integers", None)
     if not bool(value.any()):
         return None  # zeros are whatever was set to zero
@@ -89,10 +89,12 @@ def _forms(value: Tensor) -> list[Tensor]:
     return forms
 
 
-def _counts_up(value: Tensor) -> bool:
+def _positions(value: Tensor, known: list[Known]) -> bool:
+    """Does it count the tokens of a step? A few integers in a row may be any."""
     if value.ndim != 1 or value.is_floating_point() or len(value) < 2:
         return False
-    return torch.equal(value.long(), torch.arange(len(value)) + int(value[0]))
+    counts = (len(one.rows) for one in known if one.kind == "ids")
+    return len(value) in counts and torch.equal(value.long(), torch.arange(len(value)))
 
 
 def _which(rows: Tensor, known: Tensor, allowed: float) -> dict[str, Any] | None:

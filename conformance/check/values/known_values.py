@@ -6,9 +6,10 @@ What many of vLLM's layers return is among it: the halves of the residual stream
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from conformance.records import Site
@@ -23,7 +24,7 @@ SAME = 1e-3
 @dataclass(frozen=True)
 class Known:
     """One value of transformers: `kind` for programs, words for people, rows [tokens, width].
-    `written`: of the trace's own forward, where it wrote in it.
+    `written`: of the trace's own forward, where it wrote in it; `left`: as the trace left it there.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Known:
     sequence: int = 0
     step: int = 0
     written: bool = False
+    left: bool = False
 
 
 def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
@@ -169,14 +171,22 @@ def _written_halves(
         yield one
         at = one.sequence, one.step, one.layer
         if at in left and not near(left[at], gave[at]):
-            yield replace(
-                one, rows=left[at] - gave[at] + one.rows, words=f"{one.words}, as it was written"
-            )
+            rows = left[at] - gave[at] + one.rows
+            yield replace(one, rows=rows, words=f"{one.words}, as it was written", left=True)
     for one in modules:
         at = one.sequence, one.step, one.layer
         if one.kind == "mlp" and at in left and not near(left[at], gave[at]):
             rows = left[at] - gave[at] + one.rows
-            yield replace(one, rows=rows, words=f"{one.words}, as it was written")
+            yield replace(one, rows=rows, words=f"{one.words}, as it was written", left=True)
+
+
+def same_prompt(one: int, other: int, known: Sequence[Known]) -> bool:
+    """Are these two sequences runs of one prompt?"""
+    ids = [
+        [each.rows for each in known if (each.kind, each.sequence, each.step) == ("ids", number, 0)]
+        for number in (one, other)
+    ]
+    return one != other and all(ids) and torch.equal(ids[0][0], ids[1][0])
 
 
 def near(rows: Tensor, known: Tensor, allowed: float = SAME) -> bool:

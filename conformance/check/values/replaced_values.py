@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from conformance.check.values.identify import Held, identify
-from conformance.check.values.known_values import Known, near
+from conformance.check.values.known_values import Known, near, same_prompt
 
 
 @dataclass(frozen=True)
 class Given:
     """`held` was put where `meant` was due, None where that is nothing known. `left` is the half
-    of the stream that stayed beside it, "" where none did.
+    of the stream that stayed beside it, "" where none did. `again`: the same of another run of the
+    same prompt was due, so that nothing else of the model was put there.
     """
 
     held: Held
     meant: Held | None
     left: str = ""
+    again: bool = False
 
     @property
     def half(self) -> bool:
@@ -29,6 +31,14 @@ class Given:
 
     @property
     def words(self) -> str:
+        if self.again:
+            return (
+                f"it is what prompt {self.held.sequence} has there, another run of the same text, "
+                "with what is written in that one"
+            )
+        if self.meant and self.held.what() == self.meant.what():
+            of = f"of prompt {self.held.sequence} instead of prompt {self.meant.sequence}"
+            return f"what is written is {self.held.what()} {of}"
         half = ", half of the residual stream," if self.half else ""
         due = f" instead of {self.meant.what()}" if self.meant else ""
         return f"what is written is {self.held.what()}{half if due else half[:-1]}{due}"
@@ -44,14 +54,16 @@ def given(
     for kind, left in {"": None, **halves}.items():
         if kind and left is None:
             continue
-        rows = _once(ours if left is None else ours - left)
+        rows = once(ours if left is None else ours - left)
         held = identify(rows, known)
-        meant = identify(_once(theirs), known)
+        meant = identify(once(theirs), known)
         if held is not None and held != meant:
-            return Given(held, meant, kind)
+            alike = meant is not None and held.what() == meant.what()
+            again = meant is not None and same_prompt(held.sequence, meant.sequence, known)
+            return Given(held, meant, kind, again=alike and again)
     return None
 
 
-def _once(rows: Tensor) -> Tensor:
+def once(rows: Tensor) -> Tensor:
     """A row that was written to several tokens, once."""
     return rows[:1] if near(rows, rows[:1].expand_as(rows)) else rows
