@@ -96,7 +96,7 @@ class Columns:
                 before=before.truths.get(precision) if before else None,
             )
         self._observed: dict[str, dict[str, Tensor]] = {}
-        self._judgements: list[tuple[_Observation, Truth, Judgement]] = []
+        self._judgements: list[tuple[_Observation, Truth, bool, Judgement]] = []
         self._environments = {precision: Environments(columns) for precision in self.precisions}
 
     def cell(self, cell: Cell) -> CellResult:
@@ -202,8 +202,9 @@ class Columns:
         columns show of such a cell holds, or gates nothing.
         """
         relations = self._across(backend, precision)
-        for known, by, judgement in self._judgements:
-            same = by is truth and known.prompt_ids == observation.prompt_ids
+        bitwise = self._bitwise(backend, precision)
+        for known, by, held, judgement in self._judgements:
+            same = by is truth and held is bitwise and known.prompt_ids == observation.prompt_ids
             if same and same_bits(known.observed, observation.observed):
                 return replace(judgement, relations=(*judgement.relations, *relations))
         assert self.scenario is not None  # noqa: S101 - the caller has looked
@@ -219,11 +220,11 @@ class Columns:
             limits=self.thresholds.of(precision),
             draws=draws,
             alone=alone,
-            bitwise=self._bitwise(backend, precision),
+            bitwise=bitwise,
         )
         if all(relation.holds for relation in relations if relation.gates):
             judgement = judge()
-            self._judgements.append((observation, truth, judgement))
+            self._judgements.append((observation, truth, bitwise, judgement))
             return replace(judgement, relations=(*judgement.relations, *relations))
         return judge(relations=relations)
 
