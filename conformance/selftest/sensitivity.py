@@ -166,7 +166,7 @@ def _of_case(
     trials: int,
 ) -> Iterator[Limit]:
     truths = Truths(run, model.id, case, twin=True, precision=precision)
-    measured: list[tuple[Mapping[str, Tensor], list[Limit]]] = []
+    measured: list[tuple[Mapping[str, Tensor], bool, list[Limit]]] = []
     for backend in backends:
         folder = gathered_in(backend.id, precision)
         outcome = run.outcome(model.id, folder, case.key)
@@ -174,16 +174,20 @@ def _of_case(
             continue
         observed = run.observations(model.id, folder, case.key)
         # Judging is pure: what holds of these very bits is known.
-        own = next((limits for bits, limits in measured if same_bits(bits, observed)), None)
+        group = run.group(model.id, folder)
+        bitwise = group is not None and group.bitwise
+        alike = (
+            one for bits, held, one in measured if held is bitwise and same_bits(bits, observed)
+        )
+        own = next(alike, None)
         if own is None:
             truth = truths.along(observed)
             if isinstance(truth, str):
                 continue
-            group = run.group(model.id, folder)
             evidence = (observed, outcome.prompt_ids, truth, scenario.equal(case))
-            cell = _Cell(*evidence, bitwise=group is not None and group.bitwise)
+            cell = _Cell(*evidence, bitwise=bitwise)
             own = _of_cell(cell, case, thresholds, trials)
-            measured.append((observed, own))
+            measured.append((observed, bitwise, own))
         yield from (replace(limit, model=model.id, backend=backend.id) for limit in own)
 
 
