@@ -4,10 +4,12 @@ these give as they give it, kept without a copy.
 What a layer's `output` is differs: one tensor [tokens, width] or [1, tokens, width], a tuple that
 begins with one, or two summands of which only the sum is the residual stream. Each documented way
 of reading it is a case: `output` itself, `output[0]`, and `output[0] + output[1]`; and so is a
-write through each of them: `[:] = 0`. `lm.layers[i].stream` is read in the same trace, to say
-which of the ways holds: a cell whose way is not the one that holds says what the value is instead,
-and is no failure. Where none of them gives the stream the cell is judged as if it did, and is
-wrong. The same holds for a layer's `input`, its first positional argument, and for `samples`.
+write through each of them: `[:] = 0`. `lm.layers[i].stream` is read in the same trace, and a copy
+of the output, to say which of the ways holds while the layer runs: a cell whose way is not the one
+that holds says what the value is instead, and is no failure. What is judged is the output that
+was kept without a copy: where memory is used again it holds something else at the end, and is
+wrong. Where none of the ways gives the stream the cell is judged as if it did, and is wrong, too.
+The same holds for a layer's `input`, its first positional argument, and for `samples`.
 """
 
 from operator import attrgetter
@@ -41,6 +43,13 @@ def rows(value, way):
     return value[0] if value.ndim == 3 and len(value) == 1 else value
 
 
+def copy_of(output):
+    """A layer's output, whatever it is, as it is now."""
+    if isinstance(output, torch.Tensor):
+        return output.clone()
+    return [part.clone() if isinstance(part, torch.Tensor) else None for part in output]
+
+
 def shaped(value):
     """The form of what a module gave, in words."""
     if isinstance(value, torch.Tensor):
@@ -71,14 +80,16 @@ def require(lm, outputs, streams, way):
 
 
 def reading(lm, case, way):
-    """Every layer's output, kept as it is, and the stream beside it."""
+    """Every layer's output, kept as it is, and a copy of it and the stream beside it."""
     with lm.trace(case.prompts[0]):
-        kept, streams = [], []
+        kept, copies, streams = [], [], []
         for index in range(len(lm.layers)):
-            kept.append(module(lm, index).output)
+            output = module(lm, index).output
+            kept.append(output)
+            copies.append(copy_of(output))
             streams.append(lm.layers[index].stream)
-        kept, streams = kept.save(), streams.save()
-    require(lm, kept, streams, way)
+        kept, copies, streams = kept.save(), copies.save(), streams.save()
+    require(lm, copies, streams, way)
     read = {index: rows(output, way) for index, output in enumerate(kept)}
     # What cannot be read in this way, nor in another, is not there.
     return [{"raw": {index: value for index, value in read.items() if value is not None}}]
@@ -90,11 +101,7 @@ def writing(lm, case, way):
     with lm.trace(case.prompts[0]):
         stream = lm.layers[at].stream
         output = module(lm, at).output
-        before = (
-            output.clone()
-            if isinstance(output, torch.Tensor)
-            else [part.clone() if isinstance(part, torch.Tensor) else None for part in output]
-        )
+        before = copy_of(output)
         before, stream = before.save(), stream.save()
         if case.active:
             if way == "whole":

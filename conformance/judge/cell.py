@@ -327,7 +327,9 @@ def _wrong_message(distance: floor.Distance, limits: Limits) -> str:
 
 
 def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
-    """Every chosen id against the truth's logits of its own context."""
+    """Every chosen id against the truth's logits of its own context. One that follows from logits
+    that drift drifts as they do, and is no flip that margins had to predict.
+    """
     choices: list[tuple[str, tokens.Choice]] = []
     for site in evidence.open():
         logits = replace(site, name="logits")
@@ -348,10 +350,15 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
             limits,
             evidence.reference.precision,
         )
-        choices.append((str(site), choice))
+        outcome, message = _token_outcome(choice)
+        if outcome is Verdict.WRONG and _follows_from_drift(evidence, site):
+            outcome = Verdict.DRIFT
+        else:
+            choices.append((str(site), choice))
         evidence.settle(
             site,
-            *_token_outcome(choice),
+            outcome,
+            message,
             chosen=choice.chosen,
             best=choice.best,
             margin=choice.margin,
@@ -363,6 +370,15 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
     ):
         if relation is not None:
             evidence.relations.append(relation)
+
+
+def _follows_from_drift(evidence: Evidence, site: Site) -> bool:
+    """Is an id the largest of its own step's logits, and do these drift?"""
+    logits = replace(site, name="logits")
+    judged = evidence.judged.get(logits)
+    if judged is None or judged.verdict is not Verdict.DRIFT:
+        return False
+    return tokens.is_largest(evidence.observed[site], evidence.observed[logits])
 
 
 def _token_outcome(choice: tokens.Choice) -> tuple[Verdict, str]:

@@ -343,6 +343,42 @@ def test_a_flip_is_judged_by_its_margin_and_later_steps_by_a_forced_truth() -> N
     assert "first at p1/s1/tokens" in found.relations[-2].detail
 
 
+def with_a_clear_flip(logits_too: bool) -> toy.Observations:
+    """The last token of a prompt is the truth's second, far within its margin; with logits that
+    say so and are some ten times as far off as honest ones, or without.
+    """
+    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
+    logits = run["p1/s3/logits"].float()
+    first, second = logits.topk(2).indices.tolist()
+    run["p1/s3/tokens"] = torch.tensor([second])
+    if logits_too:
+        gap = logits[first] - logits[second] + 0.5
+        logits[first] -= gap / 2
+        logits[second] += gap / 2
+        run["p1/s3/logits"] = logits.to(BF16)
+    return run
+
+
+def test_a_token_that_follows_from_logits_that_drift_drifts_as_they_do() -> None:
+    found = toy.judge(with_a_clear_flip(logits_too=True), generation())
+    verdicts = {j.site: j.verdict for j in found.observations}
+    assert verdicts["p1/s3/logits"] is Verdict.DRIFT
+    assert verdicts["p1/s3/tokens"] is Verdict.DRIFT
+    assert found.verdict is Verdict.DRIFT, found.reason
+    assert "0 of 7" in found.relations[-2].detail
+
+
+def test_a_token_that_does_not_follow_from_its_logits_is_wrong() -> None:
+    run = with_a_clear_flip(logits_too=True)
+    run["p1/s3/tokens"] = run["p1/s3/logits"].argmin().reshape(1)
+    found = toy.judge(run, generation())
+    verdicts = {j.site: j.verdict for j in found.observations}
+    assert verdicts["p1/s3/logits"] is Verdict.DRIFT
+    assert verdicts["p1/s3/tokens"] is Verdict.WRONG
+    found = toy.judge(with_a_clear_flip(logits_too=False), generation())
+    assert {j.site: j.verdict for j in found.observations}["p1/s3/tokens"] is Verdict.WRONG
+
+
 def test_steps_after_a_difference_are_unknown_when_the_truth_was_not_forced() -> None:
     run = toy.observe(BF16, toy.CANDIDATE, steps=4)
     ids = [list(row) for row in toy.tokens_of(run)]
