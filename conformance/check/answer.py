@@ -18,6 +18,7 @@ from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.source import UserFile
 from conformance.check.values import compare, naming
 from conformance.check.values.compare import Compared, Values
+from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER
 from conformance.planning.jobs import BUILD
 from conformance.records import Answer as Evidence
 from conformance.records import (
@@ -28,19 +29,26 @@ from conformance.records import (
     Status,
     Thresholds,
 )
+from conformance.shortening import few
 from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.one_case import UNJUDGED
 
 #: So many values are named in a note.
 _NAMED = 4
 
-#: Of values that are not determined: how they come about.
-_UNCLEAR = (
-    "transformers' own runs in float32 do not agree on this, by far more than rounding, so nothing "
-    "can be the same. Its numbers depend on which kernel computes them, as those of padding do: "
-    "transformers pads the shorter prompts of a batch on the left, so that the last token of each "
-    "is at `[:, -1]`"
-)
+#: Of values that no verdict is possible on: how they come about, by the judge's reason.
+_UNCLEAR = {
+    HONEST_RUNS_DIFFER: (
+        "transformers' own runs in float32 do not agree on this, by far more than rounding, so "
+        "nothing can be the same. Its numbers depend on which kernel computes them, as those of "
+        "padding do: transformers pads the shorter prompts of a batch on the left, so that the "
+        "last token of each is at `[:, -1]`"
+    ),
+    NO_NUMBER: (
+        "transformers gives nan or infinities alone for this, so nothing shows what an engine "
+        "computes there"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -211,13 +219,13 @@ class _Case:
             "meaning": f"{meaning.judgement.verdict}: {meaning.judgement.reason}",
             "error": max((one.error or 0.0 for one in meaning.judgement.observations), default=0.0),
         }
-        noted: tuple[str, ...] = ()
-        if unclear := compare.undetermined(meaning.judgement, naming.read(seen)):
-            named = ", ".join(f"`{name}`" for name in unclear[:_NAMED])
-            if meaning.judgement.harness:
-                sentence = f"{named}: {_UNCLEAR}"
-                return self._say(Answer.INVALID, sentence, **words)
-            noted = (f"{named}: {_UNCLEAR}",)
+        unclear = compare.undetermined(meaning.judgement, naming.read(seen))
+        noted = tuple(
+            f"{few((f'`{name}`' for name in called), _NAMED)}: {_UNCLEAR[reason]}"
+            for reason, called in unclear.items()
+        )
+        if noted and meaning.judgement.harness:
+            return self._say(Answer.INVALID, "; ".join(noted), **words)
         if meaning.judgement.harness:
             return self._say(Answer.HARNESS, meaning.judgement.reason, **words)
         words["notes"] = said = (*meaning.notes, *noted, *self._without_effect(seen))

@@ -32,11 +32,16 @@ from conformance.judge.measures import (
 from conformance.judge.measures import relations as rules
 from conformance.judge.measures.draws import Draws, likelihood
 from conformance.judge.measures.relations import Mismatch, compare_exact
-from conformance.judge.reference import Reference, batches, distances, read_reference
+from conformance.judge.reference import (
+    HONEST_RUNS_DIFFER,
+    Reference,
+    batches,
+    distances,
+    read_reference,
+)
 from conformance.records import GREEDY, SAMPLED, Judged, Limits, Precision, Relation, Site, Verdict
 
 __all__ = [
-    "HONEST_RUNS_DIFFER",
     "Judgement",
     "Mismatch",
     "Reference",
@@ -44,12 +49,6 @@ __all__ = [
     "judge_cell",
     "read_reference",
 ]
-#: Of an observation that no verdict is possible on.
-HONEST_RUNS_DIFFER = (
-    "honest runs in float32 differ in it by more than rounding: an error as large as the value "
-    "itself would have passed"
-)
-
 #: Of a row, in float32, what no rounding amounts to: a hundred thousand times that of one number.
 #: An error of a hundred times the noise passes, which is then as large as the row.
 NO_ROUNDING = 1e-2
@@ -92,8 +91,10 @@ def judge_cell(
         return verdict.unknown("the token ids of the prompts were not recorded on both sides")
     observed = {Site.parse(name): tensor for name, tensor in candidate.items()}
     same_ids = structure.prompt_ids(prompt_ids, truth_ids)
+    kinds = prepared.other_kinds(observed)
+    observed = prepared.numbers(observed)
     evidence = Evidence(prepared, observed, twin=twin, relations=[same_ids, *relations])
-    _compare_structure(evidence, comparable=same_ids.holds)
+    _compare_structure(evidence, kinds, comparable=same_ids.holds)
     if same_ids.holds:
         drawn_ids = _drawn(evidence) if draws is not None else {}
         _settle_chosen(evidence, drawn_ids)
@@ -132,8 +133,10 @@ def _alike(
     return bool((off <= limits.far_max * evidence.floors[site].noise).all())
 
 
-def _compare_structure(evidence: Evidence, *, comparable: bool) -> None:
-    """Settle what needs no numbers; what passes is left for the distances."""
+def _compare_structure(evidence: Evidence, kinds: Mapping[Site, str], *, comparable: bool) -> None:
+    """Settle what needs no numbers; what passes is left for the distances. `kinds`: where entries
+    are no numbers on one side alone.
+    """
     truth, observed = evidence.reference.truth, evidence.observed
     agreed = tokens.agreed_steps(observed, truth)
     for site in sorted(truth.keys() | observed.keys(), key=verdict.order):
@@ -152,14 +155,24 @@ def _compare_structure(evidence: Evidence, *, comparable: bool) -> None:
             tensor, evidence.reference.honest[site], site, evidence.reference.precision
         ):
             evidence.settle(site, Verdict.DTYPE, flaw)
-        elif flaw := structure.finite(tensor):
-            evidence.settle(site, Verdict.NONFINITE, flaw)
+        elif numberless := _numberless(evidence, site, kinds):
+            evidence.settle(site, *numberless)
         elif not comparable:
             evidence.settle(site, Verdict.UNKNOWN, "not compared: the prompts differ")
         elif site.step > agreed[site.run, site.prompt]:
             step = agreed[site.run, site.prompt]
             flaw = f"harness: the truth was not run along the candidate's token of step {step}"
             evidence.settle(site, Verdict.UNKNOWN, f"{flaw}, so later steps cannot be compared")
+
+
+def _numberless(
+    evidence: Evidence, site: Site, kinds: Mapping[Site, str]
+) -> tuple[Verdict, str] | None:
+    """The verdict where nan and infinities decide it."""
+    if site in evidence.reference.unclear:
+        return Verdict.UNKNOWN, evidence.reference.unclear[site]
+    flaw = kinds.get(site) or structure.finite(evidence.observed[site])
+    return (Verdict.NONFINITE, flaw) if flaw else None
 
 
 def _chosen(evidence: Evidence) -> set[Site]:

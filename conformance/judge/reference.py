@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from conformance.generated_tokens import in_precision
 from conformance.judge.diagnosis.predictions import Known
-from conformance.judge.measures import floor, metrics
+from conformance.judge.measures import floor, metrics, structure
 from conformance.records import Limits, Precision, Site
 
 #: Fewer honest runs do not show how far honest runs can be apart. In float32 the limit is a
@@ -20,6 +20,13 @@ FEWEST_MEMBERS: Mapping[Precision, int] = {Precision.BF16: 4, Precision.FLOAT32:
 
 #: Elements of the truth in one batch: 4 MB of them in float64, ten times that with the runs.
 _BATCH = 1 << 19
+
+#: Of observations that no verdict is possible on.
+HONEST_RUNS_DIFFER = (
+    "honest runs in float32 differ in it by more than rounding: an error as large as the value "
+    "itself would have passed"
+)
+NO_NUMBER = "it is nan or infinite throughout in every honest run: nothing else could be seen"
 
 TRUTH = "truth"
 #: Observations under this member help to diagnose (see `transformations`) and are never judged.
@@ -51,6 +58,9 @@ _WIDE = 1024
 class Reference:
     """The truth and the honest runs in one precision, by site. `mixture`: it has routers.
     `width` is that of the model's residual stream; 0: the narrowest observation's is taken.
+    Where truth and honest runs have nan or an infinity at the same entries, these are 0 in them,
+    and `numberless` has the `structure.kinds` of all entries. Where they have them at others, or
+    have no number at all, the observation is `unclear`, with the reason: all of it is 0.
     """
 
     truth: Mapping[Site, Tensor]
@@ -59,8 +69,23 @@ class Reference:
     precision: Precision = Precision.BF16
     mixture: bool = False
     width: int = 0
+    numberless: Mapping[Site, Tensor] = field(default_factory=dict)
+    unclear: Mapping[Site, str] = field(default_factory=dict)
     _floors: dict[Site, floor.Floor] = field(default_factory=dict)
     _known: dict[Site, Known] = field(default_factory=dict)
+
+    def other_kinds(self, observed: Mapping[Site, Tensor]) -> dict[Site, str]:
+        """Which of a candidate's observations have other nan and infinities, in words."""
+        return {
+            site: flaw
+            for site, entries in self.numberless.items()
+            if site in observed and observed[site].shape == entries.shape
+            if (flaw := structure.other_kinds(observed[site], entries))
+        }
+
+    def numbers(self, observed: Mapping[Site, Tensor]) -> dict[Site, Tensor]:
+        """A candidate's observations with 0 where truth and honest runs are no numbers."""
+        return _filled(observed, self.numberless)
 
     def floor(self, site: Site) -> floor.Floor:
         """The noise floor of one observation; an edited run is scaled by its clean twin."""
@@ -132,7 +157,7 @@ class Reference:
         """Every value of the truth with its noise: what a wrong value may be mistaken for."""
         if not self._known:
             for site, tensor in self.truth.items():
-                if tensor.is_floating_point():
+                if tensor.is_floating_point() and site not in self.unclear:
                     honest = self.floor(site)
                     self._known[site] = Known(honest.truth, honest.noise)
         return self._known
@@ -155,9 +180,11 @@ def read_reference(
     precision: Precision = Precision.BF16,
     mixture: bool = False,
     width: int = 0,
+    numberless: bool = False,
 ) -> Reference | str:
     """The reference by site with the members that compute in this precision, or what is wrong
-    with it in words: then nothing can be judged.
+    with it in words: then nothing can be judged. It must be finite, but where its values may be
+    `numberless`: a user's are masked with -inf, or are nan in rows of padding.
     """
     beside = (TRUTH, AUXILIARY)
     members = {
@@ -167,11 +194,53 @@ def read_reference(
     }
     truth = members.pop(TRUTH, {})
     auxiliary = members.pop(AUXILIARY, {})
+    odd: dict[Site, Tensor] = {}
+    unclear: dict[Site, str] = {}
+    if numberless:
+        odd, unclear = _numberless(truth, members.values())
+        truth = _filled(truth, odd)
+        members = {name: _filled(values, odd) for name, values in members.items()}
     flaw = next(_flaws(truth, members, precision, twin=twin), "")
     if flaw:
         return flaw
     honest = {site: tuple(values[site] for values in members.values()) for site in truth}
-    return Reference(truth, honest, auxiliary, precision, mixture, width)
+    clear = {site: places for site, places in odd.items() if site not in unclear}
+    return Reference(
+        truth, honest, auxiliary, precision, mixture, width, numberless=clear, unclear=unclear
+    )
+
+
+def _numberless(
+    truth: Mapping[Site, Tensor], members: Collection[Mapping[Site, Tensor]]
+) -> tuple[dict[Site, Tensor], dict[Site, str]]:
+    """The kinds of the entries of what is not finite on some side, and of which of these the sides
+    do not agree or have no number at all, with the reason: there every entry counts as none.
+    """
+    odd: dict[Site, Tensor] = {}
+    unclear: dict[Site, str] = {}
+    for site, tensor in truth.items():
+        runs = [run[site] for run in members if site in run]
+        if not tensor.is_floating_point() or any(run.shape != tensor.shape for run in runs):
+            continue
+        if not tensor.numel() or all(map(_finite, (tensor, *runs))):
+            continue
+        odd[site] = structure.kinds(tensor)
+        if any(structure.other_kinds(run, odd[site]) for run in runs):
+            unclear[site] = HONEST_RUNS_DIFFER
+        elif bool(odd[site].all()):
+            unclear[site] = NO_NUMBER
+        if site in unclear:
+            odd[site] = torch.ones_like(odd[site])
+    return odd, unclear
+
+
+def _filled(values: Mapping[Site, Tensor], odd: Mapping[Site, Tensor]) -> dict[Site, Tensor]:
+    return {
+        site: tensor.masked_fill(odd[site] != 0, 0)
+        if site in odd and tensor.shape == odd[site].shape
+        else tensor
+        for site, tensor in values.items()
+    }
 
 
 def _flaws(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import Tensor
 
-from conformance.judge.cell import HONEST_RUNS_DIFFER, judge_cell
+from conformance.judge.cell import judge_cell
 from conformance.judge.judgement import Judgement
-from conformance.judge.reference import read_reference
+from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER, read_reference
 from conformance.records import Precision, Thresholds, Verdict
 
 SITE = "p0/s0/stream"
@@ -15,11 +19,17 @@ ROWS = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
 
 
 def judged(
-    candidate: Tensor, *honest: Tensor, precision: Precision = Precision.FLOAT32
+    candidate: Tensor,
+    *honest: Tensor,
+    precision: Precision = Precision.FLOAT32,
+    truth: Tensor = ROWS,
+    numberless: bool = False,
 ) -> Judgement:
     way = "float32" if precision is Precision.FLOAT32 else "bf16"
     ways = {f"{way}_{number}": {SITE: one} for number, one in enumerate(honest)}
-    reference = read_reference({"truth": {SITE: ROWS}, **ways}, twin=False, precision=precision)
+    reference = read_reference(
+        {"truth": {SITE: truth}, **ways}, twin=False, precision=precision, numberless=numberless
+    )
     assert not isinstance(reference, str), reference
     return judge_cell(
         {SITE: candidate},
@@ -57,3 +67,57 @@ def test_runs_that_differ_by_rounding_prove_what_they_did() -> None:
     found = judged(ROWS * (1 + 2e-7), ROWS * (1 - 1e-7), ROWS * (1 + 1e-7))
     assert found.verdict is Verdict.MATCH
     assert (found.observations[0].smallest or 1) < 1e-3
+
+
+def masked(rows: Tensor, value: float = -math.inf) -> Tensor:
+    """As a user masks scores: above the diagonal, and the whole of the last row."""
+    places = torch.triu(torch.ones(3, 64, dtype=torch.bool), 1)
+    places[2] = True
+    return rows.masked_fill(places, value)
+
+
+ABOUT = (ROWS * (1 - 1e-7), ROWS * (1 + 1e-7))
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.inf, math.nan])
+def test_what_is_no_number_on_either_side_is_the_same_and_the_rest_is_judged(value: float) -> None:
+    truth, honest = masked(ROWS, value), [masked(one, value) for one in ABOUT]
+    found = judged(masked(ROWS * (1 + 2e-7), value), *honest, truth=truth, numberless=True)
+    assert found.verdict is Verdict.MATCH, found.reason
+    wrong = judged(masked(ROWS * 1.5, value), *honest, truth=truth, numberless=True)
+    assert wrong.verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda rows: rows.nan_to_num(neginf=0.0), "the first at [0, 1]: a number where the truth"),
+        (
+            lambda rows: rows.masked_fill(rows.isinf(), math.nan),
+            "[0, 1]: nan where the truth has -",
+        ),
+        (lambda rows: rows.index_fill(1, torch.tensor([0]), math.nan), "[0, 0]: nan where the"),
+    ],
+)
+def test_what_is_no_number_on_one_side_alone_is_named(
+    spoil: Callable[[Tensor], Tensor], words: str
+) -> None:
+    truth, honest = masked(ROWS), [masked(one) for one in ABOUT]
+    found = judged(spoil(truth), *honest, truth=truth, numberless=True)
+    assert found.verdict is Verdict.NONFINITE
+    assert words in found.reason
+
+
+def test_what_honest_runs_have_no_number_in_at_other_places_proves_nothing() -> None:
+    found = judged(ROWS, ROWS, masked(ROWS, math.nan), numberless=True)
+    assert found.verdict is Verdict.UNKNOWN and HONEST_RUNS_DIFFER in found.reason
+    none = ROWS * math.nan
+    found = judged(none, none, none, truth=none, numberless=True)
+    assert found.verdict is Verdict.UNKNOWN and NO_NUMBER in found.reason
+
+
+def test_a_scenarios_truth_has_to_be_finite() -> None:
+    truth = masked(ROWS)
+    ways = {f"float32_{number}": {SITE: truth} for number in range(2)}
+    read = read_reference({"truth": {SITE: truth}, **ways}, twin=False, precision=Precision.FLOAT32)
+    assert isinstance(read, str) and "not finite" in read

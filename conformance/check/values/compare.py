@@ -15,10 +15,10 @@ from torch import Tensor
 
 from conformance.check.values.naming import Names, plain
 from conformance.generated_tokens import FLOAT32_WAY
-from conformance.judge.cell import HONEST_RUNS_DIFFER, Judgement, judge_cell
+from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.diagnosis import extent
 from conformance.judge.judgement import unknown
-from conformance.judge.reference import TRUTH, read_reference
+from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER, TRUTH, read_reference
 from conformance.records import Answer as Evidence
 from conformance.records import Judged, Precision, Site, Thresholds, Verdict
 from conformance.shortening import few
@@ -121,7 +121,7 @@ def compare(
     if not (ours and theirs):
         return Compared(unknown("no forward of the model was seen: did the trace run?"))
     apart = {name: _apart(values) for name, values in reference.items()}
-    read = read_reference(apart, twin=False, precision=precision)
+    read = read_reference(apart, twin=False, precision=precision, numberless=True)
     if isinstance(read, str):
         return Compared(unknown(f"transformers' own runs do not fit together: {read}"))
     judgement = judge_cell(
@@ -184,10 +184,15 @@ def _of_entries(judged: Judged, thresholds: Thresholds, precision: Precision) ->
     return replace(judged, message=words)
 
 
-def undetermined(judgement: Judgement, names: Names = _UNNAMED) -> tuple[str, ...]:
-    """What transformers' own runs in float32 do not agree on, as the user calls it."""
-    sites = [one.site for one in judgement.observations if one.message == HONEST_RUNS_DIFFER]
-    return tuple(dict.fromkeys(names.whole(Site.parse(site)) for site in sites))
+def undetermined(judgement: Judgement, names: Names = _UNNAMED) -> dict[str, tuple[str, ...]]:
+    """The values that no verdict is possible on, as the user calls them, by the judge's reason:
+    transformers' own runs in float32 do not agree, or give no number.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for one in judgement.observations:
+        if one.message in {HONEST_RUNS_DIFFER, NO_NUMBER}:
+            found.setdefault(one.message, {})[names.whole(Site.parse(one.site))] = None
+    return {reason: tuple(called) for reason, called in found.items()}
 
 
 def in_words(observations: Sequence[Judged], names: Names = _UNNAMED) -> str:

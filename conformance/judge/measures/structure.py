@@ -101,3 +101,29 @@ def finite(candidate: Tensor) -> str:
         return ""
     first = torch.nonzero(bad)[0].tolist()
     return f"{count} of {candidate.numel()} values are not finite, the first at {first}"
+
+
+#: What an entry of a tensor of numbers may be besides a number.
+_KINDS = ("a number", "nan", "inf", "-inf")
+
+
+def kinds(values: Tensor) -> Tensor:
+    """Of every entry whether it is a number (0), nan (1), inf (2) or -inf (3): int8, same shape."""
+    found = torch.isnan(values).to(torch.int8)
+    found[torch.isposinf(values)] = 2
+    found[torch.isneginf(values)] = 3
+    return found
+
+
+def other_kinds(candidate: Tensor, truth: Tensor) -> str:
+    """Where the candidate's entries are of other `kinds` than the truth's: how many, and the first;
+    "" where all are of the same.
+    """
+    found = kinds(candidate)
+    other = found != truth
+    if not bool(other.any()):
+        return ""
+    first = torch.nonzero(other)[0].tolist()
+    here, there = (_KINDS[int(side[tuple(first)])] for side in (found, truth))
+    begin = f"{int(other.sum())} of {candidate.numel()} values are no numbers on one side alone"
+    return f"{begin}, the first at {first}: {here} where the truth has {there}"
