@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from conformance.check.advice import failures
-from conformance.check.advice.failures import Failed
+from conformance.check.advice.errors import failures
+from conformance.check.advice.errors.failures import Failed
 from conformance.check.advice.findings import findings, written
-from conformance.check.advice.precisions import widened
+from conformance.check.advice.writes.precisions import widened
 from conformance.check.checked import Answer, Checked
 from conformance.check.gather import HF, TRUTH, Asked
 from conformance.check.parsing.computing_order import computing_order

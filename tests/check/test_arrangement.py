@@ -2,8 +2,9 @@
 
 import torch
 
-from conformance.check.advice import arrangement, findings
-from conformance.check.advice.error_meanings import mended
+from conformance.check.advice import findings
+from conformance.check.advice.errors.error_meanings import mended
+from conformance.check.advice.reads import arrangement
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.records import Site

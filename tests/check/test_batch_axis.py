@@ -2,9 +2,10 @@
 
 import pytest
 
-from conformance.check.advice import batch_axis, failures
-from conformance.check.advice.batch_axis import AXIS
-from conformance.check.advice.causes import ordered
+from conformance.check.advice.errors import failures
+from conformance.check.advice.reads import batch_axis
+from conformance.check.advice.reads.batch_axis import AXIS
+from conformance.check.advice.writes.causes import ordered
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values.divergence import Parting

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conformance.check.advice.causes import ordered
 from conformance.check.advice.edits import Edit
 from conformance.check.advice.finding import Finding
+from conformance.check.advice.writes.causes import ordered
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values.divergence import Parting

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from conformance.check.advice import findings
-from conformance.check.advice.causes import ordered
-from conformance.check.advice.computed_values import computed
 from conformance.check.advice.finding import Finding
+from conformance.check.advice.reads.computed_values import computed
+from conformance.check.advice.writes.causes import ordered
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values.divergence import Parting

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from conformance.check.advice import failures
+from conformance.check.advice.errors import failures
 from conformance.check.parsing import source
 from conformance.records import Outcome, Status
 

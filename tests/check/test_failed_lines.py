@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.check.advice import failures
+from conformance.check.advice.errors import failures
 from conformance.check.parsing import source
 from conformance.check.parsing.sent_blocks import line_of
 from conformance.check.parsing.source import UserFile

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance.check.advice.left_out_parts import left_out
+from conformance.check.advice.reads.left_out_parts import left_out
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 

@@ -4,7 +4,7 @@ it; else Python says what is wrong.
 
 import pytest
 
-from conformance.check.advice import failures
+from conformance.check.advice.errors import failures
 from conformance.check.parsing import source
 from conformance.records import Outcome, Status
 

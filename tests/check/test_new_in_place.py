@@ -5,7 +5,7 @@ value.
 import pytest
 
 from conformance.check.advice.edits import suspect
-from conformance.check.advice.write_edits import write_edit
+from conformance.check.advice.writes.write_edits import write_edit
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values.divergence import Parting

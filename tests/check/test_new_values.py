@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from conformance.check.advice import failures
 from conformance.check.advice.edits import alias_edit
-from conformance.check.advice.write_edits import write_edit
+from conformance.check.advice.errors import failures
+from conformance.check.advice.writes.write_edits import write_edit
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values import compare

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from conformance.check.advice import findings
-from conformance.check.advice.causes import ordered
-from conformance.check.advice.other_sources import other_reads
+from conformance.check.advice.reads.other_sources import other_reads
+from conformance.check.advice.writes.causes import ordered
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values.divergence import Parting

@@ -2,8 +2,8 @@
 
 import torch
 
-from conformance.check.advice import failures
-from conformance.check.advice.precisions import widened
+from conformance.check.advice.errors import failures
+from conformance.check.advice.writes.precisions import widened
 from conformance.check.parsing import source
 from conformance.records import Outcome, Status
 

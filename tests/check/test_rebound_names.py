@@ -5,7 +5,7 @@ other names has what of the model is in those.
 import pytest
 
 from conformance.check.advice.edits import read_edit, suspect
-from conformance.check.advice.write_edits import write_edit
+from conformance.check.advice.writes.write_edits import write_edit
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values.divergence import Parting

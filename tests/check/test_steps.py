@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance.check.advice.write_edits import write_edit
+from conformance.check.advice.writes.write_edits import write_edit
 from conformance.check.parsing import source, steps
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values.divergence import Parting

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.check.advice.causes import ordered
+from conformance.check.advice.writes.causes import ordered
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values.divergence import Parting

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.check.advice import failures, weights
+from conformance.check.advice.errors import failures, weights
 from conformance.check.advice.findings import _Explaining
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places

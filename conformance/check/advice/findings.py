@@ -8,9 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from conformance.check.advice import arrangement, batch_axis, requests, weights
-from conformance.check.advice.causes import ordered
-from conformance.check.advice.computed_values import computed
+from conformance.check.advice import requests
 from conformance.check.advice.edits import (
     HALVES,
     Edit,
@@ -24,9 +22,13 @@ from conformance.check.advice.edits import (
     suspect,
     token_edit,
 )
+from conformance.check.advice.errors import weights
 from conformance.check.advice.finding import LEFT_OUT, Finding, once
-from conformance.check.advice.left_out_parts import left_out
-from conformance.check.advice.other_sources import other_reads
+from conformance.check.advice.reads import arrangement, batch_axis
+from conformance.check.advice.reads.computed_values import computed
+from conformance.check.advice.reads.left_out_parts import left_out
+from conformance.check.advice.reads.other_sources import other_reads
+from conformance.check.advice.writes.causes import ordered
 from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.source import UserFile
 from conformance.check.values import compare, naming, relations

@@ -11,8 +11,9 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from conformance.check.advice import batch_axis, weights
 from conformance.check.advice.edits import Edit, replaced
+from conformance.check.advice.errors import weights
+from conformance.check.advice.reads import batch_axis
 from conformance.check.parsing import bound_values, containers, module_values, statements
 from conformance.check.parsing.activation_names import activations
 from conformance.check.parsing.bound_values import Bound

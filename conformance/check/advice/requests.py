@@ -10,9 +10,9 @@ from itertools import zip_longest
 
 from torch import Tensor
 
-from conformance.check.advice.computed_values import known_here
 from conformance.check.advice.edits import Edit, replaced
 from conformance.check.advice.finding import Finding
+from conformance.check.advice.reads.computed_values import known_here
 from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.source import UserFile
 from conformance.judge.cell import Judgement

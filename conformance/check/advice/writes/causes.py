@@ -8,13 +8,13 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from conformance.check.advice import batch_axis
-from conformance.check.advice.computed_values import made_by, made_otherwise
 from conformance.check.advice.edits import SUM, Edit, is_layer, shifted
 from conformance.check.advice.finding import Finding, once
-from conformance.check.advice.half_streams import half_reads, own_half_reads
-from conformance.check.advice.other_sources import other_sources
-from conformance.check.advice.write_edits import (
+from conformance.check.advice.reads import batch_axis
+from conformance.check.advice.reads.computed_values import made_by, made_otherwise
+from conformance.check.advice.reads.half_streams import half_reads, own_half_reads
+from conformance.check.advice.reads.other_sources import other_sources
+from conformance.check.advice.writes.write_edits import (
     counterpart,
     in_its_place,
     write_edit,

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.check.advice import batch_axis, between_invokes, last_logits, weights
 from conformance.check.advice.edits import Edit, is_layer, replaced
-from conformance.check.advice.error_meanings import (
+from conformance.check.advice.errors import between_invokes, weights
+from conformance.check.advice.errors.error_meanings import (
     ADAPTER,
     EMPTY,
     HEAD,
@@ -21,8 +21,9 @@ from conformance.check.advice.error_meanings import (
 )
 from conformance.check.advice.finding import Finding
 from conformance.check.advice.findings import unfilled
-from conformance.check.advice.other_sources import kind_of, module_text
-from conformance.check.advice.precisions import PRECISION, uncast
+from conformance.check.advice.reads import batch_axis, last_logits
+from conformance.check.advice.reads.other_sources import kind_of, module_text
+from conformance.check.advice.writes.precisions import PRECISION, uncast
 from conformance.check.parsing import statements
 from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.sent_blocks import line_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
-from conformance.check.advice import batch_axis
-from conformance.check.advice.computed_values import known_here
 from conformance.check.advice.edits import NO_BATCH, SUM, Edit, is_layer, replaced, shifted
-from conformance.check.advice.new_values import new_value
-from conformance.check.advice.other_sources import in_layer, kind_of, module_text
+from conformance.check.advice.reads import batch_axis
+from conformance.check.advice.reads.computed_values import known_here
+from conformance.check.advice.reads.other_sources import in_layer, kind_of, module_text
+from conformance.check.advice.writes.new_values import new_value
 from conformance.check.parsing import module_values, statements, steps
 from conformance.check.parsing.dataflow import Access, Places
 from conformance.check.values.divergence import Parting
