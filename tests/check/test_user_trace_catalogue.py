@@ -40,10 +40,13 @@ class Model(torch.nn.Module):
 
 
 def streams(model, sequence, changed=None):
-    """What plain hooks see of a trace that adds one after the layer `changed`."""
+    """What plain hooks see of a trace that adds one after the layer `changed`, or before the first
+    where that is -1.
+    """
     found = {f"p{sequence}/s0/ids": IDS}
     with torch.no_grad():
-        stream = model.embed(IDS[None])
+        stream = model.embed(IDS[None]) + (changed == -1)
+        found[f"p{sequence}/s0/entry"] = stream[0].clone()
         for index, layer in enumerate(model.layers):
             stream = layer(stream) + (index == changed)
             found[f"p{sequence}/s0/stream.{index}"] = stream[0].clone()
@@ -66,6 +69,16 @@ def test_of_a_sequence_that_was_written_both_are_there():
     torch.testing.assert_close(natural[0], seen["p0/s0/stream.0"])
     torch.testing.assert_close(natural[1], seen["p1/s0/stream.1"])
     assert not any(key.startswith(("natural|p0", "written|0")) for key in found)
+
+
+def test_what_was_written_to_the_embeddings_goes_on():
+    model = Model()
+    seen = streams(model, 0) | streams(model, 1, changed=-1)
+    found = catalogue.everything(model, "layers", seen)
+    torch.testing.assert_close(found["clean|p0/s0/entry"], seen["p0/s0/entry"])
+    for layer in range(2):
+        own = found[f"natural|p1/s0/stream.{layer}"]
+        torch.testing.assert_close(own, seen[f"p1/s0/stream.{layer}"])
 
 
 def test_one_bound_holds_for_all_of_it(monkeypatch: pytest.MonkeyPatch):

@@ -203,6 +203,13 @@ def is_layer(access: Access) -> bool:
     return bool(re.search(r"(?:layers|\bh|blocks)\[[^\]]+\]$|^\w+$", access.module))
 
 
+def before_layers(access: Access) -> bool:
+    """Is it what the first layer is given, or the embeddings that this comes from?"""
+    if re.search(r"(?:^|\.)(?:\w*embed\w*|wte|wpe)$", access.module):
+        return True
+    return access.layer == 0 and is_layer(access) and access.value in {"input", "inputs"}
+
+
 def suspect(places: Places, name: str) -> Edit | None:
     """Where a value that is not known is computed from half of a stream: the line, mended."""
     if not places.dual:

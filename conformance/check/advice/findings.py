@@ -33,7 +33,7 @@ from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.source import UserFile
 from conformance.check.values import compare, naming, relations
 from conformance.check.values.compare import Values
-from conformance.check.values.divergence import parting
+from conformance.check.values.divergence import Parting, parting
 from conformance.check.values.identify import Held, identify, identify_part
 from conformance.check.values.known_values import UNWRITTEN, Known, catalogue, same_prompt
 from conformance.check.values.naming import Names
@@ -100,13 +100,24 @@ def findings(
         elsewhere = [] if told else _elsewhere(places, dict(zip(shown, reads, strict=True)))
         return once([*written_so, *(told or elsewhere or _beside(places, shown, reads))])
     # What no write changes on transformers is read in a wrong place; all else follows.
-    causes = [one for one in told if one.kind not in _FOLLOW]
+    causes = [
+        one
+        for site, one in zip(shown, reads, strict=True)
+        if one.kind not in {"unknown", *_FOLLOW} and not _alike_without(part, places, site, one)
+    ]
     unknown = {
         site.name: one
         for site, one in zip(shown, reads, strict=True)
         if one.kind in {"unknown", *_FOLLOW - {"unwritten"}}
     }
     return ordered(part, places, causes, dual=dual, unknown=unknown)
+
+
+def _alike_without(part: Parting, places: Places, site: Site, one: Finding) -> bool:
+    """Do runs give the same only since the write that tells them apart had no effect? What is
+    computed of a run is no memory that the next one overwrites.
+    """
+    return part.kind == "dropped" and one.kind == "alias" and not places.kept_as_read(site.name)
 
 
 def _right(judgement: Judgement, truth: Values, mine: Values) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -270,16 +271,16 @@ class Places:
         returns: list[ast.stmt] = [*self.scopes.returns(helper)] if helper else []
         return [*self.scopes.makers(name, near), *returns]
 
-    def rebound(self, layer: int) -> tuple[ast.stmt, list[Access]] | None:
-        """The last statement that makes a new value of this layer's, of which nothing becomes; with
-        what of the layer it is made of.
+    def rebound(self, of: Callable[[Access], bool]) -> tuple[ast.stmt, list[Access]] | None:
+        """The last statement that makes a new value `of` such ones of modules, of which nothing
+        becomes; with those that it is made of.
         """
         for statement in reversed(self._statements):
             names = statements.bound(statement) if isinstance(statement, _MAKING) else []
             if not names or self.scopes.used_after(statement, names):
                 continue
             behind = [statement, *self._behind(statement)]
-            taken = [one for each in behind for one in self.accesses(each) if one.layer == layer]
+            taken = [one for each in behind for one in self.accesses(each) if of(one)]
             if taken:
                 return statement, taken
         return None

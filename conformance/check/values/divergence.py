@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from conformance.check.values.identify import Held, identify
-from conformance.check.values.known_values import Known, near, same_prompt
+from conformance.check.values.known_values import ENTRY, Known, near, same_prompt
 from conformance.check.values.replaced_values import Given, given, once
 from conformance.judge.diagnosis.extent import ranges
 from conformance.records import Site
@@ -23,6 +23,9 @@ _NONE: Mapping[Site, Tensor] = {}
 
 #: Relative distance of a row in float32 beyond which a layer computes something else.
 OFF = 2e-3
+
+#: The number of what the first layer is given, among the layers.
+BEFORE = -1
 
 #: How near a guess about the two halves of a stream must come.
 _HALVES = 5e-3
@@ -42,7 +45,8 @@ class Parting:
     is what was written where another value was due. `gain` is what the stream was scaled by on
     transformers, where that reached one half of it here. The engine ran it as its sequence `own`,
     of `ran`; those of the same text are `alike`. Of a write without effect `due` is what of another
-    text's run transformers has there.
+    text's run transformers has there. Where the first layer was given the same on both sides, it
+    `entered` alike; where not, `layer` is `BEFORE`.
     """
 
     layer: int
@@ -60,11 +64,13 @@ class Parting:
     ran: int = 0
     alike: tuple[int, ...] = ()
     due: Held | None = None
+    entered: bool = False
 
     def place(self) -> str:
         which = "every token" if len(self.tokens) == self.total else _named(self.tokens)
         step = f", step {self.step}" if self.step else ""
-        return f"layer {self.layer}{step} ({which})"
+        where = "the embeddings" if self.layer == BEFORE else f"layer {self.layer}"
+        return f"{where}{step} ({which})"
 
 
 def _named(tokens: Sequence[int]) -> str:
@@ -111,54 +117,102 @@ def parting(
     the streams as transformers' layers gave them where a trace wrote: up to there both sides are
     the same, so that either gives that where nothing is written in this layer.
     """
+    apart = _first_apart(mine, truth, known)
+    if apart is None:
+        return None
+    site, other, entered = apart
+    ours, theirs = mine[site].double(), truth[other].double()
+    far = _off(ours, theirs)
+    part = Parting(_depth(site), site.step, other.prompt, _rows(far), len(ours), entered=entered)
+    texts = _prompts(mine)
+    alike = tuple(n for n, ids in texts.items() if ids == texts[site.prompt])
+    part = replace(part, own=site.prompt, ran=len(texts), alike=alike)
+    clean = _clean(other, known)
+    if clean.get("unedited", ours[:0]).shape != ours.shape:
+        return part
+    came = natural.get(other)
+    later = came is not None and _came_otherwise(came, clean["unedited"])
+    if came is not None and later:
+        clean = {"unedited": came.double(), **_written_halves(other, known)}
+    found = _elsewhere(part, ours, theirs, clean["unedited"])
+    if found.kind == "other-layer":
+        if later or site.name == ENTRY:
+            found = _at_this_layer(found, ours, clean["unedited"], truth)
+        else:
+            found = _at_other_layer(found, mine, truth, site, known)
+        return _with_due(found, theirs[far], known) if found.kind == "dropped" else found
+    kind, words = found.kind, found.words
+    put, gain = None, None
+    if not kind:
+        own = _rows_of(clean, far)
+        kind, words, gain = _explained(ours[far], theirs[far], own)
+        put = given(ours[far], theirs[far], own, known) if not kind else None
+    if put is not None:
+        kind = put.left
+        words = f"{_REACHED[kind]}, and {put.words}" if kind else put.words
+    return replace(found, kind=kind, words=words, given=put, gain=gain)
+
+
+def _first_apart(
+    mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], known: list[Known]
+) -> tuple[Site, Site, bool] | None:
+    """Where the two sides part first: the engine's site and transformers', and whether the first
+    layer was given the same on both in that step.
+    """
     same = pairs(mine, truth)
-    sites = [site for site in mine if site.name == "stream" and site.prompt in same]
-    for site in sorted(sites, key=lambda one: (one.step, one.prompt, one.layer or 0)):
+    sites = [site for site in mine if site.name in {"stream", ENTRY} and site.prompt in same]
+    entered = set()
+    for site in sorted(sites, key=lambda one: (one.step, one.prompt, _depth(one))):
         other = replace(site, prompt=same[site.prompt])
-        ours, theirs = mine[site].double(), truth.get(other)
-        if theirs is None or ours.shape != theirs.shape:
+        theirs = truth.get(other)
+        if theirs is None or mine[site].shape != theirs.shape:
             continue
-        theirs = theirs.double()
-        far = _off(ours, theirs)
-        if bool(far.any()):
-            part = Parting(site.layer or 0, site.step, other.prompt, _rows(far), len(ours))
-            texts = _prompts(mine)
-            alike = tuple(n for n, ids in texts.items() if ids == texts[site.prompt])
-            part = replace(part, own=site.prompt, ran=len(texts), alike=alike)
-            clean = _clean(other, known)
-            if clean.get("unedited", ours[:0]).shape != ours.shape:
-                return part
-            came = natural.get(other)
-            later = came is not None and _came_otherwise(came, clean["unedited"])
-            if came is not None and later:
-                clean = {"unedited": came.double(), **_written_halves(other, known)}
-            found = _elsewhere(part, ours, theirs, clean["unedited"])
-            if found.kind == "other-layer":
-                if later:
-                    found = _at_this_layer(found, ours, clean["unedited"], truth)
-                else:
-                    found = _at_other_layer(found, mine, truth, site, known)
-                return _with_due(found, theirs[far], known) if found.kind == "dropped" else found
-            kind, words = found.kind, found.words
-            put, gain = None, None
-            if not kind:
-                own = _rows_of(clean, far)
-                kind, words, gain = _explained(ours[far], theirs[far], own)
-                put = given(ours[far], theirs[far], own, known) if not kind else None
-            if put is not None:
-                kind = put.left
-                words = f"{_REACHED[kind]}, and {put.words}" if kind else put.words
-            return replace(found, kind=kind, words=words, given=put, gain=gain)
+        far = bool(_off(mine[site].double(), theirs.double()).any())
+        if site.name == ENTRY and not far:
+            entered.add((site.prompt, site.step))
+        elif far and (site.name != ENTRY or _written_before(site, other, mine, truth, known)):
+            return site, other, (site.prompt, site.step) in entered
     return None
 
 
+def _depth(site: Site) -> int:
+    return BEFORE if site.name == ENTRY else site.layer or 0
+
+
+def _written_before(
+    site: Site,
+    other: Site,
+    mine: Mapping[Site, Tensor],
+    truth: Mapping[Site, Tensor],
+    known: list[Known],
+) -> bool:
+    """Does the first layer get another thing because of a write? It goes on then, and reaches some
+    rows, or is made on transformers. An engine may also do between its embeddings and its layers
+    what transformers does in a layer.
+    """
+    first = mine.get(replace(site, name="stream", layer=0))
+    meant = truth.get(replace(other, name="stream", layer=0))
+    clean = _clean(other, known).get("unedited")
+    if first is None or meant is None or clean is None or clean.shape != mine[site].shape:
+        return False
+    if first.shape != meant.shape or not bool(_off(first.double(), meant.double()).any()):
+        return False
+    made = _off(mine[site].double(), clean)
+    return not bool(made.all()) or bool(_off(truth[other].double(), clean).any())
+
+
 def _clean(site: Site, known: list[Known]) -> dict[str, Tensor]:
-    """What a layer computes without a write, by kind: the whole stream as `unedited`."""
+    """What a layer computes without a write, by kind: the whole stream as `unedited`; so what the
+    first one is given.
+    """
     alike = _first_alike(site.prompt, known)
     found: dict[str, Tensor] = {}
     for one in known:
         here = (one.sequence, one.layer, one.step) == (alike, site.layer, site.step)
-        if here and not one.written:
+        if site.name == ENTRY:
+            if here and one.kind == ENTRY:
+                found["unedited"] = one.rows.double()
+        elif here and not one.written:
             found.setdefault(one.kind, one.rows.double())
     return found
 
@@ -206,7 +260,8 @@ def _at_this_layer(
     step = f" in step {part.step}" if any(one.step for one in truth) else ""
     if not bool(_off(ours, came).any()):
         return replace(part, kind="dropped", words=f"the write had no effect{step}")
-    words = f"on transformers nothing is written at this layer{step}"
+    where = "to the embeddings" if part.layer == BEFORE else "at this layer"
+    words = f"on transformers nothing is written {where}{step}"
     return replace(part, kind="elsewhere", words=words)
 
 

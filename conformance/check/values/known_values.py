@@ -17,6 +17,9 @@ from conformance.records import Site
 #: What is said of a value where the trace wrote, and this is as it were without.
 UNWRITTEN = ", without what the trace writes"
 
+#: The site of what the first layer is given.
+ENTRY = "entry"
+
 #: Relative distance up to which two values in float32 are one.
 SAME = 1e-3
 
@@ -50,7 +53,8 @@ def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
             [_unwritten(one) if one.sequence in wrote else one for one in each]
             for each in (modules, halves)
         )
-    return sorted(streams + own + halves + modules, key=lambda one: one.step)
+    entries = list(_entries(seen))
+    return sorted(streams + own + halves + modules + entries, key=lambda one: one.step)
 
 
 def _unwritten(known: Known) -> Known:
@@ -74,6 +78,8 @@ def _streams(seen: Mapping[str, Tensor], kind: str) -> Iterator[Known]:
         if begin != kind:
             continue
         site = Site.parse(name)
+        if site.name == ENTRY:
+            continue
         if site.name == "ids":
             rows = value.reshape(-1, 1)
             yield Known("ids", "the token ids", rows, sequence=site.prompt, step=site.step)
@@ -83,6 +89,15 @@ def _streams(seen: Mapping[str, Tensor], kind: str) -> Iterator[Known]:
         words = f"the residual stream after layer {site.layer}{step}{edited}"
         name = "stream" if kind == "layers" else "unedited"
         yield Known(name, words, value, site.layer, site.prompt, site.step)
+
+
+def _entries(seen: Mapping[str, Tensor]) -> Iterator[Known]:
+    """What the first layer is given where nothing is written: the embeddings, in most models."""
+    for key, value in seen.items():
+        begin, _, name = key.partition("|")
+        if begin == "clean" and (site := Site.parse(name)).name == ENTRY:
+            words = f"what the first layer is given{UNWRITTEN}"
+            yield Known(ENTRY, words, value, sequence=site.prompt, step=site.step)
 
 
 def _modules(seen: Mapping[str, Tensor], layer_list: str, begin: str) -> Iterator[Known]:

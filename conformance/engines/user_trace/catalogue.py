@@ -6,8 +6,9 @@ is recognised by its numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from conformance.engines.tree import follow
+from conformance.engines.user_trace.sequences import ENTRY, entering
 from conformance.records import Site
 
 #: Bytes kept of all prompts together.
@@ -34,8 +36,9 @@ def everything(module: Any, path: str, seen: Mapping[str, Tensor]) -> dict[str, 
     computed once, under the first one's number.
 
     Of sequences in which the trace wrote, the same of its own run: by `natural|site` the streams
-    as each layer gave them, by `written|…` the modules. After each layer the stream goes on as
-    the trace left it, so that all that follows is what the trace's forward computed.
+    as each layer gave them, by `written|…` the modules. Before the first layer and after each one
+    the stream goes on as the trace left it, so that all that follows is what the trace's forward
+    computed.
 
     What was generated is computed along its own tokens, and of its modules only a layer's own
     branches are kept.
@@ -49,7 +52,8 @@ def everything(module: Any, path: str, seen: Mapping[str, Tensor]) -> dict[str, 
     for sequence, steps in sequences.items():
         streams = _streams(seen, sequence, steps)
         if streams and _wrote(seen, found, sequence, first[_known_by(steps)]):
-            _add(found, _forward(module, path, steps, streams), sequence)
+            entry = _joined(seen, ENTRY, sequence, steps).get(None)
+            _add(found, _forward(module, path, steps, streams, entry), sequence)
     return found
 
 
@@ -69,10 +73,18 @@ def _streams(
     seen: Mapping[str, Tensor], sequence: int, steps: list[list[int]]
 ) -> dict[int, Tensor]:
     """What the trace left after each layer, [tokens of all steps, width]."""
-    rows: dict[int, dict[int, Tensor]] = {}
-    for name, value in seen.items():
-        site = Site.parse(name)
-        if (site.name, site.prompt) == ("stream", sequence) and site.layer is not None:
+    found = _joined(seen, "stream", sequence, steps)
+    return {layer: rows for layer, rows in found.items() if layer is not None}
+
+
+def _joined(
+    seen: Mapping[str, Tensor], name: str, sequence: int, steps: list[list[int]]
+) -> dict[int | None, Tensor]:
+    """What was seen under a name at all steps of a sequence, by layer, [tokens of these, width]."""
+    rows: dict[int | None, dict[int, Tensor]] = {}
+    for key, value in seen.items():
+        site = Site.parse(key)
+        if (site.name, site.prompt) == (name, sequence):
             rows.setdefault(site.layer, {})[site.step] = value
     return {
         layer: torch.cat([by_step[step] for step in range(len(steps))])
@@ -113,61 +125,99 @@ def _tokens(seen: Mapping[str, Tensor]) -> dict[int, list[list[int]]]:
     }
 
 
+@dataclass
+class _Notes:
+    """What hooks note of one forward over all tokens of a sequence. With `left` the stream goes on
+    so after each of these layers, with `entry` before the first: [tokens, width].
+    """
+
+    path: str
+    parts: list[slice]
+    layers: Mapping[Module, int]
+    left: Mapping[int, Tensor] | None
+    entry: Tensor | None
+    found: dict[str, Tensor] = field(default_factory=dict)
+
+    def by_step(self, value: Any) -> list[Tensor]:
+        whole = _rows(value, self.parts[-1].stop)
+        return [] if whole is None else [whole[part].clone() for part in self.parts]
+
+    def module(self, name: str, role: str, value: Any) -> None:
+        inside = name.removeprefix(f"{self.path}.").count(".") if name.startswith(self.path) else 0
+        begin = "value" if self.left is None else "written"
+        for step, rows in enumerate(self.by_step(value)):
+            if not step or inside == 1:
+                self.found[f"{begin}|{_SEQUENCE}/{step}|{name}|{role}"] = rows
+
+    def stream(self, name: str, value: Any) -> None:
+        begin = "clean" if self.left is None else "natural"
+        for step, rows in enumerate(self.by_step(value)):
+            self.found[f"{begin}|p{_SEQUENCE}/s{step}/{name}"] = rows
+
+    def enter(self, _: Module, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        given = entering(args, kwargs, 3)
+        self.stream(ENTRY, given)
+        return _given(args, kwargs, given, self.entry)
+
+    def after(self, name: str, child: Module, args: Any, kwargs: Any, output: Any) -> Any:
+        self.module(name, "input", args or tuple(kwargs.values()))
+        self.module(name, "output", output)
+        if child in self.layers:
+            self.stream(f"stream.{self.layers[child]}", output)
+        return _going_on(output, (self.left or {}).get(self.layers.get(child, -1)))
+
+
 def _forward(
     module: Any,
     path: str,
     steps: list[list[int]],
     left: Mapping[int, Tensor] | None = None,
+    entry: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """One forward over all tokens. Keys have a place for the sequence's number. With `left` the
-    stream goes on so after each of these layers, [tokens, width].
-    """
-    found: dict[str, Tensor] = {}
-    modules, streams = ("value", "clean") if left is None else ("written", "natural")
+    """One forward over all tokens. Keys have a place for the sequence's number."""
     ids = torch.tensor([id_ for step in steps for id_ in step])
-    count = len(ids)
-    ends = list(accumulate(map(len, steps)))
-    parts = [slice(end - len(step), end) for step, end in zip(steps, ends, strict=True)]
     layers = {layer: index for index, layer in enumerate(follow(module, path))}
-
-    def rows(value: Any) -> Tensor | None:
-        value = value[0] if isinstance(value, (tuple, list)) and value else value
-        fits = isinstance(value, Tensor) and value.ndim == 3 and value.shape[:2] == (1, count)
-        return value[0].detach().cpu() if fits and value.is_floating_point() else None
-
-    def note(name: str, role: str, value: Any) -> None:
-        inside = name.removeprefix(f"{path}.").count(".") if name.startswith(path) else 0
-        whole = rows(value)
-        for step, part in enumerate(parts if whole is not None else ()):
-            if whole is not None and (not step or inside == 1):
-                found[f"{modules}|{_SEQUENCE}/{step}|{name}|{role}"] = whole[part].clone()
-
-    def hook(name: str, child: Module) -> Callable[..., None]:
-        def after(_: Module, args: Any, kwargs: Any, output: Any) -> Any:
-            note(name, "input", args or tuple(kwargs.values()))
-            note(name, "output", output)
-            stream = rows(output) if child in layers else None
-            for step, part in enumerate(parts if stream is not None else ()):
-                if stream is not None:
-                    site = f"p{_SEQUENCE}/s{step}/stream.{layers[child]}"
-                    found[f"{streams}|{site}"] = stream[part].clone()
-            return _going_on(output, (left or {}).get(layers.get(child, -1)))
-
-        return after
-
+    notes = _Notes(path, _parts(steps), layers, left, entry)
     handles = [
-        child.register_forward_hook(hook(name, child), with_kwargs=True)
+        child.register_forward_hook(partial(notes.after, name), with_kwargs=True)
         for name, child in module.named_modules()
         if name
     ]
+    handles.append(next(iter(layers)).register_forward_pre_hook(notes.enter, with_kwargs=True))
     try:
         with torch.no_grad():
             output = module(input_ids=ids[None].to(module.device), use_cache=False)
-        note("", "logits", output.logits)
+        notes.module("", "logits", output.logits)
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return notes.found
+
+
+def _parts(steps: list[list[int]]) -> list[slice]:
+    """Which rows of all tokens are each step's."""
+    ends = list(accumulate(map(len, steps)))
+    return [slice(end - len(step), end) for step, end in zip(steps, ends, strict=True)]
+
+
+def _rows(value: Any, count: int) -> Tensor | None:
+    """What a module is given, or gives, of one prompt of `count` tokens: [tokens, width]."""
+    value = value[0] if isinstance(value, (tuple, list)) and value else value
+    fits = isinstance(value, Tensor) and value.ndim == 3 and value.shape[:2] == (1, count)
+    return value[0].detach().cpu() if fits and value.is_floating_point() else None
+
+
+def _given(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], stream: Any, rows: Tensor | None
+) -> Any:
+    """What a layer is given, with these rows [tokens, width] in the stream's place; None to leave
+    it, as where they do not fit.
+    """
+    if rows is None or not isinstance(stream, Tensor) or stream.shape != (1, *rows.shape):
+        return None
+    other = rows[None].to(stream)
+    changed = {key: other if value is stream else value for key, value in kwargs.items()}
+    return tuple(other if value is stream else value for value in args), changed
 
 
 def _going_on(output: Any, stream: Tensor | None) -> Any:

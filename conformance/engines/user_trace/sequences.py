@@ -2,7 +2,8 @@
 
 Plain torch hooks see it after all that the trace wrote. A sequence is one prompt with what
 was generated after it; its steps are forwards. Both engines name them alike, so that the first
-layer in which they part can be found: `ids`, and `stream` after each layer.
+layer in which they part can be found: `ids`, `entry`, which is what the first layer is given, and
+`stream` after each layer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +28,9 @@ from conformance.residual_stream import LAYOUTS
 #: Steps of a sequence that are kept, and bytes of one engine altogether.
 STEPS = 16
 BYTES = 256 << 20
+
+#: The site of what the first layer is given: the embeddings, as the trace left them.
+ENTRY = "entry"
 
 #: Rows of the running forward: which sequence and step each slice belongs to.
 Rows = list[tuple[int, int, slice]]
@@ -49,50 +54,69 @@ class Seen:
                 self.values[str(site)] = value.to("cpu", copy=True).contiguous()
 
 
-@contextmanager
-def on_transformers(module: Module, layers: Mapping[int, Module]) -> Iterator[Seen]:
-    """Every sequence that transformers computes in the block."""
-    seen = Seen()
-    begun = 0
-    steps = 0
-    keep: list[Tensor] = []
+def entering(args: Any, kwargs: Mapping[str, Any], ndim: int) -> Tensor | None:
+    """Of what a first layer is given the residual stream: its first tensor of numbers that has so
+    many axes.
+    """
+    every = (one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
+    return next((one for one in every if one.is_floating_point() and one.ndim == ndim), None)
 
-    def before(_: Module, args: Any, kwargs: Mapping[str, Any]) -> None:
-        nonlocal begun, steps
+
+@dataclass
+class _Batches:
+    """What hooks note of transformers' forwards, each a batch of padded rows."""
+
+    seen: Seen = field(default_factory=Seen)
+    begun: int = 0
+    steps: int = 0
+    #: Of the running forward, which of the rows are tokens of a prompt; None where it has no ids.
+    own: Tensor | None = None
+
+    def begin(self, _: Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
-        seen.rows, keep[:] = [], []
+        self.seen.rows, self.own = [], None
         if not isinstance(ids, Tensor) or ids.ndim != 2:
             return
         count, width = ids.shape
         past = kwargs.get("past_key_values")
         if past is None or not past.get_seq_length():
-            begun, steps = begun + count, 0
+            self.begun, self.steps = self.begun + count, 0
         else:
-            steps += 1
+            self.steps += 1
         mask = kwargs.get("attention_mask")
         own = torch.ones_like(ids) if mask is None or mask.ndim != 2 else mask[:, -width:]
-        keep.append(own.flatten().bool())
+        self.own = own.flatten().bool()
         start = 0
         for row in range(count):
             end = start + int(own[row].sum())
-            seen.rows.append((begun - count + row, steps, slice(start, end)))
+            self.seen.rows.append((self.begun - count + row, self.steps, slice(start, end)))
             start = end
-        seen.note("ids", ids.flatten()[keep[0]])
+        self.seen.note("ids", ids.flatten()[self.own])
 
-    def after(index: int) -> Callable[..., None]:
-        def hook(_: Module, args: Any, output: Any) -> None:
-            value = output[0] if isinstance(output, (tuple, list)) else output
-            if keep and isinstance(value, Tensor) and value.ndim == 3:
-                flat = value.flatten(0, 1)
-                if len(flat) == len(keep[0]):
-                    seen.note("stream", flat[keep[0]], index)
+    def note(self, name: str, value: Any, layer: int | None = None) -> None:
+        if self.own is not None and isinstance(value, Tensor) and value.ndim == 3:
+            flat = value.flatten(0, 1)
+            if len(flat) == len(self.own):
+                self.seen.note(name, flat[self.own], layer)
 
-        return hook
+    def enter(self, _: Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        self.note(ENTRY, entering(args, kwargs, 3))
 
-    handles = [module.register_forward_pre_hook(before, with_kwargs=True)]
-    handles += [layer.register_forward_hook(after(index)) for index, layer in layers.items()]
+    def after(self, layer: int, _: Module, args: Any, output: Any) -> None:
+        self.note("stream", output[0] if isinstance(output, (tuple, list)) else output, layer)
+
+
+@contextmanager
+def on_transformers(module: Module, layers: Mapping[int, Module]) -> Iterator[Seen]:
+    """Every sequence that transformers computes in the block."""
+    batches = _Batches()
+    handles = [module.register_forward_pre_hook(batches.begin, with_kwargs=True)]
+    for index, layer in layers.items():
+        if not index:
+            handles.append(layer.register_forward_pre_hook(batches.enter, with_kwargs=True))
+        handles.append(layer.register_forward_hook(partial(batches.after, index)))
     try:
-        yield seen
+        yield batches.seen
     finally:
         for handle in handles:
             handle.remove()
@@ -118,6 +142,11 @@ def begin_on_vllm(worker: Any, path: str, layout: str) -> None:
         if isinstance(ids, Tensor):
             seen.note("ids", ids)
 
+    def enter(_: Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        value = entering(args, kwargs, 2)
+        if value is not None:
+            seen.note(ENTRY, value)
+
     def after(index: int) -> Callable[..., None]:
         def hook(_: Module, args: Any, output: Any) -> None:
             # What a write has left unreadable is left out here, and found elsewhere.
@@ -129,6 +158,8 @@ def begin_on_vllm(worker: Any, path: str, layout: str) -> None:
     handles = [model.register_forward_pre_hook(before, with_kwargs=True)]
     every = follow(model, path)
     first, last = identity(worker)["layers"]
+    if first == 0 < last:
+        handles.append(every[0].register_forward_pre_hook(enter, with_kwargs=True))
     handles += [every[index].register_forward_hook(after(index)) for index in range(first, last)]
     worker.sequences_seen = (seen, handles)
 

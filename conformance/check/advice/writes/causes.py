@@ -21,7 +21,7 @@ from conformance.check.advice.writes.write_edits import (
     written_here,
 )
 from conformance.check.parsing.dataflow import Access, Places
-from conformance.check.values.divergence import Parting
+from conformance.check.values.divergence import BEFORE, Parting
 
 _NONE: Mapping[str, Finding] = {}
 
@@ -286,4 +286,5 @@ def _written(part: Parting, places: Places, *, follows: bool) -> Finding:
     if edit is not None and edit.why:
         words += f" ({edit.why})"
     kind = part.kind or ("other-value" if part.given else "write")
-    return Finding(kind, words, layer=part.layer, step=part.step, prompt=part.sequence, edit=edit)
+    layer = None if part.layer == BEFORE else part.layer
+    return Finding(kind, words, layer=layer, step=part.step, prompt=part.sequence, edit=edit)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 
-from conformance.check.advice.edits import NO_BATCH, SUM, Edit, is_layer, replaced, shifted
+from conformance.check.advice.edits import (
+    NO_BATCH,
+    SUM,
+    Edit,
+    before_layers,
+    is_layer,
+    replaced,
+    shifted,
+)
 from conformance.check.advice.reads import batch_axis
 from conformance.check.advice.reads.computed_values import known_here
 from conformance.check.advice.reads.other_sources import in_layer, kind_of, module_text
 from conformance.check.advice.writes.new_values import new_value
 from conformance.check.parsing import module_values, statements, steps
 from conformance.check.parsing.dataflow import Access, Places
-from conformance.check.values.divergence import Parting
+from conformance.check.values.divergence import BEFORE, Parting
 
 _COPY = "a value that is only bound to a name, or copied first, does not go back"
 
@@ -31,12 +40,12 @@ _REPLACES = f"{SUM}, so what replaces the stream must clear or scale both"
 def write_edit(places: Places, part: Parting) -> Edit | None:
     """The line that writes at this layer, and the edit for what the write was seen to do."""
     here = written_here(places, part)
-    layer = _layer(part)
     changed = _of_its_own(places) if part.kind == "dropped" and not here else None
     if changed is not None:
         return changed
-    rebound = places.rebound(layer) if part.kind == "dropped" else None
-    if rebound is not None and not any(one.layer == layer for one in here):
+    named = partial(_names, part)
+    rebound = places.rebound(named) if part.kind == "dropped" else None
+    if rebound is not None and not any(map(named, here)):
         statement, taken = rebound
         return _put_back(places, statement, statements.bound(statement)[0], taken)
     if not here:
@@ -65,16 +74,21 @@ def _of_its_own(places: Places) -> Edit | None:
     return _put_back(places, *found[0]) if len(found) == 1 else None
 
 
-def _layer(part: Parting) -> int:
-    return part.layer if part.written is None else part.written
+def _names(part: Parting, access: Access) -> bool:
+    """Does a module's value name the place where the two sides part?"""
+    layer = part.layer if part.written is None else part.written
+    return before_layers(access) if layer == BEFORE else access.layer == layer
 
 
 def written_here(places: Places, part: Parting) -> list[Access]:
     """The writes at the layer where the two sides part: those that name it, or else those of which
-    it is not known, or else all; of the trace in which they part, where that is known.
+    it is not known, or else all; of the trace in which they part, where that is known. Those to the
+    embeddings are right where the first layer is given the same on both sides.
     """
     writes = _of_the_trace(places, part)
-    here = [one for one in writes if one.layer == _layer(part)]
+    if part.entered:
+        writes = [one for one in writes if not before_layers(one)] or writes
+    here = [one for one in writes if _names(part, one)]
     here = here or [one for one in writes if one.layer is None] or writes
     if part.kind in {"dropped", "partial"}:
         return here
