@@ -85,7 +85,7 @@ def test_what_a_block_changes_is_said_on_its_cell_alone(cells: Cells) -> None:
 
 def test_the_honest_reads_are_as_if_nothing_had_been(cells: Cells) -> None:
     honest = [cell for name, cell in cells.items() if name.endswith("_after")]
-    assert len(honest) == 8
+    assert len(honest) == 9
     first = honest[0]
     for cell in honest[1:]:
         figures = [(one.site, one.q_max, one.verdict) for one in cell.observations]

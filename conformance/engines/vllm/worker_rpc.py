@@ -5,16 +5,22 @@ Asked on every rank, so that no column is taken on trust.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from conformance.engines.float32_products import products
+from conformance.engines.structure import tensors_in
 from conformance.engines.tree import follow
 from conformance.engines.vllm.hook_canary import Hooks, output_locations
 from conformance.engines.watching import Streams, watched
 from conformance.worker import own_doing
+
+#: Types of a cache that can be summed as they are.
+_SUMMED = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 
 def _layers_held(model: Any, runner: Any, rank: int, size: int) -> list[int]:
@@ -89,6 +95,19 @@ def _attention(runner: Any) -> list[str]:
     return sorted({str(group.backend.get_name()) for group in groups})
 
 
+def clear_caches(runner: Any) -> None:
+    """Put zeros for what is no number in an engine's caches of keys, values and states.
+
+    What a request leaves in its blocks stays there, and vLLM's attention on a CPU multiplies what
+    is beyond a prompt's end by zero, which is nan where that is nan: a later request that gets such
+    a block would have nan throughout.
+    """
+    for cache in tensors_in(getattr(runner, "kv_caches", ())):
+        # A sum is not finite when one of its terms is not; it is fifty times as fast as isfinite.
+        if cache.dtype in _SUMMED and not math.isfinite(float(cache.sum())):
+            cache.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+
+
 class IdentityRPC:
     """Mixed into a worker: says what it is, and whether hooks fire in it."""
 
@@ -101,6 +120,7 @@ class IdentityRPC:
     def conformance_begin(self) -> None:
         """A cell begins: from now on its blocks are watched."""
         runner = self.model_runner
+        clear_caches(runner)
         if runner.hooks is None:
             own_identity = identity(self)
             start, end = own_identity["layers"]
