@@ -53,6 +53,16 @@ COUNTED = {
         [f"x = {MLP}[:, -1, :]"],
         [f"x = {MLP}[-1]"],
     ),
+    "hf's whole line": (
+        [f"z = {MLP}", "z[:, -1, cols] = z[:, :, cols].mean(dim=1)", "x = z"],
+        [f"z = {MLP}", "z[:, -1, cols] = z[:, :, cols].mean(dim=1)", "x = z"],
+        ["z[-1, cols] = z[:, cols].mean(dim=0)"],
+    ),
+    "the axis behind an index that is right": (
+        [f"z = {MLP}", "z[:, -1, cols] = z[:, :, cols].mean(dim=1)", "x = z"],
+        [f"z = {MLP}", "z[-1, cols] = z[:, cols].mean(dim=1)", "x = z"],
+        ["z[-1, cols] = z[:, cols].mean(dim=0)"],
+    ),
     "hf's index": ([f"x = {MLP}[0, -1]"], [f"x = {MLP}[:, -1]"], [f"x = {MLP}[-1]"]),
     "the first prompt": ([f"m = {MLP}", "x = m[0]"], [f"m = {MLP}", "x = m[0]"], ["x = m"]),
     "a tuple's first": (

@@ -25,6 +25,7 @@ from conformance.check.advice.edits import (
 from conformance.check.advice.errors import weights
 from conformance.check.advice.finding import LEFT_OUT, Finding, once
 from conformance.check.advice.reads import arrangement, batch_axis
+from conformance.check.advice.reads.appended import appended
 from conformance.check.advice.reads.computed_values import computed
 from conformance.check.advice.reads.left_out_parts import left_out
 from conformance.check.advice.reads.other_sources import other_reads
@@ -33,7 +34,7 @@ from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.source import UserFile
 from conformance.check.values import compare, naming, relations
 from conformance.check.values.compare import Values
-from conformance.check.values.divergence import Parting, parting
+from conformance.check.values.divergence import parting
 from conformance.check.values.identify import Held, identify, identify_part
 from conformance.check.values.known_values import UNWRITTEN, Known, catalogue, same_prompt
 from conformance.check.values.naming import Names
@@ -91,7 +92,7 @@ def findings(
     shown = list(names.values())[:_MOST]
     reads = [_outside(places, site.name, explain.read(site), right) for site in shown]
     drawn = requests.drawn(places) if requests.generated(truth, names, file) else []
-    if drawn:
+    if drawn or (drawn := appended(places)):
         return tuple(drawn)
     told = [one for one in reads if one.kind != "unknown"]
     if part is None:
@@ -103,7 +104,7 @@ def findings(
     causes = [
         one
         for site, one in zip(shown, reads, strict=True)
-        if one.kind not in {"unknown", *_FOLLOW} and not _alike_without(part, places, site, one)
+        if one.kind not in {"unknown", *_FOLLOW} and not _alike_without(places, site, one)
     ]
     unknown = {
         site.name: one
@@ -113,11 +114,11 @@ def findings(
     return ordered(part, places, causes, dual=dual, unknown=unknown)
 
 
-def _alike_without(part: Parting, places: Places, site: Site, one: Finding) -> bool:
-    """Do runs give the same only since the write that tells them apart had no effect? What is
+def _alike_without(places: Places, site: Site, one: Finding) -> bool:
+    """Do runs give the same only since the write that tells them apart is another one? What is
     computed of a run is no memory that the next one overwrites.
     """
-    return part.kind == "dropped" and one.kind == "alias" and not places.kept_as_read(site.name)
+    return one.kind == "alias" and not places.kept_as_read(site.name)
 
 
 def _right(judgement: Judgement, truth: Values, mine: Values) -> frozenset[str]:

@@ -10,7 +10,7 @@ from conformance.check.parsing import statements
 _Function = ast.FunctionDef | ast.Lambda
 
 #: What a tensor is asked of its form.
-_FORM = frozenset({"dtype", "device", "shape", "ndim"})
+FORM = frozenset({"dtype", "device", "shape", "ndim"})
 
 #: A statement, and which of its blocks.
 _Branch = tuple[ast.stmt, str]
@@ -43,7 +43,7 @@ def _helper_names(node: ast.stmt) -> list[str]:
 def numbers_in(node: ast.AST) -> Iterator[ast.AST]:
     """What is in a node and has numbers of a value: all but what a tensor is asked of its form."""
     of = node.value if isinstance(node, ast.Subscript) else node
-    if isinstance(of, ast.Attribute) and of.attr in _FORM:
+    if isinstance(of, ast.Attribute) and of.attr in FORM:
         return
     yield node
     for child in ast.iter_child_nodes(node):
@@ -178,9 +178,7 @@ class Scopes:
         """The variables whose values are in it, and those over which one of them runs. What a
         tensor is asked of its form, `hidden.dtype`, has none of its numbers.
         """
-        asked = [
-            n.value for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr in _FORM
-        ]
+        asked = [n.value for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr in FORM]
         every = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
         found = [one.id for one in every if one not in asked]
         over = [each for name in found for each in self._ranges.get(name, [])]

@@ -248,6 +248,13 @@ def in_place_within(statement: ast.stmt) -> ast.Attribute | None:
     return None
 
 
+def head(statement: ast.stmt) -> str:
+    """The text of a statement, of a loop what it goes over."""
+    if isinstance(statement, ast.For):
+        return f"{ast.unparse(statement.target)} in {ast.unparse(statement.iter)}"
+    return ast.unparse(statement)
+
+
 def target(statement: ast.stmt) -> ast.expr | None:
     """What a statement changes in place, or assigns to."""
     if isinstance(statement, ast.Assign):

@@ -15,6 +15,9 @@ import torch
 #: What an honest difference in float32 stays far below: it is about a millionth.
 ALIKE = 1e-3
 
+#: Of torch's own generator on both sides, as in a check.
+SEED = 1_618_033_988
+
 #: What vLLM needs in an environment of its own: eager, one stage, in the process that asks it.
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -156,7 +159,7 @@ def repro_called(
         calls = [(prompt,) for prompt in prompts]
     found = {}
     for index, arguments in enumerate(calls):
-        torch.manual_seed(0)
+        torch.manual_seed(SEED)
         begin = f"prompt {index}: " if len(calls) > 1 else ""
         for name, value in repro_flat("", function(model, *arguments)):
             found[begin + name] = value

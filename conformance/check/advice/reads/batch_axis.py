@@ -77,13 +77,19 @@ _STREAM = "layer"
 #: How many variables are followed.
 _HOPS = 8
 
+#: A part of a line, and the text for it.
+Change = tuple[ast.expr, str]
+
 
 @dataclass(frozen=True)
 class Lost:
-    """One place in `vllm` that counts the axis: the statement, and its line mended."""
+    """One line of `vllm` that counts the axis: the statement, and the line mended. `changes` are
+    the parts of it that are other ones there.
+    """
 
     statement: ast.stmt
     edit: Edit
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,8 +156,8 @@ def lost(places: Places) -> list[Lost]:
         meant.setdefault(one.before.kind, []).append(one.before.index + one.own)
         if one.written:
             written.setdefault(one.before.kind, []).append(one.before.index + one.own)
-    over = {(one.taken.kind, one.method, one.axis.value) for one in theirs.over()}
-    found: dict[int, Lost] = {}
+    over = [one for one in theirs.over() if not one.taken.one_prompt]
+    found: list[Lost] = []
     for one in mine.indexed():
         # What is written is beside what `hf` writes, where it does, and not beside its reads.
         alike = written.get(one.before.kind) if one.written else None
@@ -160,12 +166,25 @@ def lost(places: Places) -> list[Lost]:
         if edit is None and alike and one.own in every:
             edit = _whole(places, one, alike)
         if edit is not None:
-            found.setdefault(edit.line, Lost(one.statement, edit))
+            found.append(edit)
     for each in mine.over():
         edit = _axis_edit(places, each, over, meant.get(each.taken.kind, []))
         if edit is not None:
-            found.setdefault(edit.line, Lost(each.statement, edit))
-    return [found[line] for line in sorted(found)]
+            found.append(edit)
+    lines = sorted({one.edit.line for one in found})
+    return [_as_one(places, [one for one in found if one.edit.line == line]) for line in lines]
+
+
+def _as_one(places: Places, found: Sequence[Lost]) -> Lost:
+    """One edit for all that is to be changed in a line, where all of it stands in this line."""
+    first, line = found[0], places.file.line(found[0].edit.line)
+    changes = {node.col_offset: (node, text) for one in found for node, text in one.changes}
+    whole = all(node.lineno == node.end_lineno == first.edit.line for node, _ in changes.values())
+    if len(found) == 1 or not whole or not all(one.edit.after for one in found):
+        return first
+    for _, (node, text) in sorted(changes.items(), reverse=True):
+        line = statements.with_node(line, node, text)
+    return replace(first, edit=replace(first.edit, after=line))
 
 
 def doubled(theirs: Places) -> list[Lost]:
@@ -254,7 +273,7 @@ def written_by(places: Places, writes: Sequence[Access]) -> list[Edit]:
     return [one.edit for one in lost(places) if one.statement in targets]
 
 
-def _index_edit(places: Places, one: _Indexed, meant: Sequence[str]) -> Edit | None:
+def _index_edit(places: Places, one: _Indexed, meant: Sequence[str]) -> Lost | None:
     """The line with the index that is meant, None where it is that."""
     inherited = _right(one.before, one.before.index, meant)
     if one.before.index and inherited != "":
@@ -267,10 +286,11 @@ def _index_edit(places: Places, one: _Indexed, meant: Sequence[str]) -> Edit | N
     same = one.own in meant or one.own.removeprefix("[0]") in meant
     begin = "it reads as in `hf`, but " if same else ""
     why = f"{begin}{AXIS}: {_takes(one.before.kind, one.own)}"
-    return Edit(line, places.file.line(line), replaced(places, one.node, after), why)
+    edit = Edit(line, places.file.line(line), replaced(places, one.node, after), why)
+    return Lost(one.statement, edit, ((one.node, after),))
 
 
-def _whole(places: Places, one: _Indexed, meant: Sequence[str]) -> Edit | None:
+def _whole(places: Places, one: _Indexed, meant: Sequence[str]) -> Lost | None:
     """The line of a write with the index of `hf`, where that writes everything, and takes a token
     by this one where it reads: columns may be meant by any other.
     """
@@ -283,28 +303,42 @@ def _whole(places: Places, one: _Indexed, meant: Sequence[str]) -> Edit | None:
         return None
     [index] = everything
     right = index_there(index, "plain") or "[:]"
-    after = replaced(places, one.node, f"{places.file.operand(one.begin)}{right}")
+    text = f"{places.file.operand(one.begin)}{right}"
     line = one.begin.end_lineno or one.node.lineno
     why = f"{AXIS}: {_takes(one.before.kind, one.own)}, and `hf` writes `{index}`"
-    return Edit(line, places.file.line(line), after, why)
+    edit = Edit(line, places.file.line(line), replaced(places, one.node, text), why)
+    return Lost(one.statement, edit, ((one.node, text),))
 
 
 def _axis_edit(
-    places: Places, one: _Over, over: Collection[tuple[str, str, object]], meant: Sequence[str]
-) -> Edit | None:
+    places: Places, one: _Over, over: Sequence[_Over], meant: Sequence[str]
+) -> Lost | None:
     """The line that goes over the axis that is meant, None where it does."""
     number = one.axis.value
     mended = _right(one.taken, one.taken.index, meant) == ""
-    same = (one.taken.kind, one.method, number) in over
-    if (one.taken.index and not mended) or not isinstance(number, int) or number < 1:
+    alike = [
+        each
+        for each in over
+        if (each.taken.kind, each.method, each.axis.value) == (one.taken.kind, one.method, number)
+    ]
+    same = bool(alike)
+    # What `hf` goes over the same axis of is here what is left of it without the batch axis.
+    taken = any(_with_batch(each.taken.index, one.taken.index) for each in alike)
+    if (one.taken.index and not mended and not taken) or not isinstance(number, int) or number < 1:
         return None
     if not same and number < 2:
         return None
     begin = "it reads as in `hf`, but " if same else ""
     what = "the width" if number == 1 else "not there"
     why = f"{begin}{AXIS}: axis {number} is {what}"
-    after = replaced(places, one.axis, str(number - 1))
-    return Edit(one.axis.lineno, places.file.line(one.axis.lineno), after, why)
+    text, line = str(number - 1), places.file.line(one.axis.lineno)
+    edit = Edit(one.axis.lineno, line, replaced(places, one.axis, text), why)
+    return Lost(one.statement, edit, ((one.axis, text),))
+
+
+def _with_batch(meant: str, own: str) -> bool:
+    """Is an index of `hf` here this one, or the same, and is the batch axis left by it?"""
+    return _parts(meant)[:1] == [":"] and own in {meant, index_there(meant, "plain")}
 
 
 def _right(taken: _Taken, index: str, meant: Sequence[str]) -> str | None:

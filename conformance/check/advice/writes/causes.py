@@ -14,6 +14,7 @@ from conformance.check.advice.reads import batch_axis
 from conformance.check.advice.reads.computed_values import made_by, made_otherwise
 from conformance.check.advice.reads.half_streams import half_reads, own_half_reads
 from conformance.check.advice.reads.other_sources import other_sources
+from conformance.check.advice.writes import write_names
 from conformance.check.advice.writes.write_edits import (
     counterpart,
     in_its_place,
@@ -24,6 +25,9 @@ from conformance.check.parsing.dataflow import Access, Places
 from conformance.check.values.divergence import BEFORE, Parting
 
 _NONE: Mapping[str, Finding] = {}
+
+#: What a write does that is made with another value, or goes to another place.
+_BY_NAMES = frozenset({"", "scaled", "other-layer", "other-tokens", "too-many", "partial"})
 
 
 def ordered(
@@ -53,9 +57,17 @@ def ordered(
     before = [one for one in others if one.edit is not None and one.edit.line in way]
     after = [one for one in others if one not in before]
     causes = once([*sources, *same, *before]) or once(_used(places, writes, unknown))
+    if not causes and not known and part.kind in _BY_NAMES:
+        causes = tuple(_made_otherwise(places, writes))
     first = _written(part, places, follows=bool(causes))
     others = _other_writes(places, writes, first.edit)
     return (*causes, first, *others, *once(after))
+
+
+def _made_otherwise(places: Places, writes: Sequence[Access]) -> list[Finding]:
+    """The names that these writes are made with otherwise than in `hf`, each once."""
+    every = [one for write in writes for one in write_names.made_otherwise(places, write)]
+    return list({one.edit: one for one in reversed(every)}.values())[::-1]
 
 
 def _told_by_numbers(

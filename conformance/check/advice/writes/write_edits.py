@@ -49,7 +49,7 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
         statement, taken = rebound
         return _put_back(places, statement, statements.bound(statement)[0], taken)
     if not here:
-        return None
+        return _lacking(places, part)
     axis = batch_axis.written_by(places, here)
     if axis:
         return axis[0]
@@ -57,6 +57,18 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
     if found is None and part.kind == "elsewhere":
         found = next((edit for one in here if (edit := new_value(places, one))), None)
     return found or _at_the_write(places, part, here)
+
+
+def _lacking(places: Places, part: Parting) -> Edit | None:
+    """The trace in which nothing is written to the embeddings, where `hf` does it in a line."""
+    block = places.trace_of(part.own, part.ran)
+    if part.layer != BEFORE or not places.file.ported or block is None:
+        return None
+    theirs = Places(places.file, "hf", dual=False)
+    lines = dict.fromkeys(one.line for one in theirs.writes() if before_layers(one))
+    shown = ", and ".join(f"`{theirs.file.line(line).strip()}`, line {line}" for line in lines)
+    why = f"`hf` has {shown}, and this trace nothing in its place" if lines else ""
+    return Edit(block.lineno, places.file.line(block.lineno), "", why)
 
 
 def _of_its_own(places: Places) -> Edit | None:
@@ -89,11 +101,22 @@ def written_here(places: Places, part: Parting) -> list[Access]:
     if part.entered:
         writes = [one for one in writes if not before_layers(one)] or writes
     here = [one for one in writes if _names(part, one)]
+    if part.layer == BEFORE and not here:
+        return []
     here = here or [one for one in writes if one.layer is None] or writes
+    if len(here) > 1 and places.file.ported:
+        theirs = Places(places.file, "hf", dual=False)
+        here = sorted(here, key=lambda one: _as_in_hf(places, theirs, one))
     if part.kind in {"dropped", "partial"}:
         return here
     # What arrived was not written to a tensor of the trace's own.
     return sorted(here, key=lambda one: _to_a_sum(places, one))
+
+
+def _as_in_hf(places: Places, theirs: Places, write: Access) -> bool:
+    """Does a write read as the one of `hf` in its place? Of several it is rather another."""
+    own = counterpart(places, theirs, write)
+    return own is not None and reads_the_same(write.statement, own.statement)
 
 
 def _of_the_trace(places: Places, part: Parting) -> list[Access]:
@@ -167,15 +190,16 @@ def _beside_transformers(places: Places, write: Access, part: Parting) -> Edit |
         return None
     before, line = places.file.line(write.line), theirs.file.line(own.line).strip()
     why = f"`hf` has in its place `{line}`, line {own.line}"
-    if line == before.strip() or _reads_the_same(write.statement, own.statement):
+    if line == before.strip() or reads_the_same(write.statement, own.statement):
         why = f"it reads as line {own.line} of `hf`{_WHAT_ELSE.get(part.kind, '')}"
     return Edit(write.line, before, _with_their_index(places, write, own), why)
 
 
-def _reads_the_same(mine: ast.stmt, meant: ast.stmt) -> bool:
+def reads_the_same(mine: ast.stmt, meant: ast.stmt) -> bool:
     """Does a statement read as one of `hf`, but for the batch axis?"""
-    text = ast.unparse(meant)
-    return ast.unparse(mine) in {text, module_values.there(text)}
+    text = statements.head(meant)
+    by_a_name = re.sub(r"(?<=\w)\[(?::|0), ", "[", text)
+    return statements.head(mine) in {text, module_values.there(text), by_a_name}
 
 
 def counterpart(places: Places, theirs: Places, write: Access) -> Access | None:
