@@ -39,10 +39,12 @@ def _again() -> None:
 class _Interrupt:
     """Ctrl-C's handler: it raises KeyboardInterrupt, but not inside of an import. A module in C++
     that is initialised then ends the process by an abort, and one in Python stays half made.
+    `raised` says that it has been raised: a library may make an error of its own of it.
     """
 
     def __init__(self) -> None:
         self.put_off = 0.0
+        self.raised = False
 
     def __call__(self, _number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -52,6 +54,7 @@ class _Interrupt:
                 _again()
                 return
         self.put_off = 0.0
+        self.raised = True
         raise KeyboardInterrupt
 
 

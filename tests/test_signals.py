@@ -56,6 +56,24 @@ def app(**_):
 cli.app = app
 main()
 """
+WRAPPED = """
+import os, signal, time
+from typing import Annotated
+from pydantic import PlainSerializer, TypeAdapter
+from conformance import cli
+from conformance_command import main
+
+def told(value):
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(0)
+    return value
+
+def app(**_):
+    TypeAdapter(Annotated[int, PlainSerializer(told)]).dump_json(1)
+
+cli.app = app
+main()
+"""
 IMPORTING = """
 import os, pathlib, signal, sys, time
 import conformance_command
@@ -112,6 +130,11 @@ def test_an_interruption_between_the_lines_is_one() -> None:
 
 def test_an_interruption_that_nobody_could_catch_comes_again() -> None:
     ran = ended(DROPPED.format(patience=PATIENCE))
+    assert (ran.returncode, ran.stderr) == (130, "")
+
+
+def test_an_interruption_that_a_library_makes_its_own_error_of_is_one() -> None:
+    ran = ended(WRAPPED)
     assert (ran.returncode, ran.stderr) == (130, "")
 
 

@@ -115,6 +115,7 @@ def main() -> None:
         # `×` and `→` are not worth an end where the locale has no letters for them.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    heard = signal.getsignal(signal.SIGINT)
     try:
         try:
             app(prog_name="conformance")
@@ -131,6 +132,8 @@ def main() -> None:
         err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.code)
     except Exception:  # noqa: BLE001 - Python's own 1 would say that a cell failed
+        if getattr(heard, "raised", False):  # what calls back from Rust gives it as its own error
+            sys.exit(ExitCode.INTERRUPTED)
         err.print_exception()
         sys.exit(ExitCode.HARNESS)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.check.advice.requests import prompts
+from conformance.check.advice.requests import prompts, reordered
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.judge.cell import Judgement
@@ -180,3 +180,22 @@ def test_a_trace_of_each_prompt_is_not_given_all_of_them(tmp_path):
     one = told(tmp_path, [SECOND] * 3 + [FIRST], [SECOND, FIRST, SECOND, FIRST], text)
     assert (one.edit.before, one.edit.after) == ("    for prompt in [B, B]:", "")
     assert one.words.endswith("`hf` gives `[A, B]`, line 7")
+
+
+OTHERWISE = LOOP.replace("enumerate(prompts)", "enumerate(prompts[::-1])")
+
+
+@pytest.mark.parametrize(("text", "line"), [(LOOP, 10), (OTHERWISE, 10)])
+def test_the_same_prompts_in_another_order_are_told_where_nothing_else_is(tmp_path, text, line):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    mine, truth = (
+        {Site("ids", prompt=n): torch.tensor(ids) for n, ids in enumerate(side)}
+        for side in ((SECOND, FIRST), (FIRST, SECOND))
+    )
+    places = Places(source.read(path), "vllm")
+    [found] = reordered(places, mine, truth)
+    assert "prompt 0 is the one that is prompt 1 on transformers" in found.words
+    assert found.edit.line == line
+    assert reordered(places, truth, truth) == []
+    assert reordered(places, {**truth, Site("ids", prompt=2): torch.tensor(FIRST)}, truth) == []

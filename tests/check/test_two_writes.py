@@ -67,3 +67,24 @@ def test_of_two_at_one_layer_it_is_rather_the_one_that_is_not_as_in_hf(tmp_path,
     text = text.replace("layers[i]", "layers[0]")
     edit = write_edit(places(tmp_path, text=text), part(0, kind, entered=True))
     assert edit.line == 17
+
+
+def test_a_write_to_a_part_of_the_layer_that_hf_writes_to_is_named_with_that(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def hf(model):\n"
+        "    with model.trace('a'):\n"
+        "        for layer in model.model.layers:\n"
+        "            layer.output[:] = 0\n"
+        "        logits = model.lm_head.output.save()\n"
+        "    return {'logits': logits}\n\n\n"
+        "def vllm(model):\n"
+        "    with model.trace('a', temperature=0.0, max_tokens=1):\n"
+        "        for layer in model.model.layers:\n"
+        "            layer.mlp.output[:] = 0\n"
+        "        logits = model.logits.save()\n"
+        "    return {'logits': logits}\n"
+    )
+    edit = write_edit(Places(source.read(path), "vllm"), part(0, "", entered=True))
+    assert edit.line == 12
+    assert "it writes to `mlp.output`, and `hf` to `layer.output`" in edit.why

@@ -99,6 +99,9 @@ def findings(
         follow = all(one.kind in _FOLLOW for one in told)
         written_so = _written_so(places) if follow and explain.written else []
         elsewhere = [] if told else _elsewhere(places, dict(zip(shown, reads, strict=True)))
+        elsewhere = elsewhere or requests.reordered(
+            places, compare.layers(mine), compare.layers(seen)
+        )
         return once([*written_so, *(told or elsewhere or _beside(places, shown, reads))])
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [

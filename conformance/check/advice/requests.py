@@ -43,6 +43,49 @@ def prompts(
     return ()
 
 
+def reordered(
+    places: Places, mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]
+) -> list[Finding]:
+    """That the same prompts are run in another order: a value of each may stand for another's."""
+    ours, theirs = _ids(mine), _ids(truth)
+    first = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+    if first is None or sorted(ours) != sorted(theirs):
+        return []
+    words = (
+        f"the prompts are run in another order: prompt {first} is the one that is prompt "
+        f"{theirs.index(ours[first])} on transformers, and what is kept by its number is another's"
+    )
+    edit = _in_its_trace(places, first, theirs.index(ours[first]), len(ours))
+    edit = edit or _first_given(places)
+    words += f". {edit.why}" if edit is not None and edit.why else ""
+    return [Finding("prompt", words, prompt=first, edit=edit)]
+
+
+def _first_given(places: Places) -> Edit | None:
+    """The first line that gives prompts, of a loop over several what it goes over."""
+    call = next(iter(_giving(places)), None)
+    if call is None:
+        return None
+    loop = _over(places, call)
+    line = call.lineno if loop is None else loop.lineno
+    return Edit(line, places.file.line(line))
+
+
+def _over(places: Places, call: ast.Call) -> ast.For | None:
+    """The loop whose variable a call gives as its prompt."""
+    given = ast.unparse(call.args[0])
+    return next(
+        (
+            one
+            for one in reversed(places.scopes.statements)
+            if isinstance(one, ast.For)
+            and any(node is call for node in ast.walk(one))
+            and given in map(ast.unparse, ast.walk(one.target))
+        ),
+        None,
+    )
+
+
 def _ids(layers: Mapping[Site, Tensor]) -> list[list[int]]:
     """The ids of every prompt, in the order in which they were run."""
     found = {
@@ -131,16 +174,7 @@ def _in_its_trace(places: Places, mine: int, meant: int, total: int) -> Edit | N
     if call is None:
         return None
     before, given = places.file.line(call.lineno), call.args[0]
-    loop = next(
-        (
-            one
-            for one in reversed(places.scopes.statements)
-            if isinstance(one, ast.For)
-            and any(node is call for node in ast.walk(one))
-            and ast.unparse(given) in map(ast.unparse, ast.walk(one.target))
-        ),
-        None,
-    )
+    loop = _over(places, call)
     if other is None or theirs is None or ast.dump(other.args[0]) == ast.dump(given):
         return Edit(call.lineno, before)
     text = theirs.file.segment(other.args[0])

@@ -146,6 +146,8 @@ def _sources(part: Parting, places: Places, writes: Sequence[Access]) -> list[Fi
                 words = f"line {edit.line} reads half of the residual stream"
                 if found:
                     words += ", too"
+                elif edit.line == write.line:
+                    words += f" and writes what comes of it ({edit.why or SUM})"
                 else:
                     words += f", and line {write.line} writes what comes of it ({edit.why or SUM})"
                 found.append(Finding("half", words, edit=edit))

@@ -234,13 +234,17 @@ def _at_another_module(places: Places, write: Access, theirs: Places) -> Edit | 
     mine = {_place_of(places, one) for one in places.writes()}
     lacking = [one for one in theirs.writes() if _place_of(theirs, one) not in mine]
     named = [module_text(places, write), *(module_text(theirs, one) for one in lacking)]
-    if len(lacking) != 1 or not all("." in one for one in named):
+    if len(lacking) != 1:
         return None
     [own] = lacking
     before, line = places.file.line(write.line), theirs.file.line(own.line).strip()
     here, there = (
-        f"{in_layer(module)}.{one.value}" for module, one in zip(named, (write, own), strict=True)
+        f"{in_layer(module)}.{one.value}" if "." in module else f"{module}.{one.value}"
+        for module, one in zip(named, (write, own), strict=True)
     )
+    if not all("." in one for one in named):
+        why = f"it writes to `{here}`, and `hf` to `{there}`: `{line}`, line {own.line}"
+        return Edit(write.line, before, "", why)
     if places.merged(write.module) or here == there:
         return Edit(write.line, before, "", f"`hf` has in its place `{line}`, line {own.line}")
     why = f"it writes to `{here}`, and `hf` to `{there}`: `{line}`, line {own.line}"
