@@ -29,6 +29,7 @@ from conformance.check.advice.reads.appended import appended
 from conformance.check.advice.reads.computed_values import computed
 from conformance.check.advice.reads.left_out_parts import left_out
 from conformance.check.advice.reads.other_sources import other_reads
+from conformance.check.advice.unlike_names import unlike_names
 from conformance.check.advice.writes.causes import ordered
 from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.source import UserFile
@@ -102,6 +103,7 @@ def findings(
         elsewhere = elsewhere or requests.reordered(
             places, compare.layers(mine), compare.layers(seen)
         )
+        elsewhere = elsewhere or ([] if told else _by_names(places, shown, reads))
         return once([*written_so, *(told or elsewhere or _beside(places, shown, reads))])
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [
@@ -161,6 +163,26 @@ def _elsewhere(places: Places, reads: Mapping[Site, Finding]) -> list[Finding]:
             begin = "" if number else f"{one.words}. It is made of another read: "
             words = f"{begin}{other.words}{', too' if number else ''}"
             found.append(replace(one, kind=other.kind, words=words, edit=other.edit))
+    return found
+
+
+def _by_names(places: Places, sites: Sequence[Site], reads: Sequence[Finding]) -> list[Finding]:
+    """Of values of which nothing is known the names that they are computed with and `hf` makes
+    otherwise.
+    """
+    theirs = Places(places.file, "hf", dual=False) if places.file.ported else None
+    found: list[Finding] = []
+    for site, one in zip(sites, reads, strict=True) if theirs is not None else ():
+        own, meant = places.made(site.name), theirs.made(site.name) if theirs else None
+        known = one.kind != "unknown" or (one.edit is not None and bool(one.edit.why))
+        if theirs is None or known:
+            continue
+        if not isinstance(own, ast.stmt) or not isinstance(meant, ast.stmt):
+            continue
+        for other in unlike_names(places, theirs, own, meant, f"Line {own.lineno} computes it"):
+            words = f"{one.words}. {other.words}"
+            if all(other.edit != told.edit for told in found):
+                found.append(replace(one, words=words, edit=other.edit))
     return found
 
 

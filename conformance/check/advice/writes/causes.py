@@ -14,7 +14,7 @@ from conformance.check.advice.reads import batch_axis
 from conformance.check.advice.reads.computed_values import made_by, made_otherwise
 from conformance.check.advice.reads.half_streams import half_reads, own_half_reads
 from conformance.check.advice.reads.other_sources import other_sources
-from conformance.check.advice.writes import write_names
+from conformance.check.advice.unlike_names import unlike_names
 from conformance.check.advice.writes.write_edits import (
     counterpart,
     in_its_place,
@@ -66,8 +66,15 @@ def ordered(
 
 def _made_otherwise(places: Places, writes: Sequence[Access]) -> list[Finding]:
     """The names that these writes are made with otherwise than in `hf`, each once."""
-    every = [one for write in writes for one in write_names.made_otherwise(places, write)]
-    return list({one.edit: one for one in reversed(every)}.values())[::-1]
+    theirs = Places(places.file, "hf", dual=False) if places.file.ported else None
+    found: dict[Edit | None, Finding] = {}
+    for write in writes if theirs is not None else ():
+        own = counterpart(places, theirs, write) if theirs is not None else None
+        if own is not None and theirs is not None:
+            begin = f"line {write.line} writes"
+            for one in unlike_names(places, theirs, write.statement, own.statement, begin):
+                found.setdefault(one.edit, one)
+    return list(found.values())
 
 
 def _told_by_numbers(

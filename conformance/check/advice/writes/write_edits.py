@@ -18,6 +18,7 @@ from conformance.check.advice.edits import (
 from conformance.check.advice.reads import batch_axis
 from conformance.check.advice.reads.computed_values import known_here
 from conformance.check.advice.reads.other_sources import in_layer, kind_of, module_text
+from conformance.check.advice.unlike_names import reads_the_same
 from conformance.check.advice.writes.new_values import new_value
 from conformance.check.parsing import module_values, statements, steps
 from conformance.check.parsing.dataflow import Access, Places
@@ -193,13 +194,6 @@ def _beside_transformers(places: Places, write: Access, part: Parting) -> Edit |
     if line == before.strip() or reads_the_same(write.statement, own.statement):
         why = f"it reads as line {own.line} of `hf`{_WHAT_ELSE.get(part.kind, '')}"
     return Edit(write.line, before, _with_their_index(places, write, own), why)
-
-
-def reads_the_same(mine: ast.stmt, meant: ast.stmt) -> bool:
-    """Does a statement read as one of `hf`, but for the batch axis?"""
-    text = statements.head(meant)
-    by_a_name = re.sub(r"(?<=\w)\[(?::|0), ", "[", text)
-    return statements.head(mine) in {text, module_values.there(text), by_a_name}
 
 
 def counterpart(places: Places, theirs: Places, write: Access) -> Access | None:

@@ -1,9 +1,10 @@
-"""The names that a write is made with, where `hf` makes one of them otherwise."""
+"""The names that a write, or a value, is made with, where `hf` makes one of them otherwise."""
 
 import pytest
 
+from conformance.check.advice.unlike_names import unlike_names
 from conformance.check.advice.writes.causes import ordered
-from conformance.check.advice.writes.write_names import made_otherwise
+from conformance.check.advice.writes.write_edits import counterpart
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values.divergence import Parting
@@ -108,6 +109,15 @@ def written(tmp_path, text, instead):
     return Places(source.read(path), "vllm")
 
 
+def made_otherwise(places, write):
+    theirs = Places(places.file, "hf", dual=False)
+    own = counterpart(places, theirs, write)
+    begin = f"line {write.line} writes"
+    return (
+        [] if own is None else unlike_names(places, theirs, write.statement, own.statement, begin)
+    )
+
+
 CASES = [
     (HEADS, ("slice(head * size", "slice((head - 1) * size"), 17),
     (HEADS, ("(head + 1) * size)", "(head + 2) * size)"), 17),
@@ -157,3 +167,32 @@ def test_it_is_said_where_nothing_else_explains_the_write(tmp_path):
         assert first.edit.line == 17 and second.words.startswith("so the layers differ")
     [dropped] = ordered(Parting(1, 0, 0, (3,), 4, kind="dropped", ran=4), places, (), dual=True)
     assert dropped.edit is None or dropped.edit.line != 17
+
+
+def test_a_value_is_computed_with_another_name(tmp_path):
+    text = """\
+def hf(model):
+    paris = model.tokenizer.encode(" Paris")[0]
+    with model.trace("a"):
+        logits = model.lm_head.output[0, -1]
+        score = logits[paris].save()
+    return {"score": score}
+
+
+def vllm(model):
+    paris = model.tokenizer.encode(" Paris")[0]
+    with model.trace("a", temperature=0.0, max_tokens=1):
+        logits = model.logits[-1]
+        score = logits[paris].save()
+    return {"score": score}
+"""
+    places = written(tmp_path, text, ('" Paris"', '"Paris"'))
+    theirs = Places(places.file, "hf", dual=False)
+    own, meant = places.made("score"), theirs.made("score")
+    [found] = unlike_names(places, theirs, own, meant, "Line 13 computes it")
+    assert found.edit.line == 10 and found.words.startswith(
+        "Line 13 computes it with `paris` of line 10"
+    )
+    assert found.edit.after.strip() == 'paris = model.tokenizer.encode(" Paris")[0]'
+    places = written(tmp_path, text, ("", ""))
+    assert unlike_names(places, theirs, places.made("score"), meant, "") == []

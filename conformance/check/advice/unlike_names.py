@@ -1,19 +1,19 @@
-"""The names that a write is made with, where `hf` makes one of them otherwise. Found in the text:
-the write stands as it should, and what goes into it, or where it goes, is another value.
+"""The names that a statement is made with, where `hf` makes one of them otherwise. Found in the
+text: the statement stands as it should, and what goes into it, or where it goes, is another value.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.check.advice.edits import Edit, replaced
 from conformance.check.advice.finding import Finding
 from conformance.check.advice.reads.computed_values import known_here
-from conformance.check.advice.writes.write_edits import counterpart, reads_the_same
 from conformance.check.parsing import module_values, statements
-from conformance.check.parsing.dataflow import READ, Access, Places
+from conformance.check.parsing.dataflow import READ, Places
 from conformance.check.parsing.scopes import FORM
 from conformance.shortening import few
 
@@ -36,36 +36,40 @@ class _Unlike:
     meant: ast.stmt
 
 
-def made_otherwise(places: Places, write: Access) -> list[Finding]:
-    """The names that a write is made with, and `hf` otherwise for its write in the same place."""
-    theirs = Places(places.file, "hf", dual=False) if places.file.ported else None
-    own = counterpart(places, theirs, write) if theirs is not None else None
-    if theirs is None or own is None:
-        return []
-    every = list(_unlike(places, theirs, write.statement, own.statement))
+def reads_the_same(mine: ast.stmt, meant: ast.stmt) -> bool:
+    """Does a statement read as one of `hf`, but for the batch axis?"""
+    text = statements.head(meant)
+    by_a_name = re.sub(r"(?<=\w)\[(?::|0), ", "[", text)
+    return statements.head(mine) in {text, module_values.there(text), by_a_name}
+
+
+def unlike_names(
+    places: Places, theirs: Places, mine: ast.stmt, meant: ast.stmt, begin: str
+) -> list[Finding]:
+    """The names that a statement is made with, and its counterpart in `hf` otherwise; `begin` says
+    what the statement does.
+    """
+    every = list(_unlike(places, theirs, mine, meant))
     found = []
-    for meant in dict.fromkeys(one.meant for one in every):
-        group = [one for one in every if one.meant is meant]
+    for its in dict.fromkeys(one.meant for one in every):
+        group = [one for one in every if one.meant is its]
         group.sort(key=lambda one: one.mine.lineno)
         first = group[0].mine
         names = few((f"`{one.name}` of line {one.mine.lineno}" for one in group), _NAMED)
-        line = theirs.file.line(meant.lineno).strip()
-        words = (
-            f"line {write.line} writes with {names}: `hf` has in its place `{line}`, "
-            f"line {meant.lineno}"
-        )
-        after = _mended(places, first, meant) if len(every) == 1 else ""
+        line = theirs.file.line(its.lineno).strip()
+        words = f"{begin} with {names}: `hf` has in its place `{line}`, line {its.lineno}"
+        after = _mended(places, first, its) if len(every) == 1 else ""
         edit = Edit(first.lineno, places.file.line(first.lineno), after)
         found.append(Finding("other-value", words, edit=edit))
     return found
 
 
-def _unlike(places: Places, theirs: Places, write: ast.stmt, own: ast.stmt) -> Iterator[_Unlike]:
-    """The names that both writes have and whose statements differ, from the write back; behind such
-    a statement nothing is compared, and nothing where it is not known what `hf` has is here.
+def _unlike(places: Places, theirs: Places, begin: ast.stmt, its: ast.stmt) -> Iterator[_Unlike]:
+    """The names that both statements have and that are made otherwise, from there back; behind such
+    a name nothing is compared, and nothing where it is not known what `hf` has is here.
     """
-    waiting = [(write, own)]
-    seen = [write]
+    waiting = [(begin, its)]
+    seen = [begin]
     while waiting and len(seen) < _MOST:
         near, other = waiting.pop(0)
         meant_names = _names(other)
@@ -79,13 +83,26 @@ def _unlike(places: Places, theirs: Places, write: ast.stmt, own: ast.stmt) -> I
                 seen.append(one)
                 if reads_the_same(one, each):
                     waiting.append((one, each))
-                elif (_comparable(places, one) and _comparable(theirs, each)) or _in_numbers(
-                    (places, one), (theirs, each)
-                ):
+                elif _unlike_at_all((places, one), (theirs, each)):
                     yield _Unlike(name, one, each)
 
 
 _Side = tuple[Places, ast.stmt]
+
+
+def _unlike_at_all(mine: _Side, meant: _Side) -> bool:
+    """Is it known that two statements that read otherwise are other ones?"""
+    if not all(_reads_known(statement) for _, statement in (mine, meant)):
+        return False
+    return (_comparable(*mine) and _comparable(*meant)) or _in_numbers(mine, meant)
+
+
+def _reads_known(statement: ast.stmt) -> bool:
+    """Is all that a statement reads of the model the value of a module that is one there, too?
+    `model.logits` stands for what the head gives.
+    """
+    known = module_values.values(statements.head(statement), same=True)
+    return not _reads(statement) or bool(known)
 
 
 def _in_numbers(mine: _Side, meant: _Side) -> bool:
