@@ -248,3 +248,32 @@ def test_every_index_behind_the_first_prompt_is_mended_on_transformers(tmp_path)
     assert batch_axis.doubled_by(file, "x") is None
     elsewhere = Outcome(Status.ERROR, 0.1, outcome.reason)
     assert failures.explain(failures.Failed(elsewhere, file, "hf")).findings == ()
+
+
+#: Lines of `hf`, and the last but one of them as it is on vLLM.
+THERE = {
+    "columns of a row": (
+        [f"z = {MLP}", "z[:, -1, cols] = z[:, :, cols].mean(dim=1)", "x = z"],
+        "z[-1, cols] = z[:, cols].mean(dim=0)",
+    ),
+    "the last axis": (
+        [f"z = {MLP}", "z[:, 2] = z[:, 1].softmax(dim=-1)", "x = z"],
+        "z[2] = z[1].softmax(dim=-1)",
+    ),
+    "the module itself": ([f"{MLP}[:, -1] += 2", f"x = {MLP}"], f"{MLP}[-1] += 2"),
+    "the first prompt": (
+        [f"z = {MLP}[0]", "z[-1] = z.mean(dim=0)", "x = z"],
+        "z[-1] = z.mean(dim=0)",
+    ),
+    "a mean of prompts": ([f"z = {MLP}", "z[:, 2] = z.mean(dim=0)", "x = z"], None),
+    "a layer": ([f"z = {STREAM}", "z[:, 2] = 0", "x = z"], None),
+    "a row of rows": ([f"z = {MLP}[:, 1:]", "z[:, 0] = 1", "x = z"], None),
+}
+
+
+@pytest.mark.parametrize("name", THERE)
+def test_a_statement_of_hf_as_it_is_there(tmp_path, name):
+    lines, there = THERE[name]
+    theirs = Places(ported(tmp_path, lines, ["x = 0"]), "hf", dual=False)
+    statement = next(one.statement for one in theirs.writes())
+    assert batch_axis.as_there(theirs, statement) == there

@@ -4,7 +4,7 @@ import pytest
 
 from conformance.check.advice.unlike_names import unlike_names
 from conformance.check.advice.writes.causes import ordered
-from conformance.check.advice.writes.write_edits import counterpart
+from conformance.check.advice.writes.write_edits import counterpart, write_edit
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
 from conformance.check.values.divergence import Parting
@@ -167,6 +167,13 @@ def test_it_is_said_where_nothing_else_explains_the_write(tmp_path):
         assert first.edit.line == 17 and second.words.startswith("so the layers differ")
     [dropped] = ordered(Parting(1, 0, 0, (3,), 4, kind="dropped", ran=4), places, (), dual=True)
     assert dropped.edit is None or dropped.edit.line != 17
+
+
+@pytest.mark.parametrize("wrong", ["z[:-1, cols].mean(dim=0)", "z[:, cols].mean()"])
+def test_a_write_that_is_another_one_becomes_that_of_hf(tmp_path, wrong):
+    places = written(tmp_path, HEADS, ("z[:, cols].mean(dim=0)", wrong))
+    edit = write_edit(places, Parting(1, 0, 0, (3,), 4, ran=4))
+    assert (edit.line, edit.after.strip()) == (20, "z[-1, cols] = z[:, cols].mean(dim=0)")
 
 
 def test_a_value_is_computed_with_another_name(tmp_path):

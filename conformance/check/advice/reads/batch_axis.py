@@ -219,6 +219,37 @@ def _undoubled(theirs: Places, one: _Indexed) -> Edit:
     return Edit(line, theirs.file.line(line), after, DOUBLED)
 
 
+def as_there(theirs: Places, statement: ast.stmt) -> str | None:
+    """A statement of `hf` on one line as it is on vLLM, without the batch axis; None where it is
+    not known, or where more than an axis is another thing: a layer's output is a pair there.
+    """
+    side = _Side(theirs)
+    taken = [one for one in side.indexed() if one.statement is statement]
+    over = [one for one in side.over() if one.statement is statement]
+    kinds = [*(one.before for one in taken), *(one.taken for one in over)]
+    if any(one.kind == _STREAM or re.search(ATTENTION, one.kind) for one in kinds):
+        return None
+    changes: list[Change] = []
+    for one in taken:
+        if one.before.one_prompt:
+            continue
+        if one.before.index or of_axes(one.own)[0][:1] not in (["0"], [":"], ["..."]):
+            return None
+        index = index_there(one.own, "plain")
+        changes.append((one.node, f"{theirs.file.operand(one.begin)}{index}"))
+    for each in over:
+        number = each.axis.value
+        if each.taken.one_prompt or not isinstance(number, int) or number < 0:
+            continue
+        if not number:
+            return None
+        changes.append((each.axis, str(number - 1)))
+    line = theirs.file.line(statement.lineno)
+    for node, text in sorted(changes, key=lambda one: one[0].col_offset, reverse=True):
+        line = statements.with_node(line, node, text)
+    return line.strip() if line and statement.lineno == statement.end_lineno else None
+
+
 def axes(theirs: Places) -> dict[int, int]:
     """The lines of `hf` that go over an axis by its number while the batch axis is there, with it:
     on vLLM it is another one.

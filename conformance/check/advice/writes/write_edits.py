@@ -193,7 +193,22 @@ def _beside_transformers(places: Places, write: Access, part: Parting) -> Edit |
     why = f"`hf` has in its place `{line}`, line {own.line}"
     if line == before.strip() or reads_the_same(write.statement, own.statement):
         why = f"it reads as line {own.line} of `hf`{_WHAT_ELSE.get(part.kind, '')}"
-    return Edit(write.line, before, _with_their_index(places, write, own), why)
+    after = _with_their_index(places, write, own) or _as_theirs(places, theirs, write, own)
+    return Edit(write.line, before, after, why)
+
+
+def _as_theirs(places: Places, theirs: Places, write: Access, own: Access) -> str:
+    """The line that writes, as `hf` has it but for the batch axis; "" where it is that already, or
+    where that is not known.
+    """
+    text = batch_axis.as_there(theirs, own.statement)
+    before = places.file.line(write.line)
+    alone = write.statement.lineno == write.statement.end_lineno == write.line
+    if text is None or not alone or text == before.strip() or is_layer(write):
+        return ""
+    if not known_here(places, own.statement):
+        return ""
+    return before[: len(before) - len(before.lstrip())] + text
 
 
 def counterpart(places: Places, theirs: Places, write: Access) -> Access | None:
