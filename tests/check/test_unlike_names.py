@@ -138,8 +138,8 @@ def test_the_line_that_makes_it_is_named_with_that_of_hf(tmp_path, text, instead
     assert (
         f"line {write.line} writes with " in found.words and "`hf` has in its place" in found.words
     )
-    if found.edit.after:
-        assert found.edit.after.strip() == text.splitlines()[line - 1].strip()
+    loop = instead[0] == "range(3)"
+    assert loop or found.edit.after.strip() == text.splitlines()[line - 1].strip()
 
 
 @pytest.mark.parametrize("text", [HEADS, STEERED, EMBEDDED])

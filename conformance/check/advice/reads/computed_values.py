@@ -242,6 +242,13 @@ def known_here(places: Places, node: ast.AST) -> bool:
     tree = ast.parse(places.file.text)
     top = {each for one in tree.body for each in _bound_at_the_top(one)}
     own = {argument.arg for argument in places.function.args.args} | places.assigned.keys()
+    own |= {
+        name.id
+        for loop in ast.walk(places.function)
+        if isinstance(loop, ast.For)
+        for name in ast.walk(loop.target)
+        if isinstance(name, ast.Name)
+    }
     inside = {
         one.id
         for each in ast.walk(node)
