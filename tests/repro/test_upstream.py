@@ -47,7 +47,7 @@ def test_every_gap_that_is_somebodys_has_its_text() -> None:
         entry.reason for entry in entries if not (entry.link and (ROOT / entry.link).is_file())
     ]
     assert all(any(words in reason for words in NO_TEXT) for reason in without), without
-    assert len(without) == len(NO_TEXT)
+    assert all(any(words in reason for reason in without) for words in NO_TEXT)
     linked = [Path(entry.link) for entry in entries if entry.link]
     # What other libraries' columns show has its scripts in docs/libraries.
     assert {path.stem for path in linked if path.parent.name == FOLDER.name} == {*SCRIPTS}
