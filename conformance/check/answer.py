@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from conformance.check.advice.errors import failures
 from conformance.check.advice.errors.failures import Failed
+from conformance.check.advice.finding import as_python
 from conformance.check.advice.findings import findings, written
 from conformance.check.advice.writes.precisions import widened
 from conformance.check.checked import Answer, Checked
@@ -94,7 +95,8 @@ class _Case:
 
     def _say(self, answer: Answer, sentence: str, **more: object) -> Checked:
         names = str(self.file.path), self.asked.model.id, self.backend.id
-        return Checked(*names, answer, sentence, **more)  # type: ignore[arg-type]
+        checked = Checked(*names, answer, sentence, **more)  # type: ignore[arg-type]
+        return replace(checked, findings=as_python(self.file.text, checked.findings))
 
     def _outcome(self, folder: str) -> Outcome:
         model = self.asked.model.id

@@ -252,7 +252,8 @@ def test_a_value_of_which_nothing_is_known_but_that_a_write_uses_it_comes_before
     unknown = {"top": Finding("unknown", "`top` differs: 5 of 5 integers", "top")}
     first, second = ordered(PART, changed, [], dual=True, unknown=unknown)
     assert first.edit.line == 31 and "Line 33 writes with it" in first.words
-    assert "`hf` has `top = first.abs().topk(5).indices`, line 13" in first.words
+    assert "in the place of line 31 `top = first.abs().topk(5).indices`, line 13" in first.words
+    assert first.edit.after.strip() == "top = first.abs().topk(5).indices"
     assert second.words.startswith("so the layers differ")
     # What comes of the write is none of its causes.
     follows = {"after": Finding("unknown", "`after` differs", "after")}
@@ -317,5 +318,6 @@ def test_a_vector_of_another_sign_is_told_before_the_write_that_uses_it(tmp_path
         source.read(path), seen, mine, judgement, "model.layers", dual=True
     )
     assert first.words.startswith("`vector` is -1 times what it is on transformers")
-    assert "Line 16 writes with it, and line 14 makes it" in first.words
+    assert "Line 16 writes with it, and `hf` has in the place of line 14" in first.words
+    assert first.edit.after.strip() == "vector = a - 1"
     assert write.words.startswith("so the layers differ") and "-1 times" in write.words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,6 +12,9 @@ from conformance.shortening import few
 
 #: The kind of a value that a part of the model is left out of, or that has another one.
 LEFT_OUT = "left-out"
+
+#: The kind of a value of which no more is known than the line that `hf` has otherwise.
+UNLIKE_LINE = "unlike-line"
 
 #: So many values are named beside the first one that has the same edit.
 _NAMED = 6
@@ -30,14 +34,35 @@ class Finding:
 
 
 def once(told: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Values that one edit mends, or to which one line gives another part of the model: it is shown
-    with the first of them, which names the others.
+    """Values that one edit mends, or that one line makes with another part of the model, or as
+    another value: it is shown with the first of them, which names the others.
     """
     found: dict[object, list[Finding]] = {}
     for number, one in enumerate(told):
-        mended = one.edit is not None and (bool(one.edit.after) or one.kind == LEFT_OUT)
+        alone = one.kind in {LEFT_OUT, UNLIKE_LINE}
+        mended = one.edit is not None and (alone or bool(one.edit.after))
         found.setdefault((one.kind, one.edit) if mended else number, []).append(one)
     return tuple(_with(first, others) for first, *others in found.values())
+
+
+def as_python(text: str, told: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The same, without an edit that would leave the file's text no Python: the line is shown."""
+    return tuple(
+        replace(one, edit=replace(one.edit, after=""))
+        if one.edit is not None and one.edit.after and not _parses(text, one.edit)
+        else one
+        for one in told
+    )
+
+
+def _parses(text: str, edit: Edit) -> bool:
+    lines = text.splitlines()
+    first, last = edit.line - 1, edit.line - 1 + len(edit.before.splitlines())
+    try:
+        ast.parse("\n".join([*lines[:first], *edit.after.splitlines(), *lines[last:]]))
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def _with(first: Finding, others: Sequence[Finding]) -> Finding:

@@ -23,12 +23,13 @@ from conformance.check.advice.edits import (
     token_edit,
 )
 from conformance.check.advice.errors import weights
-from conformance.check.advice.finding import LEFT_OUT, Finding, once
+from conformance.check.advice.finding import LEFT_OUT, UNLIKE_LINE, Finding, once
 from conformance.check.advice.reads import arrangement, batch_axis
 from conformance.check.advice.reads.appended import appended
 from conformance.check.advice.reads.computed_values import computed
 from conformance.check.advice.reads.left_out_parts import left_out
 from conformance.check.advice.reads.other_sources import other_reads
+from conformance.check.advice.reads.unlike_lines import UnlikeLine, unlike_lines
 from conformance.check.advice.unlike_names import unlike_names
 from conformance.check.advice.writes.causes import ordered
 from conformance.check.parsing.dataflow import Places
@@ -50,6 +51,9 @@ _READS = frozenset({"positions", "ids"})
 
 #: What is no matter of how a value is computed, or says that already.
 _TOLD = frozenset({"alias", "axis", "capped", "half", "left-out", "missing", "unsaved", "weights"})
+
+#: Of what nothing but that it differs is known, and how its shape or its number does.
+_VAGUE = frozenset({"unknown", "structure", "missing", "scaled"})
 
 #: The whole residual stream.
 _WHOLE = frozenset({"stream", "unedited"})
@@ -90,6 +94,7 @@ def findings(
     for site in compare.wrong(judgement):
         names.setdefault(site.name, site)
     right = _right(judgement, reference["truth"], compare.returned(mine))
+    explain.wrong, explain.right = tuple(names), right
     shown = list(names.values())[:_MOST]
     reads = [_outside(places, site.name, explain.read(site), right) for site in shown]
     drawn = requests.drawn(places) if requests.generated(truth, names, file) else []
@@ -104,6 +109,11 @@ def findings(
             places, compare.layers(mine), compare.layers(seen)
         )
         elsewhere = elsewhere or ([] if told else _by_names(places, shown, reads))
+        if told or not elsewhere:
+            pairs = zip(shown, reads, strict=True)
+            lined = [each for site, one in pairs for each in explain.by_line(site, one)]
+            told = [one for one in lined if one.kind in {each.kind for each in told}]
+            told = told or [one for one in lined if one.kind != "unknown"]
         return once([*written_so, *(told or elsewhere or _beside(places, shown, reads))])
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [
@@ -238,6 +248,9 @@ class _Explaining:
         written: bool,
     ) -> None:
         self.written = written
+        #: The names whose values are wrong, and those of which all are right.
+        self.wrong: tuple[str, ...] = ()
+        self.right: frozenset[str] = frozenset()
         self.lengths: tuple[int, ...] = ()
         self.names = Names()
         self.places = places
@@ -477,7 +490,8 @@ class _Explaining:
             return replace(blank, kind="structure", words=words, edit=last or edit)
         judged = self.judged.get(site)
         said = judged.message if judged else "differs"
-        far = f", {judged.error:.2g} of its size off" if judged and judged.error else ""
+        off = relations.distance(mine, truth) if judged and judged.error else None
+        far = f", {off:.2g} of its size off" if off else ""
         words = f"`{blank.name}` differs: {said}{far}"
         half = suspect(self.places, site.name) if self._whole_there(site) else None
         half = half or (norm_edit(self.places, site.name) if self._norm_there(site) else None)
@@ -493,10 +507,31 @@ class _Explaining:
     def _unexplained(self, blank: Finding, site: Site, words: str) -> Finding:
         """Nothing is known of what it holds: where it is made, and what `hf` has in that place."""
         token = None if self.written else token_edit(self.places, site.name)
-        if token is not None:
+        sure = [one.edit.line for one in self._lines(site) if one.sure]
+        if token is not None and (not sure or token.line in sure):
             words = f"{words}. It is computed from token 0: {token.why}"
             return replace(blank, words=words, edit=token)
         return replace(blank, words=words, edit=self._made(site))
+
+    def by_line(self, site: Site, one: Finding) -> list[Finding]:
+        """What is known of a value; where that is no reason and no edit, with each line that `hf`
+        has otherwise.
+        """
+        known = one.kind not in _VAGUE or (
+            one.edit is not None and bool(one.edit.after or one.edit.why)
+        )
+        lines = [] if known else self._lines(site)
+        if not lines or (one.kind != "unknown" and not lines[0].sure):
+            return [one]
+        kind = one.kind if one.kind != "unknown" else UNLIKE_LINE
+        found = []
+        for number, each in enumerate(lines):
+            words = each.words if number else f"{one.words}. {_capital(each.words)}"
+            found.append(replace(one, kind=kind, words=words, edit=each.edit))
+        return found
+
+    def _lines(self, site: Site) -> list[UnlikeLine]:
+        return unlike_lines(self.places, site.name, self.wrong, self.right)
 
     def _made(self, site: Site) -> Edit | None:
         """The line that makes a value of which nothing more is known: no read is blamed."""

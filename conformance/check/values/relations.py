@@ -30,6 +30,18 @@ def same(mine: Tensor, other: Tensor) -> bool:
     return near(mine.double().reshape(-1, width), other.double().reshape(-1, width))
 
 
+def distance(mine: Tensor, truth: Tensor) -> float | None:
+    """How far a value is off, as a share of the size of what it should be: both as Euclidean norms
+    over all entries that are numbers on both sides. None for another shape or other than floats.
+    """
+    if mine.shape != truth.shape or not mine.is_floating_point() or not mine.numel():
+        return None
+    ours, theirs = mine.double(), truth.double()
+    numbers = ours.isfinite() & theirs.isfinite()
+    size = theirs[numbers].norm()
+    return float((ours - theirs)[numbers].norm() / size) if size else None
+
+
 def multiple(mine: Tensor, truth: Tensor) -> float | None:
     """The factor between two values, None where there is none."""
     if not _fittable(mine, truth):

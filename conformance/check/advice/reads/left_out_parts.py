@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from conformance.check.advice.edits import Edit, replaced
 from conformance.check.parsing import statements
-from conformance.check.parsing.dataflow import VALUES, Places
+from conformance.check.parsing.dataflow import READ, VALUES, Places
+
+#: Names in the path of a call that is none of a part of the model: of what a part gives, say.
+_NO_PART = READ | {"tokenizer", "config", "weight", "bias"}
 
 #: What vLLM does not call.
 HEADS = frozenset({"lm_head", "embed_out"})
@@ -159,7 +162,7 @@ def _calls(places: Places, name: str) -> list[_Call]:
         for node in ast.walk(part):
             if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
                 module = _module(places, node.func)
-                if module:
+                if module and not _NO_PART & set(module.replace("[", ".").split(".")):
                     calls.append(_Call(module.rpartition(".")[2], module, node))
     return calls
 

@@ -14,6 +14,7 @@ from conformance.check.advice.reads import batch_axis
 from conformance.check.advice.reads.computed_values import made_by, made_otherwise
 from conformance.check.advice.reads.half_streams import half_reads, own_half_reads
 from conformance.check.advice.reads.other_sources import other_sources
+from conformance.check.advice.reads.unlike_lines import unlike_lines
 from conformance.check.advice.unlike_names import unlike_names
 from conformance.check.advice.writes.write_edits import (
     counterpart,
@@ -106,9 +107,13 @@ def _used(
         for name, one in unknown.items():
             made, told = made_by(places, name), made_otherwise(places, name)
             above = made is not None and made in way and made.lineno < first
-            if above and told is not None and all(one.name != other.name for other in found):
-                words = f"{one.words}. Line {write.line} writes with it, and {told.words}"
-                found.append(replace(one, kind="used", words=words, edit=told.edit))
+            if not above or told is None or any(one.name == other.name for other in found):
+                continue
+            lines = [each for each in unlike_lines(places, name, [name], ()) if each.sure]
+            for number, each in enumerate(lines or [told]):
+                begin = "" if number else f"{one.words}. Line {write.line} writes with it, and "
+                words = f"{begin}{each.words}"
+                found.append(replace(one, kind="used", words=words, edit=each.edit))
     return found
 
 

@@ -1,0 +1,335 @@
+"""The line that the wrong values alone are computed by, and that `hf` has otherwise.
+
+What is right tells where nothing is wrong: a statement on the way to a value that is the same on
+both sides is not suspected, and of those that are left the ones on the way to every wrong value are
+looked at first (spectrum-based fault localization: Jones, Harrold, Stasko, "Visualization of test
+information to assist fault localization", ICSE 2002). A statement of `hf` stands beside one of
+`vllm` where it makes the same variable.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.check.advice.edits import Edit, replaced
+from conformance.check.advice.reads.computed_values import known_here
+from conformance.check.parsing import module_values, statements
+from conformance.check.parsing.dataflow import READ, Places
+
+#: What makes a value.
+_COMPARED = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)
+
+
+@dataclass(frozen=True)
+class UnlikeLine:
+    """A line of `vllm`, mended where that is sure, and in words what `hf` has in its place. `sure`:
+    no other axes and no other reading of the model explain that it reads otherwise.
+    """
+
+    words: str
+    edit: Edit
+    sure: bool
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A statement, and the one of `hf` that makes the same."""
+
+    mine: ast.stmt
+    meant: ast.stmt
+    sure: bool
+    #: Is the one of `hf` a further one, which `vllm` has not?
+    added: bool = False
+
+
+def unlike_lines(
+    places: Places, name: str, wrong: Collection[str], right: Collection[str]
+) -> list[UnlikeLine]:
+    """Where `vllm` computes a wrong value otherwise than `hf`: on the way to all that is `wrong`,
+    else on its own, and not on the way to what is `right`, where there is one. Several lines only where all are sure.
+    """
+    if not places.file.ported:
+        return []
+    theirs = Places(places.file, places.file.function_for("hf"), dual=False)
+    clear = {one for each in right for one in _way(places, each)}
+    way = _way(places, name)
+    own = [one for one in way if one not in clear]
+    shared = [one for one in own if all(one in _way(places, each) for each in wrong)]
+    for suspected in (shared, own, way):
+        pairs = [pair for one in suspected if (pair := _pair(places, theirs, one)) is not None]
+        sure = [pair for pair in pairs if pair.sure]
+        # What is right may be so in spite of another line: a projection has no sign.
+        if sure or (len(pairs) == 1 and suspected is not way):
+            return [_told(places, theirs, pair) for pair in sure or pairs]
+    return []
+
+
+def _way(places: Places, name: str) -> list[ast.stmt]:
+    """The statements that a name is computed by, and the loops around them."""
+    way = places.way(name)
+    around = [
+        one
+        for one in places.scopes.statements
+        if isinstance(one, ast.For) and any(node in way for node in ast.walk(one))
+    ]
+    return list(dict.fromkeys([*way, *around]))
+
+
+def _pair(places: Places, theirs: Places, mine: ast.stmt) -> _Pair | None:
+    """A statement beside the one of `hf` that makes the same variable, where that reads otherwise;
+    None where there is none, or it says the same.
+    """
+    made = _makes(mine)
+    ours, other = ([one for one in _own(each) if _makes(one) == made] for each in (places, theirs))
+    if made is None or mine not in ours:
+        return None
+    if len(ours) != len(other):
+        return _lacking(mine, (ours, other))
+    meant = other[ours.index(mine)]
+    own, its = _computed(mine), _computed(meant)
+    if _keys(mine) != _keys(meant):
+        return _Pair(mine, meant, sure=True)
+    if own is None or its is None or _reads_the_same(own, its):
+        return None
+    if isinstance(mine, ast.For):
+        return _Pair(mine, meant, _goes_over_others(own, its))
+    parts = _differing(_without_axes(places, own), _without_axes(theirs, its))
+    told = any(not any(map(_reads, one)) for one in parts)
+    return _Pair(mine, meant, told or _reads_others(own, its))
+
+
+def _goes_over_others(own: ast.expr, its: ast.expr) -> bool:
+    """Do two loops take others of the same: layers of a list, steps, numbers?"""
+    mine, meant = (one.value if isinstance(one, ast.Subscript) else one for one in (own, its))
+    parts = list(_differing(own, its))
+    same = ast.dump(mine) == ast.dump(meant) or (own, its) not in parts
+    return same and not any(_reads(one) for each in parts for one in each)
+
+
+def _lacking(mine: ast.stmt, every: tuple[Sequence[ast.stmt], Sequence[ast.stmt]]) -> _Pair | None:
+    """The last statement that makes a variable, where `hf` makes it once more after that, of the
+    variable itself and of no other value of the model.
+    """
+    ours, other = every
+    if len(other) != len(ours) + 1 or mine is not ours[-1]:
+        return None
+    added = _computed(other[-1])
+    names = statements.bound(mine)
+    own = added is not None and {
+        one.id for one in ast.walk(added) if isinstance(one, ast.Name)
+    } & set(names)
+    further = own and added is not None and not _reads(added)
+    return _Pair(mine, other[-1], sure=True, added=True) if further else None
+
+
+def _keys(statement: ast.stmt) -> list[str]:
+    """Under what a statement puts its value, where that is no axis of the model's: `grid[i, j]`."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return [
+        ast.unparse(one)
+        for one in targets
+        if isinstance(one, ast.Subscript) and not _reads(one) and not _takes_axes(one.slice)
+    ]
+
+
+def _own(places: Places) -> list[ast.stmt]:
+    """The statements of the function itself: what is in a helper both sides may use."""
+    inside = set(ast.walk(places.function))
+    return [one for one in places.scopes.statements if one in inside]
+
+
+def _makes(statement: ast.stmt) -> tuple[str, ...] | None:
+    """The variables that a statement gives a value, a loop those that it runs with."""
+    if isinstance(statement, ast.For):
+        return ("for", ast.unparse(statement.target))
+    if not isinstance(statement, _COMPARED):
+        return None
+    names = statements.bound(statement)
+    return (type(statement).__name__, *names) if names else None
+
+
+def _computed(statement: ast.stmt) -> ast.expr | None:
+    return statement.iter if isinstance(statement, ast.For) else statements.value_of(statement)
+
+
+def _there(node: ast.expr) -> str:
+    """An expression of `hf` with every value that is known as it is on vLLM."""
+    text = ast.unparse(node)
+    for value in _values(text):
+        text = text.replace(value.before, value.after or value.before, 1)
+    return ast.unparse(ast.parse(text, mode="eval"))
+
+
+def _reads_the_same(mine: ast.expr, meant: ast.expr) -> bool:
+    """Is it the same text, but for the batch axis and a copy?"""
+    own, other = ast.unparse(mine), ast.unparse(meant)
+    by_a_name = re.sub(r"(?<=[\w\])])\[(?::|0), ", "[", other)
+    return _bare(own) in map(_bare, (other, by_a_name, _there(meant)))
+
+
+def _bare(text: str) -> str:
+    """Without what makes no other number."""
+    return re.sub(r"\.(?:clone|detach|save)\(\)", "", text)
+
+
+def _reads_others(mine: ast.expr, meant: ast.expr) -> bool:
+    """Does it take other values of modules than `hf`, of modules that give the same there, but for
+    the batch axis?
+    """
+    own, other = (_values(ast.unparse(one)) for one in (mine, meant))
+    known = all(one.kind == "plain" for one in (*own, *other))
+    taken = [one.before for one in own] != [one.after for one in other]
+    return bool(own) and bool(other) and known and taken
+
+
+def _differing(one: ast.AST, other: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """The smallest parts in which two expressions differ; an index is one part."""
+    if ast.dump(one) == ast.dump(other):
+        return
+    if type(one) is not type(other):
+        yield one, other
+        return
+    if isinstance(one, ast.Subscript) and isinstance(other, ast.Subscript):
+        yield from _differing(one.value, other.value)
+        if ast.dump(one.slice) != ast.dump(other.slice):
+            yield one.slice, other.slice
+        return
+    if isinstance(one, ast.Attribute) and isinstance(other, ast.Attribute):
+        if one.attr != other.attr:
+            yield one, other
+        else:
+            yield from _differing(one.value, other.value)
+        return
+    children, theirs = (list(ast.iter_child_nodes(each)) for each in (one, other))
+    if not children or len(children) != len(theirs):
+        yield one, other
+        return
+    for each, its in zip(children, theirs, strict=True):
+        yield from _differing(each, its)
+
+
+class _Axes(ast.NodeTransformer):
+    """An expression without what says which axes a value has: indices of numbers and slices, but
+    for those of lists and mappings that the function itself makes, axes by name, and what gives the
+    same numbers in another form.
+    """
+
+    def __init__(self, containers: Collection[str]) -> None:
+        self.containers = containers
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        key = isinstance(node.value, ast.Name) and node.value.id in self.containers
+        if _takes_axes(node.slice) and not key:
+            return self.visit(node.value)
+        self.generic_visit(node)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _FORMS:
+            return self.visit(node.func.value)
+        node.keywords = [one for one in node.keywords if one.arg not in {"dim", "axis", "keepdim"}]
+        self.generic_visit(node)
+        return node
+
+
+#: Methods that give the same numbers in another form.
+_FORMS = frozenset({"clone", "detach", "save", "squeeze", "unsqueeze", "contiguous"})
+
+
+def _without_axes(places: Places, node: ast.AST) -> ast.AST:
+    made = (
+        name
+        for name, every in places.assigned.items()
+        for one in every
+        if (value := statements.value_of(one)) is not None
+        and statements.binds(one, name)
+        and isinstance(statements.kept(value), (ast.Dict, ast.List, ast.DictComp, ast.ListComp))
+    )
+    stripped: ast.AST = _Axes(set(made)).visit(copy.deepcopy(node))
+    return stripped
+
+
+def _reads(node: ast.AST) -> bool:
+    return any(isinstance(one, ast.Attribute) and one.attr in READ for one in ast.walk(node))
+
+
+def _takes_axes(index: ast.expr) -> bool:
+    """Is it an index of numbers and slices alone, as those of axes are?"""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return all(
+        isinstance(one, ast.Slice)
+        or (isinstance(one, ast.Constant) and (one.value in (None, ...) or type(one.value) is int))
+        or (isinstance(one, ast.UnaryOp) and isinstance(one.operand, ast.Constant))
+        for one in parts
+    )
+
+
+def _told(places: Places, theirs: Places, pair: _Pair) -> UnlikeLine:
+    line, number = theirs.file.line(pair.meant.lineno).strip(), pair.meant.lineno
+    words = f"`hf` has in the place of line {pair.mine.lineno} `{line}`, line {number}"
+    if pair.added:
+        words = f"`hf` goes on with `{line}`, line {number}, and `vllm` does not"
+    after = _mended(places, theirs, pair) if pair.sure else ""
+    edit = Edit(pair.mine.lineno, places.file.line(pair.mine.lineno), after)
+    return UnlikeLine(words, edit, pair.sure)
+
+
+def _mended(places: Places, theirs: Places, pair: _Pair) -> str:
+    """The line as `hf` has it, "" where that may be another thing here."""
+    if pair.added:
+        known = _free(theirs, pair.meant) and known_here(places, pair.meant)
+        before = places.file.line(pair.mine.lineno)
+        indent = before[: len(before) - len(before.lstrip())]
+        single = pair.mine.end_lineno == pair.mine.lineno
+        return f"{before}\n{indent}{ast.unparse(pair.meant)}" if known and single else ""
+    if _keys(pair.mine) != _keys(pair.meant):
+        return _with_targets(places, pair)
+    own, its = _computed(pair.mine), _computed(pair.meant)
+    if own is None or its is None or not known_here(places, its):
+        return ""
+    text = ast.unparse(its)
+    known = _values(text)
+    if any(one.kind != "plain" or not one.after for one in known) or (_reads(its) and not known):
+        return ""
+    for one in known:
+        text = text.replace(one.before, "value", 1)
+    looped = isinstance(pair.mine, ast.For)
+    if not looped and not _free(theirs, ast.parse(text, mode="eval").body):
+        return ""  # which axes what was taken further up has here is not known
+    return replaced(places, own, _there(its))
+
+
+def _with_targets(places: Places, pair: _Pair) -> str:
+    """The line with what `hf` gives its value to."""
+    mine, meant = pair.mine, pair.meant
+    if not isinstance(mine, ast.Assign) or not isinstance(meant, ast.Assign):
+        return ""
+    if len(mine.targets) != 1 or len(meant.targets) != 1 or not known_here(places, meant):
+        return ""
+    return replaced(places, mine.targets[0], ast.unparse(meant.targets[0]))
+
+
+def _free(places: Places, node: ast.AST) -> bool:
+    """Does an expression name no axis of anything?"""
+    without = _without_axes(places, node)
+    return ast.dump(without) == ast.dump(_Copies().visit(copy.deepcopy(node)))
+
+
+class _Copies(_Axes):
+    """An expression without the methods that give the same numbers in another form alone."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        self.generic_visit(node)
+        return node
+
+
+def _values(text: str) -> Sequence[module_values.Value]:
+    return module_values.values(text, same=True)
