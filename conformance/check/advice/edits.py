@@ -7,6 +7,7 @@ import re
 
 from conformance.check.parsing import statements
 from conformance.check.parsing.dataflow import Access, Places
+from conformance.check.parsing.returned_expressions import returned
 from conformance.check.values.identify import Held
 from conformance.records import record
 
@@ -313,6 +314,21 @@ def layer_edit(places: Places, name: str, by: int) -> Edit | None:
             why = f"this is layer {access.layer}"
             return Edit(access.line, line, line.replace(access.module, right), why)
     return Edit(statement.lineno, before)
+
+
+def swapped(places: Places, one: str, other: str) -> Edit | None:
+    """The line that returns a value under the name `one`, with what is returned as `other`."""
+    mine, its = (returned(places.scopes, name) for name in (one, other))
+    if mine is None or its is None or mine is its:
+        return None
+    before = places.file.line(mine.lineno)
+    after = replaced(places, mine, places.file.segment(its))
+    if mine.lineno == its.lineno:
+        pairs = sorted(((mine, its), (its, mine)), key=lambda pair: -pair[0].col_offset)
+        after = before
+        for place, text in pairs:
+            after = statements.with_node(after, place, places.file.segment(text))
+    return Edit(mine.lineno, before, after)
 
 
 def replaced(places: Places, node: ast.expr, after: str) -> str:

@@ -20,6 +20,7 @@ from conformance.check.advice.edits import (
     norm_edit,
     read_edit,
     suspect,
+    swapped,
     token_edit,
 )
 from conformance.check.advice.errors import weights
@@ -50,7 +51,9 @@ _FOLLOW = frozenset({"scaled", "structure", "unwritten"})
 _READS = frozenset({"positions", "ids"})
 
 #: What is no matter of how a value is computed, or says that already.
-_TOLD = frozenset({"alias", "axis", "capped", "half", "left-out", "missing", "unsaved", "weights"})
+_TOLD = frozenset(
+    {"alias", "axis", "capped", "half", "left-out", "missing", "swapped", "unsaved", "weights"}
+)
 
 #: Of what nothing but that it differs is known, and how its shape or its number does.
 _VAGUE = frozenset({"unknown", "structure", "missing", "scaled"})
@@ -269,14 +272,18 @@ class _Explaining:
             return replace(lost, prompt=site.prompt)
         if mine is None or truth is None:
             return self._absent(blank, mine, site)
-        arranged = self._fewer(blank, site) or arrangement.explain(
-            blank,
-            site,
-            self.values,
-            self.truth,
-            read_edit(self.places, site.name, None),
-            self.lengths,
-            self.names,
+        arranged = (
+            self._fewer(blank, site)
+            or self._swapped(blank, site)
+            or arrangement.explain(
+                blank,
+                site,
+                self.values,
+                self.truth,
+                read_edit(self.places, site.name, None),
+                self.lengths,
+                self.names,
+            )
         )
         if arranged is not None:
             return arranged
@@ -293,6 +300,25 @@ class _Explaining:
             )
             return replace(blank, kind="alias", words=words, edit=edit)
         return self._identified(blank, site, mine, truth)
+
+    def _swapped(self, blank: Finding, site: Site) -> Finding | None:
+        """Two names of which each has the other's value."""
+        for name in self.wrong:
+            other = replace(site, name=name)
+            both = other in self.values and other in self.truth
+            if (
+                name == site.name
+                or not both
+                or relations.alike(self.truth[site], self.truth[other])
+            ):
+                continue
+            crossed = {site: self.values[other], other: self.values[site]}
+            if all(relations.alike(crossed[one], self.truth[one]) for one in (site, other)):
+                called = self.names.of(other)
+                words = f"`{blank.name}` holds what `{called}` should, and `{called}` what it should"
+                edit = swapped(self.places, site.name, name)
+                return replace(blank, kind="swapped", words=words, edit=edit)
+        return None
 
     def _fewer(self, blank: Finding, site: Site) -> Finding | None:
         """Some entries of this name have not come back, and the others moved up."""

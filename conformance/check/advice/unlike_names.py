@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from conformance.check.advice.edits import Edit, replaced
 from conformance.check.advice.finding import Finding
 from conformance.check.advice.reads.computed_values import known_here
+from conformance.check.advice.reads.unlike_lines import goes_over_others
 from conformance.check.parsing import module_values, statements
 from conformance.check.parsing.dataflow import READ, Places
 from conformance.check.parsing.scopes import FORM
@@ -83,11 +84,18 @@ def _unlike(places: Places, theirs: Places, begin: ast.stmt, its: ast.stmt) -> I
                 seen.append(one)
                 if reads_the_same(one, each):
                     waiting.append((one, each))
-                elif _unlike_at_all((places, one), (theirs, each)):
+                elif _unlike_at_all((places, one), (theirs, each)) or _other_loops(one, each):
                     yield _Unlike(name, one, each)
 
 
 _Side = tuple[Places, ast.stmt]
+
+
+def _other_loops(mine: ast.stmt, meant: ast.stmt) -> bool:
+    """Do two loops take others of the same?"""
+    if not isinstance(mine, ast.For) or not isinstance(meant, ast.For):
+        return False
+    return goes_over_others(mine.iter, meant.iter)
 
 
 def _unlike_at_all(mine: _Side, meant: _Side) -> bool:

@@ -30,6 +30,13 @@ def same(mine: Tensor, other: Tensor) -> bool:
     return near(mine.double().reshape(-1, width), other.double().reshape(-1, width))
 
 
+def alike(mine: Tensor, other: Tensor) -> bool:
+    """Are they of one shape, and equal: numbers that are no integers but for rounding?"""
+    if mine.shape != other.shape:
+        return False
+    return same(mine, other) if mine.is_floating_point() else bool((mine == other).all())
+
+
 def distance(mine: Tensor, truth: Tensor) -> float | None:
     """How far a value is off, as a share of the size of what it should be: both as Euclidean norms
     over all entries that are numbers on both sides. None for another shape or other than floats.

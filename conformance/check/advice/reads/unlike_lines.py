@@ -51,7 +51,8 @@ def unlike_lines(
     places: Places, name: str, wrong: Collection[str], right: Collection[str]
 ) -> list[UnlikeLine]:
     """Where `vllm` computes a wrong value otherwise than `hf`: on the way to all that is `wrong`,
-    else on its own, and not on the way to what is `right`, where there is one. Several lines only where all are sure.
+    else on its own, and, where there is such a line, not on the way to what is `right`. Several
+    lines only where all are sure.
     """
     if not places.file.ported:
         return []
@@ -67,6 +68,14 @@ def unlike_lines(
         if sure or (len(pairs) == 1 and suspected is not way):
             return [_told(places, theirs, pair) for pair in sure or pairs]
     return []
+
+
+def beside(places: Places, theirs: Places, mine: ast.stmt, meant: ast.stmt) -> UnlikeLine | None:
+    """A statement and the one of `hf` that stands for it, where it is sure that it says another
+    thing; None else.
+    """
+    pair = _compared(places, theirs, mine, meant)
+    return _told(places, theirs, pair) if pair is not None and pair.sure else None
 
 
 def _way(places: Places, name: str) -> list[ast.stmt]:
@@ -90,20 +99,24 @@ def _pair(places: Places, theirs: Places, mine: ast.stmt) -> _Pair | None:
         return None
     if len(ours) != len(other):
         return _lacking(mine, (ours, other))
-    meant = other[ours.index(mine)]
+    return _compared(places, theirs, mine, other[ours.index(mine)])
+
+
+def _compared(places: Places, theirs: Places, mine: ast.stmt, meant: ast.stmt) -> _Pair | None:
+    """Two statements that stand for each other, None where they say the same."""
     own, its = _computed(mine), _computed(meant)
     if _keys(mine) != _keys(meant):
         return _Pair(mine, meant, sure=True)
     if own is None or its is None or _reads_the_same(own, its):
         return None
     if isinstance(mine, ast.For):
-        return _Pair(mine, meant, _goes_over_others(own, its))
+        return _Pair(mine, meant, goes_over_others(own, its))
     parts = _differing(_without_axes(places, own), _without_axes(theirs, its))
     told = any(not any(map(_reads, one)) for one in parts)
     return _Pair(mine, meant, told or _reads_others(own, its))
 
 
-def _goes_over_others(own: ast.expr, its: ast.expr) -> bool:
+def goes_over_others(own: ast.expr, its: ast.expr) -> bool:
     """Do two loops take others of the same: layers of a list, steps, numbers?"""
     mine, meant = (one.value if isinstance(one, ast.Subscript) else one for one in (own, its))
     parts = list(_differing(own, its))
@@ -282,11 +295,11 @@ def _told(places: Places, theirs: Places, pair: _Pair) -> UnlikeLine:
 def _mended(places: Places, theirs: Places, pair: _Pair) -> str:
     """The line as `hf` has it, "" where that may be another thing here."""
     if pair.added:
-        known = _free(theirs, pair.meant) and known_here(places, pair.meant)
+        alone = _free(theirs, pair.meant) and known_here(places, pair.meant)
         before = places.file.line(pair.mine.lineno)
         indent = before[: len(before) - len(before.lstrip())]
         single = pair.mine.end_lineno == pair.mine.lineno
-        return f"{before}\n{indent}{ast.unparse(pair.meant)}" if known and single else ""
+        return f"{before}\n{indent}{ast.unparse(pair.meant)}" if alone and single else ""
     if _keys(pair.mine) != _keys(pair.meant):
         return _with_targets(places, pair)
     own, its = _computed(pair.mine), _computed(pair.meant)

@@ -13,8 +13,8 @@ from conformance.check.advice.finding import Finding, once
 from conformance.check.advice.reads import batch_axis
 from conformance.check.advice.reads.computed_values import made_by, made_otherwise
 from conformance.check.advice.reads.half_streams import half_reads, own_half_reads
-from conformance.check.advice.reads.other_sources import other_sources
-from conformance.check.advice.reads.unlike_lines import unlike_lines
+from conformance.check.advice.reads.other_sources import other_reads, other_sources
+from conformance.check.advice.reads.unlike_lines import beside, unlike_lines
 from conformance.check.advice.unlike_names import unlike_names
 from conformance.check.advice.writes.write_edits import (
     counterpart,
@@ -109,12 +109,19 @@ def _used(
             above = made is not None and made in way and made.lineno < first
             if not above or told is None or any(one.name == other.name for other in found):
                 continue
-            lines = [each for each in unlike_lines(places, name, [name], ()) if each.sure]
-            for number, each in enumerate(lines or [told]):
-                begin = "" if number else f"{one.words}. Line {write.line} writes with it, and "
-                words = f"{begin}{each.words}"
-                found.append(replace(one, kind="used", words=words, edit=each.edit))
+            begin = f"{one.words}. Line {write.line} writes with it, and "
+            for words, edit in _made_of(places, name) or [(told.words, told.edit)]:
+                found.append(replace(one, kind="used", words=f"{begin}{words}", edit=edit))
+                begin = ""
     return found
+
+
+def _made_of(places: Places, name: str) -> list[tuple[str, Edit | None]]:
+    """The lines by which a value is made otherwise than in `hf`, or of other reads: in words."""
+    lines = [one for one in unlike_lines(places, name, [name], ()) if one.sure]
+    if lines:
+        return [(one.words, one.edit) for one in lines]
+    return [(one.words, one.edit) for one in other_reads(places, name)]
 
 
 def _axes(places: Places, writes: Sequence[Access]) -> list[Finding]:
@@ -228,6 +235,12 @@ def _neighbours(part: Parting, places: Places, writes: Sequence[Access]) -> list
     if len({access.line for _, access in read}) != 1:
         return []  # which of them is the wrong one is not known
     write, access = read[0]
+    theirs = Places(places.file, "hf", dual=False) if places.file.ported else None
+    own = counterpart(places, theirs, write) if theirs is not None else None
+    other = beside(places, theirs, write.statement, own.statement) if theirs and own else None
+    if other is not None:  # of what is read, it takes another one
+        words = f"{given.words}. {other.words[:1].upper()}{other.words[1:]}"
+        return [Finding("other-value", words, edit=other.edit)]
     right = shifted(access.module, by) if by else ""
     before = places.file.line(access.line)
     after = before.replace(access.module, right) if right else ""
@@ -292,7 +305,10 @@ def _run(part: Parting, places: Places) -> str:
         for block in traces
         if any(one.statement is node for one in places.writes() for node in ast.walk(block))
     ]
-    if own is None or (len(written) < 2 and part.ran <= len(traces)):
+    several = part.ran > len(traces)
+    if own is None:
+        return f" in prompt {part.sequence}" if traces and several else ""
+    if len(written) < 2 and not several:
         return ""
     return f" in prompt {part.sequence}, the trace of line {own.lineno}"
 
