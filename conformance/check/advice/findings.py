@@ -315,7 +315,7 @@ class _Explaining:
             crossed = {site: self.values[other], other: self.values[site]}
             if all(relations.alike(crossed[one], self.truth[one]) for one in (site, other)):
                 called = self.names.of(other)
-                words = f"`{blank.name}` holds what `{called}` should, and `{called}` what it should"
+                words = f"`{blank.name}` holds what `{called}` should, and that what this should"
                 edit = swapped(self.places, site.name, name)
                 return replace(blank, kind="swapped", words=words, edit=edit)
         return None

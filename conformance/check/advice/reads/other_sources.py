@@ -63,11 +63,21 @@ def other_reads(places: Places, name: str) -> list[Finding]:
     return _told(places, _unlike(mine, meant))
 
 
-def _told(places: Places, pairs: Sequence[_Pair], follows: str = "") -> list[Finding]:
+def other_target(places: Places, theirs: Places, write: Access, own: Access) -> list[Finding]:
+    """The line that names the module which a write writes to, where `hf`'s writes to another layer
+    or part.
+    """
+    pairs = _unlike(_named_all(places, [write]), _named_all(theirs, [own]))
+    return _told(places, pairs, verb="names")
+
+
+def _told(
+    places: Places, pairs: Sequence[_Pair], follows: str = "", verb: str = "reads"
+) -> list[Finding]:
     return [
         Finding(
             "other-value",
-            f"line {one.line} reads `{one.text}`, and line {other.line} of `hf` `{other.text}`"
+            f"line {one.line} {verb} `{one.text}`, and line {other.line} of `hf` `{other.text}`"
             f"{follows}",
             edit=_edit(places, one, other),
         )

@@ -200,6 +200,15 @@ def _reads_others(mine: ast.expr, meant: ast.expr) -> bool:
     return bool(own) and bool(other) and known and taken
 
 
+def _of_tokens(index: ast.expr) -> ast.expr:
+    """An index of [1, tokens, width] as one of [tokens, width], others as they are."""
+    parts = index.elts if isinstance(index, ast.Tuple) else []
+    batch = ast.unparse(parts[0]) in {":", "0"} if len(parts) > 1 else False
+    if not batch:
+        return index
+    return parts[1] if len(parts) == 2 else ast.Tuple(parts[1:], ast.Load())
+
+
 def _differing(one: ast.AST, other: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
     """The smallest parts in which two expressions differ; an index is one part."""
     if ast.dump(one) == ast.dump(other):
@@ -209,8 +218,9 @@ def _differing(one: ast.AST, other: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]
         return
     if isinstance(one, ast.Subscript) and isinstance(other, ast.Subscript):
         yield from _differing(one.value, other.value)
-        if ast.dump(one.slice) != ast.dump(other.slice):
-            yield one.slice, other.slice
+        there = _of_tokens(other.slice)
+        if ast.dump(one.slice) not in {ast.dump(other.slice), ast.dump(there)}:
+            yield one.slice, there
         return
     if isinstance(one, ast.Attribute) and isinstance(other, ast.Attribute):
         if one.attr != other.attr:
@@ -238,24 +248,34 @@ class _Axes(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         key = isinstance(node.value, ast.Name) and node.value.id in self.containers
         if _takes_axes(node.slice) and not key:
-            return self.visit(node.value)
+            return _up_to(self.visit(node.value), node)
         self.generic_visit(node)
         return node
 
     def visit_Call(self, node: ast.Call) -> Any:
         if isinstance(node.func, ast.Attribute) and node.func.attr in _FORMS:
-            return self.visit(node.func.value)
-        node.keywords = [one for one in node.keywords if one.arg not in {"dim", "axis", "keepdim"}]
+            return _up_to(self.visit(node.func.value), node)
+        node.keywords = [one for one in node.keywords if one.arg not in _AXES]
         self.generic_visit(node)
         return node
 
+
+def _up_to(inner: Any, whole: ast.expr) -> Any:
+    """What is left of an expression stands in the text for the whole of it."""
+    inner.end_lineno, inner.end_col_offset = whole.end_lineno, whole.end_col_offset
+    return inner
+
+
+#: What names an axis in a call.
+_AXES = frozenset({"dim", "axis", "keepdim"})
 
 #: Methods that give the same numbers in another form.
 _FORMS = frozenset({"clone", "detach", "save", "squeeze", "unsqueeze", "contiguous"})
 
 
-def _without_axes(places: Places, node: ast.AST) -> ast.AST:
-    made = (
+def _containers(places: Places) -> frozenset[str]:
+    """The variables that hold lists and mappings which the function itself makes."""
+    return frozenset(
         name
         for name, every in places.assigned.items()
         for one in every
@@ -263,7 +283,10 @@ def _without_axes(places: Places, node: ast.AST) -> ast.AST:
         and statements.binds(one, name)
         and isinstance(statements.kept(value), (ast.Dict, ast.List, ast.DictComp, ast.ListComp))
     )
-    stripped: ast.AST = _Axes(set(made)).visit(copy.deepcopy(node))
+
+
+def _without_axes(places: Places, node: ast.AST) -> ast.AST:
+    stripped: ast.AST = _Axes(_containers(places)).visit(copy.deepcopy(node))
     return stripped
 
 
@@ -295,7 +318,7 @@ def _told(places: Places, theirs: Places, pair: _Pair) -> UnlikeLine:
 def _mended(places: Places, theirs: Places, pair: _Pair) -> str:
     """The line as `hf` has it, "" where that may be another thing here."""
     if pair.added:
-        alone = _free(theirs, pair.meant) and known_here(places, pair.meant)
+        alone = not _names_axes(theirs, pair.meant) and known_here(places, pair.meant)
         before = places.file.line(pair.mine.lineno)
         indent = before[: len(before) - len(before.lstrip())]
         single = pair.mine.end_lineno == pair.mine.lineno
@@ -303,18 +326,49 @@ def _mended(places: Places, theirs: Places, pair: _Pair) -> str:
     if _keys(pair.mine) != _keys(pair.meant):
         return _with_targets(places, pair)
     own, its = _computed(pair.mine), _computed(pair.meant)
-    if own is None or its is None or not known_here(places, its):
+    if own is None or its is None:
         return ""
+    if isinstance(pair.mine, ast.For):
+        return _with_parts(places, theirs, [(own, its)], axes=True)
+    if not _reads_others(own, its):
+        parts = _differing(_without_axes(places, own), _without_axes(theirs, its))
+        return _with_parts(places, theirs, [one for one in parts if not any(map(_reads, one))])
     text = ast.unparse(its)
-    known = _values(text)
-    if any(one.kind != "plain" or not one.after for one in known) or (_reads(its) and not known):
-        return ""
-    for one in known:
+    for one in _values(text):
         text = text.replace(one.before, "value", 1)
-    looped = isinstance(pair.mine, ast.For)
-    if not looped and not _free(theirs, ast.parse(text, mode="eval").body):
-        return ""  # which axes what was taken further up has here is not known
-    return replaced(places, own, _there(its))
+    free = not _names_axes(theirs, ast.parse(text)) and known_here(places, its)
+    return replaced(places, own, _there(its)) if free else ""
+
+
+def _with_parts(
+    places: Places,
+    theirs: Places,
+    parts: Sequence[tuple[ast.AST, ast.AST]],
+    *,
+    axes: bool = False,
+) -> str:
+    """The line with these parts as `hf` has them, "" where one is known on `hf`'s side alone, or
+    names the axes of what may have others here.
+    """
+    exchanged = []
+    for mine, meant in parts:
+        text = theirs.file.segment(meant)
+        if not isinstance(mine, ast.expr) or not isinstance(meant, ast.expr) or not text:
+            return ""
+        if isinstance(meant, (ast.Slice, ast.Tuple)):
+            return ""  # no expression by itself
+        whole = ast.parse(f"({text})", mode="eval")
+        if not known_here(places, whole) or (_names_axes(theirs, whole) and not axes):
+            return ""
+        copied = places.file.segment(mine).endswith(".clone()") and not text.endswith(".clone()")
+        exchanged.append((mine, f"{text}.clone()" if copied else text))
+    if len({one.lineno for one, _ in exchanged}) != 1:
+        return ""
+    exchanged.sort(key=lambda one: -one[0].col_offset)
+    line = places.file.line(exchanged[0][0].lineno)
+    for mine, text in exchanged:
+        line = statements.with_node(line, mine, text) if line else ""
+    return line
 
 
 def _with_targets(places: Places, pair: _Pair) -> str:
@@ -327,21 +381,19 @@ def _with_targets(places: Places, pair: _Pair) -> str:
     return replaced(places, mine.targets[0], ast.unparse(meant.targets[0]))
 
 
-def _free(places: Places, node: ast.AST) -> bool:
-    """Does an expression name no axis of anything?"""
-    without = _without_axes(places, node)
-    return ast.dump(without) == ast.dump(_Copies().visit(copy.deepcopy(node)))
-
-
-class _Copies(_Axes):
-    """An expression without the methods that give the same numbers in another form alone."""
-
-    def __init__(self) -> None:
-        super().__init__(())
-
-    def visit_Subscript(self, node: ast.Subscript) -> Any:
-        self.generic_visit(node)
-        return node
+def _names_axes(places: Places, node: ast.AST) -> bool:
+    """Does an expression take something of a tensor by the number of an axis, or along one?"""
+    own = _containers(places)
+    for one in ast.walk(node):
+        if isinstance(one, ast.keyword) and one.arg in _AXES:
+            return True
+        if isinstance(one, ast.Attribute) and one.attr in {"squeeze", "unsqueeze", "transpose"}:
+            return True
+        if isinstance(one, ast.Subscript) and getattr(one.value, "id", "") not in own:
+            parts = one.slice.elts if isinstance(one.slice, ast.Tuple) else [one.slice]
+            if len(parts) > 1 or _takes_axes(one.slice):
+                return True
+    return False
 
 
 def _values(text: str) -> Sequence[module_values.Value]:

@@ -13,7 +13,11 @@ from conformance.check.advice.finding import Finding, once
 from conformance.check.advice.reads import batch_axis
 from conformance.check.advice.reads.computed_values import made_by, made_otherwise
 from conformance.check.advice.reads.half_streams import half_reads, own_half_reads
-from conformance.check.advice.reads.other_sources import other_reads, other_sources
+from conformance.check.advice.reads.other_sources import (
+    other_reads,
+    other_sources,
+    other_target,
+)
 from conformance.check.advice.reads.unlike_lines import beside, unlike_lines
 from conformance.check.advice.unlike_names import unlike_names
 from conformance.check.advice.writes.write_edits import (
@@ -29,6 +33,10 @@ _NONE: Mapping[str, Finding] = {}
 
 #: What a write does that is made with another value, or goes to another place.
 _BY_NAMES = frozenset({"", "scaled", "other-layer", "other-tokens", "too-many", "partial"})
+
+
+#: What a write does that is made at another layer, or for other prompts.
+_BY_PLACE = frozenset({"dropped", "other-layer"})
 
 
 def ordered(
@@ -60,6 +68,8 @@ def ordered(
     causes = once([*sources, *same, *before]) or once(_used(places, writes, unknown))
     if not causes and not known and part.kind in _BY_NAMES:
         causes = tuple(_made_otherwise(places, writes))
+    if not causes and part.kind in _BY_PLACE:
+        causes = once(_around(places, writes))
     first = _written(part, places, follows=bool(causes))
     others = _other_writes(places, writes, first.edit)
     return (*causes, first, *others, *once(after))
@@ -76,6 +86,58 @@ def _made_otherwise(places: Places, writes: Sequence[Access]) -> list[Finding]:
             for one in unlike_names(places, theirs, write.statement, own.statement, begin):
                 found.setdefault(one.edit, one)
     return list(found.values())
+
+
+def _around(places: Places, writes: Sequence[Access]) -> list[Finding]:
+    """What says where, and for which prompts, these writes are made, and is another thing than in
+    `hf`: the module's name, the loops around them, conditions that `hf` has not; each once.
+    """
+    theirs = Places(places.file, "hf", dual=False) if places.file.ported else None
+    found: dict[object, Finding] = {}
+    for write in writes if theirs is not None else ():
+        own = counterpart(places, theirs, write) if theirs is not None else None
+        if own is None or theirs is None:
+            continue
+        every = [*other_target(places, theirs, write, own), *_guards(places, theirs, write, own)]
+        for one in every:
+            found.setdefault(one.edit, one)
+    return list(found.values())
+
+
+def _guards(places: Places, theirs: Places, write: Access, own: Access) -> Iterator[Finding]:
+    """The loops and conditions around a write that are not as around `hf`'s."""
+    meant = [one for one in theirs.scopes.statements if _holds(one, own.statement)]
+    tests = [ast.unparse(one.test) for one in meant if isinstance(one, ast.If)]
+    for one in places.scopes.statements:
+        if not _holds(one, write.statement):
+            continue
+        if isinstance(one, ast.If) and ast.unparse(one.test) not in tests:
+            words = (
+                f"line {write.line} writes only where `{ast.unparse(one.test)}`, and `hf`, line "
+                f"{own.line}, has no such condition"
+            )
+            edit = Edit(one.lineno, places.file.line(one.lineno))
+            yield Finding("dropped", words, edit=edit)
+        alike = [each for each in meant if _same_loop(one, each)]
+        other = beside(places, theirs, one, alike[0]) if len(alike) == 1 else None
+        if other is not None:
+            yield Finding("other-layer", _capital(other.words), edit=other.edit)
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _holds(one: ast.stmt, statement: ast.stmt) -> bool:
+    block = isinstance(one, (ast.For, ast.If))
+    return block and any(node is statement for node in ast.walk(one))
+
+
+def _same_loop(one: ast.stmt, other: ast.stmt) -> bool:
+    """Do two loops run with the same variable?"""
+    if not isinstance(one, ast.For) or not isinstance(other, ast.For):
+        return False
+    return ast.unparse(one.target) == ast.unparse(other.target)
 
 
 def _told_by_numbers(
@@ -239,7 +301,7 @@ def _neighbours(part: Parting, places: Places, writes: Sequence[Access]) -> list
     own = counterpart(places, theirs, write) if theirs is not None else None
     other = beside(places, theirs, write.statement, own.statement) if theirs and own else None
     if other is not None:  # of what is read, it takes another one
-        words = f"{given.words}. {other.words[:1].upper()}{other.words[1:]}"
+        words = f"{given.words}. {_capital(other.words)}"
         return [Finding("other-value", words, edit=other.edit)]
     right = shifted(access.module, by) if by else ""
     before = places.file.line(access.line)
