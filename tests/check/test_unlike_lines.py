@@ -6,6 +6,7 @@ import torch
 from conformance.check.advice import findings
 from conformance.check.advice.edits import Edit
 from conformance.check.advice.finding import Finding, as_python
+from conformance.check.advice.reads import batch_axis
 from conformance.check.advice.reads.left_out_parts import left_out
 from conformance.check.advice.reads.unlike_lines import unlike_lines
 from conformance.check.advice.writes.causes import ordered
@@ -286,3 +287,12 @@ def test_how_far_a_value_is_off_is_a_share_of_the_whole():
     assert relations.distance(torch.tensor([3.0, 9.0, 1.0]), truth) == pytest.approx(1.0)
     assert relations.distance(truth[:2], truth) is None
     assert relations.distance(torch.tensor([1]), torch.tensor([2])) is None
+
+
+def test_a_batch_axis_is_counted_no_more_in_what_a_list_holds_either(tmp_path):
+    was = "layer.output[0][position] = donors[row][position]"
+    now = "layer.output[0][:, position] = donors[row][:, position]"
+    places = port(tmp_path, GRID, was, now)
+    [edit] = [one for one in batch_axis.written_by(places, places.writes()) if one.line == 28]
+    assert edit.after.strip() == was
+    assert not batch_axis.lost(port(tmp_path, GRID))

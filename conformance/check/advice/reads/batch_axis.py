@@ -77,6 +77,9 @@ _STREAM = "layer"
 #: How many variables are followed.
 _HOPS = 8
 
+#: What holds values by a number or a key.
+_HOLDS = (ast.List, ast.ListComp, ast.Dict, ast.DictComp)
+
 #: A part of a line, and the text for it.
 Change = tuple[ast.expr, str]
 
@@ -95,12 +98,14 @@ class Lost:
 @dataclass(frozen=True)
 class _Taken:
     """What is taken of a module's value: the module's `kind`, and all indices so far, as text.
-    `several`: it is the tuple that the module returns, whose first index takes one of its values.
+    `several`: it is the tuple that the module returns, whose first index takes one of its values;
+    or a list or mapping that the function itself fills with such values, where it is `held`.
     """
 
     kind: str
     index: str = ""
     several: bool = False
+    held: bool = False
 
     @property
     def made(self) -> bool:
@@ -510,6 +515,8 @@ class _Side:
         taken = self._taken(value.value, near, hops - 1)
         if taken is None:
             return None
+        if taken.held:
+            return replace(taken, several=False, held=False)
         if taken.several:
             one = isinstance(value.slice, ast.Constant) and value.slice.value in {0, 1}
             return replace(taken, several=False) if one else None
@@ -557,10 +564,28 @@ class _Side:
         made = self.places.scopes.binding(name, near)
         if not isinstance(made, ast.Assign) or made is near:
             return None
+        if self.there and isinstance(statements.kept(made.value), _HOLDS):
+            return self._held(name, made, near, hops)
         taken = self._taken(made.value, made, hops - 1)
         if isinstance(made.targets[0], ast.Name) or taken is None:
             return taken
         return replace(taken, several=False) if taken.several else None
+
+    def _held(self, name: str, made: ast.Assign, near: ast.stmt, hops: int) -> _Taken | None:
+        """What a list or a mapping is filled with, where that is one thing."""
+        whole = statements.kept(made.value)
+        put: list[tuple[ast.expr, ast.stmt]] = []
+        put += [(whole.elt, made)] if isinstance(whole, ast.ListComp) else []
+        put += [(whole.value, made)] if isinstance(whole, ast.DictComp) else []
+        put += [(one, made) for one in whole.elts] if isinstance(whole, ast.List) else []
+        put += [
+            (value, one)
+            for one in self.places.scopes.makers(name, near)
+            if one is not made and (value := statements.value_of(one)) is not None
+        ]
+        taken = {self._taken(value, one, hops - 1) for value, one in put}
+        only = taken.pop() if len(taken) == 1 else None
+        return replace(only, several=True, held=True) if only and not only.several else None
 
     def _module(self, value: ast.Attribute, near: ast.stmt) -> _Taken | None:
         """A module's value as it is."""
