@@ -317,9 +317,11 @@ def layer_edit(places: Places, name: str, by: int) -> Edit | None:
 
 
 def swapped(places: Places, one: str, other: str) -> Edit | None:
-    """The line that returns a value under the name `one`, with what is returned as `other`."""
+    """The line that returns a variable under the name `one`, with that which is returned as
+    `other`; None where they are no two variables.
+    """
     mine, its = (returned(places.scopes, name) for name in (one, other))
-    if mine is None or its is None or mine is its:
+    if not isinstance(mine, ast.Name) or not isinstance(its, ast.Name) or mine.id == its.id:
         return None
     before = places.file.line(mine.lineno)
     after = replaced(places, mine, places.file.segment(its))

@@ -313,10 +313,11 @@ class _Explaining:
             ):
                 continue
             crossed = {site: self.values[other], other: self.values[site]}
-            if all(relations.alike(crossed[one], self.truth[one]) for one in (site, other)):
+            edit = swapped(self.places, site.name, name)
+            found = all(relations.alike(crossed[one], self.truth[one]) for one in (site, other))
+            if found and edit is not None:
                 called = self.names.of(other)
                 words = f"`{blank.name}` holds what `{called}` should, and that what this should"
-                edit = swapped(self.places, site.name, name)
                 return replace(blank, kind="swapped", words=words, edit=edit)
         return None
 

@@ -39,7 +39,8 @@ _MOST = 160
 #: How an error says that a tensor has other axes than the code takes or goes over.
 _SHAPES = (
     r"too many indices|[Ii]ndex\w* .*out of (?:range|bounds)|Dimension out of range|equal size|"
-    r"sizes? of tensor|shapes? cannot be multiplied|shape mismatch|must match|expanded size"
+    r"sizes? of tensor|shapes? cannot be multiplied|shape mismatch|must match|expanded size|"
+    r"inconsistent tensor size"
 )
 
 #: What nnsight says before the frames of a block that failed in an engine.

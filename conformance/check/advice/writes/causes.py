@@ -100,7 +100,8 @@ def _around(places: Places, writes: Sequence[Access]) -> list[Finding]:
             continue
         every = [*other_target(places, theirs, write, own), *_guards(places, theirs, write, own)]
         for one in every:
-            found.setdefault(one.edit, one)
+            if one.edit is not None and one.edit.line != write.line:  # that is the write's own
+                found.setdefault(one.edit, one)
     return list(found.values())
 
 
