@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.check.advice import findings
+from conformance.check.advice import findings, requests
 from conformance.check.advice.edits import Edit
 from conformance.check.advice.finding import Finding, as_python
 from conformance.check.advice.reads import batch_axis
@@ -296,3 +296,29 @@ def test_a_batch_axis_is_counted_no_more_in_what_a_list_holds_either(tmp_path):
     [edit] = [one for one in batch_axis.written_by(places, places.writes()) if one.line == 28]
     assert edit.after.strip() == was
     assert not batch_axis.lost(port(tmp_path, GRID))
+
+
+@pytest.mark.parametrize(
+    ("asked", "line", "after"),
+    [("STEPS - 1", 23, "max_tokens=STEPS) as tracer:"), ("2 + 4", 0, ""), ("len(IDS)", 0, "")],
+)
+def test_another_number_of_tokens_is_told_where_it_is_known(tmp_path, asked, line, after):
+    places = port(tmp_path, PARTS, "max_tokens=STEPS", f"max_tokens={asked}")
+    told = [one.edit for one in requests.other_lengths(places)]
+    assert [one.line for one in told] == [line] * bool(line)
+    assert all(after in one.after for one in told)
+
+
+def test_one_line_behind_values_of_other_shapes_is_shown_once(tmp_path):
+    file = port(tmp_path, PARTS, "[:STEPS]", "[: STEPS - 1]").file
+    maker = torch.Generator().manual_seed(2)
+    truth, mine = (
+        {str(Site(name)): torch.randn(rows, 30, generator=maker) for name in BOTH}
+        for rows in (6, 5)
+    )
+    judgement = Judgement(
+        Verdict.STRUCTURE, "", tuple(Judged(one, Verdict.STRUCTURE, "shape") for one in truth)
+    )
+    seen = {f"float32:truth|{site}": value for site, value in truth.items()}
+    [told] = findings.findings(file, seen, mine, judgement, "model.layers", dual=True)
+    assert told.edit.line == 25 and "`mlp`" in told.words

@@ -101,6 +101,8 @@ def findings(
     shown = list(names.values())[:_MOST]
     reads = [_outside(places, site.name, explain.read(site), right) for site in shown]
     drawn = requests.drawn(places) if requests.generated(truth, names, file) else []
+    if any(_of_other_lengths(values, truth, name) for name in names):
+        drawn = drawn or requests.other_lengths(places)
     if drawn or (drawn := appended(places)):
         return tuple(drawn)
     told = [one for one in reads if one.kind != "unknown"]
@@ -114,9 +116,13 @@ def findings(
         elsewhere = elsewhere or ([] if told else _by_names(places, shown, reads))
         if told or not elsewhere:
             pairs = zip(shown, reads, strict=True)
-            lined = [each for site, one in pairs for each in explain.by_line(site, one)]
-            told = [one for one in lined if one.kind in {each.kind for each in told}]
-            told = told or [one for one in lined if one.kind != "unknown"]
+            told = [
+                each
+                for site, one in pairs
+                if not told or one.kind != "unknown"
+                for each in explain.by_line(site, one)
+                if each.kind != "unknown"
+            ]
         return once([*written_so, *(told or elsewhere or _beside(places, shown, reads))])
     # What no write changes on transformers is read in a wrong place; all else follows.
     causes = [
@@ -130,6 +136,17 @@ def findings(
         if one.kind in {"unknown", *_FOLLOW - {"unwritten"}}
     }
     return ordered(part, places, causes, dual=dual, unknown=unknown)
+
+
+def _of_other_lengths(
+    values: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], name: str
+) -> bool:
+    """Has a name fewer, or more, entries here, or one of another shape?"""
+    mine, meant = (
+        {site: value.shape for site, value in each.items() if site.name == name}
+        for each in (values, truth)
+    )
+    return mine != meant
 
 
 def _alike_without(places: Places, site: Site, one: Finding) -> bool:
@@ -550,11 +567,10 @@ class _Explaining:
         lines = [] if known else self._lines(site)
         if not lines or (one.kind != "unknown" and not lines[0].sure):
             return [one]
-        kind = one.kind if one.kind != "unknown" else UNLIKE_LINE
         found = []
         for number, each in enumerate(lines):
             words = each.words if number else f"{one.words}. {_capital(each.words)}"
-            found.append(replace(one, kind=kind, words=words, edit=each.edit))
+            found.append(replace(one, kind=UNLIKE_LINE, words=words, edit=each.edit))
         return found
 
     def _lines(self, site: Site) -> list[UnlikeLine]:

@@ -266,3 +266,58 @@ def drawn(places: Places) -> list[Finding]:
             )
             return [Finding("defaults", words, edit=Edit(call.lineno, before, after))]
     return []
+
+
+def other_lengths(places: Places) -> list[Finding]:
+    """Generations for which not as many tokens are asked as by `hf`, where both are known."""
+    if not places.file.ported:
+        return []
+    theirs = Places(places.file, "hf", dual=False)
+    mine, meant = (
+        [
+            (call, keyword)
+            for call in each.calls("trace", "generate")
+            for keyword in call.keywords
+            if keyword.arg == name
+        ]
+        for each, name in ((places, "max_tokens"), (theirs, "max_new_tokens"))
+    )
+    numbers = _numbers(places.file)
+    found = []
+    for (_, own), (call, other) in zip(mine, meant, strict=False):
+        asked = [_number(one.value, numbers) for one in (own, other)]
+        if None in asked or asked[0] == asked[1] or len(mine) != len(meant):
+            continue
+        text, line = ast.unparse(other.value), own.value.lineno
+        words = (
+            f"line {line} asks for `{ast.unparse(own.value)}` tokens, and line {call.lineno} of "
+            f"`hf` for `{text}`"
+        )
+        edit = Edit(line, places.file.line(line), replaced(places, own.value, text))
+        found.append(Finding("defaults", words, edit=edit))
+    return found
+
+
+def _numbers(file: UserFile) -> dict[str, int]:
+    """The whole numbers that have a name at the top of the file."""
+    return {
+        target.id: one.value.value
+        for one in ast.parse(file.text).body
+        if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant)
+        for target in one.targets
+        if isinstance(target, ast.Name) and type(one.value.value) is int
+    }
+
+
+def _number(node: ast.expr, named: dict[str, int]) -> int | None:
+    """What a number, a name of one, or a sum or difference of such is; None for all else."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        return named.get(node.id)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        left, right = (_number(one, named) for one in (node.left, node.right))
+        if left is None or right is None:
+            return None
+        return left + right if isinstance(node.op, ast.Add) else left - right
+    return None
