@@ -161,6 +161,23 @@ def test_nothing_is_sure_of_a_file_that_is_right(tmp_path, text):
 
 
 @pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (
+            f"{DIRECTION}\n",
+            "first, second = means[0] + means[1], means[2] + means[3]\n"
+            "    direction = (first - second) / 2\n",
+        ),
+        ("means = {}.save()", "means = [None] * 4\n        means = means.save()"),
+        ("means = {}.save()", "means = [].save()"),
+    ],
+)
+def test_nothing_is_sure_of_what_is_computed_in_another_way(tmp_path, was, now):
+    places = port(tmp_path, PROJECTED, was, now)
+    assert not [one for one in unlike_lines(places, "direction", ["direction"], ()) if one.sure]
+
+
+@pytest.mark.parametrize(
     ("was", "now", "wrong", "line", "after"),
     [
         ("weight[token]", "weight[ids[-1] if ids else token]", BOTH, 31, "weight[token]"),
@@ -174,7 +191,7 @@ def test_nothing_is_sure_of_a_file_that_is_right(tmp_path, text):
         ("mlp.output[-1]", "mlp.output[0]", ["mlp"], 29, "layer.mlp.output[-1].clone()"),
         ("mlp.output[-1]", "mlp.input[-1]", ["mlp"], 29, "layer.mlp.output[-1].clone()"),
         ("in model.model.layers:", "in model.model.layers[1:]:", BOTH, 27, "model.layers:"),
-        ("[:STEPS]", "[: STEPS - 1]", (*BOTH, "ids"), 25, ""),
+        ("[:STEPS]", "[: STEPS - 1]", (*BOTH, "ids"), 25, "in tracer.iter[:STEPS]:"),
     ],
 )
 def test_the_line_is_on_the_way_to_all_that_is_wrong_and_to_nothing_right(

@@ -242,11 +242,16 @@ def known_here(places: Places, node: ast.AST) -> bool:
     tree = ast.parse(places.file.text)
     top = {each for one in tree.body for each in _bound_at_the_top(one)}
     own = {argument.arg for argument in places.function.args.args} | places.assigned.keys()
+    targets = [
+        one.target if isinstance(one, ast.For) else one.optional_vars
+        for one in ast.walk(places.function)
+        if isinstance(one, (ast.For, ast.withitem))
+    ]
     own |= {
         name.id
-        for loop in ast.walk(places.function)
-        if isinstance(loop, ast.For)
-        for name in ast.walk(loop.target)
+        for target in targets
+        if target is not None
+        for name in ast.walk(target)
         if isinstance(name, ast.Name)
     }
     inside = {

@@ -19,10 +19,15 @@ from typing import Any
 from conformance.check.advice.edits import Edit, replaced
 from conformance.check.advice.reads.computed_values import known_here
 from conformance.check.parsing import module_values, statements
+from conformance.check.parsing.containers import empty
 from conformance.check.parsing.dataflow import READ, Places
 
 #: What makes a value.
 _COMPARED = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)
+
+
+#: So many parts an expression that makes a list or a mapping has where there is something in it.
+_FILLED = 2
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,9 @@ def _pair(places: Places, theirs: Places, mine: ast.stmt) -> _Pair | None:
     if made is None or mine not in ours:
         return None
     if len(ours) != len(other):
-        return _lacking(mine, (ours, other))
+        pair = _lacking(mine, (ours, other))
+        added = [(pair.mine, pair.meant)] if pair is not None else []
+        return pair if _same_names(places, theirs, added) else None
     return _compared(places, theirs, mine, other[ours.index(mine)])
 
 
@@ -106,14 +113,42 @@ def _compared(places: Places, theirs: Places, mine: ast.stmt, meant: ast.stmt) -
     """Two statements that stand for each other, None where they say the same."""
     own, its = _computed(mine), _computed(meant)
     if _keys(mine) != _keys(meant):
-        return _Pair(mine, meant, sure=True)
-    if own is None or its is None or _reads_the_same(own, its):
+        parts: list[tuple[ast.AST, ast.AST]] = [(mine, meant)]
+        return _Pair(mine, meant, _same_names(places, theirs, parts))
+    if own is None or its is None or _reads_the_same(own, its) or (_empty(own) and _empty(its)):
         return None
     if isinstance(mine, ast.For):
-        return _Pair(mine, meant, goes_over_others(own, its))
-    parts = _differing(_without_axes(places, own), _without_axes(theirs, its))
-    told = any(not any(map(_reads, one)) for one in parts)
-    return _Pair(mine, meant, told or _reads_others(own, its))
+        sure = goes_over_others(own, its) and _same_names(places, theirs, [(own, its)])
+        return _Pair(mine, meant, sure)
+    parts = list(_differing(_without_axes(places, own), _without_axes(theirs, its)))
+    told = [one for one in parts if not any(map(_reads, one))]
+    sure = bool(told) and _same_names(places, theirs, parts)
+    return _Pair(mine, meant, sure or _reads_others(own, its))
+
+
+def _empty(value: ast.expr) -> bool:
+    """Does it make lists or mappings of nothing, which are filled later?"""
+    parts = value.elts if isinstance(value, ast.Tuple) else [value]
+    made = [statements.kept(one) for one in parts]
+    return all(empty(one) and len([*ast.iter_child_nodes(one)]) < _FILLED for one in made)
+
+
+def _same_names(places: Places, theirs: Places, parts: Sequence[tuple[ast.AST, ast.AST]]) -> bool:
+    """Are all variables in these parts variables on both sides? Else one of them computes the same
+    in another way, or under other names.
+    """
+    mine, meant = (
+        {one.id for one in ast.walk(each.function) if isinstance(one, ast.Name)}
+        for each in (places, theirs)
+    )
+    used = {
+        one.id
+        for each in parts
+        for part in each
+        for one in ast.walk(part)
+        if isinstance(one, ast.Name)
+    }
+    return used <= mine & meant
 
 
 def goes_over_others(own: ast.expr, its: ast.expr) -> bool:
