@@ -165,8 +165,7 @@ def test_nothing_is_sure_of_a_file_that_is_right(tmp_path, text):
     [
         (
             f"{DIRECTION}\n",
-            "first, second = means[0] + means[1], means[2] + means[3]\n"
-            "    direction = (first - second) / 2\n",
+            "half = means[0] + means[1] - means[2] - means[3]\n    direction = half / 2\n",
         ),
         ("means = {}.save()", "means = [None] * 4\n        means = means.save()"),
         ("means = {}.save()", "means = [].save()"),
