@@ -109,11 +109,13 @@ def findings(
     if part is None:
         follow = all(one.kind in _FOLLOW for one in told)
         written_so = _written_so(places) if follow and explain.written else []
-        elsewhere = [] if told else _elsewhere(places, dict(zip(shown, reads, strict=True)))
-        elsewhere = elsewhere or requests.reordered(
-            places, compare.layers(mine), compare.layers(seen)
-        )
-        elsewhere = elsewhere or ([] if told else _by_names(places, shown, reads))
+        elsewhere: list[Finding] = []
+        if not told:
+            elsewhere = (
+                _elsewhere(places, dict(zip(shown, reads, strict=True)))
+                or requests.reordered(places, compare.layers(mine), compare.layers(seen))
+                or _by_names(places, shown, reads)
+            )
         if told or not elsewhere:
             pairs = zip(shown, reads, strict=True)
             told = [
@@ -204,8 +206,7 @@ def _by_names(places: Places, sites: Sequence[Site], reads: Sequence[Finding]) -
     found: list[Finding] = []
     for site, one in zip(sites, reads, strict=True) if theirs is not None else ():
         own, meant = places.made(site.name), theirs.made(site.name) if theirs else None
-        known = one.kind != "unknown" or (one.edit is not None and bool(one.edit.why))
-        if theirs is None or known:
+        if theirs is None or _explained(one):
             continue
         if not isinstance(own, ast.stmt) or not isinstance(meant, ast.stmt):
             continue
@@ -216,6 +217,11 @@ def _by_names(places: Places, sites: Sequence[Site], reads: Sequence[Finding]) -
     return found
 
 
+def _explained(one: Finding) -> bool:
+    """Is more known of a value than that it differs?"""
+    return one.kind != "unknown" or (one.edit is not None and bool(one.edit.why))
+
+
 def _beside(places: Places, sites: Sequence[Site], reads: Sequence[Finding]) -> list[Finding]:
     """The first of values of which nothing is known, with how `hf` makes it where the text has
     something else there.
@@ -223,8 +229,9 @@ def _beside(places: Places, sites: Sequence[Site], reads: Sequence[Finding]) -> 
     for site, one in zip(sites, reads, strict=True):
         own = places.made(site.name) if places.file.ported else None
         meant = Places(places.file, "hf", dual=False).made(site.name) if own else None
-        known = one.kind != "unknown" or (one.edit is not None and bool(one.edit.why))
-        if own is None or meant is None or known or ast.unparse(own) == ast.unparse(meant):
+        if own is None or meant is None or _explained(one):
+            return [one]
+        if ast.unparse(own) == ast.unparse(meant):
             return [one]
         line = places.file.line(meant.lineno).strip()
         return [

@@ -251,12 +251,11 @@ def _at_another_module(places: Places, write: Access, theirs: Places) -> Edit | 
         f"{in_layer(module)}.{one.value}" if "." in module else f"{module}.{one.value}"
         for module, one in zip(named, (write, own), strict=True)
     )
+    why = f"it writes to `{here}`, and `hf` to `{there}`: `{line}`, line {own.line}"
     if not all("." in one for one in named):
-        why = f"it writes to `{here}`, and `hf` to `{there}`: `{line}`, line {own.line}"
         return Edit(write.line, before, "", why)
     if places.merged(write.module) or here == there:
         return Edit(write.line, before, "", f"`hf` has in its place `{line}`, line {own.line}")
-    why = f"it writes to `{here}`, and `hf` to `{there}`: `{line}`, line {own.line}"
     ours, meant = (statements.target(one.statement) for one in (write, own))
     values = (statements.value_of(one.statement) for one in (write, own))
     after = ""
