@@ -50,6 +50,14 @@ def test_what_uses_a_weight_outside_is_named(tmp_path, lines, line):
 
 
 @pytest.mark.parametrize(
+    "form", ["weight.shape[1]", "weight.size(1)", "weight.ndim", "weight.numel()"]
+)
+def test_what_asks_for_its_shape_is_not(tmp_path, form):
+    lines = {"before": f"heads = model.lm_head.{form} // 4", "after": "x = h.reshape(heads, -1)"}
+    assert weights.behind(Places(file(tmp_path, **lines), "vllm"), "x") is None
+
+
+@pytest.mark.parametrize(
     "lines",
     [
         {"inside": "x = (h @ model.lm_head.weight.T).save()"},

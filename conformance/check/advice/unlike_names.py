@@ -13,7 +13,7 @@ from conformance.check.advice.edits import Edit, replaced
 from conformance.check.advice.finding import Finding
 from conformance.check.advice.reads.computed_values import known_here
 from conformance.check.advice.reads.unlike_lines import goes_over_others
-from conformance.check.parsing import module_values, statements
+from conformance.check.parsing import indices, module_values, statements
 from conformance.check.parsing.dataflow import READ, Places
 from conformance.check.parsing.scopes import FORM
 from conformance.shortening import few
@@ -41,7 +41,16 @@ def reads_the_same(mine: ast.stmt, meant: ast.stmt) -> bool:
     """Does a statement read as one of `hf`, but for the batch axis?"""
     text = statements.head(meant)
     by_a_name = re.sub(r"(?<=\w)\[(?::|0), ", "[", text)
-    return statements.head(mine) in {text, module_values.there(text), by_a_name}
+    if statements.head(mine) in {text, module_values.there(text), by_a_name}:
+        return True
+    return statements.head(_one_by_one(mine)) == statements.head(_one_by_one(meant))
+
+
+def _one_by_one(statement: ast.stmt) -> ast.stmt:
+    """A statement, of a loop what it goes over, with its indices one by one."""
+    if isinstance(statement, ast.For):
+        return ast.For(statement.target, indices.one_by_one(statement.iter), [], [])
+    return indices.one_by_one(statement)
 
 
 def unlike_names(
@@ -115,7 +124,7 @@ def _reads_known(statement: ast.stmt) -> bool:
 
 def _in_numbers(mine: _Side, meant: _Side) -> bool:
     """Do two statements differ in plain numbers alone, which are no index and no axis?"""
-    pairs = _differing(mine[1], meant[1])
+    pairs = _differing(*(indices.one_by_one(statement) for _, statement in (mine, meant)))
     if not pairs:
         return False
     sides = zip(*pairs, strict=True)
@@ -250,4 +259,8 @@ def _mended(places: Places, mine: ast.stmt, meant: ast.stmt) -> str:
     made = statements.value_of(ast.parse(there).body[0])
     if targets[0] is None or targets[0] != targets[1] or made is None:
         return ""
+    if ast.unparse(indices.one_by_one(ours)) == ast.unparse(ours) != ast.unparse(own):
+        asked = indices.one_by_one(made)
+        if ast.unparse(asked) != ast.unparse(made):
+            return replaced(places, ours, ast.unparse(asked))
     return replaced(places, ours, places.file.segment(own) if there == text else ast.unparse(made))

@@ -392,11 +392,33 @@ class Places:
             ):
                 root = next((n.id for n in ast.walk(target) if isinstance(n, ast.Name)), "")
                 made = self.scopes.binding(root, statement)
+                loop = self.loop_over(root, statement) if made is None else None
+                taken = self.sources(made) if made is not None else self._halves_of(loop)
                 found += [
                     Access(statement, one.node, one.module, one.value, one.index, one.layer)
-                    for one in (self.sources(made) if made is not None else ())
+                    for one in taken
                 ][:1]
         return found
+
+    def _halves_of(self, loop: ast.For | None) -> list[Access]:
+        """The value of a layer that a loop goes over."""
+        node = loop.iter if loop is not None else None
+        of_a_layer = isinstance(node, ast.Attribute) and node.attr in VALUES
+        if loop is None or not isinstance(node, ast.Attribute) or not of_a_layer:
+            return []
+        return [self._access(loop, node, {})]
+
+    def loop_over(self, name: str, near: ast.stmt) -> ast.For | None:
+        """The innermost loop around a statement that gives a variable its value."""
+        around = [
+            one
+            for one in self._statements
+            if isinstance(one, ast.For)
+            and isinstance(one.target, ast.Name)
+            and one.target.id == name
+            and any(node is near for node in ast.walk(one))
+        ]
+        return around[-1] if around else None
 
     def live(self, name: str, near: ast.stmt) -> bool:
         """Is a variable bound to a module's value as it was read, or to a view of it? What is done

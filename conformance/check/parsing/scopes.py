@@ -12,6 +12,9 @@ _Function = ast.FunctionDef | ast.Lambda
 #: What a tensor is asked of its form.
 FORM = frozenset({"dtype", "device", "shape", "ndim"})
 
+#: The same, as methods.
+_ASKS = frozenset({"size", "dim", "numel", "element_size"})
+
 #: A statement, and which of its blocks.
 _Branch = tuple[ast.stmt, str]
 
@@ -44,6 +47,11 @@ def numbers_in(node: ast.AST) -> Iterator[ast.AST]:
     """What is in a node and has numbers of a value: all but what a tensor is asked of its form."""
     of = node.value if isinstance(node, ast.Subscript) else node
     if isinstance(of, ast.Attribute) and of.attr in FORM:
+        return
+    asked = node.func if isinstance(node, ast.Call) else None
+    if isinstance(asked, ast.Attribute) and asked.attr in _ASKS:
+        return
+    if isinstance(asked, ast.Name) and asked.id == "len":
         return
     yield node
     for child in ast.iter_child_nodes(node):

@@ -68,6 +68,12 @@ def following_loop(roots: list[ast.stmt], statement: ast.stmt) -> ast.For | ast.
     return next((one for one in loops if _goes_over_steps(one)), None)
 
 
+def loop_around(roots: list[ast.stmt], statement: ast.stmt) -> ast.For | ast.With | None:
+    """The outermost loop over steps that a statement stands in."""
+    around = (one for one in _way(roots, statement)[:-1] if isinstance(one, (ast.For, ast.With)))
+    return next((one for one in around if _goes_over_steps(one)), None)
+
+
 def _goes_over_steps(statement: ast.stmt) -> bool:
     """`tracer.iter[…]` or `tracer.all()`."""
     every = (node for head in _heads(statement) for node in ast.walk(head))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from conformance.check.advice.edits import Edit
 from conformance.check.parsing.dataflow import VALUES, Places
+from conformance.check.parsing.scopes import numbers_in
 
 #: Why such a line means nothing there.
 AWAY = (
@@ -71,8 +72,8 @@ def _opens(item: ast.withitem) -> bool:
 
 
 def _uses(places: Places, statement: ast.stmt) -> Iterator[int]:
-    """The lines of a statement on which it uses one."""
-    for node in ast.walk(statement):
+    """The lines of a statement on which it uses one's numbers: its shape is the same there."""
+    for node in numbers_in(statement):
         used: ast.expr | None = None
         if isinstance(node, ast.Attribute) and node.attr in _WEIGHTS:
             used = node.value

@@ -18,7 +18,7 @@ from typing import Any
 
 from conformance.check.advice.edits import Edit, replaced
 from conformance.check.advice.reads.computed_values import known_here
-from conformance.check.parsing import module_values, statements
+from conformance.check.parsing import indices, module_values, statements
 from conformance.check.parsing.containers import empty
 from conformance.check.parsing.dataflow import READ, Places
 
@@ -99,7 +99,10 @@ def _pair(places: Places, theirs: Places, mine: ast.stmt) -> _Pair | None:
     None where there is none, or it says the same.
     """
     made = _makes(mine)
-    ours, other = ([one for one in _own(each) if _makes(one) == made] for each in (places, theirs))
+    ours, other = (
+        [one for one in _own(each) if _makes(one) == made and not _makes_empty(one)]
+        for each in (places, theirs)
+    )
     if made is None or mine not in ours:
         return None
     if len(ours) != len(other):
@@ -112,10 +115,10 @@ def _pair(places: Places, theirs: Places, mine: ast.stmt) -> _Pair | None:
 def _compared(places: Places, theirs: Places, mine: ast.stmt, meant: ast.stmt) -> _Pair | None:
     """Two statements that stand for each other, None where they say the same."""
     own, its = _computed(mine), _computed(meant)
-    if _keys(mine) != _keys(meant):
+    if _other_keys(mine, meant):
         parts: list[tuple[ast.AST, ast.AST]] = [(mine, meant)]
         return _Pair(mine, meant, _same_names(places, theirs, parts))
-    if own is None or its is None or _reads_the_same(own, its) or (_empty(own) and _empty(its)):
+    if own is None or its is None or _reads_the_same(own, its):
         return None
     if isinstance(mine, ast.For):
         sure = goes_over_others(own, its) and _same_names(places, theirs, [(own, its)])
@@ -126,8 +129,11 @@ def _compared(places: Places, theirs: Places, mine: ast.stmt, meant: ast.stmt) -
     return _Pair(mine, meant, sure or _reads_others(own, its))
 
 
-def _empty(value: ast.expr) -> bool:
+def _makes_empty(statement: ast.stmt) -> bool:
     """Does it make lists or mappings of nothing, which are filled later?"""
+    value = statements.value_of(statement) if isinstance(statement, ast.Assign) else None
+    if value is None:
+        return False
     parts = value.elts if isinstance(value, ast.Tuple) else [value]
     made = [statements.kept(one) for one in parts]
     return all(empty(one) and len([*ast.iter_child_nodes(one)]) < _FILLED for one in made)
@@ -175,6 +181,13 @@ def _lacking(mine: ast.stmt, every: tuple[Sequence[ast.stmt], Sequence[ast.stmt]
     return _Pair(mine, other[-1], sure=True, added=True) if further else None
 
 
+def _other_keys(mine: ast.stmt, meant: ast.stmt) -> bool:
+    """Is a value put under another key? Where `hf` has no keys they are of the prompts, of which
+    it holds a batch.
+    """
+    return bool(_keys(meant)) and _keys(mine) != _keys(meant)
+
+
 def _keys(statement: ast.stmt) -> list[str]:
     """Under what a statement puts its value, where that is no axis of the model's: `grid[i, j]`."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
@@ -192,13 +205,14 @@ def _own(places: Places) -> list[ast.stmt]:
 
 
 def _makes(statement: ast.stmt) -> tuple[str, ...] | None:
-    """The variables that a statement gives a value, a loop those that it runs with."""
+    """The variables that a statement gives a value, or an entry, a loop those that it runs with."""
     if isinstance(statement, ast.For):
         return ("for", ast.unparse(statement.target))
     if not isinstance(statement, _COMPARED):
         return None
     names = statements.bound(statement)
-    return (type(statement).__name__, *names) if names else None
+    kind = "changes" if isinstance(statement, ast.AugAssign) else "makes"
+    return (kind, *names) if names else None
 
 
 def _computed(statement: ast.stmt) -> ast.expr | None:
@@ -217,12 +231,15 @@ def _reads_the_same(mine: ast.expr, meant: ast.expr) -> bool:
     """Is it the same text, but for the batch axis and a copy?"""
     own, other = ast.unparse(mine), ast.unparse(meant)
     by_a_name = re.sub(r"(?<=[\w\])])\[(?::|0), ", "[", other)
-    return _bare(own) in map(_bare, (other, by_a_name, _there(meant)))
+    if _bare(own) in map(_bare, (other, by_a_name, _there(meant))):
+        return True
+    asked = (ast.unparse(indices.one_by_one(one)) for one in (mine, meant))
+    return len({*map(_bare, asked)}) == 1
 
 
 def _bare(text: str) -> str:
-    """Without what makes no other number."""
-    return re.sub(r"\.(?:clone|detach|save)\(\)", "", text)
+    """Without what makes no other number: a prompt's logits are one row."""
+    return re.sub(r"(?<=\.logits)\[[:0]\]|\.(?:clone|detach|save)\(\)", "", text)
 
 
 def _reads_others(mine: ast.expr, meant: ast.expr) -> bool:
@@ -358,7 +375,7 @@ def _mended(places: Places, theirs: Places, pair: _Pair) -> str:
         indent = before[: len(before) - len(before.lstrip())]
         single = pair.mine.end_lineno == pair.mine.lineno
         return f"{before}\n{indent}{ast.unparse(pair.meant)}" if alone and single else ""
-    if _keys(pair.mine) != _keys(pair.meant):
+    if _other_keys(pair.mine, pair.meant):
         return _with_targets(places, pair)
     own, its = _computed(pair.mine), _computed(pair.meant)
     if own is None or its is None:

@@ -247,7 +247,7 @@ def _of_its_own_half(part: Parting, places: Places, write: Access) -> list[Findi
         return []
     [*before, last] = reads
     cleared = None
-    if isinstance(write.statement, ast.Assign):
+    if isinstance(write.statement, ast.Assign) and not _writes_both(places, write):
         beside = "second-half" if write.index == 1 else "first-half"
         cleared = write_edit(places, replace(part, kind=beside))
     if cleared is not None and cleared.line == last.line:
@@ -267,6 +267,16 @@ def _of_its_own_half(part: Parting, places: Places, write: Access) -> list[Findi
         words = f"line {cleared.line} then writes the whole stream to one half: {cleared.why}"
         found.append(Finding("half", words, edit=cleared))
     return found
+
+
+def _writes_both(places: Places, write: Access) -> bool:
+    """Is the other half of the same layer written to in the same block?"""
+    return any(
+        one.module == write.module
+        and one.index not in {write.index, None}
+        and places.block(one.statement) is places.block(write.statement)
+        for one in places.writes()
+    )
 
 
 def _whole_on_transformers(places: Places) -> bool:

@@ -20,11 +20,14 @@ from conformance.check.advice.reads.computed_values import known_here
 from conformance.check.advice.reads.other_sources import in_layer, kind_of, module_text
 from conformance.check.advice.unlike_names import reads_the_same
 from conformance.check.advice.writes.new_values import new_value
+from conformance.check.advice.writes.step_loops import above_the_loop
 from conformance.check.parsing import module_values, statements, steps
 from conformance.check.parsing.dataflow import Access, Places
 from conformance.check.values.divergence import BEFORE, Parting
 
 _COPY = "a value that is only bound to a name, or copied first, does not go back"
+
+_ONCE = f"{SUM}: what is added to one of them is added to the stream"
 
 #: What is another thing of a write that reads as the one of `hf`, by what it was seen to do.
 _WHAT_ELSE = dict.fromkeys(
@@ -141,6 +144,11 @@ def _to_a_sum(places: Places, write: Access) -> bool:
 def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
     """One of the lines that write, and the edit for what it was seen to do."""
     write = _second(here) if part.kind == "twice" and len(here) > 1 else here[0]
+    loop = places.loop_over(_root(write), write.statement) if part.kind == "twice" else None
+    if loop is not None and is_layer(write):
+        taken = f"{places.file.operand(loop.iter)}[:1]"
+        line = places.file.line(loop.lineno)
+        return Edit(loop.lineno, line, replaced(places, loop.iter, taken), _ONCE)
     before = places.file.line(write.line)
     if part.written is not None and part.meant is not None:
         right = shifted(write.module, part.meant - part.written)
@@ -157,7 +165,8 @@ def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
     if part.kind == "dropped" and (put := _of_a_copy(places, write) or _of_a_sum(places, write)):
         return put
     after, why = _writing(write, before, part.kind, part.step)
-    if part.kind in {"dropped", "partial"} and in_its_place(write):
+    live = in_its_place(write) or places.live(_root(write), write.statement)
+    if part.kind in {"dropped", "partial"} and live:
         why = ""  # it is no copy that is changed
     beside = None if after or why else _beside_transformers(places, write, part)
     return beside or Edit(write.line, before, after, why)
@@ -308,9 +317,9 @@ def _of_the_step(places: Places, part: Parting, here: list[Access]) -> Edit | No
                 before = places.file.line(found.lineno)
                 why = f"this keeps the write of line {write.line} from step {part.step}"
                 return Edit(found.lineno, before, _as_on_transformers(places, found), why)
-        alone = [one for one in here if steps.first_alone(roots, one.statement)]
-        if part.step and alone:
-            return _into_the_loop(places, alone[0])
+        above = (above_the_loop(places, one) for one in here) if part.step else ()
+        if (into := next((one for one in above if one is not None), None)) is not None:
+            return into
     if part.kind != "elsewhere" or not places.file.ported:
         return None
     theirs = Places(places.file, "hf", dual=False)
@@ -330,16 +339,6 @@ def _of_the_step(places: Places, part: Parting, here: list[Access]) -> Edit | No
     if len(here) == 1 and isinstance(own, ast.If) and steps.names(own.test) <= numbers:
         indent = before[: len(before) - len(before.lstrip())]
         after = f"{indent}if {ast.unparse(own.test)}:\n    {before}"
-    return Edit(write.line, before, after, why)
-
-
-def _into_the_loop(places: Places, write: Access) -> Edit:
-    """A write before the loop over the steps, in the loop that follows it."""
-    before = places.file.line(write.line)
-    indent = before[: len(before) - len(before.lstrip())]
-    loop = steps.following_loop(places.scopes.roots, write.statement)
-    after = f"{places.file.line(loop.lineno)}\n{indent}    {before.lstrip()}" if loop else ""
-    why = "this stands in no loop over the steps, so it is made in step 0 alone"
     return Edit(write.line, before, after, why)
 
 
@@ -481,7 +480,7 @@ def _writing(write: Access, before: str, kind: str, step: int) -> tuple[str, str
         target = target if other in target and target != other else f"{other}[:]"
         return f"{before}\n{indent}{target} = 0", _REPLACES
     if kind == "twice":
-        return "", f"{SUM}: what is added to one of them is added to the stream, so leave this out"
+        return "", f"{_ONCE}, so leave this out"
     if kind in {"dropped", "partial"} and not step:
         return "", _COPY
     return "", ""
