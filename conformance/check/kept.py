@@ -51,9 +51,6 @@ _FILE = re.compile(r"(?:(?![.])[\w.+ -]{1,100}/){0,4}(?![.])[\w.+ -]{1,100}")
 #: Bytes beyond which a file that is named is not kept.
 _LARGE = 64 << 20
 
-#: So many are kept where no folder was named.
-MOST = 20
-
 
 @record()
 class KeptFile:
@@ -135,17 +132,6 @@ def answered_again(run: RunFolder) -> tuple[Results, Path]:
         )
     page = publish(run, asked, tuple(answers(asked, run, run.plan().thresholds)))
     return run.results(), page
-
-
-def sweep(reports: Path, most: int = MOST) -> None:
-    """Remove all but the newest finished checks: each holds what every layer computed."""
-    finished = sorted(
-        path
-        for path in reports.iterdir()
-        if not path.is_symlink() and (path / "results.json").is_file()
-    )
-    for path in finished[:-most]:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def beside(path: Path) -> list[Path]:

@@ -141,9 +141,9 @@ def open_run(reports: Path, name: str) -> RunFolder:
     try:
         return store.open_run(reports, name)
     except ConformanceError as error:
-        from conformance.check.kept import MOST
+        from conformance.check.room import RULE
 
-        remedy = f"{error.remedy}; was it a check? the newest {MOST} on this machine are kept"
+        remedy = f"{error.remedy}; was it a check? {RULE}"
         raise ConformanceError(error.message, path=error.path, remedy=remedy) from None
 
 

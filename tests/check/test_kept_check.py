@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from conformance.check import answer, gather, kept, script
+from conformance.check import answer, gather, kept, room, script
 from conformance.check.parsing import source
 from conformance.cli import app
 from conformance.records import (
@@ -24,6 +24,8 @@ from conformance.records import (
 )
 from conformance.runner import Summary
 from conformance.store import RunFolder, gathered_in
+
+ROOT = Path(__file__).parents[2]
 
 FILE = """\
 from helper import LAYER
@@ -129,14 +131,51 @@ def test_a_check_holds_its_files_and_what_they_import(tmp_path):
     assert again.files[0].name == "my-trace" and again.backends == (VLLM,)
 
 
-def test_only_the_newest_checks_are_kept(tmp_path):
-    for name in ("1", "2", "3"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "results.json").touch()
+def ended(folder, name, kib):
+    """A finished check that takes so much."""
+    (folder / name).mkdir()
+    (folder / name / "results.json").write_bytes(bytes(kib << 10))
+
+
+def left(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_oldest_checks_go_where_all_take_more_than_their_room(tmp_path):
+    for name in ("1", "2", "3", "4"):
+        ended(tmp_path, name, kib=64)
     (tmp_path / "0").mkdir()  # it runs, or was interrupted
-    (tmp_path / "latest").symlink_to("3")
-    kept.sweep(tmp_path, most=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2", "3", "latest"]
+    (tmp_path / "latest").symlink_to("4")
+    room.sweep(tmp_path, room=256 << 10, stay=1)
+    assert left(tmp_path) == ["0", "1", "2", "3", "4", "latest"]
+    room.sweep(tmp_path, room=130 << 10, stay=1)
+    assert left(tmp_path) == ["0", "3", "4", "latest"]
+    room.sweep(tmp_path, room=0, stay=2)
+    assert left(tmp_path) == ["0", "3", "4", "latest"]
+    room.sweep(tmp_path, room=0, stay=1)
+    assert left(tmp_path) == ["0", "4", "latest"]
+
+
+def test_of_a_check_it_is_measured_what_its_own_files_take(tmp_path):
+    ended(tmp_path, "other", kib=64)
+    ended(tmp_path, "mine", kib=64)
+    alone = room.taken(tmp_path / "mine")
+    (tmp_path / "mine" / "folder").symlink_to(tmp_path / "other")
+    (tmp_path / "mine" / "file").symlink_to(tmp_path / "other" / "results.json")
+    assert alone >= 64 << 10 and room.taken(tmp_path / "mine") < alone + (64 << 10)
+    with (tmp_path / "mine" / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    assert room.taken(tmp_path / "mine") < 1 << 30
+
+
+def test_who_looks_for_a_check_that_is_gone_is_told_how_long_one_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    told = str(CliRunner().invoke(app, ["show", "x", "--run", "20260101-000000-abcd"]).exception)
+    most, stay = f"more than {room.ROOM >> 30} GiB", f"the newest {room.STAY}"
+    assert most in told and stay in told and "--reports" in told
+    documented = " ".join((ROOT / "docs/check.md").read_text(encoding="utf-8").split())
+    assert most in documented and f"never one of {stay}" in documented
 
 
 def test_the_newest_check_of_this_folder_is_taken_and_said(tmp_path, monkeypatch):

@@ -88,7 +88,7 @@ def check(
     named = models.resolve(model, manifest)
     engines.needed()
     from conformance.check import dump as dumps
-    from conformance.check import gather, kept
+    from conformance.check import gather, kept, room
     from conformance.check.advice import porting
     from conformance.runner import Limits
 
@@ -120,7 +120,7 @@ def check(
             _tell(status, _interrupted(asked, folder, reports))
             raise typer.Exit(ExitCode.INTERRUPTED) from None
     if reports is None:
-        kept.sweep(place)
+        room.sweep(place)
     raise typer.Exit(_ended(answered, page, folder, reports, json=json))
 
 
