@@ -62,7 +62,9 @@ class KeptFile:
 
 @record()
 class Kept:
-    """What a check was asked, and in which folder; `named` is the model as the user named it."""
+    """What a check was asked, and in which folder; `named` is the model as the user named it, and
+    `options` are those that are given again.
+    """
 
     named: str
     prompts: tuple[str, ...]
@@ -70,6 +72,7 @@ class Kept:
     backends: tuple[Backend, ...]
     dump: bool = False
     folder: str = ""
+    options: tuple[str, ...] = ()
 
 
 @record()
@@ -95,8 +98,8 @@ def keep(run: RunFolder, asked: Asked) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file.path.parent / name, folder / name)
     files = tuple(KeptFile(file.name, str(file.path)) for file in asked.files)
-    here = str(Path.cwd())
-    kept = Kept(asked.named, asked.prompts, files, asked.backends, asked.dump, here)
+    here, options = str(Path.cwd()), asked.options
+    kept = Kept(asked.named, asked.prompts, files, asked.backends, asked.dump, here, options)
     write_record(run.path / CHECK, kept)
 
 
@@ -113,7 +116,16 @@ def asked_of(run: RunFolder) -> Asked:
     plan = run.plan()
     files = tuple(_read(run, one) for one in kept.files)
     model, prompts = plan.models[0], kept.prompts
-    return Asked(files, model, kept.backends, prompts, kept.named, plan.command, kept.dump)
+    return Asked(
+        files,
+        model,
+        kept.backends,
+        prompts,
+        kept.named,
+        plan.command,
+        kept.dump,
+        options=kept.options,
+    )
 
 
 def _read(run: RunFolder, one: KeptFile) -> UserFile:
@@ -279,10 +291,10 @@ def cell_id(one: Answered) -> str:
 
 
 def command_for(asked: Asked, file: str, backend: str) -> str:
-    """The line that checks this file again."""
+    """The line that checks this file again, where it was checked."""
     what = ["--dump", file] if asked.dump else [file, "-b", backend]
     prompts = [word for text in asked.prompts for word in ("--prompt", text)]
-    return shlex.join(["conformance", "check", *what, "-m", asked.named, *prompts])
+    return shlex.join(["conformance", "check", *what, "-m", asked.named, *prompts, *asked.options])
 
 
 def _edits(findings: Sequence[Finding]) -> str:
