@@ -65,8 +65,8 @@ TRUTH = Column(Backend(REFERENCE.id, HF.engine, default=False))
 class Asked:
     """What a check was asked: which files, on which model and engines, with which prompts.
 
-    `named` is the model as the user names it, `command` the whole line, `memory` what the files
-    may take in GiB, 0 for what is made of what is free.
+    `named` is the model as the user names it, `command` the whole line, `options` what of it says
+    how to check, `memory` what the files may take in GiB, 0 for what is made of what is free.
     """
 
     files: tuple[UserFile, ...]
@@ -77,6 +77,7 @@ class Asked:
     command: str
     dump: bool = False
     memory: float = 0.0
+    options: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:

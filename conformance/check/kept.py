@@ -51,9 +51,6 @@ _FILE = re.compile(r"(?:(?![.])[\w.+ -]{1,100}/){0,4}(?![.])[\w.+ -]{1,100}")
 #: Bytes beyond which a file that is named is not kept.
 _LARGE = 64 << 20
 
-#: So many are kept where no folder was named.
-MOST = 20
-
 
 @record()
 class KeptFile:
@@ -65,7 +62,9 @@ class KeptFile:
 
 @record()
 class Kept:
-    """What a check was asked, and in which folder; `named` is the model as the user named it."""
+    """What a check was asked, and in which folder; `named` is the model as the user named it, and
+    `options` are those that are given again.
+    """
 
     named: str
     prompts: tuple[str, ...]
@@ -73,6 +72,7 @@ class Kept:
     backends: tuple[Backend, ...]
     dump: bool = False
     folder: str = ""
+    options: tuple[str, ...] = ()
 
 
 @record()
@@ -98,8 +98,8 @@ def keep(run: RunFolder, asked: Asked) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file.path.parent / name, folder / name)
     files = tuple(KeptFile(file.name, str(file.path)) for file in asked.files)
-    here = str(Path.cwd())
-    kept = Kept(asked.named, asked.prompts, files, asked.backends, asked.dump, here)
+    here, options = str(Path.cwd()), asked.options
+    kept = Kept(asked.named, asked.prompts, files, asked.backends, asked.dump, here, options)
     write_record(run.path / CHECK, kept)
 
 
@@ -116,7 +116,16 @@ def asked_of(run: RunFolder) -> Asked:
     plan = run.plan()
     files = tuple(_read(run, one) for one in kept.files)
     model, prompts = plan.models[0], kept.prompts
-    return Asked(files, model, kept.backends, prompts, kept.named, plan.command, kept.dump)
+    return Asked(
+        files,
+        model,
+        kept.backends,
+        prompts,
+        kept.named,
+        plan.command,
+        kept.dump,
+        options=kept.options,
+    )
 
 
 def _read(run: RunFolder, one: KeptFile) -> UserFile:
@@ -135,17 +144,6 @@ def answered_again(run: RunFolder) -> tuple[Results, Path]:
         )
     page = publish(run, asked, tuple(answers(asked, run, run.plan().thresholds)))
     return run.results(), page
-
-
-def sweep(reports: Path, most: int = MOST) -> None:
-    """Remove all but the newest finished checks: each holds what every layer computed."""
-    finished = sorted(
-        path
-        for path in reports.iterdir()
-        if not path.is_symlink() and (path / "results.json").is_file()
-    )
-    for path in finished[:-most]:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def beside(path: Path) -> list[Path]:
@@ -293,10 +291,10 @@ def cell_id(one: Answered) -> str:
 
 
 def command_for(asked: Asked, file: str, backend: str) -> str:
-    """The line that checks this file again."""
+    """The line that checks this file again, where it was checked."""
     what = ["--dump", file] if asked.dump else [file, "-b", backend]
     prompts = [word for text in asked.prompts for word in ("--prompt", text)]
-    return shlex.join(["conformance", "check", *what, "-m", asked.named, *prompts])
+    return shlex.join(["conformance", "check", *what, "-m", asked.named, *prompts, *asked.options])
 
 
 def _edits(findings: Sequence[Finding]) -> str:

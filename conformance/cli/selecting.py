@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,15 +12,20 @@ import typer
 
 from conformance.cli.options import Choice, Running, err, out
 from conformance.errors import ConformanceError, ExitCode
+from conformance.inputs import project
 from conformance.planning.selection import Selected, expected, select
 from conformance.records import Thresholds
+from conformance.shortening import few
 
 if TYPE_CHECKING:
     from conformance.expectations import Known
-    from conformance.records import Results
+    from conformance.records import Cell, Results
     from conformance.repro.rerun import Recorded
     from conformance.scenario import Places
     from conformance.store import RunFolder, RunPlan
+
+#: So many files are named of which there are checks.
+_NAMED = 5
 
 
 def today() -> date:
@@ -128,12 +134,14 @@ def checks() -> Path:
     return cache_folder() / "checks"
 
 
-def open_run(reports: Path, name: str) -> RunFolder:
-    """A run by its name; `check` is the newest check, and a check has a name too."""
+def open_run(reports: Path, name: str, cell: str = "") -> RunFolder:
+    """A run by its name; `check` is the newest check, of those that have this cell where one is
+    named, and a check has a name too.
+    """
     from conformance import store
 
     if name == "check":
-        return newest_check()
+        return newest_check(reports, cell)
     if not name or (reports / name).is_dir():
         return store.open_run(reports, name)
     if (checks() / name).is_dir():
@@ -141,34 +149,93 @@ def open_run(reports: Path, name: str) -> RunFolder:
     try:
         return store.open_run(reports, name)
     except ConformanceError as error:
-        from conformance.check.kept import MOST
+        from conformance.check.room import RULE
 
-        remedy = f"{error.remedy}; was it a check? the newest {MOST} on this machine are kept"
+        remedy = f"{error.remedy}; was it a check? {RULE}"
         raise ConformanceError(error.message, path=error.path, remedy=remedy) from None
 
 
-def newest_check() -> RunFolder:
-    """The newest check that was made in the current folder, or else in any, which is said.
+def found_with(run: RunFolder, reports: Path) -> list[str]:
+    """The options with which a command that is typed here finds this run by its name; it was found
+    in `reports`, or among the checks.
+    """
+    known = (checks(), project.here().reports)
+    if run.path.resolve().parent in [folder.resolve() for folder in known]:
+        return []
+    return ["--reports", str(reports)]
+
+
+def elsewhere(check: Path) -> str:
+    """The folder in which a check was asked for where that is another than this one, else ""."""
+    folder = _made_in(check)
+    return folder if folder != str(Path.cwd()) else ""
+
+
+def newest_check(reports: Path, cell: str = "") -> RunFolder:
+    """The newest check that has this cell, of those made in the current folder, or else in any,
+    which is said. It is looked for where checks are kept, and where runs are; in a folder that is
+    named there alone.
 
     Raises ConformanceError where there is none.
     """
     from conformance.store import RunFolder
 
-    ended = [
-        path
-        for path in checks().glob("*")
-        if not path.is_symlink() and (path / "results.json").is_file()
-    ]
-    if not ended:
-        raise ConformanceError(
-            "there is no check", path=checks(), remedy="make one: conformance check FILE -m MODEL"
-        )
-    here = [path for path in ended if _made_in(path) == str(Path.cwd())]
-    run = RunFolder(max(here or ended, key=lambda path: path.name))
-    where = "this folder" if here else "any folder; none was made in this one"
-    words = f"the newest check of {where}: {run.id}, {run.plan().command}"
+    usual = project.here().reports
+    places = [checks(), reports] if reports.resolve() == usual.resolve() else [reports]
+    ended = [RunFolder(path) for place in places for path in _ended_checks(place)]
+    ended.sort(key=lambda run: run.id, reverse=True)
+    here = [run for run in ended if not elsewhere(run.path)]
+    run = _with_cell(here, cell) or _with_cell(ended, cell)
+    if run is None:
+        raise _no_check(places, here or ended, cell)
+    what = f" with {cell!r}" if cell else ""
+    where = "this folder" if run in here else "any folder"
+    aside = "" if run in here else "; this one has none"
+    words = f"the newest check of {where}{what}{aside}: {run.id}, {run.plan().command}"
     err.print(words, markup=False, highlight=False, soft_wrap=True)
     return run
+
+
+def _ended_checks(place: Path) -> list[Path]:
+    from conformance.store import CHECK
+
+    return [
+        path
+        for path in place.glob("*")
+        if not path.is_symlink()
+        and all((path / name).is_file() for name in (CHECK, "results.json"))
+    ]
+
+
+def _with_cell(runs: Sequence[RunFolder], text: str) -> RunFolder | None:
+    """The first that has a cell which this text names whole, or else as a part."""
+    from conformance.report.cell_text import MEANT
+
+    if not text:
+        return next(iter(runs), None)
+    # What was planned says it too, and is read in a fraction of the time.
+    planned = [(run, _planned(run)) for run in runs]
+    return next((run for meant in MEANT for run, cells in planned if meant(cells, text)), None)
+
+
+def _planned(run: RunFolder) -> tuple[Cell, ...]:
+    """The cells of a check, none of one that cannot be read: it is not the one that is meant."""
+    try:
+        return run.plan().cells
+    except ConformanceError:
+        return ()
+
+
+def _no_check(places: Sequence[Path], runs: Sequence[RunFolder], cell: str) -> ConformanceError:
+    """That there is no check, or none of them has this cell: what there is, and where else."""
+    cases = few((one.case for run in runs for one in _planned(run)), _NAMED)
+    had = f"there are checks of {cases}; " if cases else ""
+    return ConformanceError(
+        f"no check has a cell {cell!r}" if cell and runs else "there is no check",
+        path=places[0],
+        remedy=f"{had}make one: conformance check FILE -m MODEL; one that was kept with --reports "
+        "is found with the same --reports",
+    )
 
 
 def _made_in(check: Path) -> str:

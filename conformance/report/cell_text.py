@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Sequence
+from typing import TypeVar
 
 from rich.console import Console
 from rich.text import Text as Line
 
 from conformance.errors import ConformanceError
-from conformance.records import CellResult, Judged, Limits, Results, Verdict
+from conformance.records import Cell, CellResult, Judged, Limits, Results, Verdict
 from conformance.report.figures import causes_first
 from conformance.report.payload import repro_command
 from conformance.report.render.terminal import blocks, line, shown
@@ -21,6 +23,9 @@ from conformance.shortening import few
 _OBSERVATIONS = 12
 _LOG_LINES = 30
 _NEAR = 5
+
+#: As it was planned, or judged.
+AnyCell = TypeVar("AnyCell", Cell, CellResult)
 
 
 def find(results: Results, text: str) -> CellResult:
@@ -37,26 +42,37 @@ def find_all(results: Results, text: str, *, several: bool = True) -> list[CellR
 
     A case's own name, as a check has of a file, is meant whole before it is part of another.
     """
-    by_id = {cell.id: cell for cell in results.cells}
-    if text in by_id:
-        return [by_id[text]]
-    own = text.removesuffix(".py")
-    alike = [cell.id for cell in results.cells if cell.case == own]
-    alike = alike or [name for name in by_id if text.lower() in name.lower()]
-    cells = [by_id[name] for name in alike]
+    cells = next(filter(None, (meant(results.cells, text) for meant in MEANT)), [])
     cases = {(cell.model, cell.scenario, cell.case) for cell in cells}
-    if len(alike) == 1 or (several and len(cases) == 1):
+    if len(cells) == 1 or (several and len(cases) == 1):
         return cells
-    if alike:
+    if cells:
         raise ConformanceError(
-            f"{len(alike)} cells are like {text!r}",
-            remedy=f"say more of the id: {few(alike, _NEAR)}",
+            f"{len(cells)} cells are like {text!r}",
+            remedy=f"say more of the id: {few((cell.id for cell in cells), _NEAR)}",
         )
-    near = difflib.get_close_matches(text, by_id, n=_NEAR, cutoff=0.4)
+    names = [cell.id for cell in results.cells]
+    near = difflib.get_close_matches(text, names, n=_NEAR, cutoff=0.4)
     raise ConformanceError(
         f"run {results.run.id} has no cell {text!r}",
-        remedy=f"near: {', '.join(near)}" if near else "see `conformance list`",
+        remedy=f"near: {', '.join(near)}" if near else f"it has {few(names, _NEAR) or 'none'}",
     )
+
+
+def _of_id(cells: Sequence[AnyCell], text: str) -> list[AnyCell]:
+    return [cell for cell in cells if cell.id == text]
+
+
+def _of_case(cells: Sequence[AnyCell], text: str) -> list[AnyCell]:
+    return [cell for cell in cells if cell.case == text.removesuffix(".py")]
+
+
+def _of_part(cells: Sequence[AnyCell], text: str) -> list[AnyCell]:
+    return [cell for cell in cells if text.lower() in cell.id.lower()]
+
+
+#: What a text may mean of cells: what is first found goes before the rest.
+MEANT = (_of_id, _of_case, _of_part)
 
 
 def context(results: Results, cell: CellResult) -> Context:
@@ -77,15 +93,24 @@ def explanation(results: Results, cell: CellResult) -> list[str]:
     return [shown(text) for text in (cell.id, *reasoning(cell, context(results, cell)))]
 
 
-def show(results: Results, cell_id: str, console: Console) -> None:
+def show(
+    results: Results,
+    cell_id: str,
+    console: Console,
+    where: Sequence[str] = (),
+    folder: str = "",
+) -> None:
     """Explain one cell, or those of one case on several backends, one after the other: the same
-    reasoning as on the page, then its evidence.
+    reasoning as on the page, then its evidence. Its commands are to be typed here: `where` are the
+    words with which the run is found, `folder` is where its own command was typed, "" for here.
     """
     first, *more = find_all(results, cell_id)
     _show(results, first, console)
+    _commands(results, first, console, where, folder)
     for cell in more:
         console.rule(style="dim")
         _show(results, cell, console)
+        _commands(results, cell, console, where, folder)
 
 
 def _show(results: Results, cell: CellResult, console: Console) -> None:
@@ -120,11 +145,16 @@ def _show(results: Results, cell: CellResult, console: Console) -> None:
         console.print(Line("\nend of the log", style="bold"))
         tail = "\n".join(shown(about.group.log_tail).splitlines()[-_LOG_LINES:])
         console.print(Line(tail, style="dim"), soft_wrap=True)
-    console.print(
-        Line("\nagain: ", style="bold").append(shown(cell.command), style="default"), soft_wrap=True
-    )
-    script = shown(repro_command(results.run.id, cell.id))
-    console.print(Line("alone: ", style="bold").append(script, style="default"), soft_wrap=True)
+
+
+def _commands(
+    results: Results, cell: CellResult, console: Console, where: Sequence[str], folder: str
+) -> None:
+    there = f"cd {shlex.quote(folder)} && " if folder else ""
+    script = repro_command(results.run.id, cell.id, where)
+    for begin, text in (("\nagain: ", there + cell.command), ("alone: ", script)):
+        line_of = Line(begin, style="bold").append(shown(text), style="default")
+        console.print(line_of, soft_wrap=True)
 
 
 def _meaning(results: Results, cell: CellResult, console: Console) -> None:

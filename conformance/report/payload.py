@@ -248,9 +248,11 @@ def _about(group: Group | None) -> dict[str, Any]:
     return about | {"boundaries": list(figures.boundaries(group))}
 
 
-def repro_command(run: str, cell: str) -> str:
-    """Writes the script that shows the cell's verdict again without the harness."""
-    return shlex.join(["conformance", "repro", cell, "--run", run])
+def repro_command(run: str, cell: str, where: Sequence[str] = ()) -> str:
+    """Writes the script that shows the cell's verdict again without the harness; `where` are the
+    words with which the run is found.
+    """
+    return shlex.join(["conformance", "repro", cell, "--run", run, *where])
 
 
 def _detail(cell: CellResult, context: Context, origin: tuple[str, str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,15 @@ def test_a_check_whose_gathering_was_interrupted_is_made_again(arguments, tmp_pa
     assert ended.exit_code == ExitCode.INTERRUPTED and "interrupted" in ended.output
     with pytest.raises(ConformanceError, match="check it again: conformance "):
         RunFolder(tmp_path / "checks" / "latest").results()
+
+
+def test_a_check_is_made_again_with_the_options_that_it_was_given(arguments, tmp_path):
+    CliRunner().invoke(app, [*arguments, "--timeout", "90", "--prompt", "Hello"])
+    cells = RunFolder(tmp_path / "checks" / "latest").results().cells
+    told = [shlex.split(cell.command) for cell in cells]
+    assert [one[2] for one in told] == [str(tmp_path / f"{n}.py") for n in ("first", "second")]
+    options = ["--prompt", "Hello", "--timeout", "90.0", "--reports", str(tmp_path / "checks")]
+    assert all(one[-6:] == options for one in told)
+    CliRunner().invoke(app, arguments[:-2], env={"CONFORMANCE_CACHE": str(tmp_path / "cache")})
+    cells = RunFolder(tmp_path / "cache" / "checks" / "latest").results().cells
+    assert [cell.command.endswith(" -m llama") for cell in cells] == [True, True]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from conformance.check import answer, gather, kept, script
+from conformance.check import answer, gather, kept, room, script
 from conformance.check.parsing import source
-from conformance.cli import app
+from conformance.cli import app, selecting
 from conformance.records import (
     Backend,
     Group,
@@ -24,6 +26,8 @@ from conformance.records import (
 )
 from conformance.runner import Summary
 from conformance.store import RunFolder, gathered_in
+
+ROOT = Path(__file__).parents[2]
 
 FILE = """\
 from helper import LAYER
@@ -82,6 +86,25 @@ def gathered(run: RunFolder, name: str, *, factor: float) -> Summary:
     return Summary({}, 1.0, 1.0, False, 1, 0)
 
 
+_SECONDS = itertools.count()
+
+
+def published_of(folder: Path, name: str, checks: Path | None = None, *options: str) -> RunFolder:
+    """A check of one file, newer than those before it, whose engine gives twice the truth."""
+    (folder / "helper.py").write_text("LAYER = 1\n")
+    (folder / name).write_text(FILE)
+    model = Model("llama", "llama", (Source("path", file="/data/llama"),))
+    files = source.read_all([folder / name])
+    asked = gather.Asked(files, model, (VLLM,), (), "llama", "conformance check", options=options)
+    begun = gather.begin(asked, checks or folder / "checks").path
+    # Of one second names have no order.
+    run = RunFolder(begun.rename(begun.with_name(f"20260101-{next(_SECONDS):06}-0000")))
+    kept.keep(run, asked)
+    gathered(run, files[0].name, factor=2.0)
+    published(asked, run)
+    return run
+
+
 def published(asked: gather.Asked, run: RunFolder) -> Path:
     return kept.publish(run, asked, tuple(answer.answers(asked, run, Thresholds())))
 
@@ -129,14 +152,51 @@ def test_a_check_holds_its_files_and_what_they_import(tmp_path):
     assert again.files[0].name == "my-trace" and again.backends == (VLLM,)
 
 
-def test_only_the_newest_checks_are_kept(tmp_path):
-    for name in ("1", "2", "3"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "results.json").touch()
+def ended(folder, name, kib):
+    """A finished check that takes so much."""
+    (folder / name).mkdir()
+    (folder / name / "results.json").write_bytes(bytes(kib << 10))
+
+
+def left(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_oldest_checks_go_where_all_take_more_than_their_room(tmp_path):
+    for name in ("1", "2", "3", "4"):
+        ended(tmp_path, name, kib=64)
     (tmp_path / "0").mkdir()  # it runs, or was interrupted
-    (tmp_path / "latest").symlink_to("3")
-    kept.sweep(tmp_path, most=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2", "3", "latest"]
+    (tmp_path / "latest").symlink_to("4")
+    room.sweep(tmp_path, room=256 << 10, stay=1)
+    assert left(tmp_path) == ["0", "1", "2", "3", "4", "latest"]
+    room.sweep(tmp_path, room=130 << 10, stay=1)
+    assert left(tmp_path) == ["0", "3", "4", "latest"]
+    room.sweep(tmp_path, room=0, stay=2)
+    assert left(tmp_path) == ["0", "3", "4", "latest"]
+    room.sweep(tmp_path, room=0, stay=1)
+    assert left(tmp_path) == ["0", "4", "latest"]
+
+
+def test_of_a_check_it_is_measured_what_its_own_files_take(tmp_path):
+    ended(tmp_path, "other", kib=64)
+    ended(tmp_path, "mine", kib=64)
+    alone = room.taken(tmp_path / "mine")
+    (tmp_path / "mine" / "folder").symlink_to(tmp_path / "other")
+    (tmp_path / "mine" / "file").symlink_to(tmp_path / "other" / "results.json")
+    assert alone >= 64 << 10 and room.taken(tmp_path / "mine") < alone + (64 << 10)
+    with (tmp_path / "mine" / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    assert room.taken(tmp_path / "mine") < 1 << 30
+
+
+def test_who_looks_for_a_check_that_is_gone_is_told_how_long_one_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    told = str(CliRunner().invoke(app, ["show", "x", "--run", "20260101-000000-abcd"]).exception)
+    most, stay = f"more than {room.ROOM >> 30} GiB", f"the newest {room.STAY}"
+    assert most in told and stay in told and "--reports" in told
+    documented = " ".join((ROOT / "docs/check.md").read_text(encoding="utf-8").split())
+    assert most in documented and f"never one of {stay}" in documented
 
 
 def test_the_newest_check_of_this_folder_is_taken_and_said(tmp_path, monkeypatch):
@@ -155,9 +215,88 @@ def test_the_newest_check_of_this_folder_is_taken_and_said(tmp_path, monkeypatch
         monkeypatch.chdir(folder)
         return CliRunner().invoke(app, ["show", "my-trace", "--run", "check"]).output
 
-    assert f"the newest check of this folder: {mine}, conformance check" in shown("../mine")
-    said = shown(tmp_path)
-    assert "any folder; none was made in this one" in said and max(mine, theirs) in said
+    found = f"the newest check of this folder with 'my-trace': {mine}, conformance check"
+    assert found in shown("../mine")
+    found = f"any folder with 'my-trace'; this one has none: {max(mine, theirs)}"
+    assert found in shown(tmp_path)
+
+
+def shown(cell, *more):
+    """What `show --run check` says, and the error that it ends in."""
+    ended = CliRunner().invoke(app, ["show", cell, "--run", "check", *more])
+    return ended.output, str(ended.exception)
+
+
+def test_the_newest_check_is_one_that_has_the_cell(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    mine, longer, other = (
+        published_of(tmp_path, name) for name in ("heads.py", "heads_2.py", "lens.py")
+    )
+    assert shown("lens")[0].startswith(f"the newest check of this folder with 'lens': {other.id}")
+    assert f": {longer.id}" in shown("heads_2")[0]
+    assert f": {mine.id}" in shown("heads")[0]  # a whole name, before a part of a newer one
+    assert f": {longer.id}" in shown("HEADS")[0]
+    _, error = shown("nowhere")
+    assert "no check has a cell 'nowhere'" in error and "conformance list" not in error
+    assert "there are checks of lens, heads_2, heads; make one: conformance check FILE" in error
+
+
+def test_a_check_that_cannot_be_read_is_not_the_one_that_is_meant(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    mine, newer = (published_of(tmp_path, "heads.py") for _ in range(2))
+    (newer.path / "plan.json").write_text("{")
+    assert f": {mine.id}" in shown("heads")[0]
+
+
+def test_in_a_folder_that_is_named_checks_are_looked_for_there_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    kept_there = published_of(tmp_path, "heads.py", tmp_path / "rep")
+    published_of(tmp_path, "lens.py")
+    assert f": {kept_there.id}" in shown("heads", "--reports", "rep")[0]
+    said, error = shown("lens", "--reports", "rep")
+    assert not said and "no check has a cell 'lens'" in error and "checks of heads;" in error
+    assert "no check has a cell 'heads'" in shown("heads")[1]
+    assert "there is no check" in shown("heads", "--reports", "nowhere")[1]
+
+
+def commands(output):
+    """The lines that `show` ends with, by what they begin with."""
+    lines = (line.partition(": ") for line in output.splitlines())
+    return {begin: shlex.split(line) for begin, _, line in lines if begin in {"again", "alone"}}
+
+
+def found_by(alone):
+    """The run that a line finds which ends in `--run NAME --reports FOLDER`."""
+    return selecting.open_run(Path(alone[-1]), alone[-3], alone[2]).path
+
+
+def test_the_commands_of_a_check_work_where_they_are_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    run = published_of(tmp_path, "heads.py", tmp_path / "rep", "--reports", "rep")
+    said = commands(shown("heads", "--reports", "rep")[0])
+    assert said["again"][:2] == ["conformance", "check"]
+    assert said["again"][-2:] == said["alone"][-2:] == ["--reports", "rep"]
+    assert found_by(said["alone"]) == run.path.resolve()
+    (tmp_path / "else where").mkdir()
+    monkeypatch.chdir(tmp_path / "else where")
+    said = commands(shown("heads", "--reports", "../rep")[0])
+    assert said["again"][:4] == ["cd", str(tmp_path), "&&", "conformance"]
+    assert said["again"][-2:] == ["--reports", "rep"]
+    assert said["alone"][-2:] == ["--reports", "../rep"]
+    assert found_by(said["alone"]) == run.path.resolve()
+    assert kept.asked_of(run).options == ("--reports", "rep")  # as it is when it is judged again
+
+
+def test_a_check_that_is_found_without_a_folder_is_told_without_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    published_of(tmp_path, "heads.py")
+    said = commands(shown("heads")[0])
+    assert "--reports" not in (*said["again"], *said["alone"])
 
 
 def test_what_a_file_loads_is_kept_and_laid_beside_its_script(tmp_path, monkeypatch):

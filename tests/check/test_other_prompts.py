@@ -6,9 +6,10 @@ import torch
 from conformance.check.advice.requests import prompts, reordered
 from conformance.check.parsing import source
 from conformance.check.parsing.dataflow import Places
+from conformance.check.values import compare
 from conformance.judge.cell import Judgement
 from conformance.judge.measures import structure
-from conformance.records import Site, Verdict
+from conformance.records import Precision, Site, Thresholds, Verdict
 
 FIRST, SECOND = (7, 8, 9, 10), (7, 8, 5, 10)
 
@@ -99,6 +100,40 @@ def test_a_prompt_that_is_run_in_another_order_is_no_other_one(tmp_path):
     one = told(tmp_path, [SECOND, (1, *FIRST), FIRST], [FIRST, SECOND, FIRST])
     assert "prompt 2 has 5 ids instead of 4: a first token is added, 1" in one.words
     assert one.edit.line == 17
+
+
+def related(ours, theirs):
+    """The relation of the prompts' ids that a comparison of the same values comes to."""
+    truth = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    ways = ("float32:truth", "float32:split", "float32:sdpa")
+    honest = compare.honest({f"{way}|p0/s0/x": truth for way in ways}, Precision.FLOAT32)
+    ids, mine = (ours, theirs), {"p0/s0/x": truth}
+    told = compare.compare(mine, honest, ids, Thresholds(), Precision.FLOAT32)
+    [one] = [one for one in told.judgement.relations if one.name == structure.PROMPT_IDS]
+    return one
+
+
+def test_the_evidence_numbers_prompts_as_they_are_run():
+    first, second, third = (9, 9), (5, 6, 7), (8, 8, 8, 8)
+    found = related([first, second, third, third], [first, second, third, second])
+    assert not found.holds
+    assert found.detail == "prompt 3: 4 ids instead of 3, at position 0 8 instead of 5"
+
+
+def test_of_ids_that_are_as_many_no_number_is_said():
+    assert related([FIRST], [SECOND]).detail == "prompt 0: at position 2 9 instead of 5"
+    longer = related([(*FIRST, 3, 4)], [FIRST]).detail
+    assert longer == "prompt 0: 6 ids instead of 4, at position 4 3 instead of nothing"
+
+
+def test_the_same_prompts_in_another_order_are_no_others():
+    assert related([SECOND, FIRST], [FIRST, SECOND]).holds
+
+
+def test_prompts_are_in_the_order_of_their_numbers():
+    numbers = [0, 10, 11, 2]  # as a file has them whose keys are sorted as text
+    seen = {f"layers|p{n}/s0/ids": torch.tensor([n]) for n in numbers}
+    assert compare.prompt_ids(compare.layers(seen)) == [[0], [2], [10], [11]]
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,12 @@ def test_a_misspelt_id_names_near_ones(results: Results) -> None:
     assert "clean[llama-hf-all]" in caught.value.remedy
 
 
+def test_where_no_id_is_near_it_is_said_what_there_is(results: Results) -> None:
+    with pytest.raises(ConformanceError) as caught:
+        cell_text.find(replace(results, cells=results.cells[:1]), "zzz")
+    assert caught.value.remedy == f"it has {results.cells[0].id}"
+
+
 def test_nothing_in_a_run_reaches_the_terminal_as_a_command() -> None:
     run = hostile.hostile()
     screen, out = console()

@@ -15,6 +15,7 @@ from conformance.check.advice.finding import Finding
 from conformance.check.advice.reads.computed_values import known_here
 from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.source import UserFile
+from conformance.check.values.compare import prompt_ids
 from conformance.judge.cell import Judgement
 from conformance.judge.measures.structure import PROMPT_IDS
 from conformance.records import Site
@@ -28,7 +29,7 @@ def prompts(
     """
     for relation in judgement.relations:
         if relation.name == PROMPT_IDS and not relation.holds:
-            ours, theirs = _ids(mine), _ids(truth)
+            ours, theirs = prompt_ids(mine), prompt_ids(truth)
             if len(ours) != len(theirs):
                 words = f"other prompts are run, {len(ours)} instead of {len(theirs)}"
                 words += _one_more(ours, theirs)
@@ -47,7 +48,7 @@ def reordered(
     places: Places, mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]
 ) -> list[Finding]:
     """That the same prompts are run in another order: a value of each may stand for another's."""
-    ours, theirs = _ids(mine), _ids(truth)
+    ours, theirs = prompt_ids(mine), prompt_ids(truth)
     first = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
     if first is None or sorted(ours) != sorted(theirs):
         return []
@@ -84,16 +85,6 @@ def _over(places: Places, call: ast.Call) -> ast.For | None:
         ),
         None,
     )
-
-
-def _ids(layers: Mapping[Site, Tensor]) -> list[list[int]]:
-    """The ids of every prompt, in the order in which they were run."""
-    found = {
-        site.prompt: ids.tolist()
-        for site, ids in layers.items()
-        if site.name == "ids" and not site.step
-    }
-    return [found[number] for number in sorted(found)]
 
 
 def _first_unlike(ours: Sequence[list[int]], theirs: Sequence[list[int]]) -> tuple[int, int]:

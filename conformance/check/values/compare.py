@@ -18,6 +18,7 @@ from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.diagnosis import extent
 from conformance.judge.judgement import unknown
+from conformance.judge.measures import structure
 from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER, TRUTH, read_reference
 from conformance.records import Answer as Evidence
 from conformance.records import Judged, Precision, Site, Thresholds, Verdict
@@ -117,7 +118,7 @@ def compare(
     `of_tokens` says of which it is known that they have a row for every token.
     """
     alike, notes = made_alike(mine, reference, names)
-    ours, theirs = (tuple(sorted(tuple(one) for one in side)) for side in ids)
+    ours, theirs = _in_one_order(ids)
     if not (ours and theirs):
         return Compared(unknown("no forward of the model was seen: did the trace run?"))
     apart = {name: _apart(values) for name, values in reference.items()}
@@ -143,6 +144,18 @@ def compare(
     worst = _joined(judgement.worst_site) if judgement.worst_site else ""
     judged = replace(judgement, observations=observations, reason=said, worst_site=worst)
     return Compared(judged, notes)
+
+
+def _in_one_order(
+    ids: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
+) -> tuple[structure.Ids, ...]:
+    """The prompts of the two sides, as they are to be compared. The same ones may run in any order:
+    a value of the wrong one is told by its numbers. Where some are others, what is told of them
+    goes by the order of the run, in which their numbers are known.
+    """
+    ours, theirs = (tuple(tuple(one) for one in side) for side in ids)
+    same = sorted(ours) == sorted(theirs)
+    return (theirs, theirs) if same else (ours, theirs)
 
 
 def token_rows(
@@ -288,8 +301,13 @@ def _squeezed(value: Tensor) -> list[int]:
 
 
 def prompt_ids(seen: Mapping[Site, Tensor]) -> list[list[int]]:
-    """The ids of every prompt that went through the model."""
-    return [ids.tolist() for site, ids in seen.items() if site.name == "ids" and not site.step]
+    """The ids of every prompt that went through the model, in the order in which they were run."""
+    found = {
+        site.prompt: ids.tolist()
+        for site, ids in seen.items()
+        if site.name == "ids" and not site.step
+    }
+    return [found[number] for number in sorted(found)]
 
 
 def wrong(judgement: Judgement) -> list[Site]:

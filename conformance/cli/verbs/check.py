@@ -28,8 +28,13 @@ if TYPE_CHECKING:
     from conformance.store import RunFolder
 
 
+#: Parameters of which a line for one file and one engine is made anew.
+_ITS_OWN = frozenset({"files", "model", "backend", "prompt", "dump", "json"})
+
+
 def check(
     *,
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Option("-m", "--model", help="A local folder, a hub's name, an id of models.yaml."),
@@ -88,7 +93,7 @@ def check(
     named = models.resolve(model, manifest)
     engines.needed()
     from conformance.check import dump as dumps
-    from conformance.check import gather, kept
+    from conformance.check import gather, kept, room
     from conformance.check.advice import porting
     from conformance.runner import Limits
 
@@ -105,6 +110,7 @@ def check(
         shlex.join(["conformance", *sys.argv[1:]]),
         dump=recorded is not None,
         memory=memory,
+        options=_as_given(context),
     )
     if asked.backends:
         porting.require_both_sides(asked.files)
@@ -120,8 +126,22 @@ def check(
             _tell(status, _interrupted(asked, folder, reports))
             raise typer.Exit(ExitCode.INTERRUPTED) from None
     if reports is None:
-        kept.sweep(place)
+        room.sweep(place)
     raise typer.Exit(_ended(answered, page, folder, reports, json=json))
+
+
+def _as_given(context: typer.Context) -> tuple[str, ...]:
+    """How to check, in the words of the command line: what was not said there goes by defaults."""
+    words = []
+    for option in context.command.params:
+        name = str(option.name)
+        source = context.get_parameter_source(name)
+        if name in _ITS_OWN or source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[name]
+        for one in value if isinstance(value, list) else [value]:
+            words += [option.opts[-1], str(one)]
+    return tuple(words)
 
 
 def _gathered(asked: Asked, folder: RunFolder, limits: Limits, status: Status) -> Summary:

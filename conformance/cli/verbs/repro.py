@@ -61,7 +61,7 @@ def repro(
     from conformance.repro import issue as issues
     from conformance.repro import script
 
-    folder = selecting.open_run(reports, name)
+    folder = selecting.open_run(reports, name, cell)
     results = folder.results()
     if kept.is_check(folder):
         if issue:

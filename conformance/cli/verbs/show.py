@@ -33,7 +33,9 @@ def show(
     """Explain one cell's verdict: the same reasoning as in the report."""
     from conformance.report import cell_text
 
-    cell_text.show(selecting.open_run(reports, name).results(), cell, out)
+    folder = selecting.open_run(reports, name, cell)
+    where = selecting.found_with(folder, reports)
+    cell_text.show(folder.results(), cell, out, where, selecting.elsewhere(folder.path))
 
 
 def report(

@@ -31,14 +31,16 @@ def prompt_ids(candidate: Ids, truth: Ids) -> Relation:
 
 
 def _difference_of_ids(candidate: tuple[int, ...], truth: tuple[int, ...]) -> str:
-    counts = f"{len(candidate)} ids instead of {len(truth)}"
+    # Of equal lengths nothing is said: what is off is the ids.
+    counts = f"{len(candidate)} ids instead of {len(truth)}, "
+    counts = counts if len(candidate) != len(truth) else ""
     if candidate[1:] == truth:
-        return f"{counts}, an extra first token {candidate[0]}"
+        return f"{counts}an extra first token {candidate[0]}"
     if candidate == truth[1:]:
-        return f"{counts}, the first token {truth[0]} is missing"
-    pairs = zip_longest(candidate, truth)
+        return f"{counts}the first token {truth[0]} is missing"
+    pairs = zip_longest(candidate, truth, fillvalue="nothing")
     at, (left, right) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
-    return f"{counts}, at position {at} {left} instead of {right}"
+    return f"{counts}at position {at} {left} instead of {right}"
 
 
 def shape(candidate: Tensor, truth: Tensor) -> str:
