@@ -11,13 +11,13 @@ from conformance.check.values.divergence import Parting
 from conformance.check.values.identify import Held
 
 LOOP = """\
-CLEAN, OTHER = "a", "b"
+CLEAN, OTHER, TIMES = "a", "b", int("3")
 
 
 def {name}(model):
     with model.trace(CLEAN):
         donor = model.model.layers[1].mlp.output[{first}].save()
-    for n in range(3):
+    for n in range(TIMES):
         with model.trace(OTHER):
             model.model.layers[1].mlp.output[{inside}] = donor
     with model.generate("c") as tracer:
@@ -69,7 +69,7 @@ def test_what_takes_a_batch_or_is_opened_elsewhere(tmp_path, old_and_new):
 
 def test_two_loops_are_not_told_apart(tmp_path):
     both = VLLM.replace(
-        '    with model.generate("c")', '    for n in range(2):\n     with model.generate("c")'
+        '    with model.generate("c")', '    for n in range(TIMES):\n     with model.generate("c")'
     )
     found = places(tmp_path, HF + both)
     assert found.trace_of(0, 6).lineno == FIRST and found.trace_of(4, 6) is None
@@ -103,7 +103,7 @@ def {name}(model):
     with model.trace("b"):
         {second}
         y = model.lm_head.output.save()
-    for n in range(2):
+    for n in range(TIMES):
         with model.trace("a"):
             model.model.layers[1].mlp.output[{at}] = donor
             z = model.lm_head.output.save()

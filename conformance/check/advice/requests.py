@@ -5,8 +5,10 @@ chosen.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from typing import TypeGuard
 
 from torch import Tensor
 
@@ -36,8 +38,8 @@ def prompts(
                 return (Finding("prompt", words, edit=_call(places, 0, 1)),)
             there, number = _first_unlike(ours, theirs)
             words = f"the prompts have other tokens: {_unlike(ours[there], theirs, number)}"
-            edit = _call(places, there, len(ours)) or _in_its_trace(
-                places, there, number, len(ours)
+            edit = _in_its_trace(places, there, number, len(ours)) or _call(
+                places, there, len(ours)
             )
             words += f". {edit.why}" if edit and edit.why else ""
             return (Finding("prompt", words, prompt=number, edit=edit),)
@@ -60,6 +62,12 @@ def reordered(
     edit = edit or _first_given(places)
     words += f". {edit.why}" if edit is not None and edit.why else ""
     return [Finding("prompt", words, prompt=first, edit=edit)]
+
+
+def _is_list(node: ast.AST) -> TypeGuard[ast.expr]:
+    """Is it what prompts are taken from, by its name or written out?"""
+    of = isinstance(node, ast.Name) and node.id not in dir(builtins)
+    return of or isinstance(node, (ast.List, ast.Tuple))
 
 
 def _first_given(places: Places) -> Edit | None:
@@ -160,8 +168,8 @@ def _in_its_trace(places: Places, mine: int, meant: int, total: int) -> Edit | N
     which one that is; of a loop over several what it goes over, beside what `hf` gives.
     """
     theirs = Places(places.file, "hf", dual=False) if places.file.ported else None
-    call = _of_trace(places, mine, total)
-    other = _of_trace(theirs, meant, total) if theirs is not None else None
+    call = places.call_of(mine, total)
+    other = theirs.call_of(meant, total) if theirs is not None else None
     if call is None:
         return None
     before, given = places.file.line(call.lineno), call.args[0]
@@ -171,30 +179,23 @@ def _in_its_trace(places: Places, mine: int, meant: int, total: int) -> Edit | N
     text = theirs.file.segment(other.args[0])
     if loop is not None:
         line = places.file.line(loop.lineno)
-        same = ast.unparse(other.args[0]) in ast.unparse(loop.iter)
-        why = "" if same else f"`hf` gives `{text}`, line {other.lineno}"
-        return Edit(loop.lineno, line, "", why)
+        named = [one for one in ast.walk(loop.iter) if _is_list(one)]
+        if any(ast.dump(one) == ast.dump(other.args[0]) for one in named):
+            return Edit(loop.lineno, line)
+        known = len(named) == 1 and _is_list(other.args[0]) and known_here(places, other.args[0])
+        after = replaced(places, named[0], text) if known else ""
+        return Edit(loop.lineno, line, after, f"`hf` gives `{text}`, line {other.lineno}")
     after = ""
-    if _is_single(places, call) and _is_single(theirs, other) and known_here(places, other.args[0]):
+    if _is_once(places, call) and _is_once(theirs, other) and known_here(places, other.args[0]):
         after = replaced(places, given, text)
     return Edit(call.lineno, before, after)
 
 
-def _of_trace(places: Places, number: int, total: int) -> ast.Call | None:
-    """The one call that gives prompts to the trace which runs this one."""
-    block = places.trace_of(number, total)
-    inside = [] if block is None else [*ast.walk(block)]
-    calls = [one for one in _giving(places) if any(one is node for node in inside)]
-    return calls[0] if len(calls) == 1 else None
-
-
-def _is_single(places: Places, call: ast.Call) -> bool:
-    """Does a call open a trace that is run once, for one prompt?"""
-    return any(
-        one.context_expr is call
-        for block in places.traces()
-        if places.single(block)
-        for one in block.items
+def _is_once(places: Places, call: ast.Call) -> bool:
+    """Does a call stand in no loop?"""
+    return not any(
+        isinstance(one, (ast.For, ast.While)) and any(node is call for node in ast.walk(one))
+        for one in places.scopes.statements
     )
 
 

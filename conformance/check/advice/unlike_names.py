@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from conformance.check.advice.edits import Edit, replaced
 from conformance.check.advice.finding import Finding
 from conformance.check.advice.reads.computed_values import known_here
-from conformance.check.advice.reads.unlike_lines import goes_over_others
+from conformance.check.advice.reads.unlike_lines import gives_prompts, goes_over_others
 from conformance.check.parsing import indices, module_values, statements
 from conformance.check.parsing.dataflow import READ, Places
 from conformance.check.parsing.scopes import FORM
@@ -93,22 +93,22 @@ def _unlike(places: Places, theirs: Places, begin: ast.stmt, its: ast.stmt) -> I
                 seen.append(one)
                 if reads_the_same(one, each):
                     waiting.append((one, each))
-                elif _unlike_at_all((places, one), (theirs, each)) or _other_loops(one, each):
+                elif _differ((places, one), (theirs, each)):
                     yield _Unlike(name, one, each)
 
 
 _Side = tuple[Places, ast.stmt]
 
 
-def _other_loops(mine: ast.stmt, meant: ast.stmt) -> bool:
-    """Do two loops take others of the same?"""
-    if not isinstance(mine, ast.For) or not isinstance(meant, ast.For):
+def _differ(mine: _Side, meant: _Side) -> bool:
+    """Is it known that two statements that read otherwise are other ones, or of two loops that they
+    take others of the same? A loop over prompts is none over what came of them.
+    """
+    loops = [one for _, one in (mine, meant) if isinstance(one, ast.For)]
+    if loops and len({gives_prompts(one) for one in loops}) > 1:
         return False
-    return goes_over_others(mine.iter, meant.iter)
-
-
-def _unlike_at_all(mine: _Side, meant: _Side) -> bool:
-    """Is it known that two statements that read otherwise are other ones?"""
+    if len(loops) > 1 and goes_over_others(*loops):
+        return True
     if not all(_reads_known(statement) for _, statement in (mine, meant)):
         return False
     return (_comparable(*mine) and _comparable(*meant)) or _in_numbers(mine, meant)

@@ -230,6 +230,10 @@ class Places:
         """The block in which a sequence of so many was run, None where the text does not tell."""
         return traced_runs.trace_of(self.scopes, ast.parse(self.file.text), number, total)
 
+    def call_of(self, number: int, total: int) -> ast.Call | None:
+        """The call that gives a prompt of so many, None where the text does not tell."""
+        return traced_runs.call_of(self.scopes, ast.parse(self.file.text), number, total)
+
     def traces(self) -> list[ast.With]:
         """The blocks that open a trace, [] where not all of them are known."""
         return traced_runs.traces(self.scopes, ast.parse(self.file.text))

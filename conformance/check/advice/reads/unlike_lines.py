@@ -26,6 +26,9 @@ from conformance.check.parsing.dataflow import READ, Places
 _COMPARED = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)
 
 
+#: Methods that the model is given a prompt by.
+_GIVES = frozenset({"trace", "generate", "invoke"})
+
 #: So many parts an expression that makes a list or a mapping has where there is something in it.
 _FILLED = 2
 
@@ -121,7 +124,8 @@ def _compared(places: Places, theirs: Places, mine: ast.stmt, meant: ast.stmt) -
     if own is None or its is None or _reads_the_same(own, its):
         return None
     if isinstance(mine, ast.For):
-        sure = goes_over_others(own, its) and _same_names(places, theirs, [(own, its)])
+        others = isinstance(meant, ast.For) and goes_over_others(mine, meant)
+        sure = others and _same_names(places, theirs, [(own, its)])
         return _Pair(mine, meant, sure)
     parts = list(_differing(_without_axes(places, own), _without_axes(theirs, its)))
     told = [one for one in parts if not any(map(_reads, one))]
@@ -157,12 +161,23 @@ def _same_names(places: Places, theirs: Places, parts: Sequence[tuple[ast.AST, a
     return used <= mine & meant
 
 
-def goes_over_others(own: ast.expr, its: ast.expr) -> bool:
-    """Do two loops take others of the same: layers of a list, steps, numbers?"""
+def goes_over_others(one: ast.For, other: ast.For) -> bool:
+    """Do two loops take others of the same: layers of a list, steps, numbers? One that gives the
+    model its prompts goes over these where the other one may go over what came of them.
+    """
+    if gives_prompts(one) != gives_prompts(other):
+        return False
+    own, its = one.iter, other.iter
     mine, meant = (one.value if isinstance(one, ast.Subscript) else one for one in (own, its))
     parts = list(_differing(own, its))
     same = ast.dump(mine) == ast.dump(meant) or (own, its) not in parts
     return same and not any(_reads(one) for each in parts for one in each)
+
+
+def gives_prompts(loop: ast.For) -> bool:
+    """Is the model given a prompt in it?"""
+    calls = (node.func for node in ast.walk(loop) if isinstance(node, ast.Call))
+    return any(isinstance(one, ast.Attribute) and one.attr in _GIVES for one in calls)
 
 
 def _lacking(mine: ast.stmt, every: tuple[Sequence[ast.stmt], Sequence[ast.stmt]]) -> _Pair | None:

@@ -60,7 +60,18 @@ def write_edit(places: Places, part: Parting) -> Edit | None:
     found = _of_the_step(places, part, here)
     if found is None and part.kind == "elsewhere":
         found = next((edit for one in here if (edit := new_value(places, one))), None)
+    if part.kind == "twice":
+        found = next((edit for one in here if (edit := _over_halves(places, one))), found)
     return found or _at_the_write(places, part, here)
+
+
+def _over_halves(places: Places, write: Access) -> Edit | None:
+    """A write in a loop over what a layer returns: the loop over one of its halves."""
+    loop = places.loop_over(_root(write), write.statement)
+    if loop is None or not is_layer(write):
+        return None
+    after = replaced(places, loop.iter, f"{places.file.operand(loop.iter)}[:1]")
+    return Edit(loop.lineno, places.file.line(loop.lineno), after, _ONCE)
 
 
 def _lacking(places: Places, part: Parting) -> Edit | None:
@@ -144,11 +155,6 @@ def _to_a_sum(places: Places, write: Access) -> bool:
 def _at_the_write(places: Places, part: Parting, here: list[Access]) -> Edit:
     """One of the lines that write, and the edit for what it was seen to do."""
     write = _second(here) if part.kind == "twice" and len(here) > 1 else here[0]
-    loop = places.loop_over(_root(write), write.statement) if part.kind == "twice" else None
-    if loop is not None and is_layer(write):
-        taken = f"{places.file.operand(loop.iter)}[:1]"
-        line = places.file.line(loop.lineno)
-        return Edit(loop.lineno, line, replaced(places, loop.iter, taken), _ONCE)
     before = places.file.line(write.line)
     if part.written is not None and part.meant is not None:
         right = shifted(write.module, part.meant - part.written)
