@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from conformance.check.advice.edits import Edit, is_layer, replaced
 from conformance.check.advice.errors import between_invokes, weights
@@ -29,9 +29,6 @@ from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.sent_blocks import line_of
 from conformance.check.parsing.source import UserFile
 from conformance.records import Outcome, Status
-
-#: Any value that a function returns.
-_ANY: Mapping[str, str] = {"": ""}
 
 #: Characters of an engine's own words in a sentence.
 _MOST = 160
@@ -114,13 +111,12 @@ def _late(failed: Failed) -> Told | None:
 
 def _not_come_back(failed: Failed) -> Told | None:
     """It uses a list or a dict that a block fills, which is empty then."""
-    lost = None
-    if failed.there and re.search(EMPTY, failed.reason):
-        crosses = between_invokes.finding(Places(failed.file, failed.function), failed.line)
-        if crosses is not None:
-            return Told(f"{crosses.words} ({failed.reason[:_MOST]})", (crosses,))
-        lost = emptied(failed.file, failed.function)
-    return replace(lost, words=f"{lost.words} ({failed.reason[:_MOST]})") if lost else None
+    if not failed.there or not re.search(EMPTY, failed.reason):
+        return None
+    places = Places(failed.file, failed.function)
+    crosses = between_invokes.finding(places, failed.line)
+    lost = crosses or unfilled(places, "", line=failed.line)
+    return Told(f"{lost.words} ({failed.reason[:_MOST]})", (lost,)) if lost else None
 
 
 def _known(failed: Failed) -> Told | None:
@@ -467,9 +463,9 @@ def _away(failed: Failed) -> Told | None:
     return Told(words, (Finding("weights", words, edit=edits[0]), *others))
 
 
-def emptied(file: UserFile, function: str, names: Mapping[str, str] = _ANY) -> Told | None:
-    """Why vLLM gives nothing under names that its function returns, with what the user calls them,
-    "" for any: what a block fills there.
+def emptied(file: UserFile, function: str, names: Mapping[str, str]) -> Told | None:
+    """Why vLLM gives nothing under names that its function returns, with what the user calls them:
+    what a block fills there.
     """
     places = Places(file, function)
     lost = next((told for name in names if (told := unfilled(places, name, names[name]))), None)
