@@ -37,7 +37,10 @@ _MOST = 160
 _SHAPES = (
     r"too many indices|[Ii]ndex\w* .*out of (?:range|bounds)|Dimension out of range|equal size|"
     r"sizes? of tensor|shapes? cannot be multiplied|shape mismatch|must match|expanded size|"
-    r"inconsistent tensor size"
+    r"inconsistent tensor size|invalid for input of size|exceeds dimension size|size mismatch|"
+    r"number of (?:dimensions|subscripts)|does(?: not|n't) match the (?:broadcast |number|shape)|"
+    r"\b0-d\w* tensor|must be a [23]D tensor|\dD tensors? expected|[Nn]ormalized_shape|split_sizes|"
+    r"cannot be converted to Scalar"
 )
 
 #: What nnsight says before the frames of a block that failed in an engine.
@@ -177,7 +180,9 @@ def _axis(failed: Failed) -> Told | None:
     lost = batch_axis.lost(places) if failed.there else batch_axis.doubled(places)
     proven = failed.there or any(one.edit.line == failed.line for one in lost)
     if not lost or not proven:  # some layers do return a tuple on transformers
-        return None
+        perhaps = batch_axis.perhaps(places, failed.line) if failed.there else None
+        words = f"{perhaps.why} ({failed.reason[:_MOST]})" if perhaps else ""
+        return Told(words, (Finding("axis", words, edit=perhaps),)) if perhaps else None
     edits = sorted((one.edit for one in lost), key=lambda one: one.line != failed.line)
     words = f"{edits[0].why} ({failed.reason[:_MOST]})"
     others = (Finding("axis", f"line {one.line} does the same", edit=one) for one in edits[1:])
