@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.check.advice.edits import Edit, is_layer, replaced
@@ -21,11 +21,11 @@ from conformance.check.advice.errors.error_meanings import (
 )
 from conformance.check.advice.finding import Finding
 from conformance.check.advice.findings import unfilled
-from conformance.check.advice.reads import batch_axis, last_logits
+from conformance.check.advice.reads import batch_axis, handed_logits, last_logits
 from conformance.check.advice.reads.other_sources import kind_of, module_text
 from conformance.check.advice.writes.precisions import PRECISION, uncast
 from conformance.check.parsing import statements
-from conformance.check.parsing.dataflow import Places
+from conformance.check.parsing.dataflow import READ, Places
 from conformance.check.parsing.sent_blocks import line_of
 from conformance.check.parsing.source import UserFile
 from conformance.records import Outcome, Status
@@ -87,6 +87,27 @@ class Failed:
         put = _put(detail, places) if self.there else None
         return _read_late(self.reason, detail, places) or put or _line(detail, self.file)
 
+    @property
+    def blamed(self) -> int | None:
+        """The line of the user's file that is otherwise than in `hf`, as far as it is known."""
+        return self.handed or self.line
+
+    @property
+    def handed(self) -> int | None:
+        """The line of the function that called what failed, where that is a function which `hf`
+        uses as well: it is right for what `hf` hands to it.
+        """
+        if not self.there or not self.file.ported:
+            return None
+        mine, theirs = (Places(self.file, one).scopes for one in (self.function, "hf"))
+        frames = _lines(f"{self.outcome.reason}\n{self.outcome.detail}", self.file)
+        first = next(frames, None)
+        if first is None or (mine.holds(first) and not theirs.holds(first)):
+            return None
+        if _takes_values(mine.function_at(first)):
+            return None  # which it does itself
+        return next((n for n in frames if mine.holds(n) and not theirs.holds(n)), None)
+
 
 def explain(failed: Failed) -> Told:
     """What to tell of a function that did not return values."""
@@ -94,7 +115,18 @@ def explain(failed: Failed) -> Told:
         told = tell(failed)
         if told is not None:
             return told
+    if failed.handed is not None:
+        return _handed(failed, failed.handed)
     return Told(failed.reason, _at(failed.line, failed.file, "error", failed.reason))
+
+
+def _handed(failed: Failed, line: int) -> Told:
+    """A function that both sides use fails here alone: of the line that calls it."""
+    words = (
+        f"line {failed.line} fails in what `hf` calls as well, and not there: line {line} gives it "
+        f"another thing ({failed.reason})"
+    )
+    return Told(words, _at(line, failed.file, "error", words))
 
 
 def _late(failed: Failed) -> Told | None:
@@ -129,7 +161,7 @@ def _known(failed: Failed) -> Told | None:
                 continue
             said = TOO_MANY_THERE if pattern == TOO_MANY and failed.there else meaning
             words = f"{said} ({failed.reason[:_MOST]})"
-            first = _at(failed.line, failed.file, "error", said, mended(pattern))
+            first = _at(failed.blamed, failed.file, "error", said, mended(pattern))
             return Told(words, first + _again(failed, first, said, mended(pattern)))
     return None
 
@@ -163,13 +195,23 @@ def _of_the_head(places: Places, node: ast.AST) -> bool:
 
 def _of_the_logits(failed: Failed) -> Told | None:
     """It takes a token of the model's logits, which are the last one's there."""
-    if not failed.there or not failed.file.ported or not re.search(TOO_MANY, failed.reason):
+    line = failed.blamed
+    if not failed.there or not failed.file.ported or not re.search(_SHAPES, failed.reason):
         return None
-    edit = last_logits.indexed(Places(failed.file, failed.function), failed.line)
-    if edit is None:
+    places = Places(failed.file, failed.function)
+    too_many = re.search(TOO_MANY, failed.reason)
+    edit = last_logits.indexed(places, failed.line) if too_many else None
+    edits = [edit] if edit else handed_logits.misread(places, line) if line else []
+    return _every("logits", edits, failed)
+
+
+def _every(kind: str, edits: Sequence[Edit], failed: Failed) -> Told | None:
+    """One cause by several lines, of which the first is the one that failed."""
+    if not edits:
         return None
-    words = f"{edit.why} ({failed.reason[:_MOST]})"
-    return Told(words, (Finding("logits", words, edit=edit),))
+    words = f"{edits[0].why} ({failed.reason[:_MOST]})"
+    others = (Finding(kind, f"line {one.line} does the same", edit=one) for one in edits[1:])
+    return Told(words, (Finding(kind, words, edit=edits[0]), *others))
 
 
 def _axis(failed: Failed) -> Told | None:
@@ -177,16 +219,14 @@ def _axis(failed: Failed) -> Told | None:
     if not failed.file.ported or not re.search(_SHAPES, failed.reason):
         return None
     places = Places(failed.file, failed.function, dual=failed.dual, flat=failed.flat)
+    line = failed.blamed
     lost = batch_axis.lost(places) if failed.there else batch_axis.doubled(places)
     proven = failed.there or any(one.edit.line == failed.line for one in lost)
     if not lost or not proven:  # some layers do return a tuple on transformers
-        perhaps = batch_axis.perhaps(places, failed.line) if failed.there else None
-        words = f"{perhaps.why} ({failed.reason[:_MOST]})" if perhaps else ""
-        return Told(words, (Finding("axis", words, edit=perhaps),)) if perhaps else None
-    edits = sorted((one.edit for one in lost), key=lambda one: one.line != failed.line)
-    words = f"{edits[0].why} ({failed.reason[:_MOST]})"
-    others = (Finding("axis", f"line {one.line} does the same", edit=one) for one in edits[1:])
-    return Told(words, (Finding("axis", words, edit=edits[0]), *others))
+        perhaps = batch_axis.perhaps(places, line) if failed.there else None
+        return _every("axis", [perhaps] if perhaps else [], failed)
+    edits = sorted((one.edit for one in lost), key=lambda one: one.line != line)
+    return _every("axis", edits, failed)
 
 
 def _again(
@@ -199,7 +239,7 @@ def _again(
         return ()
     roots = Places(failed.file, failed.function).scopes.roots
     lines = {n for one in roots for n in range(one.lineno, (one.end_lineno or one.lineno) + 1)}
-    others = sorted(lines - {failed.line})
+    others = sorted(lines - {failed.blamed})
     return tuple(each for n in others for each in _mended(n, failed.file, words, mend))
 
 
@@ -226,7 +266,7 @@ def _precision(failed: Failed) -> Told | None:
     words = f"{PRECISION} ({failed.reason[:_MOST]})"
     edit = uncast(Places(failed.file, failed.function))
     found = (Finding("precision", words, edit=edit),) if edit else ()
-    return Told(words, found or _at(failed.line, failed.file, "precision", PRECISION))
+    return Told(words, found or _at(failed.blamed, failed.file, "precision", PRECISION))
 
 
 def _single(file: UserFile, function: str) -> Edit | None:
@@ -275,8 +315,14 @@ def _at(
 
 
 def _line(detail: str, file: UserFile) -> int | None:
-    """The last line of the user's file in a traceback: nnsight runs a block under a name of its
-    own, with the numbers of the lines that it stands on and their text below, both as it sent them.
+    """The last line of the user's file in a traceback."""
+    return next(_lines(detail, file), None)
+
+
+def _lines(detail: str, file: UserFile) -> Iterator[int]:
+    """The lines of the user's file in a traceback, from the last one back: nnsight runs a block
+    under a name of its own, with the numbers of the lines that it stands on and their text below,
+    both as it sent them.
     """
     name = rf'(?:[^"]*{re.escape(file.path.name)}|<[^">]+>)'
     frame = rf'File "({name})", line (\d+), in [^\n]+\n( *)([^\n]*)(?:\n([ ~^]+)$)?'
@@ -287,13 +333,13 @@ def _line(detail: str, file: UserFile) -> int | None:
             start = len(marks) - len(marks.lstrip()) - len(indent)
             sent = line_of(file.text, int(number), text, (start, len(marks.rstrip()) - len(indent)))
             if sent is not None:
-                return sent
+                yield sent
+                continue
         near = [
             n for n, line in enumerate(lines, 1) if line.partition("#")[0].strip() == _bare(text)
         ]
         if near:
-            return min(near, key=lambda n: abs(n - int(number)))
-    return None
+            yield min(near, key=lambda n: abs(n - int(number)))
 
 
 def _put(detail: str, places: Places) -> int | None:
@@ -309,6 +355,12 @@ def _put(detail: str, places: Places) -> int | None:
         if isinstance(one.statement, ast.Assign) and one.node is one.statement.targets[0]
     }
     return lines.pop() if len(lines) == 1 else None
+
+
+def _takes_values(function: ast.stmt | None) -> bool:
+    """Does a function take values of the model's modules itself?"""
+    every = ast.walk(function) if function is not None else ()
+    return any(isinstance(one, ast.Attribute) and one.attr in READ for one in every)
 
 
 def _read_late(reason: str, detail: str, places: Places) -> int | None:
