@@ -213,6 +213,9 @@ def test_a_write_of_everything_is_not_said_to_read_as_in_hf(tmp_path):
         "IndexError: too many indices for tensor of dimension 1",
         "IndexError: Dimension out of range (expected to be in range of [-2, 1], but got 2)",
         "RuntimeError: stack expects each tensor to be equal size, but got [6] and [19]",
+        "RuntimeError: shape '[1, 6, 4, 16]' is invalid for input of size 64",
+        "RuntimeError: start (5) + length (3) exceeds dimension size (4).",
+        "RuntimeError: 1D tensors expected, but got 2D and 1D tensors",
     ],
 )
 def test_an_error_of_a_shape_is_told_by_the_line_that_counts_the_axis(tmp_path, reason):
@@ -224,6 +227,104 @@ def test_an_error_of_a_shape_is_told_by_the_line_that_counts_the_axis(tmp_path, 
     [finding] = told.findings
     assert finding.edit.after.strip() == after[0]
     assert "attention returns one tensor" in told.words and reason in told.words
+
+
+MODULES = """\
+from sae_lens import load
+
+
+class SAE(torch.nn.Module):
+    def __init__(self, width):
+        self.W, self.b = torch.randn(width, 8), torch.zeros(width)
+        self.head = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+
+    def encode(self, x):
+        x = x - self.b
+        before = x @ self.W
+        return torch.relu(before)
+
+    def forward(self, x, scale=1):
+        return self.head(self.encode(scale * x))
+
+    def pooled(self, x):
+        return self.encode(x.mean(dim=1))
+
+    def across(self, x):
+        return self.W @ x
+
+
+def unit(x):
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def made(width):
+    sae = SAE(width)
+    return sae
+
+
+read = torch.nn.Linear(8, 1)
+bought = load("it")
+"""
+
+
+def with_modules(folder, *lines):
+    """A file whose two functions have these lines alike, with modules and functions of its own."""
+    file = ported(folder, lines, lines)
+    file.path.write_text(f"{file.text}{MODULES}")
+    return source.read(file.path)
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        "SAE(8).eval().encode({})",
+        "made(8).encode({})",
+        "made(8)({})",
+        "SAE.load(2)(x={})",
+        "unit({})",
+        "read(unit({}))",
+    ],
+)
+def test_what_a_function_of_the_file_makes_has_the_axes_that_it_is_given(tmp_path, called):
+    file = with_modules(tmp_path, f"y = {called.format(MLP)}", "x = y[:, -1]")
+    assert mended(file) == ["x = y[-1]"]
+
+
+def test_the_object_that_is_called_is_followed_by_its_name(tmp_path):
+    lines = ["sae = made(8)", f"y = sae.encode({MLP})", "x = y[:, -1].topk(5)"]
+    assert mended(with_modules(tmp_path, *lines)) == ["x = y[-1].topk(5)"]
+
+
+@pytest.mark.parametrize(
+    "called", ["made(8).pooled({})", "made(8).across({})", "add({})", "made(8).none({})"]
+)
+def test_what_it_makes_of_other_axes_is_left_alone(tmp_path, called):
+    file = with_modules(tmp_path, f"y = {called.format(MLP)}", "x = y[:, -1]")
+    assert mended(file) == []
+
+
+def shape_error(file, line):
+    detail = f'File "{file.path}", line {line}, in vllm\n    {file.line(line).strip()}'
+    outcome = Outcome(Status.ERROR, 0.1, "RuntimeError: selected index k out of range", detail)
+    return failures.explain(failures.Failed(outcome, file, "vllm", True, dual=True))
+
+
+def test_of_a_function_without_a_text_an_error_of_a_shape_is_told_and_no_edit(tmp_path):
+    lines = [f"y = bought.encode({MLP})", "last = y[:, -1]", "x = last.topk(5)"]
+    file = with_modules(tmp_path, *lines)
+    assert mended(file) == []
+    told = shape_error(file, 13)
+    [finding] = told.findings
+    assert (finding.edit.line, finding.edit.after) == (12, "")
+    assert "it reads as in `hf`, but" in told.words
+    assert "`[:, -1]` takes columns, if `bought.encode` leaves the axes" in told.words
+
+
+def test_of_other_functions_without_a_text_nothing_is_told(tmp_path):
+    lines = [f"y = bought.encode({MLP})", "x = y[-1].topk(5)"]
+    assert "batch axis" not in shape_error(with_modules(tmp_path, *lines), 11).words
+    file = with_modules(tmp_path, f"y = made(8).pooled({MLP})", "x = y[:, -1]")
+    assert "batch axis" not in shape_error(file, 11).words
 
 
 def test_every_index_behind_the_first_prompt_is_mended_on_transformers(tmp_path):

@@ -207,6 +207,83 @@ def test_what_is_not_made_right_above_its_block_is_made_on_its_first_line(tmp_pa
     assert path.read_text().splitlines()[finding.edit.line - 1] == finding.edit.before
 
 
+PROMPTS = """\
+def vllm(model):
+    seen, other = {made}
+    with model.trace() as tracer:
+        n = 2
+        for i, prompt in enumerate(["a", "b"]):
+            with tracer.invoke(prompt):
+                {fills}
+    rows = seen[0]
+    return {{"rows": rows}}
+def hf(model):
+    return {{}}
+"""
+
+
+def emptied(folder, text, line):
+    """What is told where this line finds nothing."""
+    path = folder / "port.py"
+    path.write_text(text)
+    file = source.read(path)
+    detail = f'  File "{path}", line {line}, in x\n    {file.line(line).strip()}\n'
+    outcome = Outcome(Status.ERROR, 0.1, "KeyError: 0", detail)
+    told = failures.explain(failures.Failed(outcome, file, "vllm", there=True))
+    [finding] = told.findings
+    return told.words, finding.edit
+
+
+@pytest.mark.parametrize(
+    ("made", "fills", "after"),
+    [
+        ("{}, {}", "seen[i] = other[i] = 1", ["seen = {}.save()", "other = {}.save()"]),
+        ("[None] * 2, {}", "seen[i] = 1", ["seen = ([None] * 2).save()"]),
+        ("{}, 2", "seen.setdefault(i, []).append(1)", ["seen = {}.save()"]),
+        ("{}, 2", "seen.update({i: 1})", ["seen = {}.save()"]),
+    ],
+)
+def test_what_the_prompts_of_a_trace_fill_is_made_in_its_block(tmp_path, made, fills, after):
+    words, edit = emptied(tmp_path, PROMPTS.format(made=made, fills=fills), 8)
+    assert words.endswith("and saved: line 2 makes it outside (KeyError: 0)")
+    lines = [one.strip() for one in edit.after.splitlines()]
+    assert [one for one in lines if one.endswith(".save()")] == after
+
+
+@pytest.mark.parametrize(
+    ("made", "fills"),
+    [
+        ("[], []", "seen.append(1)"),
+        ("[[] for _ in range(2)], 2", "seen[i].append(1)"),
+        ("{'a': {}}, 2", "seen['a'][i] = 1"),
+    ],
+)
+def test_what_prompts_fill_together_is_to_be_a_dict_of_their_trace(tmp_path, made, fills):
+    """Of the lists within a list, or of one that all append to, one prompt's entries come home."""
+    words, edit = emptied(tmp_path, PROMPTS.format(made=made, fills=fills), 8)
+    assert "`seen = {}.save()`, and put each prompt's values at a key of its own" in words
+    assert (edit.line, edit.after) == (2, "")
+
+
+def test_lists_in_a_dict_that_trace_after_trace_fills_are_told_before_others(tmp_path):
+    text = """\
+def vllm(model):
+    first, seen = {}, {n: [] for n in range(2)}
+    for prompt in ("a", "b"):
+        with model.trace(prompt):
+            first[prompt] = 1
+            seen[n].append(2)
+    rows = {n: max(seen[n]) for n in range(2)}
+    return {"rows": rows, "first": first}
+def hf(model):
+    return {}
+"""
+    words, edit = emptied(tmp_path, text, 7)
+    assert words.startswith("`seen` does not come back whole")
+    assert "in the block of line 4" in words and "add it to `seen` after the block" in words
+    assert (edit.line, edit.after) == (2, "")
+
+
 def test_a_value_of_another_invoke_is_said_to_be_that(tmp_path):
     path = tmp_path / "crossing.py"
     path.write_text(

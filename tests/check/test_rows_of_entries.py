@@ -76,3 +76,9 @@ def test_what_is_stacked_is_read_in_the_text(tmp_path):
     )
     places = Places(source.read(path), "hf")
     assert places.stacked("x") and not places.stacked("y")
+
+
+def test_nothing_in_the_place_of_a_value_is_told_and_has_no_entries():
+    none = Judged("p0/s0/x", Verdict.STRUCTURE, "shape [0] of [8]", shape=(0,))
+    told = compare._of_entries(none, Thresholds(), Precision.FLOAT32)
+    assert told.message == "shape [0] of [8]"

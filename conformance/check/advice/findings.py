@@ -240,11 +240,14 @@ def _beside(places: Places, sites: Sequence[Site], reads: Sequence[Finding]) -> 
     return []
 
 
-def unfilled(places: Places, name: str, called: str = "") -> Finding | None:
+def unfilled(
+    places: Places, name: str, called: str = "", line: int | None = None
+) -> Finding | None:
     """That vLLM gives nothing, or not all, under a name whose value is filled by a block and made
-    outside of it, "" for any name; None for another one. `called`: as the user calls it.
+    outside of it, "" for any name, first those that a `line` uses; None for another one. `called`:
+    as the user calls it.
     """
-    filled = places.filled(name)
+    filled = places.filled(name, line)
     if filled is None:
         return None
     edit = Edit(*places.made_there(filled))

@@ -125,13 +125,18 @@ class Places:
                 return min(lines)
         return None
 
-    def filled(self, name: str) -> Container | None:
+    def filled(self, name: str, line: int | None = None) -> Container | None:
         """What this name is made of, where a block fills it that was made outside of it; for ""
-        the first one of all.
+        the first one that this line uses, or of all.
         """
         made = self._containers()
         if not name:
-            return made[0] if made else None
+            used = {
+                node.id
+                for node in self.scopes.nodes()
+                if isinstance(node, ast.Name) and node.lineno == line
+            }
+            return next(iter((*(one for one in made if one.name in used), *made)), None)
         names = {n.id for part in self.parts(name) for n in ast.walk(part) if hasattr(n, "id")}
         lines = {statement.lineno for statement in self.way(name)}
         return next((one for one in made if one.name in names and one.made in lines), None)

@@ -218,7 +218,7 @@ class Scopes:
             blocks = [one for one in around if statements.opens_trace(one) is not None]
             loops = [one for one in around if isinstance(one, (ast.For, ast.While))]
             if any(
-                self._function_at(number) is function and _run_after(number, block, loops)
+                self.function_at(number) is function and _run_after(number, block, loops)
                 for number in lines
                 for block in blocks
                 if isinstance(block, (ast.With, ast.AsyncWith))
@@ -236,9 +236,9 @@ class Scopes:
 
     def holds(self, line: int) -> bool:
         """Does a line stand in the function, or in a helper of it?"""
-        return self._function_at(line) is not None
+        return self.function_at(line) is not None
 
-    def _function_at(self, line: int) -> ast.stmt | None:
+    def function_at(self, line: int) -> ast.stmt | None:
         """The innermost function in which a line stands."""
         functions = [*self.roots, *self.helpers.values()]
         around = [one for one in functions if one.lineno <= line <= (one.end_lineno or one.lineno)]

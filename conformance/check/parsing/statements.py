@@ -83,6 +83,19 @@ def opens_trace(node: ast.AST) -> ast.Call | None:
     return None
 
 
+#: Methods that put something into a list or a mapping.
+_FILLING = frozenset({"append", "extend", "update"})
+
+
+def _held_by(value: ast.expr) -> ast.expr | None:
+    """The list or the mapping of which an expression is an entry, by an index or `.setdefault`."""
+    if isinstance(value, ast.Subscript):
+        return value.value
+    method = value.func if isinstance(value, ast.Call) else None
+    sets = isinstance(method, ast.Attribute) and method.attr == "setdefault"
+    return method.value if sets and isinstance(method, ast.Attribute) else None
+
+
 def filled_by(node: ast.AST) -> ast.Name | None:
     """The variable of a dict or a list that a node puts something into."""
     target: ast.expr | None = None
@@ -91,11 +104,11 @@ def filled_by(node: ast.AST) -> ast.Name | None:
     elif (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
-        and node.func.attr in {"append", "extend", "update"}
+        and node.func.attr in _FILLING
     ):
         target = node.func.value
-    while isinstance(target, ast.Subscript):
-        target = target.value
+    while target is not None and (held := _held_by(target)) is not None:
+        target = held
     return target if isinstance(target, ast.Name) else None
 
 

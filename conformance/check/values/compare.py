@@ -186,7 +186,7 @@ def _of_entries(judged: Judged, thresholds: Thresholds, precision: Precision) ->
     """An observation whose rows may be anything, in such words."""
     limit, total = thresholds.of(precision).k_max, len(judged.ratios)
     off = [number for number, ratio in enumerate(judged.ratios) if ratio > limit]
-    each = max(total // judged.shape[0], 1) if judged.shape else 1
+    each = max(total // judged.shape[0], 1) if judged.shape and judged.shape[0] else 1
     first = sorted({number // each for number in off})
     several = "entry" if len(first) == 1 else "entries"
     entries = extent.rows(first, max(total // each, 1), ("entry", several))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from conformance.check.advice.edits import Edit, is_layer, replaced
 from conformance.check.advice.errors import between_invokes, weights
@@ -21,17 +21,14 @@ from conformance.check.advice.errors.error_meanings import (
 )
 from conformance.check.advice.finding import Finding
 from conformance.check.advice.findings import unfilled
-from conformance.check.advice.reads import batch_axis, last_logits
+from conformance.check.advice.reads import batch_axis, handed_logits, last_logits
 from conformance.check.advice.reads.other_sources import kind_of, module_text
 from conformance.check.advice.writes.precisions import PRECISION, uncast
 from conformance.check.parsing import statements
-from conformance.check.parsing.dataflow import Places
+from conformance.check.parsing.dataflow import READ, Places
 from conformance.check.parsing.sent_blocks import line_of
 from conformance.check.parsing.source import UserFile
 from conformance.records import Outcome, Status
-
-#: Any value that a function returns.
-_ANY: Mapping[str, str] = {"": ""}
 
 #: Characters of an engine's own words in a sentence.
 _MOST = 160
@@ -40,7 +37,10 @@ _MOST = 160
 _SHAPES = (
     r"too many indices|[Ii]ndex\w* .*out of (?:range|bounds)|Dimension out of range|equal size|"
     r"sizes? of tensor|shapes? cannot be multiplied|shape mismatch|must match|expanded size|"
-    r"inconsistent tensor size"
+    r"inconsistent tensor size|invalid for input of size|exceeds dimension size|size mismatch|"
+    r"number of (?:dimensions|subscripts)|does(?: not|n't) match the (?:broadcast |number|shape)|"
+    r"\b0-d\w* tensor|must be a [23]D tensor|\dD tensors? expected|[Nn]ormalized_shape|split_sizes|"
+    r"cannot be converted to Scalar"
 )
 
 #: What nnsight says before the frames of a block that failed in an engine.
@@ -87,6 +87,27 @@ class Failed:
         put = _put(detail, places) if self.there else None
         return _read_late(self.reason, detail, places) or put or _line(detail, self.file)
 
+    @property
+    def blamed(self) -> int | None:
+        """The line of the user's file that is otherwise than in `hf`, as far as it is known."""
+        return self.handed or self.line
+
+    @property
+    def handed(self) -> int | None:
+        """The line of the function that called what failed, where that is a function which `hf`
+        uses as well: it is right for what `hf` hands to it.
+        """
+        if not self.there or not self.file.ported:
+            return None
+        mine, theirs = (Places(self.file, one).scopes for one in (self.function, "hf"))
+        frames = _lines(f"{self.outcome.reason}\n{self.outcome.detail}", self.file)
+        first = next(frames, None)
+        if first is None or (mine.holds(first) and not theirs.holds(first)):
+            return None
+        if _takes_values(mine.function_at(first)):
+            return None  # which it does itself
+        return next((n for n in frames if mine.holds(n) and not theirs.holds(n)), None)
+
 
 def explain(failed: Failed) -> Told:
     """What to tell of a function that did not return values."""
@@ -94,7 +115,18 @@ def explain(failed: Failed) -> Told:
         told = tell(failed)
         if told is not None:
             return told
+    if failed.handed is not None:
+        return _handed(failed, failed.handed)
     return Told(failed.reason, _at(failed.line, failed.file, "error", failed.reason))
+
+
+def _handed(failed: Failed, line: int) -> Told:
+    """A function that both sides use fails here alone: of the line that calls it."""
+    words = (
+        f"line {failed.line} fails in what `hf` calls as well, and not there: line {line} gives it "
+        f"another thing ({failed.reason})"
+    )
+    return Told(words, _at(line, failed.file, "error", words))
 
 
 def _late(failed: Failed) -> Told | None:
@@ -114,13 +146,12 @@ def _late(failed: Failed) -> Told | None:
 
 def _not_come_back(failed: Failed) -> Told | None:
     """It uses a list or a dict that a block fills, which is empty then."""
-    lost = None
-    if failed.there and re.search(EMPTY, failed.reason):
-        crosses = between_invokes.finding(Places(failed.file, failed.function), failed.line)
-        if crosses is not None:
-            return Told(f"{crosses.words} ({failed.reason[:_MOST]})", (crosses,))
-        lost = emptied(failed.file, failed.function)
-    return replace(lost, words=f"{lost.words} ({failed.reason[:_MOST]})") if lost else None
+    if not failed.there or not re.search(EMPTY, failed.reason):
+        return None
+    places = Places(failed.file, failed.function)
+    crosses = between_invokes.finding(places, failed.line)
+    lost = crosses or unfilled(places, "", line=failed.line)
+    return Told(f"{lost.words} ({failed.reason[:_MOST]})", (lost,)) if lost else None
 
 
 def _known(failed: Failed) -> Told | None:
@@ -130,7 +161,7 @@ def _known(failed: Failed) -> Told | None:
                 continue
             said = TOO_MANY_THERE if pattern == TOO_MANY and failed.there else meaning
             words = f"{said} ({failed.reason[:_MOST]})"
-            first = _at(failed.line, failed.file, "error", said, mended(pattern))
+            first = _at(failed.blamed, failed.file, "error", said, mended(pattern))
             return Told(words, first + _again(failed, first, said, mended(pattern)))
     return None
 
@@ -164,13 +195,23 @@ def _of_the_head(places: Places, node: ast.AST) -> bool:
 
 def _of_the_logits(failed: Failed) -> Told | None:
     """It takes a token of the model's logits, which are the last one's there."""
-    if not failed.there or not failed.file.ported or not re.search(TOO_MANY, failed.reason):
+    line = failed.blamed
+    if not failed.there or not failed.file.ported or not re.search(_SHAPES, failed.reason):
         return None
-    edit = last_logits.indexed(Places(failed.file, failed.function), failed.line)
-    if edit is None:
+    places = Places(failed.file, failed.function)
+    too_many = re.search(TOO_MANY, failed.reason)
+    edit = last_logits.indexed(places, failed.line) if too_many else None
+    edits = [edit] if edit else handed_logits.misread(places, line) if line else []
+    return _every("logits", edits, failed)
+
+
+def _every(kind: str, edits: Sequence[Edit], failed: Failed) -> Told | None:
+    """One cause by several lines, of which the first is the one that failed."""
+    if not edits:
         return None
-    words = f"{edit.why} ({failed.reason[:_MOST]})"
-    return Told(words, (Finding("logits", words, edit=edit),))
+    words = f"{edits[0].why} ({failed.reason[:_MOST]})"
+    others = (Finding(kind, f"line {one.line} does the same", edit=one) for one in edits[1:])
+    return Told(words, (Finding(kind, words, edit=edits[0]), *others))
 
 
 def _axis(failed: Failed) -> Told | None:
@@ -178,14 +219,14 @@ def _axis(failed: Failed) -> Told | None:
     if not failed.file.ported or not re.search(_SHAPES, failed.reason):
         return None
     places = Places(failed.file, failed.function, dual=failed.dual, flat=failed.flat)
+    line = failed.blamed
     lost = batch_axis.lost(places) if failed.there else batch_axis.doubled(places)
     proven = failed.there or any(one.edit.line == failed.line for one in lost)
     if not lost or not proven:  # some layers do return a tuple on transformers
-        return None
-    edits = sorted((one.edit for one in lost), key=lambda one: one.line != failed.line)
-    words = f"{edits[0].why} ({failed.reason[:_MOST]})"
-    others = (Finding("axis", f"line {one.line} does the same", edit=one) for one in edits[1:])
-    return Told(words, (Finding("axis", words, edit=edits[0]), *others))
+        perhaps = batch_axis.perhaps(places, line) if failed.there else None
+        return _every("axis", [perhaps] if perhaps else [], failed)
+    edits = sorted((one.edit for one in lost), key=lambda one: one.line != line)
+    return _every("axis", edits, failed)
 
 
 def _again(
@@ -198,7 +239,7 @@ def _again(
         return ()
     roots = Places(failed.file, failed.function).scopes.roots
     lines = {n for one in roots for n in range(one.lineno, (one.end_lineno or one.lineno) + 1)}
-    others = sorted(lines - {failed.line})
+    others = sorted(lines - {failed.blamed})
     return tuple(each for n in others for each in _mended(n, failed.file, words, mend))
 
 
@@ -225,7 +266,7 @@ def _precision(failed: Failed) -> Told | None:
     words = f"{PRECISION} ({failed.reason[:_MOST]})"
     edit = uncast(Places(failed.file, failed.function))
     found = (Finding("precision", words, edit=edit),) if edit else ()
-    return Told(words, found or _at(failed.line, failed.file, "precision", PRECISION))
+    return Told(words, found or _at(failed.blamed, failed.file, "precision", PRECISION))
 
 
 def _single(file: UserFile, function: str) -> Edit | None:
@@ -274,8 +315,14 @@ def _at(
 
 
 def _line(detail: str, file: UserFile) -> int | None:
-    """The last line of the user's file in a traceback: nnsight runs a block under a name of its
-    own, with the numbers of the lines that it stands on and their text below, both as it sent them.
+    """The last line of the user's file in a traceback."""
+    return next(_lines(detail, file), None)
+
+
+def _lines(detail: str, file: UserFile) -> Iterator[int]:
+    """The lines of the user's file in a traceback, from the last one back: nnsight runs a block
+    under a name of its own, with the numbers of the lines that it stands on and their text below,
+    both as it sent them.
     """
     name = rf'(?:[^"]*{re.escape(file.path.name)}|<[^">]+>)'
     frame = rf'File "({name})", line (\d+), in [^\n]+\n( *)([^\n]*)(?:\n([ ~^]+)$)?'
@@ -286,13 +333,13 @@ def _line(detail: str, file: UserFile) -> int | None:
             start = len(marks) - len(marks.lstrip()) - len(indent)
             sent = line_of(file.text, int(number), text, (start, len(marks.rstrip()) - len(indent)))
             if sent is not None:
-                return sent
+                yield sent
+                continue
         near = [
             n for n, line in enumerate(lines, 1) if line.partition("#")[0].strip() == _bare(text)
         ]
         if near:
-            return min(near, key=lambda n: abs(n - int(number)))
-    return None
+            yield min(near, key=lambda n: abs(n - int(number)))
 
 
 def _put(detail: str, places: Places) -> int | None:
@@ -308,6 +355,12 @@ def _put(detail: str, places: Places) -> int | None:
         if isinstance(one.statement, ast.Assign) and one.node is one.statement.targets[0]
     }
     return lines.pop() if len(lines) == 1 else None
+
+
+def _takes_values(function: ast.stmt | None) -> bool:
+    """Does a function take values of the model's modules itself?"""
+    every = ast.walk(function) if function is not None else ()
+    return any(isinstance(one, ast.Attribute) and one.attr in READ for one in every)
 
 
 def _read_late(reason: str, detail: str, places: Places) -> int | None:
@@ -467,9 +520,9 @@ def _away(failed: Failed) -> Told | None:
     return Told(words, (Finding("weights", words, edit=edits[0]), *others))
 
 
-def emptied(file: UserFile, function: str, names: Mapping[str, str] = _ANY) -> Told | None:
-    """Why vLLM gives nothing under names that its function returns, with what the user calls them,
-    "" for any: what a block fills there.
+def emptied(file: UserFile, function: str, names: Mapping[str, str]) -> Told | None:
+    """Why vLLM gives nothing under names that its function returns, with what the user calls them:
+    what a block fills there.
     """
     places = Places(file, function)
     lost = next((told for name in names if (told := unfilled(places, name, names[name]))), None)

@@ -7,6 +7,7 @@ is known from what `hf` does with a value of the same module. Found in the text:
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from conformance.check.advice.edits import Edit, replaced
 from conformance.check.parsing import statements
 from conformance.check.parsing.dataflow import Access, Places
 from conformance.check.parsing.module_values import ATTENTION, index_there, is_layer, of_axes
+from conformance.check.parsing.row_wise import ALIKE, KEEPS, TORCH, Callees, applied
 from conformance.check.parsing.source import UserFile
 
 #: What is another thing there, in the words of an edit's reason.
@@ -35,24 +37,6 @@ _OVER = frozenset(
     }
 )
 _NAMED_ONLY = frozenset({"norm", "topk"})
-
-#: Methods that leave the axes as they are.
-_KEEPS = frozenset(
-    {"clone", "save", "detach", "to", "float", "double", "half", "bfloat16", "cpu", "contiguous"}
-)
-
-#: And those that compute each number of its own, or over the last axis, by torch's names.
-_ALIKE = frozenset(
-    {
-        *("softmax", "log_softmax", "exp", "log", "log1p", "log2", "expm1", "sqrt", "rsqrt", "abs"),
-        *("neg", "square", "sigmoid", "tanh", "relu", "gelu", "silu", "softplus", "clamp", "pow"),
-        *("nan_to_num", "round", "sign", "normalize", "layer_norm", "rms_norm", "linear"),
-        *("matmul", "add", "sub", "mul", "div", "type", "logsigmoid", "leaky_relu"),
-    }
-)
-
-#: Where functions of torch are, as people call them.
-_TORCH = frozenset({"torch", "t", "F", "torch.nn.functional", "nn.functional", "torch.special"})
 
 #: Parts of the model that compute each token on its own when they are called with a value.
 _EACH_ROW = r"(?:norm\w*|ln_\w+|lm_head|embed_out|mlp|\w+_proj|fc1|fc2|c_fc|c_proj)$"
@@ -87,12 +71,13 @@ Change = tuple[ast.expr, str]
 @dataclass(frozen=True)
 class Lost:
     """One line of `vllm` that counts the axis: the statement, and the line mended. `changes` are
-    the parts of it that are other ones there.
+    the parts of it that are other ones there, `kind` is what it takes them of.
     """
 
     statement: ast.stmt
     edit: Edit
     changes: tuple[Change, ...] = ()
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,11 +135,14 @@ class _Over:
     axis: ast.Constant
 
 
-def lost(places: Places) -> list[Lost]:
-    """Every place in `vllm` that counts the axis, in the order of the text."""
+def lost(places: Places, *, trusting: bool = False) -> list[Lost]:
+    """Every place in `vllm` that counts the axis, in the order of the text; with `trusting` also
+    where that hangs on functions of which the file has no text.
+    """
     if not places.file.ported or not places.flat:
         return []
-    theirs, mine = _Side(Places(places.file, "hf", dual=False)), _Side(places)
+    theirs = _Side(Places(places.file, "hf", dual=False), trusting=trusting)
+    mine = _Side(places, trusting=trusting)
     meant: dict[str, list[str]] = {}
     written: dict[str, list[str]] = {}
     for one in theirs.indexed():
@@ -178,6 +166,20 @@ def lost(places: Places) -> list[Lost]:
             found.append(edit)
     lines = sorted({one.edit.line for one in found})
     return [_as_one(places, [one for one in found if one.edit.line == line]) for line in lines]
+
+
+def perhaps(places: Places, line: int | None) -> Edit | None:
+    """The place in `vllm` by which this line may have failed, that counts the axis of what a
+    function makes of which the file has no text: itself, or the nearest above. No edit is sure.
+    """
+    known = {one.edit.line for one in lost(places)}
+    found = [one for one in lost(places, trusting=True) if one.edit.line not in known]
+    above = [one for one in found if line is not None and one.edit.line <= line]
+    if not above:
+        return None
+    by = above[-1].kind.removeprefix(_MADE.format(""))
+    why = f"{above[-1].edit.why}, if `{by}` leaves the axes as they are"
+    return replace(above[-1].edit, after="", why=why)
 
 
 def _as_one(places: Places, found: Sequence[Lost]) -> Lost:
@@ -323,7 +325,7 @@ def _index_edit(places: Places, one: _Indexed, meant: Sequence[str]) -> Lost | N
     begin = "it reads as in `hf`, but " if same else ""
     why = f"{begin}{AXIS}: {_takes(one.before.kind, one.own)}"
     edit = Edit(line, places.file.line(line), replaced(places, one.node, after), why)
-    return Lost(one.statement, edit, ((one.node, after),))
+    return Lost(one.statement, edit, ((one.node, after),), one.before.kind)
 
 
 def _whole(places: Places, one: _Indexed, meant: Sequence[str]) -> Lost | None:
@@ -343,7 +345,7 @@ def _whole(places: Places, one: _Indexed, meant: Sequence[str]) -> Lost | None:
     line = one.begin.end_lineno or one.node.lineno
     why = f"{AXIS}: {_takes(one.before.kind, one.own)}, and `hf` writes `{index}`"
     edit = Edit(line, places.file.line(line), replaced(places, one.node, text), why)
-    return Lost(one.statement, edit, ((one.node, text),))
+    return Lost(one.statement, edit, ((one.node, text),), one.before.kind)
 
 
 def _axis_edit(
@@ -369,7 +371,7 @@ def _axis_edit(
     why = f"{begin}{AXIS}: axis {number} is {what}"
     text, line = str(number - 1), places.file.line(one.axis.lineno)
     edit = Edit(one.axis.lineno, line, replaced(places, one.axis, text), why)
-    return Lost(one.statement, edit, ((one.axis, text),))
+    return Lost(one.statement, edit, ((one.axis, text),), one.taken.kind)
 
 
 def _with_batch(meant: str, own: str) -> bool:
@@ -425,20 +427,15 @@ def _takes(kind: str, index: str) -> str:
     return f"`{index}` takes a token, and not the batch's first prompt"
 
 
-def _applied(call: ast.Call) -> tuple[str, ast.expr | None]:
-    """The function or method that is called, and what it is applied to."""
-    function, first = call.func, next(iter(call.args), None)
-    if not isinstance(function, ast.Attribute):
-        return ast.unparse(function), first
-    method = ast.unparse(function.value) not in _TORCH
-    return function.attr, function.value if method else first
-
-
 class _Side:
-    """One of the two functions, as text."""
+    """One of the two functions, as text. `trusting`: a function of which there is no text in the
+    file is taken for one that leaves the axes as they are.
+    """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, *, trusting: bool = False) -> None:
         self.places = places
+        self.trusting = trusting
+        self.callees = Callees(places.file.text, places.scopes)
         self.there = places.function.name == "vllm"
 
     def _nodes(self) -> Iterator[tuple[ast.stmt, ast.AST]]:
@@ -523,7 +520,7 @@ class _Side:
         return replace(taken, index=f"{taken.index}[{self._text(value.slice)}]")
 
     def _call(self, call: ast.Call, near: ast.stmt, hops: int) -> _Taken | None:
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _KEEPS:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in KEEPS:
             return self._taken(call.func.value, near, hops - 1)
         made = self._made(call, near, hops)
         if made is not None:
@@ -537,13 +534,14 @@ class _Side:
         """What a call makes of such a value that leaves the axes before the last as they are: a
         part of the model that computes each token on its own, or a function of each number.
         """
-        name, given = _applied(call)
-        if name in self.places.scopes.helpers:
-            return None
+        callee = self.callees.of(call.func, near)
+        name, given = applied(call)
         several = False
-        if name not in _ALIKE:
+        if callee is not None:
+            given = self.callees.given(callee, call)
+        elif name not in ALIKE:
             if not re.search(_EACH_ROW, self._called(call.func, near)) or len(call.args) != 1:
-                return None
+                return self._trusted(call, near, hops) if self.trusting else None
             given = call.args[0]
             pair = re.search(_PAIR, name) and not re.search(r"norm|^ln_", name)
             several = self.there and bool(pair)
@@ -551,6 +549,17 @@ class _Side:
         if taken is None or taken.several:
             return None
         return replace(taken.into(), several=several)
+
+    def _trusted(self, call: ast.Call, near: ast.stmt, hops: int) -> _Taken | None:
+        """What a function makes of such a value, of which nothing but its name is known."""
+        name = ast.unparse(call.func)
+        root = name.partition(".")[0]
+        if root in TORCH or root in dir(builtins) or len(call.args) != 1:
+            return None
+        if isinstance(call.func, ast.Attribute) and self._taken(call.func.value, near, hops - 1):
+            return None  # a method of the value itself
+        taken = self._taken(call.args[0], near, hops - 1)
+        return replace(taken, kind=_MADE.format(name)) if taken and not taken.several else None
 
     def _called(self, function: ast.expr, near: ast.stmt) -> str:
         """A part of the model that is called, by its path, also where a variable holds it."""
