@@ -43,9 +43,9 @@ def bound(statement: ast.stmt) -> list[str]:
             for each in (t.elts if isinstance(t, (ast.Tuple, ast.List)) else [t])
         ]
         return [t.id for t in every if isinstance(t, ast.Name)] + [
-            t.value.id
+            root.id
             for t in statement.targets
-            if isinstance(t, ast.Subscript) and isinstance(t.value, ast.Name)
+            if isinstance(t, ast.Subscript) and (root := _held_in(t.value)) is not None
         ]
     if isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
         return [statement.target.id] if isinstance(statement.target, ast.Name) else []
@@ -54,10 +54,17 @@ def bound(statement: ast.stmt) -> list[str]:
         isinstance(call, ast.Call)
         and isinstance(call.func, ast.Attribute)
         and call.func.attr in {"append", "extend"}
-        and isinstance(call.func.value, ast.Name)
+        and (root := _held_in(call.func.value)) is not None
     ):
-        return [call.func.value.id]
+        return [root.id]
     return []
+
+
+def _held_in(value: ast.expr) -> ast.Name | None:
+    """The variable that something is held in: `held[a][b]`."""
+    while isinstance(value, ast.Subscript):
+        value = value.value
+    return value if isinstance(value, ast.Name) else None
 
 
 def binds(statement: ast.stmt, name: str) -> bool:

@@ -81,7 +81,7 @@ def _run_of(every: Sequence[_Run], number: int, total: int) -> list[_Run]:
         for part in (every[:first], every[first:last], every[last:])
     )
     left = total - len(before) - len(after)
-    if left < 0 or (left and not between):
+    if not 0 <= number < total or left < 0 or (left and not between):
         return []
     if number < len(before):
         return [before[number]]
