@@ -306,6 +306,16 @@ def test_half_of_a_stream_that_is_changed_and_put_back_is_read_whole(tmp_path, c
     assert (told[0].kind == "half") == bool(lines)
 
 
+def test_a_half_that_is_cleared_in_the_block_is_not_to_be_cleared(tmp_path):
+    file = tmp_path / "cleared.py"
+    lines = ("h = layer.output[0]", "layer.output[0][:] = h * 2", "layer.output[1][:] = 0")
+    code = "".join(f"        {one}\n" for one in lines)
+    file.write_text(PROJECTED_ON_HF.format(read="output") + code)
+    found = ordered(replace(PART, layer=1), Places(source.read(file), "vllm"), (), dual=True)
+    edited = [one.edit.after.strip() for one in found if one.edit and one.edit.after]
+    assert edited == ["h = (layer.output[0] + layer.output[1])"]
+
+
 def test_half_that_is_changed_is_right_where_transformers_changes_the_mlp(tmp_path):
     file = tmp_path / "mlp.py"
     code, _ = PROJECTED["a name, then a slice"]

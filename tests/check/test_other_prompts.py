@@ -192,7 +192,12 @@ def vllm(model):
     ("ours", "line", "after", "beside"),
     [
         ([FIRST, FIRST, SECOND, FIRST], 15, "with model.trace(B, max_tokens=1):", ""),
-        ([SECOND, SECOND, SECOND, FIRST], 19, "", "`hf` gives `[A, B]`, line 7"),
+        (
+            [SECOND, SECOND, SECOND, FIRST],
+            19,
+            "for number, prompt in enumerate([A, B]):",
+            "`hf` gives `[A, B]`, line 7",
+        ),
         ([SECOND, FIRST, SECOND, SECOND], 22, "", ""),
     ],
 )
@@ -213,7 +218,8 @@ def test_a_trace_of_each_prompt_is_not_given_all_of_them(tmp_path):
     return {{"x": x, "y": y, "z": z}}
 """
     one = told(tmp_path, [SECOND] * 3 + [FIRST], [SECOND, FIRST, SECOND, FIRST], text)
-    assert (one.edit.before, one.edit.after) == ("    for prompt in [B, B]:", "")
+    assert one.edit.before == "    for prompt in [B, B]:"
+    assert one.edit.after == "    for prompt in [A, B]:"
     assert one.words.endswith("`hf` gives `[A, B]`, line 7")
 
 
@@ -234,3 +240,66 @@ def test_the_same_prompts_in_another_order_are_told_where_nothing_else_is(tmp_pa
     assert found.edit.line == line
     assert reordered(places, truth, truth) == []
     assert reordered(places, {**truth, Site("ids", prompt=2): torch.tensor(FIRST)}, truth) == []
+
+
+SEVERAL = """\
+GOOD, BAD, LAST = ["a", "b"], ["c", "d"], "e"
+
+
+def hf(model):
+    with model.trace(GOOD):
+        good = model.lm_head.output.save()
+    for text in BAD:
+        with model.trace(text):
+            bad = model.lm_head.output.save()
+    with model.trace(LAST):
+        last = model.lm_head.output.save()
+    for head in range(model.config.num_attention_heads):
+        with model.trace(LAST):
+            logits = model.lm_head.output.save()
+    return {"good": good, "bad": bad, "last": last, "logits": logits}
+
+
+def vllm(model):
+    with model.trace(temperature=0.0, max_tokens=1) as tracer:
+        good = {}.save()
+        for n, prompt in enumerate(GOOD):
+            with tracer.invoke(prompt):
+                good[n] = model.logits[0].clone()
+    for text in BAD:
+        with model.trace(text, temperature=0.0, max_tokens=1):
+            bad = model.logits.clone().save()
+    with model.trace(LAST, temperature=0.0, max_tokens=1):
+        last = model.logits.clone().save()
+    for head in range(model.config.num_attention_heads):
+        with model.trace(LAST, temperature=0.0, max_tokens=1):
+            logits = model.logits.clone().save()
+    return {"good": good, "bad": bad, "last": last, "logits": logits}
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "number", "line", "after"),
+    [
+        ("enumerate(GOOD)", "enumerate(BAD)", 0, 21, "for n, prompt in enumerate(GOOD):"),
+        ("text in BAD", "text in GOOD", 2, 24, "for text in BAD:"),
+        # What a loop leaves behind it is the last of what it went over.
+        (
+            "trace(LAST",
+            "trace(text",
+            4,
+            27,
+            "with model.trace(LAST, temperature=0.0, max_tokens=1):",
+        ),
+    ],
+)
+def test_the_call_that_gives_a_prompt_is_counted_by_the_text(
+    tmp_path, was, now, number, line, after
+):
+    head, _, tail = SEVERAL.partition("def vllm")
+    theirs = [(n, n) for n in (1, 2, 3, 4, 5, 5, 5)]
+    ours = [*theirs]
+    ours[number] = (9, 9)
+    one = told(tmp_path, ours, theirs, f"{head}def vllm{tail.replace(was, now, 1)}")
+    assert (one.prompt, one.edit.line) == (number, line)
+    assert one.edit.after.strip() == after

@@ -54,6 +54,34 @@ def test_a_loop_s_runs_lie_between_those_that_are_counted_from_both_ends(
 
 
 @pytest.mark.parametrize(
+    ("prompts", "line"),
+    [
+        ("range(3)", INSIDE),
+        ("['x', 'y', 'z']", INSIDE),
+        ("zip(['x', 'y', 'z'], range(3))", INSIDE),
+        ("range(2)", None),  # that would be four prompts, and five were run
+        ("(1, 2, 3) if CLEAN else ()", INSIDE),
+    ],
+)
+def test_a_loop_of_a_known_length_is_counted(tmp_path, prompts, line):
+    port = places(tmp_path, HF + VLLM.replace("range(TIMES)", prompts))
+    found = [port.trace_of(number, 5) for number in range(5)]
+    expected = [FIRST, line, line, line, LAST] if line else [None] * 5
+    assert [one and one.lineno for one in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [("'b'", 1), ("['b', 'c']", 2), ("[1, 2, 3]", 1), ("[[1, 2], [3]]", 2)],
+)
+def test_a_list_is_several_prompts_and_the_ids_of_one_are_one(tmp_path, given, first):
+    text = HF + VLLM.replace("trace(CLEAN)", f"trace({given})").replace("range(TIMES)", "range(1)")
+    port, total = places(tmp_path, text), first + 2
+    found = [port.trace_of(number, total).lineno for number in range(total)]
+    assert found == [FIRST] * first + [INSIDE, LAST]
+
+
+@pytest.mark.parametrize(
     "old_and_new",
     [
         ("model.trace(OTHER)", "model.trace([OTHER, OTHER])"),

@@ -8,7 +8,6 @@ import ast
 import builtins
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TypeGuard
 
 from torch import Tensor
 
@@ -64,10 +63,12 @@ def reordered(
     return [Finding("prompt", words, prompt=first, edit=edit)]
 
 
-def _is_list(node: ast.AST) -> TypeGuard[ast.expr]:
-    """Is it what prompts are taken from, by its name or written out?"""
-    of = isinstance(node, ast.Name) and node.id not in dir(builtins)
-    return of or isinstance(node, (ast.List, ast.Tuple))
+def _lists_in(node: ast.AST) -> list[ast.expr]:
+    """What prompts are taken from in an expression, by its name or written out."""
+    named = isinstance(node, ast.Name) and node.id not in dir(builtins)
+    if isinstance(node, (ast.List, ast.Tuple)) or (isinstance(node, ast.Name) and named):
+        return [node]
+    return [one for child in ast.iter_child_nodes(node) for one in _lists_in(child)]
 
 
 def _first_given(places: Places) -> Edit | None:
@@ -172,23 +173,38 @@ def _in_its_trace(places: Places, mine: int, meant: int, total: int) -> Edit | N
     other = theirs.call_of(meant, total) if theirs is not None else None
     if call is None:
         return None
-    before, given = places.file.line(call.lineno), call.args[0]
+    if other is None or theirs is None:
+        return Edit(call.lineno, places.file.line(call.lineno))
     loop = _over(places, call)
-    if other is None or theirs is None or ast.dump(other.args[0]) == ast.dump(given):
-        return Edit(call.lineno, before)
-    text = theirs.file.segment(other.args[0])
     if loop is not None:
-        line = places.file.line(loop.lineno)
-        named = [one for one in ast.walk(loop.iter) if _is_list(one)]
-        if any(ast.dump(one) == ast.dump(other.args[0]) for one in named):
-            return Edit(loop.lineno, line)
-        known = len(named) == 1 and _is_list(other.args[0]) and known_here(places, other.args[0])
-        after = replaced(places, named[0], text) if known else ""
-        return Edit(loop.lineno, line, after, f"`hf` gives `{text}`, line {other.lineno}")
-    after = ""
-    if _is_once(places, call) and _is_once(theirs, other) and known_here(places, other.args[0]):
-        after = replaced(places, given, text)
+        return _of_a_loop(places, theirs, (loop, call), other)
+    before, after, text = places.file.line(call.lineno), "", theirs.file.segment(other.args[0])
+    once = _is_once(places, call) and _is_once(theirs, other)
+    same = ast.dump(other.args[0]) == ast.dump(call.args[0])
+    if once and not same and known_here(places, other.args[0]):
+        after = replaced(places, call.args[0], text)
     return Edit(call.lineno, before, after)
+
+
+def _of_a_loop(
+    places: Places, theirs: Places, mine: tuple[ast.For, ast.Call], other: ast.Call
+) -> Edit:
+    """What a loop over prompts goes over, with what `hf` gives, or goes over, in its place; where
+    that is the same, the line of the call.
+    """
+    loop, call = mine
+    over = _over(theirs, other)
+    named, meant = _lists_in(loop.iter), _lists_in(over.iter if over else other.args[0])
+    if any(ast.dump(one) == ast.dump(each) for one in named for each in meant):
+        line = call.lineno if over else loop.lineno
+        return Edit(line, places.file.line(line))
+    known = len(named) == len(meant) == 1 and known_here(places, meant[0])
+    after = replaced(places, named[0], theirs.file.segment(meant[0])) if known else ""
+    text, line = theirs.file.segment(other.args[0]), other.lineno
+    if over is not None:
+        text, line = theirs.file.segment(over.iter), over.lineno
+    why = f"`hf` gives `{text}`, line {line}"
+    return Edit(loop.lineno, places.file.line(loop.lineno), after, why)
 
 
 def _is_once(places: Places, call: ast.Call) -> bool:

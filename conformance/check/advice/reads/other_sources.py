@@ -65,10 +65,16 @@ def other_reads(places: Places, name: str) -> list[Finding]:
 
 def other_target(places: Places, theirs: Places, write: Access, own: Access) -> list[Finding]:
     """The line that names the module which a write writes to, where `hf`'s writes to another layer
-    or part.
+    or part. Not one that `hf` has, too: then it is the write that takes another name.
     """
     pairs = _unlike(_named_all(places, [write]), _named_all(theirs, [own]))
-    return _told(places, pairs, verb="names")
+    its = {ast.unparse(one) for one in theirs.scopes.statements if not hasattr(one, "body")}
+    same = {
+        one.lineno
+        for one in places.scopes.statements
+        if not hasattr(one, "body") and ast.unparse(one) in its
+    }
+    return _told(places, [one for one in pairs if one[0].line not in same], verb="names")
 
 
 def _told(

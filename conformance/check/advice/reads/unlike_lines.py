@@ -26,6 +26,9 @@ from conformance.check.parsing.dataflow import READ, Places
 _COMPARED = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)
 
 
+#: A prompt's last logits on transformers, `model.logits` on vLLM.
+_LAST_LOGITS = re.compile(r"\b(\w+)\.(?:lm_head|embed_out)\.output\[[^\[\],]+, -1\]")
+
 #: Methods that the model is given a prompt by.
 _GIVES = frozenset({"trace", "generate", "invoke"})
 
@@ -244,7 +247,7 @@ def _there(node: ast.expr) -> str:
 
 def _reads_the_same(mine: ast.expr, meant: ast.expr) -> bool:
     """Is it the same text, but for the batch axis and a copy?"""
-    own, other = ast.unparse(mine), ast.unparse(meant)
+    own, other = ast.unparse(mine), _LAST_LOGITS.sub(r"\1.logits", ast.unparse(meant))
     by_a_name = re.sub(r"(?<=[\w\])])\[(?::|0), ", "[", other)
     if _bare(own) in map(_bare, (other, by_a_name, _there(meant))):
         return True
@@ -290,7 +293,9 @@ def _differing(one: ast.AST, other: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]
             yield one.slice, there
         return
     if isinstance(one, ast.Attribute) and isinstance(other, ast.Attribute):
-        if one.attr != other.attr:
+        # A module by its path and by a name are read alike.
+        named = one.attr in READ and type(one.value) is not type(other.value)
+        if one.attr != other.attr or named:
             yield one, other
         else:
             yield from _differing(one.value, other.value)
@@ -362,9 +367,9 @@ def _reads(node: ast.AST) -> bool:
 
 
 def _takes_axes(index: ast.expr) -> bool:
-    """Is it an index of numbers and slices alone, as those of axes are?"""
+    """Is it an index of numbers and slices alone, or with a slice, as those of axes are?"""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    return all(
+    return any(isinstance(one, ast.Slice) for one in parts) or all(
         isinstance(one, ast.Slice)
         or (isinstance(one, ast.Constant) and (one.value in (None, ...) or type(one.value) is int))
         or (isinstance(one, ast.UnaryOp) and isinstance(one.operand, ast.Constant))

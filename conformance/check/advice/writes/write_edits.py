@@ -209,7 +209,21 @@ def _beside_transformers(places: Places, write: Access, part: Parting) -> Edit |
     if line == before.strip() or reads_the_same(write.statement, own.statement):
         why = f"it reads as line {own.line} of `hf`{_WHAT_ELSE.get(part.kind, '')}"
     after = _with_their_index(places, write, own) or _as_theirs(places, theirs, write, own)
+    if not after and is_layer(write) and _writes_the_same(write.statement, own.statement):
+        what = "place" if part.kind in {"other-layer", "elsewhere"} else "value"
+        other = "" if part.kind == "dropped" else f": the {what} that it writes is another one"
+        why = f"it writes the same as line {own.line} of `hf`{other}"
     return Edit(write.line, before, after, why)
+
+
+def _writes_the_same(mine: ast.stmt, meant: ast.stmt) -> bool:
+    """Do two writes have the same expression, and put it to the same index?"""
+    sides = []
+    for one in (mine, meant):
+        target, value = statements.target(one), statements.value_of(one)
+        index = target.slice if isinstance(target, ast.Subscript) else None
+        sides.append((type(one), *(ast.dump(part) for part in (value, index) if part is not None)))
+    return sides[0] == sides[1]
 
 
 def _as_theirs(places: Places, theirs: Places, write: Access, own: Access) -> str:
