@@ -367,13 +367,22 @@ def _reads(node: ast.AST) -> bool:
 
 
 def _takes_axes(index: ast.expr) -> bool:
-    """Is it an index of numbers and slices alone, or with a slice, as those of axes are?"""
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    return any(isinstance(one, ast.Slice) for one in parts) or all(
-        isinstance(one, ast.Slice)
-        or (isinstance(one, ast.Constant) and (one.value in (None, ...) or type(one.value) is int))
-        or (isinstance(one, ast.UnaryOp) and isinstance(one.operand, ast.Constant))
-        for one in parts
+    """Is it an index of numbers and slices alone, as those of axes are, or of a prompt and these:
+    `[i, -n:]`?
+    """
+    first, *others = index.elts if isinstance(index, ast.Tuple) and index.elts else [index]
+    of_a_prompt = any(isinstance(one, ast.Slice) for one in others)
+    return (of_a_prompt or _takes_axis(first)) and all(map(_takes_axis, others))
+
+
+def _takes_axis(part: ast.expr) -> bool:
+    return (
+        isinstance(part, ast.Slice)
+        or (
+            isinstance(part, ast.Constant)
+            and (part.value in (None, ...) or type(part.value) is int)
+        )
+        or (isinstance(part, ast.UnaryOp) and isinstance(part.operand, ast.Constant))
     )
 
 
