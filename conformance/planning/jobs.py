@@ -249,15 +249,20 @@ class _Maker:
         """The cases in which some column generated other tokens than the truth, and one-layer
         tests of those in which it seems to have computed something else.
         """
-        forced: dict[str, Case] = {}
+        gathered: dict[str, list[tuple[Case, str, Precision]]] = {}
         for (place, cells), precision in product(columns, self.precisions):
-            column = gathered_in(place.id, precision)
             cases = self._cases((cell.scenario, cell.case) for cell in cells)
             for case in cases + self._beside(cases, precision):
-                observed = self.run.observations(self.model.id, column, case.key)
-                values = self.run.observations(self.model.id, REFERENCE.id, case.key)
-                members = by_member(values)
-                along = replace(case, forced=_differing(case, observed, members.get("truth", {})))
+                column = gathered_in(place.id, precision)
+                gathered.setdefault(case.key, []).append((case, column, precision))
+        forced: dict[str, Case] = {}
+        for key, places in gathered.items():
+            # The reference's are by far the largest: they are read once for all columns.
+            members = by_member(self.run.observations(self.model.id, REFERENCE.id, key))
+            truth = members.get("truth", {})
+            for case, column, precision in places:
+                observed = self.run.observations(self.model.id, column, key)
+                along = replace(case, forced=_differing(case, observed, truth))
                 if along.forced:
                     forced[along.key] = along
                 if not self.lean and one_layer.suspicious(observed, members, precision):
