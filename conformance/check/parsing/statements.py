@@ -45,7 +45,7 @@ def bound(statement: ast.stmt) -> list[str]:
         return [t.id for t in every if isinstance(t, ast.Name)] + [
             root.id
             for t in statement.targets
-            if isinstance(t, ast.Subscript) and (root := _held_in(t.value)) is not None
+            if isinstance(t, ast.Subscript) and (root := _holder(t.value)) is not None
         ]
     if isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
         return [statement.target.id] if isinstance(statement.target, ast.Name) else []
@@ -54,17 +54,10 @@ def bound(statement: ast.stmt) -> list[str]:
         isinstance(call, ast.Call)
         and isinstance(call.func, ast.Attribute)
         and call.func.attr in {"append", "extend"}
-        and (root := _held_in(call.func.value)) is not None
+        and (root := _holder(call.func.value)) is not None
     ):
         return [root.id]
     return []
-
-
-def _held_in(value: ast.expr) -> ast.Name | None:
-    """The variable that something is held in: `held[a][b]`."""
-    while isinstance(value, ast.Subscript):
-        value = value.value
-    return value if isinstance(value, ast.Name) else None
 
 
 def binds(statement: ast.stmt, name: str) -> bool:
@@ -103,6 +96,13 @@ def _held_by(value: ast.expr) -> ast.expr | None:
     return method.value if sets and isinstance(method, ast.Attribute) else None
 
 
+def _holder(value: ast.expr) -> ast.Name | None:
+    """The variable that something is held in: `held[a][b]`, `held.setdefault(a, [])`."""
+    while (held := _held_by(value)) is not None:
+        value = held
+    return value if isinstance(value, ast.Name) else None
+
+
 def filled_by(node: ast.AST) -> ast.Name | None:
     """The variable of a dict or a list that a node puts something into."""
     target: ast.expr | None = None
@@ -114,9 +114,7 @@ def filled_by(node: ast.AST) -> ast.Name | None:
         and node.func.attr in _FILLING
     ):
         target = node.func.value
-    while target is not None and (held := _held_by(target)) is not None:
-        target = held
-    return target if isinstance(target, ast.Name) else None
+    return _holder(target) if target is not None else None
 
 
 #: Methods whose result is a view of their object, or keeps or gathers it as it is.
