@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,14 @@ def test_a_child_that_a_block_forks_ends_where_the_block_does(tmp_path: Path) ->
 
 def _nothing() -> None:
     pass
+
+
+def _nothing_with(file: int) -> None:
+    pass
+
+
+#: A descriptor of another kind of file.
+_OTHER: list[int] = []
 
 
 def _variable() -> None:
@@ -236,3 +245,31 @@ def test_a_block_that_asks_for_the_end_of_the_program_is_an_error_of_its_own(
     assert type(error).__name__ in outcome.reason
     with pytest.raises(type(error)):
         main.observe(Raises(error), {"plain": object()}, CASE, frames.roots())  # type: ignore[arg-type,dict-item]
+
+
+@pytest.mark.parametrize(
+    ("in_a_step", "does", "seen"),
+    [
+        (True, os.close, True),
+        (False, os.close, True),
+        (True, lambda file: os.dup2(_OTHER[0], file), False),  # is looked into after the cell
+        (False, lambda file: os.dup2(_OTHER[0], file), True),
+        (True, _nothing_with, False),
+        (False, _nothing_with, False),
+    ],
+)
+def test_files_that_are_closed_are_seen_in_a_step(
+    in_a_step: bool, does: Callable[[int], object], seen: bool, tmp_path: Path
+) -> None:
+    _OTHER[:] = [os.open(tmp_path, os.O_RDONLY)]
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]
+    try:
+        before = surroundings.surroundings()
+        for file in files:
+            does(file)
+        after = surroundings.surroundings(in_a_step=in_a_step)
+        assert (surroundings.DESCRIPTORS in surroundings.changes(before, after)) is seen
+    finally:
+        for file in (*_OTHER, *files):
+            with suppress(OSError):
+                os.close(file)

@@ -623,6 +623,24 @@ def test_imports_that_hang_are_given_up(tmp_path: Path, mark: str) -> None:
     assert survivors(mark) == set()
 
 
+def test_what_imports_leave_for_the_end_is_the_zygotes_and_no_workers(tmp_path: Path) -> None:
+    """torch takes back every operator that vLLM's imports registered: most of a second."""
+    (tmp_path / "preload.py").write_text(
+        "import os, pathlib, weakref\n"
+        "class Made: pass\n"
+        "made, zygote = Made(), os.getpid()\n"
+        "def left(name):\n"
+        "    pathlib.Path(__file__).with_name(name).touch()\n"
+        "weakref.finalize(made, lambda: left('zygote' if os.getpid() == zygote else 'worker'))\n"
+        "os.register_at_fork(after_in_child=lambda: left('forked'))\n"
+    )
+    launch = Launch(preload="preload", env=(("PYTHONPATH", str(tmp_path)),))
+    run([planned("healthy", tmp_path, launch=launch)], logs=tmp_path / "logs")
+    assert noted(tmp_path, "healthy") == list(CASES)
+    assert (tmp_path / "forked").exists()
+    assert not (tmp_path / "worker").exists()
+
+
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT"])
 def test_a_zygote_that_is_killed_while_it_imports_is_replaced(tmp_path: Path, name: str) -> None:
     (tmp_path / "bad_preload.py").write_text(

@@ -55,7 +55,8 @@ def surroundings(*, in_a_step: bool = False, model: Any = None) -> Mapping[str, 
         "the handlers of signals": list(map(signal.getsignal, _SIGNALS)),
         _STARTED: threading.active_count(),
         _OPENED: len(opened),
-        DESCRIPTORS: _files(opened),
+        # Of those that are open still it is found out after the cell which file they are of.
+        DESCRIPTORS: dict.fromkeys(map(int, opened)) if in_a_step else _files(opened),
     }
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -104,7 +105,7 @@ def _differs(name: str, value: Any, now: Any) -> bool:
     if name == _CHILDREN:
         return bool(now - value)  # an engine's own may end
     if name == DESCRIPTORS:
-        closed = {key for key, file in value.items() if now.get(key) != file}
+        closed = {key for key, file in value.items() if now.get(key, ()) not in (None, file)}
         return (
             bool(closed & _STANDARD) or len(closed) > len(value) / 2
         )  # an engine closes one or two

@@ -26,6 +26,7 @@ import socket
 import sys
 import time
 import traceback
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -106,6 +107,10 @@ class Zygote:
                 signal.signal(number, signal.SIG_DFL)
             for end in (self._runner, self._wakeup, self._wake):
                 end.close()
+            # What the imports left to be done at the end is the zygote's: vLLM's operators alone,
+            # which torch would take back one by one, are most of a second.
+            for left in list(weakref.finalize._registry):  # type: ignore[attr-defined] # noqa: SLF001
+                left.atexit = False
             from conformance.worker import main
 
             code = main.main(job)

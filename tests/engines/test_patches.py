@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import zmq
 from packaging.specifiers import SpecifierSet
+from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
 import conformance
 from conformance.engines.vllm import patches
@@ -316,3 +321,39 @@ def test_the_source_of_a_block_is_there_for_as_long_as_the_block():
         del blocks
         gc.collect()
     assert sources() == before
+
+
+@pytest.fixture
+def condition() -> Iterator[tuple[Any, Any]]:
+    """The two ends by which one of vLLM's processes tells another of a message."""
+    with zmq.Context() as context:
+        address = f"inproc://{uuid.uuid4()}"
+        writer = SpinCondition(is_reader=False, context=context, notify_address=address)
+        reader = SpinCondition(is_reader=True, context=context, notify_address=address)
+        yield writer, reader
+        ends = (writer.local_notify_socket, reader.local_notify_socket)
+        for end in (*ends, reader.write_cancel_socket, reader.read_cancel_socket):
+            end.close(linger=0)
+
+
+def _told(reader: Any) -> bool:
+    return bool(reader.local_notify_socket.poll(0))
+
+
+def test_who_waits_is_told_of_a_message_and_looks_unasked_where_that_is_lost(
+    condition: tuple[Any, Any],
+) -> None:
+    [patch] = [one for one in PATCHES if one.target.endswith("SpinCondition.wait")]
+    begun: list[int | None] = []
+    wait = patch.replacement(lambda condition, timeout_ms: begun.append(timeout_ms))
+    writer, reader = condition
+    reader.record_read()
+    while not _told(reader):  # a subscription takes its time
+        writer.notify()
+    wait(reader, None)
+    assert not _told(reader)
+    wait(reader, None)  # with none under way it returns as well: the caller looks for itself
+    assert begun == []
+    reader.last_read -= reader.busy_loop_s + 1
+    wait(reader, 5000)
+    assert begun == [5000]

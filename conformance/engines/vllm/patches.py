@@ -26,8 +26,9 @@ from packaging.version import InvalidVersion, Version
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks for a message: as long as it takes to be woken at all.
-_NAP = 5e-5
+#: Milliseconds after which a process that waits for a message looks for it unasked: of those that
+#: tell of messages some get lost.
+_UNASKED = 1
 
 
 class Place(StrEnum):
@@ -92,8 +93,16 @@ def _forking(_: Any) -> Any:
     return lambda: context
 
 
-def _napping(_: Any) -> Any:
-    return partial(time.sleep, _NAP)
+def _woken(original: Any) -> Any:
+    import zmq
+
+    def wait(condition: Any, timeout_ms: int | None = None) -> None:
+        if time.monotonic() > condition.last_read + condition.busy_loop_s:
+            original(condition, timeout_ms)
+        elif dict(condition.poller.poll(_UNASKED)).get(condition.local_notify_socket):
+            condition.local_notify_socket.recv(flags=zmq.NOBLOCK, copy=False)
+
+    return wait
 
 
 def _forgetting(original: Any) -> Any:
@@ -193,12 +202,13 @@ PATCHES = (
         _forking,
     ),
     Patch(
-        "vllm.distributed.device_communicators.shm_broadcast:sched_yield",
+        "vllm.distributed.device_communicators.shm_broadcast:SpinCondition.wait",
         Place.FORKING,
         ">=0.19",
         "vLLM's processes wait for each other by asking without a pause, for a second after the "
-        "last message: three of them on two cores take those from the one that computes",
-        _napping,
+        "last message: three of them on two cores take those from the one that computes. They "
+        "are told of every message, and wait for that after the second; here they do at once",
+        _woken,
     ),
     Patch(
         "vllm.model_executor.models.registry:_run_in_subprocess",
