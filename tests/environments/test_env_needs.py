@@ -12,8 +12,9 @@ from conformance.environments.resolving import NEEDS, wanted
 
 #: Modules that come with a package of another name, or that are asked for by themselves.
 COMES_WITH = {"cloudpickle": "nnsight", "huggingface_hub": "transformers", "vllm": "nnsight"}
-#: What vLLM brings for its own server, and `vllm-serve` takes from there.
-COMES_WITH |= dict.fromkeys(("fastapi", "httpx", "uvicorn"), "nnsight")
+#: What vLLM brings for its own server, and `vllm-serve` takes from there; and by what its processes
+#: tell each other of messages.
+COMES_WITH |= dict.fromkeys(("fastapi", "httpx", "uvicorn", "zmq"), "nnsight")
 
 
 def test_every_package_that_a_worker_imports_is_in_an_environment():
