@@ -121,6 +121,14 @@ def test_a_tier_says_where_a_slow_backend_runs(tmp_path):
     assert (error.line, "no model is in tier 'nigthly'" in error.message) == (27, True)
 
 
+def test_a_hard_variant_names_the_model_that_it_is_a_form_of(tmp_path):
+    hard = GOOD.replace("  real:\n", "  real:\n    harder_than: small\n")
+    assert manifest.load(write(tmp_path, hard)).models[1].harder_than == "small"
+    error = refusal(tmp_path, hard.replace("than: small", "than: smal"))
+    assert (error.line, "no model 'smal'" in error.message) == (11, True)
+    assert error.remedy == "did you mean small?"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [

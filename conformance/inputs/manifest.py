@@ -89,6 +89,7 @@ class _ModelEntry:
     layout: str = ""
     tiers: tuple[str, ...] = ("default",)
     parts: tuple[Part, ...] = PARTS
+    harder_than: str = ""
 
 
 @record()
@@ -134,6 +135,7 @@ def load(path: Path) -> Manifest:
             _backend(name, entry) for name, entry in document.backends.items()
         )
         _check_tiers(document.tiers, models, backends)
+        _check_harder(models)
     except Refusal as refusal:
         raise refusal.at(path, tree) from None
     return Manifest(models, backends, {**base.tiers, **document.tiers})
@@ -211,7 +213,15 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
         seed = defaults.seed if entry.seed is None else entry.seed
         sources = (Source("tiny", config=config, seed=seed),)
     tiers = _tiers(entry.tiers)
-    return Model(name, entry.architecture or name, sources, entry.layout, tiers, entry.parts)
+    return Model(
+        name,
+        entry.architecture or name,
+        sources,
+        entry.layout,
+        tiers,
+        entry.parts,
+        entry.harder_than,
+    )
 
 
 def _tiers(named: Sequence[str]) -> tuple[str, ...]:
@@ -290,6 +300,18 @@ def _check_tiers(
                     f"there is no backend {backend!r}",
                     f"one of: {', '.join(columns)}",
                 )
+
+
+def _check_harder(models: Sequence[Model]) -> None:
+    ids = [model.id for model in models]
+    for model in models:
+        if model.harder_than and model.harder_than not in ids:
+            near = difflib.get_close_matches(model.harder_than, ids, 1)
+            raise Refusal(
+                ("models", model.id, "harder_than"),
+                f"there is no model {model.harder_than!r}",
+                f"did you mean {near[0]}?" if near else f"one of: {', '.join(ids)}",
+            )
 
 
 def _check_id(name: str, place: Location) -> None:

@@ -286,6 +286,7 @@ class ModelInfo:
     layers: int = 0
     width: int = 0
     truth: Confirmation | None = None
+    harder_than: str = ""
 
 
 @record()

@@ -66,7 +66,8 @@ class Model:
     `architecture` is the transformers `model_type`. `layout` pins the residual
     stream's reading (a name of `conformance.residual_stream.LAYOUTS`); empty means: probe.
     `tiers` are the named selections this model belongs to, `parts` what a scenario may need
-    of it: a case that needs something else is not planned.
+    of it: a case that needs something else is not planned. `harder_than` names the model that
+    this one is the form of that has not been made easier to judge.
     """
 
     id: Id
@@ -75,6 +76,7 @@ class Model:
     layout: str = ""
     tiers: tuple[str, ...] = ("default",)
     parts: tuple[Part, ...] = PARTS
+    harder_than: str = ""
 
 
 @record()

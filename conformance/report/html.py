@@ -15,6 +15,7 @@ from conformance.report.render import page
 from conformance.report.sections import changes as changes_section
 from conformance.report.sections import findings
 from conformance.report.sections import gaps as gaps_section
+from conformance.report.sections import hard_variants as hard_variants_section
 from conformance.report.sections import libraries as libraries_section
 from conformance.report.sections import selftest as selftest_section
 from conformance.report.sections.changes import Changes
@@ -129,6 +130,7 @@ def render(results: Results, besides: Besides | None = None) -> str:
                 None,
                 (
                     libraries_section.section(results),
+                    hard_variants_section.section(results),
                     gaps_section.section(results),
                     changes_section.section(besides.changes) if besides.changes else None,
                     besides.tested,

@@ -72,6 +72,30 @@ class FaultyColumn:
         return Column(replace(self.backend, id=self.id, engine=ENGINE, options=options))
 
 
+def fits(fault: Fault, model: Model) -> bool:
+    """Whether the model is and has what the fault is about."""
+    is_one = not fault.architectures or model.architecture in fault.architectures
+    return is_one and set(fault.parts) <= set(model.parts)
+
+
+def shared_out(
+    faults: Sequence[Fault], models: Sequence[Model], general: Sequence[str] | None = None
+) -> list[tuple[Model, tuple[Fault, ...]]]:
+    """The faults that each model is injected with: a `general` one (None: every model) with all
+    that fit it, each of the others, in their order, with those that fit no general one and none
+    before it.
+    """
+    taken: set[str] = set()
+    shares: dict[str, tuple[Fault, ...]] = {}
+    for model in sorted(models, key=lambda model: general is not None and model.id not in general):
+        own = tuple(fault for fault in faults if fits(fault, model))
+        if general is not None and model.id not in general:
+            own = tuple(fault for fault in own if fault.id not in taken)
+        shares[model.id] = own
+        taken |= {fault.id for fault in own}
+    return [(model, shares[model.id]) for model in models]
+
+
 def columns(
     faults: Iterable[Fault], model: Model, backends: Sequence[Backend], most: int | None = None
 ) -> tuple[FaultyColumn, ...]:
@@ -79,8 +103,7 @@ def columns(
     return tuple(
         FaultyColumn(backend, variant, _cells(model, f"{backend.id}{MARK}{variant.id}", variant))
         for fault in faults
-        if not fault.architectures or model.architecture in fault.architectures
-        if set(fault.parts) <= set(model.parts)
+        if fits(fault, model)
         for backend in backends
         if backend.id in fault.backends
         for variant in fault.variants()[-(most or 0) :]

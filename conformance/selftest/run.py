@@ -92,12 +92,15 @@ def plan(
     most: int | None = None,
     gaps: Sequence[Entry] = (),
     measured: tuple[str, ...] | None = (),
+    general: Sequence[str] | None = None,
 ) -> Plan:
-    """Every faulty column of these models; `honest` cells are run besides those it needs."""
+    """Every faulty column of these models; `honest` cells are run besides those it needs. Models
+    that are not `general` (None: all are) have the faults alone that no model else has.
+    """
     faulty = tuple(
         column
-        for model in models
-        for column in faulty_columns.columns(faults, model, backends, most)
+        for model, own in faulty_columns.shared_out(faults, models, general)
+        for column in faulty_columns.columns(own, model, backends, most)
     )
     if not faulty:
         raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")

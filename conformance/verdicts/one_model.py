@@ -54,6 +54,7 @@ def model_info(run: RunFolder, model: Model) -> ModelInfo:
         digest=str(identity.get("digest", "")),
         layers=int(identity.get("layers", 0)),
         width=int(identity.get("width", 0)),
+        harder_than=model.harder_than,
     )
 
 

@@ -12,7 +12,7 @@ from conformance.inputs import manifest
 from conformance.records import Side
 from conformance.selftest import command, faulty_columns
 from conformance.selftest.catalogue import DAMAGE, MET, catalogue
-from conformance.selftest.fault import INSIDE, Point, find
+from conformance.selftest.fault import INSIDE, Fault, Point, find
 from conformance.selftest.faults import FAULTS
 from conformance.store.files import safe
 from tests import ours
@@ -61,22 +61,53 @@ def test_faults_of_the_transport_are_injected_where_there_is_one():
             assert fault.backends == ("vllm-pp2",)
 
 
+def injected_by_default(*, quick: bool) -> dict[str, tuple[Fault, ...]]:
+    """The faults of each model where the command names none."""
+    known = {model.id: model for model in manifest.load(ROOT / "models.yaml").models}
+    faults = command.chosen_faults("", quick=quick)
+    chosen = [known[name] for name in command.default_models(quick=quick)]
+    shares = faulty_columns.shared_out(faults, chosen, command.MODELS)
+    return {model.id: own for model, own in shares}
+
+
 @pytest.mark.parametrize("quick", [False, True], ids=["whole", "quick"])
 def test_most_injections_act_inside_of_the_engine_nnsight_or_the_relay(quick: bool):
     """As the self-test is asked for by default, whole and quick."""
-    known = manifest.load(ROOT / "models.yaml")
-    backends = command.default_backends(known.backends)
-    chosen = command.QUICK_MODELS if quick else command.MODELS
-    faults = command.chosen_faults("", quick=quick)
+    entries = manifest.load(ROOT / "models.yaml")
+    known = {model.id: model for model in entries.models}
+    backends = command.default_backends(entries.backends)
     most = command.QUICK_VARIANTS if quick else None
     injected = [
         one.variant.fault.point in INSIDE
-        for model in known.models
-        if model.id in chosen
-        for one in faulty_columns.columns(faults, model, backends, most)
+        for model, faults in injected_by_default(quick=quick).items()
+        for one in faulty_columns.columns(faults, known[model], backends, most)
         for _ in one.cells
     ]
     assert sum(injected) >= 0.6 * len(injected)
+
+
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [
+        ("softcap-window", "a window, on a prompt that is longer"),
+        ("rope-long", "rotary positions of a long prompt"),
+        ("longrope-factors", "stretched rotary positions"),
+        ("router-tie", "a router's tie"),
+        ("given-dropped", "a forced expert"),
+        ("latent-norm", "latent attention"),
+        ("latent-rotary", "latent attention"),
+    ],
+)
+def test_what_few_models_have_is_injected_by_default_on_one_of_them(fault: str, what: str):
+    shares = injected_by_default(quick=False)
+    assert [model for model, own in shares.items() if FAULTS[fault] in own] != [], what
+    assert sum(FAULTS[fault] in own for own in shares.values()) == 1, what
+
+
+def test_further_families_of_the_whole_selftest_are_honest_alone():
+    shares = injected_by_default(quick=False)
+    assert set(command.CLEAN_MODELS) <= shares.keys()
+    assert not any(shares[model] for model in command.CLEAN_MODELS)
 
 
 def test_a_name_that_is_no_fault_is_refused():

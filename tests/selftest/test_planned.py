@@ -35,6 +35,16 @@ def test_a_fault_of_experts_and_its_honest_cells_are_those_of_models_that_have_s
     assert not [cell for cell in plan.honest if (cell.model, cell.scenario) == ("llama", "router")]
 
 
+def test_a_model_that_is_not_general_has_only_what_no_other_has() -> None:
+    faults = [FAULTS[name] for name in ("router-tie", "error-swallowed")]
+    plan = run.plan(faults, (MIXTURE, DENSE), BACKENDS, general=("llama",))
+    injected = {(one.cells[0].model, one.variant.fault.id) for one in plan.faulty}
+    assert injected == {("mixtral", "router-tie"), ("llama", "error-swallowed")}
+    again = run.plan(faults, (MIXTURE, replace(MIXTURE, id="other"), DENSE), BACKENDS, general=())
+    injected = {(one.cells[0].model, one.variant.fault.id) for one in again.faulty}
+    assert injected == {("mixtral", "router-tie"), ("mixtral", "error-swallowed")}
+
+
 def test_only_what_a_known_gap_explains_is_no_alarm(tmp_path: Path) -> None:
     match = Match(model="llama", backend="vllm*", scenario="errors", case="order")
     gap = Entry(match, Verdict.WRONG, "why", TODAY, says="the layer before")

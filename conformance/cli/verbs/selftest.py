@@ -75,7 +75,7 @@ def selftest(
 
     known = manifests.load(manifest)
     gaps = selection.expected().entries
-    models = model or list(command.QUICK_MODELS if quick else command.MODELS)
+    models = model or list(command.default_models(quick=quick))
     backends = plan.choose(known.backends, backend, "backend")
     request = command.Request(
         models=plan.choose(known.models, models, "model"),
@@ -90,6 +90,7 @@ def selftest(
         blind=blind,
         gaps=gaps,
         sensitivity=sensitivity,
+        general=None if model else command.MODELS,
     )
     if gates:
         held = show_controls(command.controlled(request), out)

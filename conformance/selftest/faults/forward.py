@@ -9,12 +9,16 @@ from torch import Tensor, nn
 
 from conformance.records import Side, Verdict
 from conformance.selftest.fault import VLLM, Fault, Inexpressible, Moment, Point
-from conformance.selftest.faults.model import attention, layer, mlp, positional
+from conformance.selftest.faults.model import attention, latent, layer, mlp, positional
 from conformance.selftest.faults.shapes import noisy
 
 OFF = frozenset({Verdict.WRONG, Verdict.DRIFT})
 WRONG = frozenset({Verdict.WRONG})
 CASES = ("clean.pair", "read_all.pair")
+#: Columns of a key with its rotary position in published models with latent attention; the kernels
+#: of CPUs are made for no others.
+_ROTARY = 64
+LATENT = ("deepseek_v2", "deepseek_v3")
 #: What else shows a wrong forward: the lens, one prompt of six, the final norm.
 MORE = (*CASES, "logit_lens.all", "batch.six", "accessors.norm")
 
@@ -66,6 +70,38 @@ def row_lost(model: nn.Module, now: Moment) -> list[Any]:
         return rows.reshape(value.shape)
 
     return _branch_output(model, now, mlp, change)
+
+
+def latent_off(model: nn.Module, now: Moment) -> list[Any]:
+    """The latent's norm gives what it takes."""
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        return args[0]
+
+    return _latent(model, now, 1, hook)
+
+
+def latent_rotary_lost(model: nn.Module, now: Moment) -> list[Any]:
+    """The keys' rotary part, the last columns of what the latent is projected from, is zero."""
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        rows, *more = output if isinstance(output, tuple) else (output,)
+        changed = rows.clone()
+        changed[..., -_ROTARY:] = 0
+        return (changed, *more) if isinstance(output, tuple) else changed
+
+    return _latent(model, now, 0, hook)
+
+
+def _latent(model: nn.Module, now: Moment, which: int, hook: Any) -> list[Any]:
+    assert now.at is not None  # noqa: S101 - every variant of these names a layer
+    part = layer(model, now.at, now.layers)
+    if part is None:
+        return []
+    module = latent(part)[which]
+    if module is None:
+        raise Inexpressible("the layer's attention has no latent")
+    return [module.register_forward_hook(hook)]
 
 
 def positions_off(model: nn.Module, now: Moment) -> list[Any]:
@@ -163,6 +199,28 @@ FAULTS = (
         alone=True,
         options={"hf_overrides": {"sliding_window": 4096}},
     ),
+    # Too far off for any reading of the probe prompt to be the stream: that is said instead.
+    _fault(
+        "longrope-factors",
+        unchanged,
+        point=Point.NOWHERE,
+        architectures=("phi3",),
+        places=("",),
+        backends=VLLM,
+        verdicts=OFF | {Verdict.STRUCTURE},
+        alone=True,
+        options={
+            "hf_overrides": {
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 50000.0,
+                    "partial_rotary_factor": 0.5,
+                }
+            }
+        },
+    ),
+    _fault("latent-norm", latent_off, architectures=LATENT, places=("first", "middle")),
+    _fault("latent-rotary", latent_rotary_lost, architectures=LATENT, places=("first", "middle")),
     _fault(
         "coarse-mlp", noisy_mlp, doses=(0.003, 0.03, 0.3), verdicts=OFF, cases=("read_all.pair",)
     ),

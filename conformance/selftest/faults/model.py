@@ -30,6 +30,15 @@ def attention(part: nn.Module) -> nn.Module | None:
     return next((child for name, child in part.named_children() if name in names), None)
 
 
+def latent(part: nn.Module) -> tuple[nn.Module | None, nn.Module | None]:
+    """Of latent attention: what projects down to the latent, by itself or together with the
+    queries, and the norm of the latent.
+    """
+    by_name = {name.rpartition(".")[2]: child for name, child in part.named_modules()}
+    down = by_name.get("kv_a_proj_with_mqa") or by_name.get("fused_qkv_a_proj")
+    return down, by_name.get("kv_a_layernorm")
+
+
 def positional(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules that turn positions into something: rotary or learned embeddings."""
     return [
