@@ -125,7 +125,7 @@ def test_a_hard_variant_names_the_model_that_it_is_a_form_of(tmp_path):
     hard = GOOD.replace("  real:\n", "  real:\n    harder_than: small\n")
     assert manifest.load(write(tmp_path, hard)).models[1].harder_than == "small"
     error = refusal(tmp_path, hard.replace("than: small", "than: smal"))
-    assert (error.line, "no model 'smal'" in error.message) == (11, True)
+    assert (error.line, "no model 'smal'" in error.message) == (9, True)
     assert error.remedy == "did you mean small?"
 
 

@@ -49,6 +49,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "truth": "Who confirms its float32 truth; null where nobody was asked.",
         "layers": "Number of decoder layers.",
         "width": "Width of the residual stream.",
+        "harder_than": "The model that this is a harder form of; empty for none.",
     },
     "Column": {
         "backend": "Its entry in models.yaml.",
