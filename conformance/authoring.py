@@ -131,7 +131,10 @@ class LM(Protocol):
 
     @property
     def logits(self) -> Tensor:
-        """[vocabulary]: the last token's, in this step."""
+        """[vocabulary]: the last token's, in this step. Assign to it what the id is chosen by."""
+
+    @logits.setter
+    def logits(self, value: Tensor) -> None: ...
 
     @property
     def token(self) -> Tensor:

@@ -149,6 +149,10 @@ class HFModel(TracedModel):
         logits: Tensor = self.model.output.logits[0, -1].clone()
         return logits
 
+    @logits.setter
+    def logits(self, value: Tensor) -> None:
+        self.model.output.logits[:, -1] = value
+
     @property
     def token(self) -> Tensor:
         """int64 [1]: the id generated in this step."""

@@ -22,9 +22,12 @@ PROMPTS = (
     "Three plus four equals",
     "She opened the letter, read it twice, and",
 )
-#: Operations and generation steps of a program, at most.
+#: How many prompts, generation steps and operations a program has, each as often as it stands here.
+COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 6)
+STEPS = (1, 1, 1, 1, 1, 2, 2, 3, 3, 8)
 MOST_OPERATIONS = 6
-STEPS = (1, 1, 1, 2, 3)
+#: How often what takes a value takes logits, where some were read.
+TO_LOGITS = 0.3
 AMOUNTS = (-1.0, 0.01, 0.25, 0.5, 1.0, 2.0)
 #: Ids that every vocabulary has.
 IDS = (20, 5, 90, 33)
@@ -72,7 +75,7 @@ def draw(count: int, seed: int, shape: Shape) -> list[Program]:
 
 def drawn(chance: Random, shape: Shape) -> Program:
     """One program that means something on a model of this shape."""
-    prompts = chance.choice((1, 1, 2, 2, 3, 4))
+    prompts = chance.choice(COUNTS)
     program = Program(
         tuple(chance.choice(PROMPTS) for _ in range(prompts)),
         steps=chance.choice(STEPS),
@@ -111,21 +114,39 @@ def _operation(chance: Random, program: Program, shape: Shape) -> Operation:
         return Operation(do, layer=layer, prompt=chance.randrange(len(program.prompts)))
     places = [part for part in shape.places() if do.reads or part not in READ_ONLY]
     part = chance.choice(places)
+    if do.takes and chance.random() < TO_LOGITS and _read_at_logits(program):
+        part = Part.LOGITS  # one place of many, and what is read there fits nowhere else
     operation = Operation(
         do,
         part,
         layer=layer if part.layered else None,
-        tokens=chance.choice(list(Tokens)),
+        tokens=Tokens.ALL if part is Part.LOGITS else chance.choice(list(Tokens)),
         prompt=prompt,
         step=step,
         amount=chance.choice(AMOUNTS) if do in (Do.ADD, Do.SCALE) else 1.0,
     )
-    givers = [index for index, operation in enumerate(program.operations) if operation.do.reads]
-    if not do.takes or not givers or (do.writes and chance.random() < 0.3):
-        return replace(operation, seed=chance.randrange(3) if do.takes else 0)
+    if part is Part.LOGITS:
+        # What cancels leaves nothing that an id could be chosen by.
+        operation = replace(operation, amount=abs(operation.amount))
+        if do is Do.DIFFERENCE:
+            operation = replace(operation, do=Do.PRODUCT)
+    return _taking(chance, operation, program, shape) if do.takes else operation
+
+
+def _taking(chance: Random, operation: Operation, program: Program, shape: Shape) -> Operation:
+    """The operation with its value: what an earlier one reads, or a fixed direction."""
+    logits = operation.part is Part.LOGITS
+    givers = [
+        index
+        for index, giver in enumerate(program.operations)
+        if giver.do.reads and (giver.part is Part.LOGITS) is logits
+    ]
+    if not givers or (operation.do.writes and chance.random() < 0.3):
+        return replace(operation, seed=chance.randrange(3))
     value = chance.choice(givers)
     giver = program.operations[value]
-    if giver.tokens is Tokens.ALL:  # it fits where it was read from, and nowhere else
+    # It fits where it was read from, and nowhere else.
+    if giver.tokens is Tokens.ALL and not logits:
         operation = replace(operation, tokens=Tokens.ALL, prompt=giver.prompt, step=giver.step)
     elif giver.step is not None:
         operation = replace(operation, step=chance.randrange(giver.step, program.steps))
@@ -134,3 +155,7 @@ def _operation(chance: Random, program: Program, shape: Shape) -> Operation:
     if operation.layer is not None:  # further on, most often
         operation = replace(operation, layer=chance.randrange(giver.layer or 0, shape.layers))
     return replace(operation, value=value)
+
+
+def _read_at_logits(program: Program) -> bool:
+    return any(op.do.reads and op.part is Part.LOGITS for op in program.operations)

@@ -58,7 +58,7 @@ def _run(acts: Acts, model: Reference) -> dict[Any, Any]:
     else:
         run = model.run(text, steps=steps, held=along, parts=model.readable)
         for step in range(steps):
-            values = {**run.parts[step], "stream": run.stream[step]}
+            values = {**run.parts[step], "stream": run.stream[step], "logits": run.logits[step]}
             for (part, layer), members in acts.by_place().items():
                 acts.act(members, step, values[part] if layer is None else values[part][layer])
     return acts.saved(run.logits, run.tokens)
@@ -232,7 +232,8 @@ def gathered(
                 case ("written", index, step):
                     operation = program.operations[index]
                     # A number even where no layer has it: the logits come after.
-                    layer = program.layers if operation.part is Part.NORM else operation.layer or 0
+                    late = operation.part in (Part.NORM, Part.LOGITS)
+                    layer = program.layers if late else operation.layer or 0
                     put(f"written_{index}", step, {layer: value})
                 case ("logits", step):
                     put("logits", step, value)
@@ -281,6 +282,7 @@ def observed_names(program: Program) -> dict[int, str]:
         plain = (
             operation.do is Do.READ
             and operation.tokens is Tokens.ALL
+            and operation.part is not Part.LOGITS  # the name of a step's end
             and (operation.part, operation.layer) not in named_places
         )
         if plain:

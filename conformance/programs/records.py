@@ -24,18 +24,20 @@ class Part(StrEnum):
     MLP = "mlp"
     STREAM = "stream"
     NORM = "norm"
+    LOGITS = "logits"  # of the last token: what the id is chosen by
     TOKEN = "token"  # noqa: S105 - the id that a step generates
 
     @property
     def layered(self) -> bool:
         """Whether every layer has one."""
-        return self not in (Part.EMBEDDING, Part.NORM, Part.TOKEN)
+        return self not in (Part.EMBEDDING, Part.NORM, Part.LOGITS, Part.TOKEN)
 
     @property
     def needs(self) -> str:
         """The part of a model that it belongs to, as scenarios name it; "" for a layer's own."""
         name = self.removesuffix("_input")
-        return "" if self in (Part.INPUT, Part.STREAM, Part.TOKEN) else name
+        ends = (Part.LOGITS, Part.TOKEN)
+        return "" if self in (Part.INPUT, Part.STREAM, *ends) else name
 
 
 class Do(StrEnum):

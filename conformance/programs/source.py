@@ -60,6 +60,7 @@ _PLACES = {
     Part.MLP: "lm.layers[{layer}].mlp.output",
     Part.STREAM: "lm.layers[{layer}].stream",
     Part.NORM: "lm.norm.output",
+    Part.LOGITS: "lm.logits",
 }
 _ROWS = {Tokens.ALL: "", Tokens.FIRST: "[:1]", Tokens.LAST: "[-1:]"}
 

@@ -89,12 +89,24 @@ def _place(program: Program, operation: Operation) -> Iterator[str]:
         yield "an id can be forced, and nothing else can be"
     if operation.do.writes and operation.do is not Do.FORCE and operation.part in READ_ONLY:
         yield "this part is not written to"
+    if operation.part is Part.LOGITS:
+        yield from _logits(operation)
     if operation.do is Do.FORCE and (operation.amount < 0 or operation.amount % 1):
         yield "the amount is no id"
     if operation.prompt is not None and not 0 <= operation.prompt < len(program.prompts):
         yield "there is no such prompt"
     if operation.step is not None and not 0 <= operation.step < program.steps:
         yield "there is no such step"
+
+
+def _logits(operation: Operation) -> Iterator[str]:
+    """One row, as wide as the vocabulary; the id is chosen by it."""
+    if operation.tokens is not Tokens.ALL:
+        yield "there are the last token's logits alone"
+    if operation.do in (Do.ZERO, Do.PROJECT, Do.STOP) or operation.amount == 0:
+        yield "no id could be chosen by what is left"
+    if operation.do.takes and operation.value is None:
+        yield "a fixed direction is as wide as the stream"
 
 
 def _stop(program: Program, operation: Operation) -> Iterator[str]:
@@ -149,7 +161,11 @@ def _flow(program: Program, taker: Operation) -> Iterator[str]:
             if (source, then) == (prompt, step) and before >= _moment(program, taker):
                 yield "it takes what is read after it"
                 return
+            if (giver.part is Part.LOGITS) is not (taker.part is Part.LOGITS):
+                yield "logits and what is as wide as the stream do not fit each other"
+                return
             same_rows = taker.tokens is Tokens.ALL and (source, then) == (prompt, step)
+            same_rows |= taker.part is Part.LOGITS
             if giver.tokens is Tokens.ALL and not same_rows:
                 yield "all rows of one place do not fit another"
                 return

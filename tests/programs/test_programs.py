@@ -60,6 +60,9 @@ def test_a_few_hundred_cover_every_operation_and_values_flow_between_prompts_and
     givers = [(p.operations[one.value], one) for p, one in taken]
     assert any(g.prompt is not None and one.prompt not in (None, g.prompt) for g, one in givers)
     assert any(g.step is not None and one.step not in (None, g.step) for g, one in givers)
+    assert any(one.part is Part.LOGITS and one.do.writes for _, one in givers)
+    assert {len(program.prompts) for program in many} >= {1, 6}
+    assert {program.steps for program in many} >= {1, 8}
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,10 @@ def test_a_few_hundred_cover_every_operation_and_values_flow_between_prompts_and
             "do not fit",
         ),
         (Program(TWO, (READ, Operation(Do.PROJECT, layer=2, value=0))), "one row"),
+        (Program(TWO, (Operation(Do.ZERO, Part.LOGITS),)), "no id could be chosen"),
+        (Program(TWO, (Operation(Do.ADD, Part.LOGITS),)), "as wide as the stream"),
+        (Program(TWO, (Operation(Do.READ, Part.LOGITS, tokens=Tokens.LAST),)), "last token's"),
+        (Program(TWO, (READ, Operation(Do.ADD, Part.LOGITS, value=0))), "do not fit each other"),
         (Program(TWO, (Operation(Do.STOP, layer=1, prompt=0),)), "one prompt and one step"),
         (Program(TWO[:1], (Operation(Do.STOP, layer=1, prompt=0),)), "before anything is observed"),
         (
@@ -118,6 +125,15 @@ def test_a_row_flows_to_a_later_trace_and_a_later_step():
     to_step = Operation(Do.ADD, layer=0, prompt=0, step=1, value=0)
     assert programs.valid(Program(TWO, (last, to_prompt, to_step), 2, traces=((0,), (1,))))
     assert not programs.valid(Program(TWO, (last, to_prompt), 2))
+
+
+def test_logits_flow_to_a_later_step_and_are_written_whole():
+    read = Operation(Do.READ, Part.LOGITS, step=0)
+    put = Operation(Do.REPLACE, Part.LOGITS, step=1, value=0)
+    program = Program(TWO, (read, put), 2)
+    text = programs.text(program)
+    assert "rows = lm.logits" in text and "lm.logits = rows" in text
+    assert text.index("lm.logits = rows") < text.index('["logits", step] = lm.logits')
 
 
 def test_operations_keep_their_values_when_others_go():

@@ -15,8 +15,11 @@ from conformance.engines.reference.part_hooks import INPUTS, OUTPUTS
 from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 
-#: (the step, the rows at the place [tokens, width]) → the rows that go on.
+#: (the step, the rows at the place [tokens, width], of LOGITS the last one [vocabulary]) → what
+#: goes on.
 Visit = Callable[[int, Tensor], Tensor]
+#: The place at which the model itself ends.
+LOGITS = "logits"
 #: A part of the model, and the layer that it is in.
 Place = tuple[str, int | None]
 
@@ -50,8 +53,20 @@ def visited(
         rows = torch.cat([batch[0, :first], new.to(batch.dtype)])
         return torch.cat([rows[None], batch[1:]]).reshape(value.shape)
 
+    def last(visit: Visit, value: Tensor) -> Tensor:
+        own = value[0, -1]
+        new = visit(steps[0], own)
+        if new is own:
+            return value
+        changed = value.clone()
+        changed[0, -1] = new.to(value.dtype)
+        return changed
+
     handles: list[Any] = [model.register_forward_pre_hook(begin, with_kwargs=True)]
     for (part, layer), visit in at.items():
+        if part == LOGITS:
+            handles.append(model.register_forward_hook(_after(visit, last)))
+            continue
         module = _module(model, layers, parts, part, layer)
         if part in INPUTS:
             hook = _before(visit, observe)

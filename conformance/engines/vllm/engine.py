@@ -100,6 +100,12 @@ class VLLMModel(TracedModel):
         logits: Tensor = self.model.logits[-1].clone()
         return logits
 
+    @logits.setter
+    def logits(self, value: Tensor) -> None:
+        logits = self.model.logits.clone()
+        logits[-1] = value
+        self.model.logits = logits
+
     @property
     def token(self) -> Tensor:
         """int64 [1]: the id sampled in this step."""
