@@ -39,10 +39,11 @@ WIDER = 20.0
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for. `again` names a stored self-test to judge anew, `blind` a
-    gate that is broken on purpose. `sensitivity` measures the detection limit of every write, and
-    not of a few on the first model. A failure that one of `gaps` explains is no false alarm. Models
-    that are not `general` have the faults alone that no model else has; None: all are.
+    """What the command line asks for. `again` names a stored self-test to judge anew, `resume` one
+    whose gathering goes on, `blind` a gate that is broken on purpose. `sensitivity` measures the
+    detection limit of every write, and not of a few on the first model. A failure that one of
+    `gaps` explains is no false alarm. Models that are not `general` have the faults alone that no
+    model else has; None: all are.
     """
 
     models: tuple[Model, ...]
@@ -54,6 +55,7 @@ class Request:
     quick: bool = False
     jobs: int = 1
     again: str = ""
+    resume: str = ""
     blind: str = ""
     gaps: tuple[Entry, ...] = ()
     sensitivity: bool = False
@@ -83,18 +85,8 @@ def run(
     begun = time.monotonic()
     scenarios = discover(request.scenarios)
     planned = _planned(request, scenarios)
-    if request.again:
-        folder = open_run(request.reports, request.again)
-    else:
-        folder = execution.begin(
-            request.reports,
-            planned.models,
-            tuple(map(Column, planned.backends)),
-            planned.honest,
-            scenarios=request.scenarios,
-            thresholds=request.thresholds,
-            jobs=request.jobs,
-        )
+    folder = _folder(request, planned)
+    if not request.again:
         if not injections.gather(
             folder,
             planned,
@@ -118,6 +110,31 @@ def run(
     injections.write(folder, outcome)
     execution.publish(folder, execution.judge(folder, scenarios, request.thresholds))
     return folder, outcome
+
+
+def _folder(request: Request, planned: injections.Plan) -> RunFolder:
+    """Of the stored self-test that is named, or of a new one. Raises ConformanceError for one to be
+    resumed that was begun with other options.
+    """
+    if not (request.again or request.resume):
+        return execution.begin(
+            request.reports,
+            planned.models,
+            tuple(map(Column, planned.backends)),
+            planned.honest,
+            scenarios=request.scenarios,
+            thresholds=request.thresholds,
+            jobs=request.jobs,
+        )
+    folder = open_run(request.reports, request.again or request.resume)
+    stored = folder.plan()
+    if request.resume and (stored.models, stored.cells) != (planned.models, planned.honest):
+        raise ConformanceError(
+            "this self-test was begun with other options",
+            path=folder.path,
+            remedy="give the same ones, and --resume besides",
+        )
+    return folder
 
 
 def controlled(request: Request) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -35,6 +35,9 @@ def selftest(
     again: Annotated[
         str, typer.Option(help="Judge this stored self-test anew, without engines.")
     ] = "",
+    resume: Annotated[
+        str, typer.Option(help="Go on with this self-test (latest), given its other options.")
+    ] = "",
     blind: Annotated[
         str, typer.Option(help="Judge with this gate broken on purpose: must exit with 1.")
     ] = "",
@@ -65,6 +68,8 @@ def selftest(
         raise ConformanceError(
             "--controls judges a stored self-test", remedy="name it: --again latest --controls"
         )
+    if again and resume:
+        raise ConformanceError("--again observes nothing, --resume does", remedy="give one of them")
     engines.needed()
     from conformance.checkpoints import cache_folder
     from conformance.inputs import manifest as manifests
@@ -87,6 +92,7 @@ def selftest(
         quick=quick,
         jobs=jobs or os.cpu_count() or 1,
         again=again,
+        resume=resume,
         blind=blind,
         gaps=gaps,
         sensitivity=sensitivity,
@@ -97,6 +103,7 @@ def selftest(
         raise typer.Exit(ExitCode.OK if held else ExitCode.UNEXPECTED)
     folder, table = command.run(request, cache_folder(), Lines(err))
     if table is None:
+        err.print(f"go on with it: conformance selftest --resume {folder.id}", soft_wrap=True)
         raise typer.Exit(ExitCode.INTERRUPTED)
     show_table(table, out)
     out.print(f"{folder.path / 'index.html'}", soft_wrap=True)

@@ -1,0 +1,60 @@
+"""A self-test that was interrupted goes on with what it has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.checkpoints import cache_folder
+from conformance.errors import ConformanceError
+from conformance.inputs import manifest
+from conformance.records import Thresholds
+from conformance.selftest import command
+from conformance.store import open_run
+
+ROOT = Path(__file__).parents[2]
+
+
+def request(reports: Path, **more: object) -> command.Request:
+    known = manifest.load(ROOT / "models.yaml")
+    asked = command.Request(
+        models=tuple(model for model in known.models if model.id == "llama"),
+        backends=tuple(backend for backend in known.backends if backend.id == "hf"),
+        scenarios=(ROOT / "scenarios",),
+        reports=reports,
+        thresholds=Thresholds(),
+        expression="layer-off",
+        quick=True,
+        jobs=2,
+    )
+    return replace(asked, **more)
+
+
+@pytest.mark.engine
+def test_what_was_gathered_stays_and_what_is_missing_is_gathered(tmp_path: Path) -> None:
+    folder, whole = command.run(request(tmp_path), cache_folder(), lambda _: None)
+    assert whole is not None and whole.rows
+    group = folder.group_folder("llama", "hf@faults+float32")
+    [lost, *kept] = sorted(group.path.glob("cells/*@layer-off*"))
+    written = {cell: cell.stat().st_mtime_ns for cell in kept}
+    (lost / "outcome.json").unlink()
+    again = request(tmp_path, resume=folder.id)
+    same, resumed = command.run(again, cache_folder(), lambda _: None)
+    assert same.path == folder.path and resumed is not None
+    assert (lost / "outcome.json").is_file()
+    assert {cell: cell.stat().st_mtime_ns for cell in kept} == written
+    assert [row.ending for row in resumed.rows] == [row.ending for row in whole.rows]
+
+
+def test_one_that_was_begun_with_other_options_is_refused(tmp_path: Path) -> None:
+    scenarios = command.discover((ROOT / "scenarios",))
+    first = request(tmp_path)
+    folder = command._folder(first, command._planned(first, scenarios))
+    assert open_run(tmp_path, folder.id).path == folder.path
+    other = request(tmp_path, resume=folder.id, expression="token-off or write-dropped")
+    with pytest.raises(ConformanceError, match="other options"):
+        command._folder(other, command._planned(other, scenarios))
+    again = request(tmp_path, resume=folder.id)
+    assert command._folder(again, command._planned(again, scenarios)).path == folder.path
