@@ -43,6 +43,7 @@ format: environment
 
 types: environment
 	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases bench scripts
 
 imports: environment
 	$(BIN)/lint-imports

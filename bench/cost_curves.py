@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -199,7 +199,7 @@ def measured(axis: str, value: int, backends: Sequence[str], folder: Path) -> Po
     run()
     whole = time.perf_counter() - begun
     ran = open_run(reports)
-    parts: Counter[str] = Counter()
+    parts: defaultdict[str, float] = defaultdict(float)
     for part, seconds in seconds_by_part(ran).items():
         parts[part.partition("+")[0]] += seconds  # a column's in both precisions
     tokens = {len(ids) for cell in ran.results().cells for ids in cell.prompt_ids}

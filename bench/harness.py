@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -63,9 +64,9 @@ def main(
             for each in reversed(Precision)
         }
         jobs = _jobs(model, folder / "both")
-        floor = sum(_timed(lambda job=job: _bare(job)) for job in jobs)
+        floor = sum(_timed(partial(_bare, job)) for job in jobs)
         apart = [] if quick else _apart(jobs)
-        alternative = sum(_timed(lambda job=job: _worker(job)) for job in apart)
+        alternative = sum(_timed(partial(_worker, job)) for job in apart)
         parts = seconds_by_part(open_run(folder / "both" / "reports"))
     print(f"{model}: {sum(len(job.cases) for job in jobs)} cells, {len(jobs)} engines")
     print(f"harness        {harness:7.1f} s")
@@ -169,7 +170,7 @@ def _bare(job: Job) -> None:
 
 
 def _run(command: list[str], job: Job) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **dict(launch(job.backend).env)}
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **dict(launch(job.column).env)}
     log = (job.folder / "bare.txt").open("w")
     subprocess.run(command, check=True, env=environment, stdout=log, stderr=log)
 

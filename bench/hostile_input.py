@@ -65,7 +65,8 @@ def kinds(outer: Path) -> dict[str, tuple[st.SearchStrategy[object], Try]]:
         name: (kind.inputs, lambda data, kind=kind: readers.tried(kind, data, outer))
         for name, kind in readers.KINDS.items()
     }
-    return {**found, "command line": (arguments.COMMANDS, lambda it: arguments.tried(it, outer))}
+    on_command_line: Try = lambda it: arguments.tried(it, outer)  # noqa: E731 - its type is Try's
+    return {**found, "command line": (arguments.COMMANDS, on_command_line)}
 
 
 def main(given_: argparse.Namespace) -> int:

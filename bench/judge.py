@@ -23,7 +23,7 @@ from torch import Tensor
 
 from conformance.judge.cell import judge_cell, read_reference
 from conformance.processes.parallel import cores, worth
-from conformance.records import CellResult, Site, Thresholds
+from conformance.records import CellResult, Precision, Site, Thresholds
 from conformance.scenario import discover
 from conformance.store import RunFolder
 from conformance.verdicts import judge_model
@@ -109,7 +109,7 @@ def seconds(size: Size, kind: Kind, columns: int, *, shared: bool) -> float:
             equal=(),
             prompt_ids=ids,
             truth_ids=ids,
-            thresholds=Thresholds(),
+            limits=Thresholds().of(Precision.BF16),
         )
         assert found.verdict.passes, found.reason
     return (time.process_time() - start) / columns

@@ -139,7 +139,7 @@ def send(lm: Any, asked: Asked, vector: Tensor) -> None:
     edits, raises = asked.kind is not Kind.PLAIN, asked.kind is Kind.RAISES
     pause = HANGS if asked.kind is Kind.HANGS else 0.0
     with lm.send(asked.prompt, steps) as tracer:
-        logits = [].save()
+        logits = [].save()  # type: ignore[attr-defined]  # nnsight gives every object one
         for step in tracer.iter[:steps]:
             if edits:
                 # Raw: without a probe nobody has settled how a layer holds the stream.
@@ -303,7 +303,7 @@ class Load:
         self, every: Sequence[Asked], clients: int, answer: Callable[[Asked], Awaitable[Any]]
     ) -> dict[int, Any]:
         begun = time.monotonic()
-        answers = async_engine.wait_for(together(every, clients, answer))
+        answers: dict[int, Any] = async_engine.wait_for(together(every, clients, answer))
         self.seconds = time.monotonic() - begun
         return answers
 
@@ -340,8 +340,10 @@ class Load:
     def left(self) -> int:
         """How many blocks the engine holds, once it had the time to forget them."""
         until = time.monotonic() + PATIENCE
-        while (held := sum(self.lm.rpc("nnsight_request_count"))) and time.monotonic() < until:
+        held: int = sum(self.lm.rpc("nnsight_request_count"))
+        while held and time.monotonic() < until:
             time.sleep(0.2)
+            held = sum(self.lm.rpc("nnsight_request_count"))
         return held
 
 
@@ -409,7 +411,7 @@ def main(
     here: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """See above."""
-    columns = backend or COLUMNS
+    columns = backend or list(COLUMNS)
     if here:
         [column] = columns
         with opened(column, precision=Precision.FLOAT32) as engine:

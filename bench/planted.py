@@ -123,7 +123,7 @@ def main() -> None:
                         p.name: {backend.id: found[p.name, backend.id]}
                         if (p.name, backend.id) in found
                         else {}
-                        for p in one.asked
+                        for p in one.tried
                     }
                 )
             batch.forget()

@@ -125,7 +125,7 @@ def touches_nothing(model: Any) -> None:
 def reads_one_layer(model: Any) -> None:
     layers, at = model.model.layers, len(model.model.layers) // 4
     with model.trace(PROMPT, temperature=0.0, max_tokens=STEPS, ignore_eos=True) as tracer:
-        got = [].save()
+        got = [].save()  # type: ignore[attr-defined]  # nnsight gives every object one
         for _ in tracer.iter[:STEPS]:
             got.append(layers[at].output[0].clone())
     assert len(got) == STEPS
@@ -143,7 +143,7 @@ def steers_one_layer(model: Any) -> None:
 def writes_across_stages(model: Any) -> None:
     layers = model.model.layers
     with model.trace(PROMPT, temperature=0.0, max_tokens=STEPS, ignore_eos=True) as tracer:
-        logits = [].save()
+        logits = [].save()  # type: ignore[attr-defined]  # nnsight gives every object one
         for _ in tracer.iter[:STEPS]:
             early = layers[0].output[0].clone()
             change, residual = layers[-1].output
@@ -155,7 +155,7 @@ def writes_across_stages(model: Any) -> None:
 def reads_all_layers(model: Any) -> None:
     layers = model.model.layers
     with model.trace(PROMPT, temperature=0.0, max_tokens=STEPS, ignore_eos=True) as tracer:
-        got = [].save()
+        got = [].save()  # type: ignore[attr-defined]  # nnsight gives every object one
         for _ in tracer.iter[:STEPS]:
             for layer in layers:
                 got.append(layer.output[0].clone())
@@ -165,7 +165,7 @@ def reads_all_layers(model: Any) -> None:
 def reads_all_layers_of_a_long_prompt(model: Any) -> None:
     layers = model.model.layers
     with model.trace(LONG, temperature=0.0, max_tokens=STEPS, ignore_eos=True) as tracer:
-        got = [].save()
+        got = [].save()  # type: ignore[attr-defined]  # nnsight gives every object one
         for layer in layers:
             got.append(layer.output[0].clone())
         ids = tracer.result.outputs[0].token_ids.save()  # noqa: F841

@@ -133,11 +133,11 @@ def opened(
     column: str, model: str = "llama-4", precision: Precision = Precision.BF16
 ) -> Iterator[Any]:
     """The engine of a column, on a tiny model and without a probe: this process is its client."""
-    from conformance.engines.vllm import cpu
+    from conformance.engines import set_environment
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
-        cpu.set_environment()
+        set_environment()
         name = ENGINES[column]
         module, _, function = name.partition(":")
         engine = getattr(importlib.import_module(module), function)(

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 MOST = 10
 
 
-def annotations(text: str) -> list[str]:
+def commands(text: str) -> list[str]:
     """`::error title=…::…` for each failure and error."""
     lines = []
     for case in ET.fromstring(text).iter("testcase"):  # noqa: S314 - the gate wrote it just now
@@ -30,4 +30,4 @@ def escaped(text: str, more: str = "") -> str:
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     if place.is_file():
-        print("\n".join(annotations(place.read_text(encoding="utf-8"))[:MOST]))
+        print("\n".join(commands(place.read_text(encoding="utf-8"))[:MOST]))

@@ -48,7 +48,7 @@ def main(paths: list[Path]) -> None:
     known: dict[str, Confirmed | None] = dict(ledger()) if FILE.exists() else {}
     for path in paths:
         known |= of_run(path.resolve())
-    entries = tuple(known[name] for name in sorted(known) if known[name])
+    entries = tuple(entry for _, entry in sorted(known.items()) if entry is not None)
     FILE.write_text(f"{to_json(Ledger(entries), indent=1)}\n", encoding="utf-8")
     print(f"{len(entries)} confirmed: {', '.join(entry.model for entry in entries)}")
 

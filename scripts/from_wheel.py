@@ -211,8 +211,8 @@ def check(place: Place) -> str:
 def plug_in(place: Place) -> str:
     python = place.venv / "bin/python"
     place.shell(python, "-m", "pip", "install", "--quiet", "pytest")
-    words = ("-q", "--conformance-backend", "vllm-pp2", "--conformance-model", "my-model")
-    words += ("--conformance-cells", "halve or ablation")
+    words = ["-q", "--conformance-backend", "vllm-pp2", "--conformance-model", "my-model"]
+    words += ["--conformance-cells", "halve or ablation"]
     return place.shell(python, "-m", "pytest", *words).splitlines()[-1]
 
 

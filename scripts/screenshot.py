@@ -34,8 +34,8 @@ def picture(page_path: Path, picture_path: Path, chromium: str) -> None:
         page.wait_for_selector("html[data-ready]")
         legend = page.locator(".legend").bounding_box()
         end = TALLEST if legend is None else legend["y"] + legend["height"] + 24
-        clip = {"x": 0, "y": 0, "width": WIDTH, "height": min(end, TALLEST)}
-        page.screenshot(path=picture_path, clip=clip)
+        height = min(end, TALLEST)
+        page.screenshot(path=picture_path, clip={"x": 0, "y": 0, "width": WIDTH, "height": height})
         browser.close()
 
 

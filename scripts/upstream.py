@@ -167,7 +167,7 @@ def write_index(rows: dict[str, Row]) -> None:
 def _failing(reports: list[Path]) -> dict[str, tuple[RunFolder, Results, CellResult]]:
     """The cells that fail, each of the newest run that has it."""
     runs = [path.parent for folder in reports for path in folder.glob("*/results.json")]
-    failing = {}
+    failing: dict[str, tuple[RunFolder, Results, CellResult]] = {}
     for folder in sorted(runs, key=lambda path: path.name):
         run = RunFolder(folder)
         results = run.results()

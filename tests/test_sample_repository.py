@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from conformance.inputs import project
 from conformance.planning.validation import validate
-from scripts.annotate import annotations
+from scripts.annotate import commands
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "tests" / "sample_repository"
@@ -38,7 +38,7 @@ def test_every_step_of_the_action_is_one_of_its_script():
 
 
 def test_a_failure_becomes_an_annotation_of_one_line():
-    found = annotations(
+    found = commands(
         '<testsuites><testsuite><testcase classname="llama.hf" name="steering[a,b]">'
         '<failure message="wrong: 50% of&#10;it"/></testcase>'
         '<testcase classname="llama.hf" name="fine"/></testsuite></testsuites>'
