@@ -26,7 +26,7 @@ MODELS = ("smollm2-135m", "llama", "gpt2", "gpt_neox")
 #: With faults that none of those can have: a long context with windows, stretched rotary positions,
 #: experts, latent attention; and further families without any: no honest cell may be flagged.
 SPECIAL_MODELS = ("gemma2-long", "phi3", "mixtral", "deepseek_v3")
-CLEAN_MODELS = ("gemma2", "bloom", "falcon", "qwen3")
+CLEAN_MODELS = ("gemma2", "bloom", "falcon", "qwen3", "granite", "stablelm")
 #: Two summands, and one tensor.
 QUICK_MODELS = ("llama", "gpt2")
 #: Of each fault, the last of its places and doses.
