@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 
 import psutil
+
+
+def import_present(names: Iterable[str]) -> None:
+    """Import these modules, but those that the installed versions have not: workers that are forked
+    afterwards need not.
+    """
+    for name in names:
+        with suppress(ImportError):
+            importlib.import_module(name)
 
 
 def require_forkable(package: str) -> None:

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from conformance.builtin.probe import PROBE, PROBING
 from conformance.checkpoints import SEAL
 from conformance.engines.model_parts import require_layers
+from conformance.engines.reference.at_once import Tried
 from conformance.engines.reference.branches import find, observed
 from conformance.engines.reference.ensemble import (
     TRUTH,
@@ -28,7 +29,7 @@ from conformance.engines.reference.ensemble import (
     score_caps,
     uncapped,
 )
-from conformance.engines.reference.model import ReferenceModel, Run
+from conformance.engines.reference.model import Others, ReferenceModel, Run
 from conformance.engines.reference.routing import routers
 from conformance.engines.traced import flatten_runs
 from conformance.engines.tree import follow, layer_path
@@ -69,20 +70,25 @@ class ReferenceEngine:
         self.norms = tuple(
             float(rows.norm(dim=-1).median()) for rows in self._probe(TRUTH).stream[0].values()
         )
+        self.tried = Tried(self._allowed(self._probe(TRUTH)))
         self.disagreement = self._disagreement(members(sdpa=sdpa))
+
+    def _allowed(self, truth: Run) -> float:
+        """How far two float32 ways of computing the probe may be from each other."""
+        bf16 = self._probe(replace(TRUTH, dtype=torch.bfloat16)).logits[0].float()
+        return AGREEMENT * FINER * max(relative(bf16, truth.logits[0]), ROUNDING)
 
     def _disagreement(self, ensemble: Sequence[Member]) -> float:
         """How far the members' ways of computing are from each other where rounding is not
         the reason: in float32. A way that computes something else would hide every fault.
         """
         distances = {}
-        bf16 = self._probe(replace(TRUTH, dtype=torch.bfloat16)).logits[0].float()
         with uncapped(self.modules[torch.float32]):
-            truth = self._probe(TRUTH).logits[0]
+            truth = self._probe(TRUTH)
             for member in ensemble:
                 logits = self._probe(replace(member, dtype=torch.float32)).logits[0]
-                distances[member.name] = relative(logits, truth)
-        allowed = AGREEMENT * FINER * max(relative(bf16, truth), ROUNDING)
+                distances[member.name] = relative(logits, truth.logits[0])
+            allowed = self._allowed(truth)
         for name, distance in distances.items():
             if not distance <= allowed:
                 raise TruthRejected(
@@ -107,7 +113,9 @@ class ReferenceEngine:
     def member(self, member: Member) -> ReferenceModel:
         module = self._weights(member)
         if member not in self.members:
-            model = ReferenceModel(module, self.tokenizer, member, self.path, self.norms)
+            others = None if member == TRUTH else Others(self.member(TRUTH), self.tried)
+            module = self._weights(member)  # the truth's attention may have been switched on
+            model = ReferenceModel(module, self.tokenizer, member, self.path, self.norms, others)
             if member == TRUTH:
                 model.branches = find(
                     module, list(follow(module, self.path)), lambda: self._probe(TRUTH)

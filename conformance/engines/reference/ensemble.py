@@ -21,7 +21,8 @@ from conformance.generated_tokens import FLOAT32_WAY
 class Member:
     """One way to compute the reference. `pad` rows of padding go in front of the prompt,
     in a batch with a longer one; `split` adds the branches' last projections up in halves,
-    as two tensor-parallel ranks do; `fused` rounds norms, activations and gates once.
+    as two tensor-parallel ranks do; `fused` rounds norms, activations and gates once; `at_once`
+    computes the steps of a generation that it is held to in one forward.
     """
 
     name: str
@@ -30,23 +31,25 @@ class Member:
     pad: int = 0
     split: bool = False
     fused: bool = False
+    at_once: bool = False
 
 
 TRUTH = Member("truth", torch.float32, "eager")
 #: Honest bf16 runs: transformers' own roundings and those of fused kernels weigh alike. Where
 #: SmolLM2's massive activation arises (layer 9) the two are further from each other than from the
-#: truth. In order of their attention, because switching it walks the whole model.
+#: truth. In order of their attention, because switching it walks the whole model. Some compute one
+#: step after the other, as an engine that generates does, and some all at once.
 BF16 = (
     Member("eager", torch.bfloat16, "eager"),
-    Member("padded", torch.bfloat16, "sdpa", pad=5),
+    Member("padded", torch.bfloat16, "sdpa", pad=5, at_once=True),
     Member("fused", torch.bfloat16, "sdpa", fused=True),
-    Member("fused_split", torch.bfloat16, "sdpa", split=True, fused=True),
+    Member("fused_split", torch.bfloat16, "sdpa", split=True, fused=True, at_once=True),
 )
 #: Other ways to the truth: another attention, other orders of addition, another shape.
 FLOAT32 = (
     Member(f"{FLOAT32_WAY}split", torch.float32, "eager", split=True),
-    Member(f"{FLOAT32_WAY}sdpa", torch.float32, "sdpa"),
-    Member(f"{FLOAT32_WAY}padded", torch.float32, "sdpa", pad=5),
+    Member(f"{FLOAT32_WAY}sdpa", torch.float32, "sdpa", at_once=True),
+    Member(f"{FLOAT32_WAY}padded", torch.float32, "sdpa", pad=5, at_once=True),
 )
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from transformers import LogitsProcessor
 from conformance.builtin.probe import PROBE
 from conformance.direction import direction
 from conformance.engines.model_parts import find_parts
+from conformance.engines.reference import at_once
 from conformance.engines.reference.branches import Branches, Step
 from conformance.engines.reference.ensemble import Member, split_reductions
 from conformance.engines.reference.fused import fused
@@ -40,7 +41,7 @@ class Run:
     """What one prompt gave: a list entry per step. `stream[s][layer]` is [tokens, width],
     `logits[s]` is [vocabulary], `tokens[s]` is int64 [1]. `branches[s]` is what the truth
     records for the diagnosis where nothing is edited. `parts[s]` is what was asked for,
-    `ids` int64 [tokens] the prompt's.
+    `ids` int64 [tokens] the prompt's. `at_once` says that one forward gave all steps.
     """
 
     stream: list[dict[int, Tensor]] = field(default_factory=list)
@@ -49,6 +50,7 @@ class Run:
     branches: list[Step] = field(default_factory=list)
     parts: list[Seen] = field(default_factory=list)
     ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    at_once: bool = False
 
     def after(self, layer: int) -> list[dict[int, Tensor]]:
         """The streams after this layer and all later ones, per step."""
@@ -58,8 +60,11 @@ class Run:
         ]
 
     def goes_on(self, forced: Sequence[int], steps: int) -> bool:
-        """Whether these steps, held to these tokens and free after them, begin this run."""
-        if steps > len(self.tokens):
+        """Whether these steps, held to these tokens and free after them, begin this run. A prompt
+        alone never does where its rows were computed with others: an edited run begins with the
+        very bits of what it gives alone.
+        """
+        if steps > len(self.tokens) or (self.at_once and steps == 1):
             return False
         greedy = (int(logits.argmax()) for logits in self.logits[len(forced) : steps])
         return [int(token) for token in self.tokens[:steps]] == [*forced[:steps], *greedy]
@@ -104,13 +109,27 @@ class Forced(LogitsProcessor):  # type: ignore[misc]
         return forced
 
 
+class Others(NamedTuple):
+    """What a member has of the others: the truth's runs, and what was tried against them."""
+
+    truth: ReferenceModel
+    tried: at_once.Tried
+
+
 class ReferenceModel:
     """`model` of a scenario's reference: one member of the ensemble."""
 
     def __init__(
-        self, module: Any, tokenizer: Any, member: Member, layers: str, norms: tuple[float, ...]
+        self,
+        module: Any,
+        tokenizer: Any,
+        member: Member,
+        layers: str,
+        norms: tuple[float, ...],
+        others: Others | None = None,
     ) -> None:
         self.module = module
+        self.others = others
         self.tokenizer = tokenizer
         self.member = member
         self.modules = list(follow(module, layers))
@@ -181,7 +200,9 @@ class ReferenceModel:
         for (ids_run, *parts_run), run in self._unedited:
             if (ids_run, parts_run) == (ids, list(parts)) and run.goes_on(forced, steps):
                 return run.first(steps)
-        run = self._generate(ids, changes, steps, forced, parts)
+        run = (not parts and self._at_once(ids, forced, steps)) or self._generate(
+            ids, changes, steps, forced, parts
+        )
         self._unedited.append(((ids, *parts), run))
         return run
 
@@ -257,6 +278,44 @@ class ReferenceModel:
             )
         run.tokens.extend(output[0, inputs.shape[1] :].split(1))
         return run
+
+    def _at_once(self, prompt: tuple[int, ...], forced: tuple[int, ...], steps: int) -> Run | None:
+        """The same in one forward, where this member does so and the definition allows it."""
+        tokens = forced[: steps - 1]
+        if not self.member.at_once or self.others is None or steps == 1 or len(tokens) < steps - 1:
+            return None
+        generation = (prompt, tokens)
+        truth = self.others.truth.along(prompt, tokens, steps)
+        if truth is None or not self.others.tried.may(generation, self.member.dtype):
+            return None
+        ids = torch.tensor([prompt + tokens], device=self.module.device)
+        inputs, mask, before = self._batch(ids)
+        rows = at_once.rows_of(len(prompt), steps, before)
+        last = {"logits_to_keep": steps} if self._last else {}
+        with ExitStack() as stack:
+            recording = at_once.recorded(self.module, self.modules, rows)
+            streams, logits = stack.enter_context(recording)
+            self._rounding(stack)
+            if self.member.pad:  # which positions padded rows have, `generate` knows
+                last |= {"max_new_tokens": 1, "do_sample": False}
+                self.module.generate(input_ids=inputs, attention_mask=mask, **last)
+            else:
+                self.module(input_ids=inputs, attention_mask=mask, use_cache=False, **last)
+        if self.member.dtype is torch.float32 and not self.others.tried.note(
+            generation, logits, truth.logits
+        ):
+            return None
+        chosen = [*forced[:steps], *(int(row.argmax()) for row in logits[len(forced[:steps]) :])]
+        taken = [torch.tensor([token], device=inputs.device) for token in chosen]
+        return Run(streams, logits, taken, ids=ids[0, : len(prompt)], at_once=True)
+
+    def along(self, prompt: Sequence[int], tokens: Sequence[int], steps: int) -> Run | None:
+        """These steps of the unedited run of this prompt along these tokens, if there is one."""
+        for (ids, *_), run in self._unedited:
+            taken = [int(token) for token in run.tokens[: len(tokens)]]
+            if ids == tuple(prompt) and len(run.tokens) >= steps and taken == list(tokens):
+                return run.first(steps)
+        return None
 
     def _begun(self, prompt: tuple[int, ...], changes: Changes) -> Mapping[Any, Callable[..., Any]]:
         """Forwards that give what the layers before the first change gave without it."""

@@ -18,6 +18,27 @@ WORKER = "conformance.engines.vllm.cpu_worker.CPUTraceWorker"
 #: Plenty for tiny models. Without an explicit size vLLM takes 92 % of the memory.
 KV_CACHE_BYTES = 64 * 1024 * 1024
 
+#: What vLLM and nnsight import no sooner than an engine is opened, some two hundred modules with
+#: what these import: up to a second in every worker whose zygote has not.
+OPENING = (
+    "nnsight.intervention.errors",
+    "nnsight.modeling.vllm.engines.engine",
+    "nnsight.modeling.vllm.envoys",
+    "nnsight.modeling.vllm.tracer",
+    "vllm.compilation.backends",
+    "vllm.distributed.elastic_ep.elastic_execute",
+    "vllm.entrypoints.launchers.cli_args",
+    "vllm.entrypoints.llm",
+    "vllm.model_executor.layers.quantization.online.base",
+    "vllm.v1.attention.backends.cpu_attn",
+    "vllm.v1.core.sched.scheduler",
+    "vllm.v1.engine.coordinator",
+    "vllm.v1.engine.core",
+    "vllm.v1.engine.llm_engine",
+    "vllm.v1.metrics.loggers",
+    "vllm.v1.pool.flash_maxsim",
+)
+
 
 def import_everything() -> None:
     """Import what an engine needs, once, in a process that will fork engines or workers."""

@@ -88,6 +88,16 @@ def _unless_on_meta(original: Any) -> Any:
     return process
 
 
+def _done_now(original: Any) -> Any:
+    original()
+    return _idle(original)
+
+
+def _asked_once(original: Any) -> Any:
+    answer = original()
+    return lambda: list(answer)
+
+
 def _forking(_: Any) -> Any:
     context = multiprocessing.get_context("fork")
     return lambda: context
@@ -217,6 +227,21 @@ PATCHES = (
         "vLLM asks each model class what it supports in a fresh process, 12 s of imports, so as "
         "not to touch a GPU in this one; here there is none, and the imports are done",
         _called_here,
+    ),
+    Patch(
+        "vllm.platforms.cpu:CpuPlatform.register_triton_kernel_overrides",
+        Place.ZYGOTE,
+        ">=0.32",
+        "every process of an engine looks through all that was ever imported for Triton's kernels, "
+        "half a second; forked ones have what was found before",
+        _done_now,
+    ),
+    Patch(
+        "vllm.utils.cpu_resource_utils:_get_cpu_list",
+        Place.ZYGOTE,
+        ">=0.32",
+        "vLLM asks `lscpu` twice for each process of an engine; the machine stays the same",
+        _asked_once,
     ),
     Patch(
         "nnsight.intervention.interleaver:Mediator.__setstate__",

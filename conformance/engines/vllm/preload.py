@@ -13,9 +13,10 @@ cpu.import_everything()
 from vllm.platforms import current_platform
 
 import conformance.engines.vllm.engine
-from conformance.engines.forkable import require_forkable
+from conformance.engines.forkable import import_present, require_forkable
 
 if current_platform.is_cpu():
+    import_present(cpu.OPENING)
     patches.apply(patches.Place.ZYGOTE)
 
 require_forkable("vLLM and nnsight")

@@ -1,0 +1,158 @@
+"""A way that takes the tokens of a generation at once computes what one that takes each by itself
+does, and is left where a definition makes another thing of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from conformance.engines.reference.at_once import Tried, rows_of  # noqa: E402
+from conformance.engines.reference.ensemble import TRUTH, Member, members  # noqa: E402
+from conformance.engines.reference.model import Others, ReferenceModel  # noqa: E402
+from conformance.engines.tree import layer_path  # noqa: E402
+from conformance.generated_tokens import in_precision  # noqa: E402
+from conformance.records import Precision  # noqa: E402
+
+SIZES: dict[str, dict[str, Any]] = {
+    "llama": {"intermediate_size": 48, "num_key_value_heads": 2},
+    "gpt2": {},
+    "bloom": {},
+    "gemma2": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
+    "mamba2": {"head_dim": 8, "num_heads": 8, "state_size": 8},
+    "qwen3_moe": {
+        "moe_intermediate_size": 24,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "num_key_value_heads": 2,
+    },
+}
+#: Its rotary frequencies are those of the longest sequence so far: of another for each step.
+DYNAMIC = {"rope_type": "dynamic", "factor": 8.0, "rope_theta": 10000.0}
+LAYERS, STEPS, PROMPT, ALLOWED = 3, 5, "ten words or so", 1e-5
+
+
+def built(architecture: str, **more: Any) -> Any:
+    torch.manual_seed(3)
+    config = transformers.CONFIG_MAPPING[architecture](
+        vocab_size=40,
+        hidden_size=32,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        initializer_range=0.3,
+        pad_token_id=0,
+        **SIZES[architecture],
+        **more,
+    )
+    module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    module.generation_config.pad_token_id = 0
+    module.generation_config.eos_token_id = None
+    return module.float().eval()
+
+
+def tokenized(text: str) -> Any:
+    return SimpleNamespace(input_ids=[1 + ord(letter) % 39 for letter in text])
+
+
+def of(module: Any, member: Member, others: Others | None = None) -> ReferenceModel:
+    path = layer_path(module, LAYERS)
+    model = ReferenceModel(module.to(member.dtype), tokenized, member, path, (), others)
+    model.prompts = (PROMPT,)
+    return model
+
+
+def with_truth(module: Any) -> tuple[Others, tuple[int, ...]]:
+    """What others have of the truth, after its run, and the tokens of this."""
+    truth = of(module, TRUTH)
+    tokens = tuple(int(token) for token in truth.run(PROMPT, steps=STEPS).tokens)
+    return Others(truth, Tried(ALLOWED)), tokens
+
+
+def held(model: ReferenceModel, tokens: tuple[int, ...], steps: int = STEPS) -> Any:
+    model.forced = (tokens,)
+    return model.run(PROMPT, steps=steps)
+
+
+@pytest.mark.parametrize("pad", [0, 3])
+@pytest.mark.parametrize("architecture", SIZES)
+def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
+    module = built(architecture)
+    others, tokens = with_truth(module)
+    way = Member("way", torch.float32, "eager", pad=pad)
+    run = held(of(module, replace(way, at_once=True), others), tokens)
+    slow = held(of(module, way, others), tokens)
+    assert run.at_once
+    assert not slow.at_once
+    assert [int(token) for token in run.tokens] == list(tokens)
+    assert run.ids.tolist() == slow.ids.tolist()
+    for own, other in zip(run.logits, slow.logits, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+    for own, other in zip(run.stream, slow.stream, strict=True):
+        assert own.keys() == other.keys()
+        for layer in own:
+            torch.testing.assert_close(own[layer], other[layer], rtol=1e-4, atol=1e-5)
+
+
+def test_a_definition_that_looks_at_the_length_is_taken_one_after_the_other() -> None:
+    short = {"max_position_embeddings": len(PROMPT) + 1}
+    module = built("llama", rope_parameters=DYNAMIC, **short)
+    others, tokens = with_truth(module)
+    for dtype in (torch.float32, torch.bfloat16):
+        assert not held(
+            of(module, Member("way", dtype, "eager", at_once=True), others), tokens
+        ).at_once
+
+
+def test_a_bf16_way_waits_for_a_float32_one() -> None:
+    module = built("llama")
+    others, tokens = with_truth(module)
+    rounded = Member("rounded", torch.bfloat16, "eager", at_once=True)
+    whole = Member("whole", torch.float32, "eager", at_once=True)
+    assert not held(of(built("llama"), rounded, others), tokens).at_once
+    assert held(of(module, whole, others), tokens).at_once
+    assert held(of(built("llama"), rounded, others), tokens).at_once
+
+
+def test_what_is_not_known_or_changed_is_computed_one_after_the_other() -> None:
+    module = built("llama")
+    others, tokens = with_truth(module)
+    model = of(module, Member("way", torch.float32, "eager", at_once=True), others)
+    assert not held(model, ()).at_once
+    assert not held(model, tokens[:1]).at_once
+    model.forced = (tokens,)
+    changed = model.run(PROMPT, steps=STEPS, edits={1: lambda stream, _: stream * 2})
+    assert not changed.at_once
+
+
+def test_a_prompt_alone_is_not_taken_from_a_longer_forward() -> None:
+    """Edited runs begin with its bits."""
+    module = built("llama")
+    others, tokens = with_truth(module)
+    model = of(module, Member("way", torch.float32, "eager", at_once=True), others)
+    assert held(model, tokens).at_once
+    assert not held(model, tokens, steps=1).at_once
+    assert held(model, tokens, steps=2).at_once
+
+
+def test_in_each_precision_one_way_takes_each_step_by_itself() -> None:
+    """As engines do: a floor of prompts alone would not be that of a generation."""
+    for sdpa in (True, False):
+        for precision in Precision:
+            ways = [way for way in members(sdpa=sdpa) if in_precision(way.name, precision)]
+            assert {way.at_once for way in ways} == {True, False}
+
+
+def test_float32_ways_come_before_those_that_wait_for_them() -> None:
+    for sdpa in (True, False):
+        waiting = [way.dtype for way in members(sdpa=sdpa) if way.at_once]
+        assert waiting == sorted(waiting, key=lambda dtype: dtype is torch.bfloat16)
+
+
+def test_rows_of_each_step() -> None:
+    assert rows_of(3, 3, before=2) == [slice(2, 5), slice(5, 6), slice(6, 7)]
