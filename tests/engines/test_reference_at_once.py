@@ -35,14 +35,16 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 #: Its rotary frequencies are those of the longest sequence so far: of another for each step.
 DYNAMIC = {"rope_type": "dynamic", "factor": 8.0, "rope_theta": 10000.0}
-LAYERS, STEPS, PROMPT, ALLOWED = 3, 5, "ten words or so", 1e-5
+LAYERS, WIDTH, STEPS, PROMPT, ALLOWED = 3, 32, 5, "ten words or so", 1e-5
+#: As the judge has it: a hundred times what honest orders of addition lose (docs/numerics.md).
+NEAR = 100 * 2.0**-24 * (WIDTH * LAYERS) ** 0.5
 
 
 def built(architecture: str, **more: Any) -> Any:
     torch.manual_seed(3)
     config = transformers.CONFIG_MAPPING[architecture](
         vocab_size=40,
-        hidden_size=32,
+        hidden_size=WIDTH,
         num_hidden_layers=LAYERS,
         num_attention_heads=4,
         initializer_range=0.3,
@@ -79,6 +81,14 @@ def held(model: ReferenceModel, tokens: tuple[int, ...], steps: int = STEPS) -> 
     return model.run(PROMPT, steps=steps)
 
 
+def assert_near(own: torch.Tensor, other: torch.Tensor) -> None:
+    """Each row, by its norm: an entry near zero is a difference of large ones, and how many of its
+    digits are left depends on the processor's order of addition.
+    """
+    assert own.shape == other.shape
+    assert ((own - other).norm(dim=-1) <= NEAR * other.norm(dim=-1)).all()
+
+
 @pytest.mark.parametrize("pad", [0, 3])
 @pytest.mark.parametrize("architecture", SIZES)
 def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
@@ -92,11 +102,11 @@ def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
     assert [int(token) for token in run.tokens] == list(tokens)
     assert run.ids.tolist() == slow.ids.tolist()
     for own, other in zip(run.logits, slow.logits, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
+        assert_near(own, other)
     for own, other in zip(run.stream, slow.stream, strict=True):
         assert own.keys() == other.keys()
         for layer in own:
-            torch.testing.assert_close(own[layer], other[layer], rtol=1e-4, atol=1e-5)
+            assert_near(own[layer], other[layer])
 
 
 def test_a_definition_that_looks_at_the_length_is_taken_one_after_the_other() -> None:
