@@ -379,7 +379,7 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
         )
     for relation in (
         tokens.flips(choices),
-        tokens.follow_logits(evidence.observed, evidence.reference.truth),
+        tokens.follow_logits(evidence.observed, evidence.reference.greedy),
     ):
         if relation is not None:
             evidence.relations.append(relation)

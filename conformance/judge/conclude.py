@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from conformance.judge import judgement as verdict
 from conformance.judge.diagnosis import diagnose, extent
@@ -14,6 +14,11 @@ from conformance.records import Judged, Limits, Relation, Site, Verdict
 
 #: The write has an effect, but another one.
 _OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
+#: What reads back right may sit in a copy that nothing uses (docs/numerics.md#the-gain).
+_READ_BACK = (
+    Verdict.VACUOUS,
+    "the write was read back, but nothing after it shows with power that it arrived",
+)
 
 
 def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Judgement:
@@ -93,32 +98,45 @@ def _write_claims(
         return [(Verdict.VACUOUS, "gains of a mixture are judged in float32")]
     kinds = {kind for kind, _ in claims}
     if all(effect.landing in {Landing.POWERLESS, Landing.UNTOUCHED} for effect in effects.values()):
-        moved = any(effect.moved for effect in effects.values())
-        if Verdict.UNKNOWN in kinds or (kinds == {Verdict.EXACT} and moved):
+        if Verdict.UNKNOWN in kinds:
             return []
-        return [(Verdict.VACUOUS, _powerless_reason(list(effects.values())))]
+        moved = any(effect.moved for effect in effects.values())
+        if kinds != {Verdict.EXACT} or not moved:
+            return [(Verdict.VACUOUS, _powerless_reason(list(effects.values())))]
+        return [] if _arrived(effects, _moved) else [_READ_BACK]
     sound = {
         site: effect for site, effect in effects.items() if not _clean_is_wrong(evidence, site)
     }
     claims = [*_landing_claims(sound), *_leak_claims(sound)]
-    if sound and not claims and not _arrived(effects):
-        words = "the write was read back, but nothing after it shows with power that it arrived"
-        return [(Verdict.VACUOUS, words)]
+    if sound and not claims and not _arrived(effects, _landed):
+        return [_READ_BACK]
     return claims
 
 
-def _arrived(effects: Mapping[Site, Effect]) -> bool:
-    """Did the write land at an observation downstream of where it was made?
+def _arrived(effects: Mapping[Site, Effect], shows: Callable[[Effect], bool]) -> bool:
+    """Does an observation downstream of where it was made show every prompt's write?
 
-    The first observation that the truth's write changes may be a read-back of the write itself.
+    The first observation of a prompt that the truth's write changes may be a read-back of the
+    write itself. Another prompt's effect says nothing about this one's.
     """
-    touched = [site for site, effect in effects.items() if effect.landing is not Landing.UNTOUCHED]
-    first = min((verdict.depth(site) for site in touched), default=None)
-    return any(
-        effects[site].landing is Landing.LANDED and verdict.depth(site) > first
-        for site in touched
-        if first is not None
+    touched: dict[int, list[Site]] = {}
+    for site, effect in effects.items():
+        if effect.landing is not Landing.UNTOUCHED:
+            touched.setdefault(site.prompt, []).append(site)
+    return bool(touched) and all(
+        any(verdict.depth(site) > first and shows(effects[site]) for site in sites)
+        for sites in touched.values()
+        for first in [min(map(verdict.depth, sites))]
     )
+
+
+def _landed(effect: Effect) -> bool:
+    return effect.landing is Landing.LANDED
+
+
+def _moved(effect: Effect) -> bool:
+    """Where all is bitwise an honest run, that anything changed is enough: it changed rightly."""
+    return effect.moved
 
 
 def _clean_is_wrong(evidence: Evidence, site: Site) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from conformance.generated_tokens import in_precision
 from conformance.judge.diagnosis.predictions import Known
-from conformance.judge.measures import floor, metrics, structure
+from conformance.judge.measures import floor, metrics, structure, tokens
 from conformance.records import Limits, Precision, Site
 
 #: Fewer honest runs do not show how far honest runs can be apart. In float32 the limit is a
@@ -61,6 +61,7 @@ class Reference:
     Where truth and honest runs have nan or an infinity at the same entries, these are 0 in them,
     and `numberless` has the `structure.kinds` of all entries. Where they have them at others, or
     have no number at all, the observation is `unclear`, with the reason: all of it is 0.
+    `greedy` are the ids that a generation left to itself must take from its own logits.
     """
 
     truth: Mapping[Site, Tensor]
@@ -71,6 +72,7 @@ class Reference:
     width: int = 0
     numberless: Mapping[Site, Tensor] = field(default_factory=dict)
     unclear: Mapping[Site, str] = field(default_factory=dict)
+    greedy: frozenset[Site] = frozenset()
     _floors: dict[Site, floor.Floor] = field(default_factory=dict)
     _known: dict[Site, Known] = field(default_factory=dict)
 
@@ -181,10 +183,13 @@ def read_reference(
     mixture: bool = False,
     width: int = 0,
     numberless: bool = False,
+    free: Mapping[str, Tensor] | None = None,
 ) -> Reference | str:
     """The reference by site with the members that compute in this precision, or what is wrong
     with it in words: then nothing can be judged. It must be finite, but where its values may be
-    `numberless`: a user's are masked with -inf, or are nan in rows of padding.
+    `numberless`: a user's are masked with -inf, or are nan in rows of padding. `free` is the truth
+    that was run along no candidate's tokens, where that of `reference` was: the latter has any id
+    that a candidate took, and cannot tell which ones were to be greedy.
     """
     beside = (TRUTH, AUXILIARY)
     members = {
@@ -205,8 +210,17 @@ def read_reference(
         return flaw
     honest = {site: tuple(values[site] for values in members.values()) for site in truth}
     clear = {site: places for site, places in odd.items() if site not in unclear}
+    own = truth if free is None else {Site.parse(site): value for site, value in free.items()}
     return Reference(
-        truth, honest, auxiliary, precision, mixture, width, numberless=clear, unclear=unclear
+        truth,
+        honest,
+        auxiliary,
+        precision,
+        mixture,
+        width,
+        numberless=clear,
+        unclear=unclear,
+        greedy=tokens.greedy_sites(own),
     )
 
 

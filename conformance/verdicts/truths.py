@@ -78,7 +78,11 @@ class Truths:
             self._known[along.key] = (
                 replace(plain, lacking=forced)
                 if isinstance(forced, str)
-                else self._made(merged(plain.members, forced[0], set(forced_ids)), plain.prompt_ids)
+                else self._made(
+                    merged(plain.members, forced[0], set(forced_ids)),
+                    plain.prompt_ids,
+                    free=plain.members["truth"],
+                )
             )
         return self._known[along.key]
 
@@ -94,7 +98,10 @@ class Truths:
         return self._known[REFERENCE.id]
 
     def _made(
-        self, members: Mapping[str, Mapping[str, Tensor]], prompt_ids: tuple[tuple[int, ...], ...]
+        self,
+        members: Mapping[str, Mapping[str, Tensor]],
+        prompt_ids: tuple[tuple[int, ...], ...],
+        free: Mapping[str, Tensor] | None = None,
     ) -> Truth | str:
         group = self.run.group(self.model, REFERENCE.id)
         identity = group.identity if group else {}
@@ -104,6 +111,7 @@ class Truths:
             precision=self.precision,
             mixture=bool(identity.get("routers")),
             width=int(identity.get("width", 0)),
+            free=free,
         )
         if isinstance(reference, str):
             return f"the reference cannot be used: {reference}"

@@ -109,20 +109,22 @@ def test_a_greedy_token_is_the_largest_of_its_own_logits(token: int, holds: bool
     logits_at, tokens_at = Site("logits", 0, 3), Site("tokens", 0, 3)
     own = logits(0.0, 5.0, 5.0 - 1e-9)
     truth = {logits_at: own, tokens_at: torch.tensor([1])}
-    found = tokens.follow_logits({logits_at: own, tokens_at: torch.tensor([token])}, truth)
+    greedy = tokens.greedy_sites(truth)
+    found = tokens.follow_logits({logits_at: own, tokens_at: torch.tensor([token])}, greedy)
     assert found is not None and found.holds is holds
 
 
 def test_what_is_forced_on_the_truth_need_not_be_the_largest() -> None:
     logits_at, tokens_at = Site("logits", 0, 0), Site("tokens", 0, 0)
     own = {logits_at: logits(0.0, 5.0), tokens_at: torch.tensor([0])}
-    assert tokens.follow_logits(own, own) is None
+    assert tokens.follow_logits(own, tokens.greedy_sites(own)) is None
 
 
 def test_equal_logits_are_all_the_largest() -> None:
     logits_at, tokens_at = Site("logits", 0, 0), Site("tokens", 0, 0)
     own = {logits_at: logits(5.0, 5.0), tokens_at: torch.tensor([1])}
-    found = tokens.follow_logits(own, {**own, tokens_at: torch.tensor([0])})
+    greedy = tokens.greedy_sites({**own, tokens_at: torch.tensor([0])})
+    found = tokens.follow_logits(own, greedy)
     assert found is not None and found.holds
 
 

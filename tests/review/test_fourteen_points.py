@@ -162,7 +162,27 @@ def test_02_a_write_that_reaches_nothing_downstream_is_found(
     )
     [(verdict, _)] = conclude._write_claims(evidence, [])  # type: ignore[arg-type]
     assert verdict is Verdict.VACUOUS
-    monkeypatch.setattr(conclude, "_arrived", lambda _: True)  # off: one read-back carries the cell
+    # Another prompt's effect, further on, confirms that one's write alone.
+    neighbour = {
+        replace(back, prompt=1): read_back,
+        replace(on, prompt=1): read_back,
+    }
+    evidence.effects = effects | neighbour
+    evidence.judged = judged | {
+        replace(site, run="clean"): Judged(str(site), Verdict.MATCH) for site in neighbour
+    }
+    [(verdict, _)] = conclude._write_claims(evidence, [])  # type: ignore[arg-type]
+    assert verdict is Verdict.VACUOUS
+    # Nor is a read-back alone enough where all is bitwise an honest run.
+    faint = replace(read_back, landing=Landing.POWERLESS)
+    evidence.effects = {back: faint, on: replace(faint, moved=False)}
+    exact = [(Verdict.EXACT, "")]
+    [(verdict, _)] = conclude._write_claims(evidence, exact)  # type: ignore[arg-type]
+    assert verdict is Verdict.VACUOUS
+    evidence.effects = {back: faint, on: faint}
+    assert conclude._write_claims(evidence, exact) == []  # type: ignore[arg-type]
+    evidence.effects = effects
+    monkeypatch.setattr(conclude, "_arrived", lambda *_: True)  # off: one read-back carries the cell
     assert conclude._write_claims(evidence, []) == []  # type: ignore[arg-type]
 
 

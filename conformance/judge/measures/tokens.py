@@ -8,7 +8,7 @@ after they part.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -97,31 +97,36 @@ def _same_ids(candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], si
     return own_ids.shape == truth_ids.shape and bool((own_ids == truth_ids).all())
 
 
-def follow_logits(
-    candidate: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]
-) -> Relation | None:
-    """Is every greedy id the largest of the logits that its own step showed? No tolerance.
-
-    Asked wherever the truth's id is the largest of the truth's logits: elsewhere it was forced.
-    None where no step has both.
+def follow_logits(candidate: Mapping[Site, Tensor], greedy: Collection[Site]) -> Relation | None:
+    """Is every id that was to be `greedy` the largest of the logits that its own step showed? No
+    tolerance. None where no step has both.
     """
     steps, broken = 0, []
-    for site, token in candidate.items():
-        logits = replace(site, name="logits")
-        truth_pair = truth.get(site), truth.get(logits)
-        if site.name != GREEDY or logits not in candidate or None in truth_pair:
-            continue
-        if token.numel() != 1 or token.is_floating_point():
-            continue
-        if not is_largest(*truth_pair):  # type: ignore[arg-type]
+    for site in sorted(greedy, key=str):
+        token, logits = candidate.get(site), candidate.get(replace(site, name="logits"))
+        if token is None or logits is None or token.numel() != 1 or token.is_floating_point():
             continue
         steps += 1
-        if not is_largest(token, candidate[logits]):
+        if not is_largest(token, logits):
             broken.append(str(site))
     if not steps:
         return None
     detail = f"not at {', '.join(broken)}" if broken else f"{steps} steps"
     return Relation("greedy tokens are the largest of their own logits", not broken, detail)
+
+
+def greedy_sites(truth: Mapping[Site, Tensor]) -> frozenset[Site]:
+    """Where a truth that was run along no candidate's tokens has the largest of its own logits:
+    at any other id of its generation the scenario laid one down.
+    """
+    return frozenset(
+        site
+        for site, token in truth.items()
+        if site.name == GREEDY
+        and token.numel() == 1
+        and (logits := replace(site, name="logits")) in truth
+        and is_largest(token, truth[logits])
+    )
 
 
 def is_largest(token: Tensor, logits: Tensor) -> bool:

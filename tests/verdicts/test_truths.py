@@ -1,0 +1,60 @@
+"""What a candidate is compared with, where it took other tokens than the truth does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from conformance.judge.cell import judge_cell
+from conformance.planning.jobs import FORCED, REFERENCE
+from conformance.records import Case, Group, Outcome, Precision, Status, Thresholds, Verdict
+from conformance.store import RunFolder
+from conformance.verdicts.truths import Truth, Truths
+
+CASE = Case("reading", "all", ("a",))
+IDS = ((4, 5),)
+#: A near-tie of the ids 1 and 2, of which the truth takes 1, and what comes after either.
+NEAR_TIE = torch.tensor([0.0, 8.0, 8.0 - 2.0**-18, 1.0])
+AFTER = torch.tensor([0.0, 9.0, 1.0, 2.0])
+
+
+def generation(tokens: tuple[int, ...], *logits: Tensor) -> dict[str, Tensor]:
+    """Ids and logits by step, of one prompt."""
+    ids = {f"p0/s{step}/tokens": torch.tensor([token]) for step, token in enumerate(tokens)}
+    return ids | {f"p0/s{step}/logits": row.clone() for step, row in enumerate(logits)}
+
+
+@pytest.mark.parametrize(("larger", "verdict"), [(2, Verdict.MATCH), (1, Verdict.WRONG)])
+def test_the_id_that_the_truth_was_held_to_is_the_largest_of_its_own_logits(
+    tmp_path: Path, larger: int, verdict: Verdict
+) -> None:
+    """Along a candidate's tokens the truth has its id there, which says nothing of its choice."""
+    run = RunFolder(tmp_path)
+    free, along = generation((1, 1), NEAR_TIE, AFTER), generation((2, 1), NEAR_TIE, AFTER)
+    held = replace(CASE, forced={"": ((2, 1),)})
+    for backend, case, values in ((REFERENCE.id, CASE, free), (FORCED.id, held, along)):
+        folder = run.group_folder("toy", backend)
+        folder.write_group(Group("toy", backend, identity={"layers": 1, "width": 4}))
+        ways = ("truth", "float32_a", "float32_b")
+        tensors = {f"{way}|{site}": value for way in ways for site, value in values.items()}
+        folder.write_cell(case.key, Outcome(Status.OK, prompt_ids=IDS), tensors)
+    own = NEAR_TIE.clone()
+    own[larger] += 2.0**-17
+    candidate = generation((2, 1), own, AFTER)
+    truth = Truths(run, "toy", CASE, twin=False, precision=Precision.FLOAT32).along(candidate)
+    assert isinstance(truth, Truth), truth
+    assert not truth.lacking
+    judgement = judge_cell(
+        candidate,
+        truth.reference,
+        twin=False,
+        equal=(),
+        prompt_ids=IDS,
+        truth_ids=truth.prompt_ids,
+        limits=Thresholds().of(Precision.FLOAT32),
+    )
+    assert judgement.verdict is verdict, judgement.reason
