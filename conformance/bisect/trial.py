@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from conformance import environments, execution
-from conformance.bisect.history.candidates import Candidate
+from conformance.bisect.history.candidates import Candidate, requirements
 from conformance.bisect.signature import Signatures, Unusable, signatures
 from conformance.bisect.state import Attempt, BisectFolder
 from conformance.environments import Environment, Untestable
 from conformance.environments.resolving import NEEDS
+from conformance.planning.trust import Executed, of_plan
 from conformance.runner import Event, Limits
 from conformance.scenario import Scenario
 from conformance.store import RunPlan, read_plan
@@ -76,6 +77,13 @@ def write_cells(folder: BisectFolder, plan: RunPlan) -> None:
 
 def read_cells(folder: BisectFolder) -> RunPlan | None:
     return read_plan(folder.path / CELLS)
+
+
+def executed(folder: BisectFolder) -> Executed:
+    """What going on with this bisect executes, and installs."""
+    plan = read_cells(folder)
+    wanted = requirements(folder.read().candidates)
+    return Executed(requirements=wanted) if plan is None else of_plan(plan, wanted)
 
 
 def run_cells(

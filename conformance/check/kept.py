@@ -36,6 +36,7 @@ from conformance.records import (
     Thresholds,
     record,
 )
+from conformance.records.base import Id
 from conformance.report import html, tables
 from conformance.runner import Summary
 from conformance.store import CHECK, RunFolder
@@ -56,7 +57,7 @@ _LARGE = 64 << 20
 class KeptFile:
     """One file of a check: where it was, and its own name there."""
 
-    name: str
+    name: Id
     path: str
 
 
@@ -106,6 +107,14 @@ def keep(run: RunFolder, asked: Asked) -> None:
 def folder_of(run: RunFolder, name: str) -> Path:
     """Where a file of a check lies, with those that it imports."""
     return run.path / "files" / name
+
+
+def contents(run: RunFolder, file: UserFile) -> tuple[Path, ...]:
+    """What is kept of a file: itself, what it imports and what it reads."""
+    folder = folder_of(run, file.name)
+    modules = filter(Path.is_file, sorted(folder.glob("*.py")))
+    named = (folder / name for name in named_files(file, folder))
+    return tuple(dict.fromkeys((folder / file.path.name, *modules, *named)))
 
 
 def asked_of(run: RunFolder) -> Asked:

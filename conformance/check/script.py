@@ -21,7 +21,8 @@ from conformance.check import kept, rerun
 from conformance.check.gather import Asked, room
 from conformance.check.parsing.source import UserFile
 from conformance.errors import ConformanceError
-from conformance.records import Backend, CellResult, Job, Precision, to_json
+from conformance.planning.trust import Executed
+from conformance.records import Backend, CellResult, Column, Job, Precision, to_json
 from conformance.repro import package
 from conformance.scenario import PAIR
 from conformance.store import RunFolder, gathered_in
@@ -43,6 +44,25 @@ def text(run: RunFolder, cell: CellResult, *, file: str, standalone: bool) -> st
     Raises ConformanceError for a check of a dump, and for a file that no engine ran.
     """
     asked = kept.asked_of(run)
+    traced, backend = _shown(asked, cell)
+    if _is_alone(traced, backend, cell):
+        return _alone(run, asked, traced, cell, file)
+    return _checked_again(run, asked, traced, backend, cell, file, standalone=standalone)
+
+
+def executed(run: RunFolder, cell: CellResult) -> Executed:
+    """What the script of an answer would start and load, all of it named by the check's files: its
+    model and its engine, the user's file and what that imports or reads. Raises as `text` does.
+    """
+    asked = kept.asked_of(run)
+    traced, backend = _shown(asked, cell)
+    weights = (_checkpoint(run, cell),) if _is_alone(traced, backend, cell) else ()
+    code = kept.contents(run, traced)
+    return Executed((asked.model,), (Column(backend),), code=code, checkpoints=weights)
+
+
+def _shown(asked: Asked, cell: CellResult) -> tuple[UserFile, Backend]:
+    """The file and the engine of an answer."""
     traced = next((one for one in asked.files if one.name == cell.case), None)
     backend = next((one for one in asked.backends if one.id == cell.backend), None)
     if asked.dump or traced is None or backend is None:
@@ -50,10 +70,13 @@ def text(run: RunFolder, cell: CellResult, *, file: str, standalone: bool) -> st
             f"{cell.id} was run on no engine: there is nothing to show again",
             remedy=f"check it again: {cell.command}",
         )
+    return traced, backend
+
+
+def _is_alone(traced: UserFile, backend: Backend, cell: CellResult) -> bool:
+    """Whether its script needs nothing of this package."""
     plain = traced.ported and backend.pipeline == 1 and backend.tensor == 1
-    if plain and cell.precision is Precision.FLOAT32:
-        return _alone(run, asked, traced, cell, file)
-    return _checked_again(run, asked, traced, backend, cell, file, standalone=standalone)
+    return plain and cell.precision is Precision.FLOAT32
 
 
 def _alone(run: RunFolder, asked: Asked, traced: UserFile, cell: CellResult, file: str) -> str:

@@ -19,8 +19,9 @@ from errno import (
     ENOTDIR,
     EROFS,
 )
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -100,13 +101,32 @@ def options(
     require_address_space()
 
 
+def to_its_end(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb, which nothing that it imports or calls ends early: only typer raises SystemExit,
+    and does so above it. Another one's status could be 0, with nothing done.
+    """
+
+    @wraps(verb)
+    def whole(*given: Any, **named: Any) -> None:
+        try:
+            verb(*given, **named)
+        except SystemExit as ended:
+            raise ConformanceError(
+                f"something that this command imports or calls ended it, with {ended.code!r}",
+                remedy="take `sys.exit` out of what it imports",
+                code=ExitCode.HARNESS,
+            ) from ended
+
+    return whole
+
+
 for name, verb in VERBS.items():
-    app.command(name)(spread(verb))
-known_app.command("update")(known.update_known)
-env_app.command("list")(environments.list_environments)
-env_app.command("build")(environments.build_environment)
-env_app.command("engine")(environments.engine_environment)
-env_app.command("remove")(environments.remove_environments)
+    app.command(name)(to_its_end(spread(verb)))
+known_app.command("update")(to_its_end(known.update_known))
+env_app.command("list")(to_its_end(environments.list_environments))
+env_app.command("build")(to_its_end(environments.build_environment))
+env_app.command("engine")(to_its_end(environments.engine_environment))
+env_app.command("remove")(to_its_end(environments.remove_environments))
 
 
 def main() -> None:

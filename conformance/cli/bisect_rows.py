@@ -16,8 +16,10 @@ from conformance.bisect.history.candidates import Candidate, Row
 from conformance.bisect.next_step import Conclusion
 from conformance.bisect.presentation.progress import Progress
 from conformance.bisect.state import Attempt, BisectFolder, Request, State, create
+from conformance.checkpoints import cache_folder
 from conformance.environments import Environment
 from conformance.errors import ConformanceError
+from conformance.planning import trust
 from conformance.planning.selection import Choice, Selected
 from conformance.records import Precision
 from conformance.runner import Limits
@@ -72,6 +74,7 @@ def begin(
     """The folder of a new bisect, with all that it needs to go on."""
     now = datetime.now(UTC)
     request = replace(request, started=now.isoformat(timespec="seconds"))
+    trust.note(cache_folder(), trust.Executed(selected.models, requirements=row.requirements))
     folder = create(reports, State(request, row.candidates, locks=row.locks), now)
     models, columns, cells = selected
     plan = RunPlan(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +19,10 @@ from conformance.shortening import few
 
 if TYPE_CHECKING:
     from conformance.expectations import Known
+    from conformance.planning.trust import Executed
     from conformance.records import Cell, Results
-    from conformance.repro.rerun import Recorded
     from conformance.scenario import Places
-    from conformance.store import RunFolder, RunPlan
+    from conformance.store import RunFolder
 
 #: So many files are named of which there are checks.
 _NAMED = 5
@@ -35,7 +35,10 @@ def today() -> date:
 def begun(reports: Path, scenarios: Places, selected: Selected, running: Running) -> RunFolder:
     """A new run's folder with its plan."""
     from conformance import execution
+    from conformance.checkpoints import cache_folder
+    from conformance.planning import trust
 
+    trust.note(cache_folder(), trust.Executed(selected.models))
     return execution.begin(
         reports,
         *selected,
@@ -90,41 +93,51 @@ def executed(
     return finished.results, finished.page
 
 
-def to_resume(reports: Path, name: str, choice: Choice, *, trust: bool) -> RunFolder:
+def to_resume(
+    reports: Path,
+    name: str,
+    choice: Choice,
+    *,
+    trust: bool,
+    installs: Callable[[RunFolder], Sequence[str]] = lambda _: (),
+    named: Sequence[str] = (),
+) -> RunFolder:
     """A stored run whose plan is to be executed. Raises ConformanceError where that would execute
-    what neither the installation nor the command line names, unless there is `trust`.
+    what neither the installation nor the command line names, unless there is `trust`. `installs`
+    are the requirements that its files would have installed, `named` those of the command line.
     """
+    from conformance.planning.trust import of_plan
     from conformance.store import CHECK
 
     folder = open_run(reports, name)
     if (folder.path / CHECK).is_file():
         command = folder.plan().command
         raise ConformanceError("is no run but a check", path=folder.path, remedy=command)
-    if not trust:
-        check_trust(folder.plan(), folder.path, choice)
+    executed = of_plan(folder.plan(), installs(folder))
+    require_known(executed, folder.path, choice, trust=trust, requirements=named)
     err.print(f"going on with {folder.id}", highlight=False)
     return folder
 
 
-def check_trust(plan: RunPlan, path: Path, choice: Choice) -> None:
-    from conformance.checkpoints import cache_folder
-    from conformance.planning import trust
-
-    trust.check(
-        plan, path, scenarios=choice.scenarios, manifest=choice.manifest, cache=cache_folder()
-    )
-
-
-def check_script(recorded: Recorded, path: Path, manifest: Path) -> None:
-    """Raises ConformanceError where a script of this cell would start, or load, what neither the
-    installation nor `manifest` names.
+def require_known(
+    executed: Executed,
+    path: Path,
+    choice: Choice,
+    *,
+    trust: bool,
+    requirements: Sequence[str] = (),
+) -> None:
+    """Whatever executes of a run's files what they name asks here first. Raises ConformanceError
+    where that is what neither the installation, nor `choice`, nor the `requirements` of the
+    command line name, unless there is `trust`.
     """
     from conformance.checkpoints import cache_folder
-    from conformance.planning import trust
+    from conformance.planning import trust as trusting
 
-    trust.check_script(
-        recorded.model, recorded.columns, path, manifest=manifest, cache=cache_folder()
-    )
+    if trust:
+        return
+    named = trusting.Named(choice.manifest, cache_folder(), choice.scenarios, tuple(requirements))
+    trusting.require_known(executed, path, named)
 
 
 def checks() -> Path:

@@ -11,6 +11,7 @@ from conformance.expectations.assess import Where, applying, explains, holds
 from conformance.fuzz.smaller import size
 from conformance.programs import Do, Operation, Part, Program, Tokens
 from conformance.records import Cell, CellResult, Precision, Verdict, digest, record
+from conformance.records.base import Id
 
 #: Verdicts on values: which of them a program gets depends on what it happens to read.
 _VALUES = frozenset(
@@ -33,7 +34,7 @@ class Failure:
     that shows it.
     """
 
-    backend: str
+    backend: Id
     kind: str
     verdict: Verdict
     reason: str
@@ -51,7 +52,7 @@ class Difference:
     known.yaml, or of the corpus, that expects it.
     """
 
-    model: str
+    model: Id
     program: Program
     failures: tuple[Failure, ...]
     drawn: Program
@@ -106,11 +107,12 @@ def cause_of(model: str, program: Program, failures: Mapping[str, Failure]) -> s
 
 
 def slug(cause: str) -> str:
-    """A file's name for a cause."""
+    """A file's name for a cause, whatever that says: it may come from a file."""
     model, _, details = cause.partition("|")
     words = details.split("|")
+    whose = re.sub(r"[^A-Za-z0-9_.]", "_", model).lstrip(".")[:60]
     plain = re.sub(r"[^a-z0-9]+", "_", words[2].lower()).strip("_")[:60] if len(words) > 2 else ""
-    return f"{model}_{plain or 'nothing'}_{digest(cause)[:6]}".replace("-", "_")
+    return f"{whose}_{plain or 'nothing'}_{digest(cause)[:6]}"
 
 
 def shown_by(difference: Difference, program: Program) -> set[int] | None:

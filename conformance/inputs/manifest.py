@@ -23,7 +23,7 @@ from conformance.records import PARTS, Backend, Model, Part, Piece, Source, reco
 #: A model's or backend's id is also the name of a folder.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENGINE = re.compile(r"[\w.]+:\w+")
-_PINNED = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+_-]+")
+_PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
 #: What each kind of source must say besides its own key.
 _NEEDED: Mapping[str, Sequence[str]] = {

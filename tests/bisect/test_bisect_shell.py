@@ -8,10 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from conformance.bisect import trial
+from conformance.bisect.history.candidates import requirements
 from conformance.bisect.state import State, create
+from conformance.checkpoints import cache_folder
 from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import Backend, Cell, Column, Model, Thresholds
+from conformance.inputs.manifest import load
+from conformance.planning import trust
+from conformance.records import Backend, Cell, Column, Thresholds
 from conformance.store import RunPlan
 from tests.bisect.states import BAD, GOOD, finish, releases, tried
 from tests.bisect.test_next_step import by_number
@@ -25,11 +29,13 @@ def stored(reports, state):
     """A bisect as one that was interrupted lies on the disk."""
     folder = create(reports, state, NOW)
     cell = Cell("gpt_neox", "vllm-pp1", "read_all", "alone")
+    gpt_neox = next(one for one in load(ROOT / "models.yaml").models if one.id == "gpt_neox")
+    trust.note(cache_folder(), trust.Executed(requirements=requirements(state.candidates)))
     plan = RunPlan(
         folder.id,
         "",
         "",
-        (Model("gpt_neox", "gpt_neox", ()),),
+        (gpt_neox,),
         (Column(Backend("vllm-pp1", "vllm")),),
         (cell,),
         Thresholds(),

@@ -3,6 +3,7 @@ it needs nothing.
 """
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -12,15 +13,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
+from typer.testing import CliRunner
 
 import conformance
 from conformance.check import kept, rerun, script
 from conformance.check.parsing import source
+from conformance.cli import app
 from conformance.engines.user_trace import alone
-from conformance.records import Backend, Column, Job, Precision
+from conformance.errors import ConformanceError
+from conformance.planning import trust
+from conformance.records import Backend, Column, Job, Precision, from_json
 from conformance.repro import package
-from conformance.store import RunFolder, gathered_in
-from conformance.store.files import write_record
+from conformance.store import CHECK, RunFolder, gathered_in
+from conformance.store.files import read_record, write_record
 from tests.check.test_kept_check import FILE, VLLM, checked, published
 
 ROOT = Path(__file__).parent.parent.parent
@@ -110,6 +116,68 @@ def test_a_difference_is_a_thousandth_and_a_leading_axis_is_none():
     assert alone.repro_compared({"a": value}, {"a": value * 1.01}) == 1
     assert alone.repro_compared({"a": value}, {"a": value[:2]}) == 1
     assert alone.repro_compared({"a": value}, {"b": value}) == 1
+
+
+def of_a_check(tmp_path, monkeypatch, *more):
+    """`conformance repro` of a stored check, with another cache than that which it was made with,
+    as of somebody else's.
+    """
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
+    where = ["--reports", str(tmp_path / "checks"), "-o", str(tmp_path / "out")]
+    [run] = [path.name for path in (tmp_path / "checks").glob("2*")]
+    return CliRunner().invoke(app, ["repro", "check", "--run", run, *where, *more])
+
+
+def test_a_script_of_a_check_holds_no_code_of_a_strangers(tmp_path, monkeypatch):
+    """Its engine, its weights and the file itself are named by the check's files alone."""
+    written(tmp_path)
+    run = RunFolder(next((tmp_path / "checks").glob("2*")))
+    stored = read_record(kept.Kept, run.path / CHECK)
+    evil = replace(VLLM, engine="evil:go", environment="/evil/python", options={"w": "evil.W"})
+    write_record(run.path / CHECK, replace(stored, backends=(evil,)))
+    done = of_a_check(tmp_path, monkeypatch)
+    assert isinstance(done.exception, ConformanceError), done.output
+    for words in (
+        "'llama': weights of another source",
+        "the engine 'evil:go'",
+        "the interpreter '/evil/python'",
+        "the engine's options {'w': 'evil.W'}",
+        "my trace.py'",
+        "helper.py'",
+        "weights loaded from",
+    ):
+        assert words in str(done.exception)
+    assert "--trust" in done.exception.remedy
+    assert not (tmp_path / "out").exists()
+    assert of_a_check(tmp_path, monkeypatch, "--trust").exit_code == 0
+    assert list((tmp_path / "out").glob("repro_*.py"))
+
+
+def test_a_script_of_ones_own_check_is_written_without_trust(tmp_path, monkeypatch):
+    """What a check here was asked is noted; a file that is changed since is another one."""
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
+    written(tmp_path)
+    run = RunFolder(next((tmp_path / "checks").glob("2*")))
+    asked = kept.asked_of(run)
+    code = kept.contents(run, asked.files[0])
+    assert {path.name for path in code} == {"my trace.py", "helper.py"}
+    trust.note(tmp_path / "cache", trust.Executed((asked.model,), code=code))
+    folder = run.group_folder("llama", gathered_in(VLLM.id, Precision.FLOAT32)).path
+    job = read_record(Job, folder / "job.json")
+    own = tmp_path / "cache" / "checkpoints" / "llama-1"
+    own.mkdir(parents=True)
+    write_record(folder / "job.json", replace(job, checkpoint=own))
+    assert of_a_check(tmp_path, monkeypatch).exit_code == 0
+    (run.path / "files" / "my-trace" / "helper.py").write_text("LAYER = 2\n")
+    done = of_a_check(tmp_path, monkeypatch)
+    assert "helper.py" in str(done.exception) and "my trace.py" not in str(done.exception)
+
+
+@pytest.mark.parametrize("name", ["../../../x", "/x", "..", ""])
+def test_no_name_in_a_check_leads_out(name):
+    """Its file is read, and its script is written, from a folder that is called so."""
+    with pytest.raises(ValidationError):
+        from_json(kept.KeptFile, json.dumps({"name": name, "path": "mine.py"}))
 
 
 def test_values_are_named_by_the_way_to_them():

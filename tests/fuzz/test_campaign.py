@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import Conditions, Entry, Known, Match
 from conformance.expectations.assess import Where
@@ -24,8 +28,11 @@ from conformance.records import (
     Precision,
     Source,
     Verdict,
+    from_json,
+    to_json,
 )
-from conformance.runner import GroupFinished
+from conformance.runner import GroupFinished, Summary
+from conformance.store.files import write_record
 
 HF, PP1, PP2 = Backend("hf", "hf"), Backend("vllm-pp1", "vllm"), Backend("vllm-pp2", "vllm", 2)
 SHAPE = Shape(4, ("embedding", "attention", "mlp", "norm", "head"))
@@ -331,3 +338,43 @@ def test_a_checkpoint_that_cannot_be_made_ends_the_campaign(tmp_path, monkeypatc
     with pytest.raises(ConformanceError, match="no source works"):
         running(tmp_path, tally.State(ASKED)).run()
     assert asked_of == [None] * 19
+
+
+@pytest.mark.parametrize(
+    "model", ["../../../../OUT", "/proc/x", "..", ".", "a/../../b", "a\0b", "-m"]
+)
+def test_no_cause_names_a_file_elsewhere(tmp_path, model):
+    folder = tmp_path / "a" / "b" / "c" / "d" / "corpus"
+    found = replace(difference(LEAST), cause=f"{model}|x|y")
+    assert corpus.keep(folder, found).resolve().parent == folder
+    assert causes.slug("llama-3.1|hf|value|add-mlp|1p").startswith("llama_3.1_add_mlp_")
+
+
+@pytest.mark.parametrize(("kind", "key"), [(Difference, "model"), (Failure, "backend")])
+def test_no_name_in_a_campaign_leads_out(kind, key):
+    one = difference(LEAST) if kind is Difference else failing("hf")
+    assert from_json(kind, to_json(one)) == one
+    with pytest.raises(ValidationError, match=key):
+        from_json(kind, to_json(replace(one, **{key: "../../OUT"})))
+
+
+def test_a_campaign_that_goes_on_writes_where_the_command_line_says(tmp_path, monkeypatch):
+    """Its file names the corpus too, and may be anybody's."""
+    elsewhere = tmp_path / "elsewhere"
+    folder = tmp_path / "here" / "reports" / "fuzz" / "r"
+    folder.mkdir(parents=True)
+    (tmp_path / "here" / "models.yaml").write_text(
+        json.dumps({"models": {"llama": {"tiny": {}}}, "backends": {"hf": {"engine": "hf"}}})
+    )
+    asked = replace(ASKED, corpus=str(elsewhere), backends=("hf",), frozen=False)
+    found = difference(LEAST, explained="known to be so")
+    write_record(folder / campaign.STATE, tally.State(asked, differences=(found,)))
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(campaign.Campaign, "run", lambda _: Summary({}, 1.0, 1.0, False, 1, 0))
+    command = ["fuzz", "--resume", "r", "--reports", "reports", "--models", "models.yaml"]
+    ran = CliRunner().invoke(app, command)
+    assert isinstance(ran.exception, ConformanceError), ran.output
+    assert f"--corpus {elsewhere}" in ran.exception.remedy
+    assert not elsewhere.exists()
+    assert CliRunner().invoke(app, [*command, "--corpus", str(elsewhere)]).exit_code == 0
+    assert [path.suffix for path in elsewhere.iterdir()] == [".json"]

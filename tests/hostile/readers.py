@@ -205,9 +205,8 @@ def _read_plan(folder: Path) -> object:
     for cell in plan.cells:
         run.group_folder(cell.model, cell.backend).write_group(Group("a", "b"))
     with suppress(ConformanceError):
-        trust.check(
-            plan, folder, scenarios=folder, manifest=folder / "models.yaml", cache=folder / "cache"
-        )
+        named = trust.Named(folder / "models.yaml", folder / "cache", folder)
+        trust.require_known(trust.of_plan(plan), folder, named)
     return plan
 
 

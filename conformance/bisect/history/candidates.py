@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from conformance.records import record
@@ -19,6 +19,11 @@ class Candidate:
     requirements: tuple[str, ...]
 
 
+def requirements(candidates: Iterable[Candidate]) -> tuple[str, ...]:
+    """What is installed where all of these are tried, each once."""
+    return tuple(dict.fromkeys(words for one in candidates for words in one.requirements))
+
+
 class Row(NamedTuple):
     """Candidates of one subject. `backwards`: the good end is the newer one. `locks` are both
     lock files, where they are what is searched.
@@ -28,3 +33,8 @@ class Row(NamedTuple):
     candidates: tuple[Candidate, ...]
     backwards: bool = False
     locks: tuple[Mapping[str, str], ...] = ()
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """All that the search would have installed, each once."""
+        return requirements(self.candidates)

@@ -77,9 +77,14 @@ def bisect(
 
     if resume:
         folder = states.find(reports, resume)
-        plan = trial.read_cells(folder)
-        if plan is not None and not trust:
-            selecting.check_trust(plan, folder.path, choice)
+        row = bisect_rows.row(subject, good, bad, repo, also) if subject and good and bad else None
+        selecting.require_known(
+            trial.executed(folder),
+            folder.path,
+            choice,
+            trust=trust,
+            requirements=row.requirements if row else (),
+        )
         if retry:
             bisect_rows.forget_untestable(folder)
     else:

@@ -95,6 +95,8 @@ def check(
     from conformance.check import dump as dumps
     from conformance.check import gather, kept, room
     from conformance.check.advice import porting
+    from conformance.checkpoints import cache_folder
+    from conformance.planning import trust
     from conformance.runner import Limits
 
     place = reports or selecting.checks()
@@ -116,6 +118,8 @@ def check(
         porting.require_both_sides(asked.files)
     folder = gather.begin(asked, place)
     kept.keep(folder, asked)
+    code = tuple(path for file in asked.files for path in kept.contents(folder, file))
+    trust.note(cache_folder(), trust.Executed((named,), code=code))
     with err.status("starting") as status:
         summary = _gathered(asked, folder, Limits(cell=timeout, load=load_timeout), status)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,9 +18,14 @@ from conformance.cli.options import (
     err,
     out,
 )
+from conformance.errors import ConformanceError
 
 if TYPE_CHECKING:
     from conformance.fuzz.tally import State
+
+
+#: Where the corpus is unless a folder is named.
+_CORPUS = Path("fuzz/corpus")
 
 
 def fuzz(
@@ -34,7 +40,7 @@ def fuzz(
     batch: Annotated[int, typer.Option(min=1, help="Programs for one load of an engine.")] = 40,
     corpus: Annotated[
         Path, typer.Option(help="Programs that are replayed first, and kept for the next time.")
-    ] = Path("fuzz/corpus"),
+    ] = _CORPUS,
     frozen: Annotated[bool, typer.Option("--frozen", help="Keep nothing in the corpus.")] = False,
     resume: Annotated[
         str, typer.Option(help="Go on with this campaign (`latest`), with what it was asked.")
@@ -68,6 +74,7 @@ def fuzz(
     if resume:
         folder = campaign.open_campaign(reports, resume)
         state = campaign.read(folder)
+        _require_same_corpus(state, folder, corpus)
     else:
         request = tally.Request(
             tuple(chosen.id for chosen in plan.choose(whole.models, model or ["llama"], "model")),
@@ -100,11 +107,12 @@ def fuzz(
     summary = running.run()
     if summary.interrupted:
         _say(running.state)
-        err.print(f"interrupted; go on with: conformance fuzz --resume {folder.name}")
+        words = f"conformance fuzz --resume {folder.name}{_corpus_option(state)}"
+        err.print(f"interrupted; go on with: {words}", markup=False, soft_wrap=True)
         raise typer.Exit(ExitCode.INTERRUPTED)
     if not state.asked.frozen:
         for difference in running.state.differences:
-            corpora.keep(Path(state.asked.corpus), difference)
+            corpora.keep(corpus, difference)
     new = [
         difference
         for difference in running.state.differences
@@ -126,6 +134,25 @@ def fuzz(
         )
     _say(running.state)
     raise typer.Exit(tally.exit_code(running.state))
+
+
+def _require_same_corpus(state: State, folder: Path, corpus: Path) -> None:
+    """Programs are written where the command line says: a campaign's file may be anybody's.
+
+    Raises ConformanceError where the campaign was begun with another corpus.
+    """
+    if Path(state.asked.corpus).absolute() != corpus.absolute():
+        raise ConformanceError(
+            f"this campaign was begun with the corpus {state.asked.corpus!r}, not {str(corpus)!r}",
+            path=folder,
+            remedy=f"name it again, if you know it: {_corpus_option(state).strip()}",
+        )
+
+
+def _corpus_option(state: State) -> str:
+    """What names the campaign's corpus on a command line."""
+    corpus = state.asked.corpus
+    return "" if Path(corpus) == _CORPUS else f" --corpus {shlex.quote(corpus)}"
 
 
 def _say(state: State) -> None:

@@ -48,6 +48,7 @@ def gate(
 
     from conformance import gate as gates
     from conformance.checkpoints import cache_folder
+    from conformance.planning.trust import of_plan
     from conformance.report import render
     from conformance.report.progress import Progress
     from conformance.scenario import discover
@@ -56,8 +57,9 @@ def gate(
     every = selection.every_cell(choice.manifest, choice.scenarios)
     if name:
         folder = selecting.open_run(reports, name)
-        if repeats and not trust:
-            selecting.check_trust(folder.plan(), folder.path, choice)
+        if repeats:
+            planned = of_plan(folder.plan())
+            selecting.require_known(planned, folder.path, choice, trust=trust)
     else:
         gates.refuse_unmatched(known, every)
         folder = selecting.new_run(reports, choice, running)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from conformance.cli import engines, selecting
-from conformance.cli.options import Folder, Manifest, Reports, err
+from conformance.cli.options import Choice, Folder, Manifest, Reports, err
 from conformance.errors import ConformanceError
 from conformance.repro.upstream import Project
 
@@ -57,16 +58,22 @@ def repro(
     engines.needed()
     from conformance.check import kept
     from conformance.check import script as of_check
+    from conformance.planning.trust import Executed
     from conformance.report import cell_text
     from conformance.repro import issue as issues
     from conformance.repro import script
 
     folder = selecting.open_run(reports, name, cell)
     results = folder.results()
+    choice = Choice(manifest=manifest, scenarios=scenarios)
+    known = partial(selecting.require_known, path=folder.path, choice=choice, trust=trust)
     if kept.is_check(folder):
         if issue:
             raise ConformanceError("a text for upstream is written of a run's cell, not of a check")
-        for judged in cell_text.find_all(results, cell):
+        answers = cell_text.find_all(results, cell)
+        for judged in answers:
+            known(of_check.executed(folder, judged))
+        for judged in answers:
             script_name = of_check.script_name(judged)
             checked = of_check.text(folder, judged, file=script_name, standalone=standalone)
             _written(output / script_name, checked)
@@ -76,11 +83,10 @@ def repro(
     result = script.shareable(cell_text.find(results, cell))
     scenario = _scenario(results, result, scenarios)
     model, column = _of(folder.plan(), result)
-    known = script.recorded(results, result, model, column)
-    if not trust:
-        selecting.check_script(known, folder.path, manifest)
+    recorded = script.recorded(results, result, model, column)
+    known(Executed((recorded.model,), tuple(recorded.columns)))
     path = output / script.script_name(result)
-    text = script.text(result, known, scenario, file=path.name, standalone=standalone)
+    text = script.text(result, recorded, scenario, file=path.name, standalone=standalone)
     _written(path, text)
     if issue:
         project = to or issues.addressee(result, column)

@@ -47,21 +47,29 @@ def sweep(
     """
     engines.needed()
     from conformance import sweep as sweeps
+    from conformance.checkpoints import cache_folder
+    from conformance.planning import trust as trusting
 
+    versions = {"vllm": vllm, "nnsight": nnsight, "transformers": transformers, "torch": torch}
+    ranges = {name: text for name, text in versions.items() if text}
     if resume:
-        folder = selecting.to_resume(reports, resume, choice, trust=trust)
-        _have(sweeps.read(folder))
+        folder = selecting.to_resume(
+            reports,
+            resume,
+            choice,
+            trust=trust,
+            installs=lambda run: sweeps.read(run).requirements,
+            named=_named(ranges),
+        )
+        for spec in sweeps.read(folder).specs:  # what was removed since is built again
+            had(spec)
     else:
-        versions = {
-            "vllm": vllm,
-            "nnsight": nnsight,
-            "transformers": transformers,
-            "torch": torch,
-        }
         here = selection.select(replace(choice, expression=""))
-        swept, had = _swept({name: text for name, text in versions.items() if text})
-        columns = sweeps.columns([column.backend for column in here.columns], swept.points, had)
+        swept, made = _swept(ranges)
+        columns = sweeps.columns([column.backend for column in here.columns], swept.points, made)
         selected = selection.within(here, columns, choice)
+        noted = trusting.Executed(requirements=swept.requirements)
+        trusting.note(cache_folder(), noted)
         folder = selecting.begun(reports, choice.scenarios, selected, running)
         sweeps.write(folder, swept)
     results, _ = selecting.executed(folder, choice.scenarios, running, verb="sweep")
@@ -71,19 +79,37 @@ def sweep(
     raise typer.Exit(results.footer.exit_code)
 
 
+def _axes(ranges: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """The versions of each package, in order."""
+    from conformance import sweep as sweeps
+    from conformance.environments import vllm_package
+
+    axes = {}
+    for option, text in ranges.items():
+        package = vllm_package() if option == "vllm" else option
+        axes[package] = sweeps.expand(text, sweeps.published(package))
+    return axes
+
+
+def _named(ranges: dict[str, str]) -> tuple[str, ...]:
+    """The requirements of every combination."""
+    from conformance import sweep as sweeps
+
+    if not ranges:
+        return ()
+    combined = sweeps.combinations(_axes(ranges))
+    return tuple({words for one in combined for words in sweeps.spec_of(one).requirements})
+
+
 def _swept(ranges: dict[str, str]) -> tuple[Swept, dict[Spec, Environment | Untestable]]:
     """The versions that are meant, and the environment of every combination."""
     from conformance import sweep as sweeps
-    from conformance.environments import vllm_package
 
     if not ranges:
         raise ConformanceError(
             "no versions are named", remedy="for example --vllm 0.28..0.32 --nnsight 0.8.0,0.8.1"
         )
-    axes = {}
-    for option, text in ranges.items():
-        package = vllm_package() if option == "vllm" else option
-        axes[package] = sweeps.expand(text, sweeps.published(package))
+    axes = _axes(ranges)
     combinations = sweeps.combinations(axes)
     err.print(f"{len(combinations)} combinations of {axes}", markup=False, highlight=False)
     points, environments = [], {}
@@ -92,13 +118,6 @@ def _swept(ranges: dict[str, str]) -> tuple[Swept, dict[Spec, Environment | Unte
         environments[spec] = had(spec)
         points.append(sweeps.point(versions, environments[spec]))
     return sweeps.Swept(axes, tuple(points)), environments
-
-
-def _have(swept: Swept) -> None:
-    """Build again what was removed since."""
-    for point in swept.points:
-        if not point.untestable:
-            had(point.spec)
 
 
 def _say(swept: Swept) -> None:
