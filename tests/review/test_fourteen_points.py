@@ -49,12 +49,12 @@ from conformance.records import (
     Witness,
     widened,
 )
+from conformance.records.injected import Ending, Kind, Row
 from conformance.scenario import scenario
 from conformance.selftest import sensitivity
-from conformance.selftest.doses import Kind
 from conformance.selftest.fault import INSIDE
 from conformance.selftest.faults import FAULTS
-from conformance.selftest.table import Ending, Row, totals
+from conformance.selftest.table import totals
 from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.witness import truth_of
 from conformance.worker.frames import frames
