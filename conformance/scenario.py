@@ -234,7 +234,18 @@ def _places(value: Place | Sequence[Place]) -> tuple[Place, ...]:
 def folders_of(places: Places) -> tuple[Path, ...]:
     """One folder of scenarios or several, each once."""
     several = (places,) if isinstance(places, str | Path) else places
-    return tuple(dict.fromkeys(Path(place).resolve() for place in several))
+    return tuple(dict.fromkeys(map(_resolved, several)))
+
+
+def _resolved(place: str | Path) -> Path:
+    try:
+        return Path(place).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a link to itself is a RuntimeError
+        raise ConformanceError(
+            f"cannot be a folder of scenarios: {error}",
+            path=Path(place),
+            remedy="name a folder that exists",
+        ) from error
 
 
 def as_planned(places: Places) -> str | tuple[str, ...]:

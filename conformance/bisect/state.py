@@ -9,12 +9,14 @@ reports/bisect-<time>-<random>/{report.json,report.md,index.html}
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
+from conformance.bisect.history import locks
 from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.presentation.signature_parts import USUAL, Part
 from conformance.bisect.search import CONFIRM, Class
@@ -22,10 +24,13 @@ from conformance.bisect.signature import Signatures
 from conformance.errors import ConformanceError
 from conformance.processes import lock
 from conformance.records import record
+from conformance.records.base import Count, Id
 from conformance.store.files import read_record, write_record
 
 PREFIX = "bisect-"
 STATE = "state.json"
+#: A search has so many, and lock files come in as many.
+_ENDS = 2
 
 
 @record()
@@ -43,7 +48,7 @@ class Request:
     with_cells: str = ""
     by: tuple[Part, ...] = USUAL
     neither: Class = Class.BAD
-    confirm: int = CONFIRM
+    confirm: Count = CONFIRM
     started: str = ""
     backwards: bool = False
 
@@ -60,12 +65,12 @@ class Attempt:
     signatures: Signatures = ()
     untestable: str = ""
     harness: bool = False
-    environment: str = ""
+    environment: Id | Literal[""] = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     built: bool = False
     build_seconds: float = 0.0
     seconds: float = 0.0
-    run: str = ""
+    run: Id | Literal[""] = ""
 
 
 @record()
@@ -94,6 +99,26 @@ class State:
         )
 
 
+def mistake(state: State) -> str:
+    """Why nothing can be searched in this state, "" where something can."""
+    keys = [candidate.key for candidate in state.candidates]
+    if len(keys) < _ENDS or len(set(keys)) < len(keys):
+        return "its candidates are not two ends and what lies between them"
+    if state.locks and len(state.locks) != _ENDS:
+        return "there are two lock files or none"
+    if state.locks and len(_changes(state.locks)) + 1 != len(keys):
+        return "its candidates are not the changes between its lock files"
+    cells = {tuple(one.cell for one in each.signatures) for each in state.attempts}
+    if len(cells - {()}) > 1:
+        return "its trials are not all of the same cells"
+    return ""
+
+
+def _changes(pair: Sequence[Mapping[str, str]]) -> tuple[locks.Change, ...]:
+    good, bad = pair
+    return () if good == bad else locks.changes(good, bad)
+
+
 class BisectFolder:
     """Where one bisect is kept."""
 
@@ -106,7 +131,7 @@ class BisectFolder:
 
     def read(self) -> State:
         """Raises ConformanceError when this is not the folder of a bisect."""
-        state = read_record(State, self.path / STATE)
+        state = read_record(State, self.path / STATE, mistake=mistake)
         if state is None:
             raise ConformanceError(
                 f"is not the folder of a bisect: it has no {STATE}", path=self.path

@@ -19,6 +19,7 @@ from conformance.check.parsing.dataflow import Places
 from conformance.check.parsing.source import UserFile
 from conformance.check.values import compare, naming
 from conformance.check.values.compare import Compared, Values
+from conformance.errors import ConformanceError
 from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER
 from conformance.planning.jobs import BUILD
 from conformance.records import Answer as Evidence
@@ -112,7 +113,18 @@ class _Case:
         return gathered_in(self.backend.id, precision)
 
     def _seen(self, folder: str) -> dict[str, Tensor]:
-        return self.run.observations(self.asked.model.id, folder, self.key)
+        """What was observed there. Raises ConformanceError where its values' names are damaged."""
+        model = self.asked.model.id
+        seen = self.run.observations(model, folder, self.key)
+        try:
+            naming.read(seen)
+        except ValueError as error:
+            raise ConformanceError(
+                f"no observations can be read: {error}",
+                path=self.run.group_folder(model, folder).cell(self.key),
+                remedy=f"check it again: {self.asked.command}",
+            ) from error
+        return seen
 
     def answered(self) -> Answered:
         """The answer, and what it rests on."""

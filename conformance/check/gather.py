@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from conformance import loose_json
 from conformance.builtin.probe import PROBING
 from conformance.builtin.user_trace import USER_TRACE, case_of
 from conformance.check.parsing.source import UserFile
@@ -132,11 +132,9 @@ def room(checkpoint: Path) -> dict[str, int]:
     """What an engine must have room for: tokens of a prompt with its generation, and bytes of
     its cache for two of those.
     """
-    try:
-        config = json.loads((checkpoint / "config.json").read_bytes())
-    except (OSError, ValueError):
-        config = {}
-    config = {**config, **(config.get("text_config") or {})}
+    config = loose_json.mapping(checkpoint / "config.json")
+    text = config.get("text_config")
+    config = {**config, **(text if isinstance(text, dict) else {})}
     length = min(_number(config, "max_position_embeddings", "n_positions") or LENGTH, LENGTH)
     layers = _number(config, "num_hidden_layers", "n_layer") or 1
     heads = _number(config, "num_key_value_heads", "num_attention_heads", "n_head") or 1
@@ -148,7 +146,7 @@ def room(checkpoint: Path) -> dict[str, int]:
 
 def _number(config: Mapping[str, Any], *names: str) -> int:
     found = (config.get(name) for name in names)
-    return next((value for value in found if isinstance(value, int)), 0)
+    return next((value for value in found if type(value) is int and value > 0), 0)
 
 
 class _Maker:

@@ -27,6 +27,7 @@ from conformance.check.parsing import source
 from conformance.check.parsing.source import UserFile
 from conformance.check.verdict import leading, verdict_of
 from conformance.errors import ConformanceError
+from conformance.inputs import text_file
 from conformance.records import (
     Backend,
     CellResult,
@@ -119,7 +120,7 @@ def contents(run: RunFolder, file: UserFile) -> tuple[Path, ...]:
 
 def asked_of(run: RunFolder) -> Asked:
     """What the check in this folder was asked. Raises ConformanceError for any other run."""
-    kept = read_record(Kept, run.path / CHECK)
+    kept = read_record(Kept, run.path / CHECK, mistake=lambda it: "" if it.files else "no files")
     if kept is None:
         raise ConformanceError("is no check: it has no check.json", path=run.path)
     plan = run.plan()
@@ -186,9 +187,9 @@ def named_files(file: UserFile, folder: Path) -> list[str]:
 
 def _imports(path: Path) -> Iterator[str]:
     try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return
+        tree = ast.parse(text_file.read(path))
+    except (ConformanceError, MemoryError, RecursionError, SyntaxError, ValueError):
+        return  # Python says what is wrong with it where it is run
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

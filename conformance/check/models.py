@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from conformance import loose_json
 from conformance.errors import ConformanceError
-from conformance.inputs import manifest
+from conformance.inputs import manifest, usable
+from conformance.planning import selection
 from conformance.records import Backend, Model, Source
 
 _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
-_COLUMN = re.compile(r"vllm(?:-pp(\d+))?(?:-tp(\d+))?")
+#: More ranks than four digits say is nobody's machine.
+_COLUMN = re.compile(r"vllm(?:-pp([1-9]\d{0,3}))?(?:-tp([1-9]\d{0,3}))?", re.ASCII)
 
 #: What a check compares with transformers unless it is told otherwise.
 DEFAULT = "vllm-pp1"
@@ -28,6 +31,7 @@ def resolve(name: str, known: Path) -> Model:
     listed = manifest.load(known).models if known.is_file() else ()
     for model in listed:
         if model.id == name:
+            selection.check_sources((model,), known)
             return model
     if _HUB.fullmatch(name) and not name.startswith((".", "/")):
         repo, _, revision = name.partition("@")
@@ -42,15 +46,21 @@ def resolve(name: str, known: Path) -> Model:
 
 def _local(folder: Path) -> Model:
     path = folder / "config.json"
-    try:
-        architecture = str(json.loads(path.read_text())["model_type"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    architecture = loose_json.mapping(path).get("model_type")
+    known = usable.architectures()
+    why = ""
+    if not isinstance(architecture, str):
+        why = f"{path.name} cannot be read or has no `model_type`"
+    elif known and architecture not in known:
+        why = f"it knows no {architecture!r}, as {path.name} has it"
+    elif damaged := usable.folder(folder, architecture):
+        why = damaged
+    if why or not isinstance(architecture, str):
         raise ConformanceError(
-            f"is no model that transformers can load: {path.name} cannot be read or has no "
-            "`model_type`",
+            f"is no model that transformers can load: {why}",
             path=folder,
             remedy="name the folder that holds config.json, the tokenizer and the weights",
-        ) from error
+        )
     return Model(_id(folder.name), architecture, (Source("path", file=str(folder)),))
 
 
@@ -78,3 +88,26 @@ def columns(names: list[str]) -> tuple[Backend, ...]:
             Backend(name if name != "vllm" else DEFAULT, "vllm", pipeline=pipeline, tensor=tensor)
         )
     return tuple(found)
+
+
+def require_layers(columns: Sequence[Backend], model: Model) -> None:
+    """Raises ConformanceError for a column with more stages than the model has layers, where it is
+    known how many those are.
+    """
+    layers = _layers(model)
+    for column in columns:
+        if layers and column.pipeline > layers:
+            raise ConformanceError(
+                f"{column.id} has more stages than {model.id} has layers: {layers}",
+                remedy=f"name at most vllm-pp{layers}",
+            )
+
+
+def _layers(model: Model) -> int:
+    """As its one source says, 0 where it has several or says nothing."""
+    if len(model.sources) != 1:
+        return 0
+    source = model.sources[0]
+    if source.kind == "path":
+        return usable.layers(loose_json.mapping(Path(source.file) / "config.json"))
+    return usable.layers(source.config)

@@ -21,6 +21,7 @@ from conformance.check import kept, rerun
 from conformance.check.gather import Asked, room
 from conformance.check.parsing.source import UserFile
 from conformance.errors import ConformanceError
+from conformance.inputs import text_file
 from conformance.planning.trust import Executed
 from conformance.records import Backend, CellResult, Column, Job, Precision, to_json
 from conformance.repro import package
@@ -165,7 +166,7 @@ def _beside(run: RunFolder, traced: UserFile) -> dict[str, str]:
     """The files of its folder that the file imports, by name."""
     folder = kept.folder_of(run, traced.name)
     return {
-        path.name: path.read_text(encoding="utf-8")
+        path.name: text_file.read(path)
         for path in sorted(folder.glob("*.py"))
         if path.name != traced.path.name
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from conformance.errors import ConformanceError
+from conformance.inputs import text_file
 from conformance.inputs.project import TABLE
 from conformance.store.files import write_text
 
@@ -87,7 +88,7 @@ def start(folder: Path) -> tuple[Path, ...]:
     one of them is there already.
     """
     settings = folder / "pyproject.toml"
-    before = settings.read_text(encoding="utf-8") if settings.is_file() else ""
+    before = text_file.read(settings) if settings.is_file() else ""
     texts = {
         folder / "models.yaml": _MODELS,
         folder / "known.yaml": _KNOWN,

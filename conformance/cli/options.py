@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -218,6 +219,7 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def gathered(**arguments: Any) -> None:
+        _require_numbers(arguments)
         for name, (kind, members) in groups.items():
             arguments[name] = kind(**{field.name: arguments.pop(field.name) for field in members})
         verb(**arguments)
@@ -226,6 +228,14 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
     gathered.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return gathered
+
+
+def _require_numbers(arguments: Mapping[str, Any]) -> None:
+    """An option's `min` lets nan through. Raises typer.BadParameter for that, and for infinity."""
+    for name, value in arguments.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"{value} is no number of anything", param_hint=option)
 
 
 def _default(field: Field[Any], option: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from conformance import loose_json
 from conformance.cli.options import Choice, Running, err, out
 from conformance.errors import ConformanceError, ExitCode
 from conformance.inputs import project
@@ -255,7 +255,4 @@ def _made_in(check: Path) -> str:
     """The folder in which a check was asked for, "" where it does not say."""
     from conformance.store import CHECK
 
-    try:
-        return str(json.loads((check / CHECK).read_bytes())["folder"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    return str(loose_json.mapping(check / CHECK).get("folder", ""))

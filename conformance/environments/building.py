@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from conformance import loose_json
 from conformance.engines import ENVIRONMENT
 from conformance.environments import trees, uv
 from conformance.environments.made import Environment, Untestable
@@ -203,7 +203,7 @@ def _start(
         process.wait()
     if process.returncode != 0 or not answer.is_file():
         raise Untestable("start", _last(output) or f"exit status {process.returncode}", output)
-    return dict(sorted(json.loads(answer.read_bytes()).items()))
+    return dict(sorted(loose_json.mapping(answer).items()))
 
 
 def _name(req: str) -> str:

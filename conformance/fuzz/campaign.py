@@ -79,7 +79,7 @@ def open_campaign(reports: Path, name: str) -> Path:
 
 def read(folder: Path) -> tally.State:
     """Where a campaign stands. Raises ConformanceError for a file that does not say."""
-    state = read_record(tally.State, folder / STATE)
+    state = read_record(tally.State, folder / STATE, mistake=tally.mistake)
     if state is None:
         raise ConformanceError("there is no campaign", path=folder)
     return state
@@ -106,6 +106,7 @@ class Campaign:
         self.known = known
         self.cache = cache
         self.tell = tell
+        self._require_known(state.waiting)
         self.corpus = corpus.read(Path(state.asked.corpus))
         self.thresholds = Thresholds()
         self._unreplayed = (
@@ -124,6 +125,19 @@ class Campaign:
             self._take_up(
                 difference.model, difference.drawn, {f.backend: f for f in difference.failures}
             )
+
+    def _require_known(self, waiting: Sequence[Difference]) -> None:
+        """Raises ConformanceError for what was seen on a model or column that this has not."""
+        columns = {backend.id for backend in self.backends}
+        for difference in waiting:
+            names = {difference.model} - self.models.keys()
+            names |= {failed.backend for failed in difference.failures} - columns
+            for name in sorted(names):
+                raise ConformanceError(
+                    f"a program waits for {name!r}, which this campaign does not run",
+                    path=self.folder / STATE,
+                    remedy="begin another one: conformance fuzz",
+                )
 
     def run(self, on_event: Callable[[Event], None] = lambda _: None) -> Summary:
         """Until the time is over and what was found is made small. Ctrl-C ends it early; what was

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
+from typing import Annotated
+
+from pydantic import Field
 
 from conformance.errors import ExitCode
 from conformance.fuzz.causes import Difference
-from conformance.programs import Program
+from conformance.programs import Program, complaints
 from conformance.records import record
+from conformance.records.base import Count, Tally
 
 
 @record()
@@ -18,10 +22,10 @@ class Request:
 
     models: tuple[str, ...]
     backends: tuple[str, ...]
-    seed: int
-    minutes: float
-    programs: int | None
-    batch: int
+    seed: Tally
+    minutes: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    programs: Tally | None
+    batch: Count
     corpus: str
     frozen: bool
 
@@ -34,19 +38,30 @@ class State:
     """
 
     asked: Request
-    draws: Mapping[str, int] = field(default_factory=dict)
-    drawn: Mapping[str, int] = field(default_factory=dict)
-    verdicts: Mapping[str, int] = field(default_factory=dict)
-    covered: Mapping[str, int] = field(default_factory=dict)
-    refusals: Mapping[str, int] = field(default_factory=dict)
+    draws: Mapping[str, Tally] = field(default_factory=dict)
+    drawn: Mapping[str, Tally] = field(default_factory=dict)
+    verdicts: Mapping[str, Tally] = field(default_factory=dict)
+    covered: Mapping[str, Tally] = field(default_factory=dict)
+    refusals: Mapping[str, Tally] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     waiting: tuple[Difference, ...] = ()
-    replayed: int = 0
+    replayed: Tally = 0
     mended: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     harness: tuple[str, ...] = ()
-    seconds: float = 0.0
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     finished: bool = False
+
+
+def mistake(state: State) -> str:
+    """Why a campaign cannot go on from here, "" where it can."""
+    for difference in (*state.differences, *state.waiting):
+        if not difference.failures:
+            return f"a program differs on no column: {difference.cause or difference.model}"
+        for program in (difference.program, difference.drawn):
+            for words in complaints(program):
+                return f"a program means nothing: {words}"
+    return ""
 
 
 def places(program: Program) -> Iterable[str]:

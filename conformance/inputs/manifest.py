@@ -11,14 +11,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any, Literal
 
 from conformance.engines import ENGINES
 from conformance.inputs import packaged, usable
 from conformance.inputs.yaml_input import Location, Refusal, check, line_of, parse
 from conformance.records import PARTS, Backend, Model, Part, Piece, Source, record
+from conformance.records.base import Count
 
 #: A model's or backend's id is also the name of a folder.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -35,8 +34,6 @@ _NEEDED: Mapping[str, Sequence[str]] = {
 
 #: Tiers that hold all models of the ones before them. Any other name is a tier apart.
 _GROWING = ("smoke", "default", "full")
-
-Count = Annotated[int, Field(ge=1)]
 
 
 @record()

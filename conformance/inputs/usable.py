@@ -5,12 +5,14 @@ transformers: what only it knows, a worker says while it builds the checkpoint.
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from conformance import loose_json
+from conformance.errors import ConformanceError
 
 #: What counts something in a config, by transformers' names, those of older families among them.
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
@@ -89,6 +91,14 @@ def _value(config: Mapping[str, Any], keys: Iterable[str]) -> int:
     return next((int(config[key]) for key in keys if key in config), 1)
 
 
+def layers(config: Mapping[str, Any]) -> int:
+    """How many layers a model's config has, or its text model's; 0 where it does not say."""
+    text = config.get("text_config")
+    config = {**config, **(text if isinstance(text, dict) else {})}
+    found = (config.get(key) for key in _LAYERS)
+    return next((value for value in found if type(value) is int and value > 0), 0)
+
+
 def folder(path: Path, architecture: str) -> str:
     """Why no model of this architecture can be loaded from a folder, "" for no reason seen: a
     damaged config.json or safetensors file is named.
@@ -103,11 +113,9 @@ def folder(path: Path, architecture: str) -> str:
 
 def _config(file: Path, architecture: str) -> str:
     try:
-        config = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return f"{file.parent} holds no {file.name}"
-    except (OSError, ValueError, RecursionError) as error:
-        return f"{file} cannot be read: {error}"
+        config = loose_json.read(file)
+    except ConformanceError as error:
+        return f"{file} {error.message}" if file.exists() else f"{file.parent} holds no {file.name}"
     family = config.get("model_type") if isinstance(config, dict) else None
     if not isinstance(family, str):
         return f"{file} has no model_type"
@@ -122,10 +130,10 @@ def safetensors(file: Path) -> str:
             length = int.from_bytes(opened.read(8), "little")
             if not 2 <= length <= min(_LONGEST_HEADER, size - 8):
                 return f"its header would have {length} bytes, the file has {size}"
-            header = json.loads(opened.read(length))
+            header = loose_json.parsed(opened.read(length))
     except OSError as error:
         return str(error.strerror)
-    except (ValueError, RecursionError):
+    except ValueError:
         return "its header is no JSON"
     return _places(header, size - 8 - length)
 

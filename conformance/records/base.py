@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, StringConstraints, TypeAdapter
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter
 
 T = TypeVar("T")
 
@@ -30,6 +30,11 @@ CellId = Annotated[
     str,
     StringConstraints(pattern=rf"^[A-Za-z0-9_][{_IN_A_NAME}]*\[[{_IN_A_NAME}]+\]$", max_length=999),
 ]
+
+
+#: How often something is there: at least once, or perhaps never.
+Count = Annotated[int, Field(ge=1)]
+Tally = Annotated[int, Field(ge=0)]
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

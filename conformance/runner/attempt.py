@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any
 
+from conformance import loose_json
 from conformance.processes import sessions
 from conformance.records import Status
 from conformance.runner.timeouts import Limits
@@ -104,8 +104,8 @@ class Attempt:
         events = []
         for line in lines:
             # What a trace writes to a descriptor of its worker's may stand between.
-            with suppress(ValueError, RecursionError):
-                event = json.loads(line)
+            with suppress(ValueError):
+                event = loose_json.parsed(line)
                 if _is_event(event):
                     self._take(event)
                     events.append(event)

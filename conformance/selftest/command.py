@@ -12,9 +12,10 @@ from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import Entry
 from conformance.planning import plan
 from conformance.records import Backend, Column, Model, Thresholds, widened
+from conformance.records.injected import SelfTest
 from conformance.runner import Event
 from conformance.scenario import Scenario, discover, folders_of
-from conformance.selftest import controls, table
+from conformance.selftest import controls
 from conformance.selftest import run as injections
 from conformance.selftest.fault import ALL, Fault
 from conformance.selftest.faults import FAULTS
@@ -80,9 +81,10 @@ def default_backends(backends: Sequence[Backend]) -> tuple[Backend, ...]:
 
 def run(
     request: Request, cache: Path, on_event: Callable[[Event], None]
-) -> tuple[RunFolder, table.SelfTest | None]:
+) -> tuple[RunFolder, SelfTest | None]:
     """The run's folder and the table; None when it was interrupted."""
     begun = time.monotonic()
+    control = controls.find(request.blind) if request.blind else None  # before anything is gathered
     scenarios = discover(request.scenarios)
     planned = _planned(request, scenarios)
     folder = _folder(request, planned)
@@ -102,8 +104,7 @@ def run(
     outcome = injections.tabulate(
         folder, planned, verdicts, request.thresholds, quick=request.quick, begun=begun
     )
-    if request.blind:
-        control = controls.find(request.blind)
+    if control is not None:
         return folder, injections.blinded(
             folder, planned, scenarios, request.thresholds, control, verdicts
         )
@@ -183,7 +184,7 @@ def _check_scenarios(planned: injections.Plan, scenarios: Mapping[str, Scenario]
         )
 
 
-def exit_code(outcome: table.SelfTest) -> ExitCode:
+def exit_code(outcome: SelfTest) -> ExitCode:
     """3 when the harness failed, 1 when a bar does not hold, else 0."""
     if outcome.harness:
         return ExitCode.HARNESS

@@ -10,7 +10,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from typing import Protocol, TypeVar
 
 import torch
@@ -20,24 +19,7 @@ from conformance.judge import judgement as verdict
 from conformance.judge.measures import metrics
 from conformance.judge.measures.gain import UNTOUCHED
 from conformance.records import Site
-
-
-class Kind(StrEnum):
-    GAIN = "gain"
-    OFF_AXIS = "off-axis"
-    LEAK = "leak"
-    LATER_GAIN = "later gain"
-    LATER_OFF_AXIS = "later off-axis"
-    LATER_LEAK = "later leak"
-
-    @property
-    def later(self) -> bool:
-        return self.startswith("later")
-
-    @property
-    def fault(self) -> Kind:
-        """What is done, wherever it begins."""
-        return Kind(self.removeprefix("later "))
+from conformance.records.injected import Kind
 
 
 class Cell(Protocol):

@@ -23,11 +23,10 @@ from conformance.records import (
     Site,
     Thresholds,
 )
+from conformance.records.injected import Alarm, Ending, Limit, Row
 from conformance.scenario import Scenario
 from conformance.selftest.fault import INSIDE
 from conformance.selftest.faulty_columns import FaultyColumn
-from conformance.selftest.sensitivity import Limit
-from conformance.selftest.table import Alarm, Ending, Row
 from conformance.store import RunFolder
 from conformance.verdicts import OneModel
 

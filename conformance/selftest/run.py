@@ -24,6 +24,7 @@ from conformance.records import (
     Model,
     Precision,
     Thresholds,
+    injected,
 )
 from conformance.runner import Event, Limits
 from conformance.runner import run as run_jobs
@@ -179,7 +180,7 @@ def judge(
     cells: dict[str, CellResult] = {}
     apart: dict[str, Attribution] = {}
     by_precision: dict[Precision, dict[str, CellResult]] = {kind: {} for kind in Precision}
-    limits: list[sensitivity.Limit] = []
+    limits: list[injected.Limit] = []
     for of_model in verdicts:
         cells |= of_model.cells
         apart |= of_model.apart
@@ -225,7 +226,7 @@ def _limits(
     model: Model,
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
-) -> list[sensitivity.Limit]:
+) -> list[injected.Limit]:
     """The detection limits of what the plan measures of this model."""
     measured = planned.measured
     if measured is None:
@@ -252,7 +253,7 @@ def tabulate(
     sound: examine.Verdicts | None = None,
     quick: bool = False,
     begun: float | None = None,
-) -> table.SelfTest:
+) -> injected.SelfTest:
     """The table. `sound` is what the unbroken judge said, where `verdicts` is another's."""
     unbroken = sound or verdicts
     rows = examine.rows(run, planned.faulty, verdicts, unbroken)
@@ -260,8 +261,8 @@ def tabulate(
     alarms = examine.alarms(verdicts.cells, honest)
     limits = tuple(verdicts.limits)
     totals = table.totals(rows, len(honest), len(alarms))
-    return table.SelfTest(
-        schema=table.SCHEMA,
+    return injected.SelfTest(
+        schema=injected.SCHEMA,
         run=run.id,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         quick=quick,
@@ -287,7 +288,7 @@ def blinded(
     thresholds: Thresholds,
     control: Control,
     sound: examine.Verdicts,
-) -> table.SelfTest:
+) -> injected.SelfTest:
     """The table of a judge with one gate broken on purpose: it must be red.
 
     `sound` is what the unbroken judge says; what is below the bound is taken from it.
@@ -298,9 +299,9 @@ def blinded(
     return tabulate(run, planned, verdicts, loosened, sound=sound)
 
 
-def write(run: RunFolder, outcome: table.SelfTest) -> Path:
+def write(run: RunFolder, outcome: injected.SelfTest) -> Path:
     """Into the run's folder, and beside all runs: their pages show the last self-test."""
-    path = run.path / table.FILE
+    path = run.path / injected.FILE
     write_record(path, outcome)
-    write_record(run.path.parent / table.FILE, outcome)
+    write_record(run.path.parent / injected.FILE, outcome)
     return path

@@ -29,54 +29,21 @@ from conformance.records import (
     Site,
     Status,
     Thresholds,
-    record,
 )
+from conformance.records.injected import OF_STREAM, Kind, Limit
 from conformance.scenario import Scenario
 from conformance.selftest import doses
-from conformance.selftest.doses import Chance, Fault, Kind, clean_twin, pairs, touched
+from conformance.selftest.doses import Chance, Fault, clean_twin, pairs, touched
 from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.one_model import model_info
 from conformance.verdicts.truths import Truth, Truths
 
 #: Doses are powers of two and quarters of them, from a millionth of the effect to all of it.
 _FINEST, _STEPS = 20, 4
-#: In float32 every write must be held to this share of its effect.
-BAR = 1e-3
-#: What befalls the effect later, to this share of the stream where that is more: each layer rounds
-#: the clean and the edited run by itself, and small doses have effects not far above that.
-OF_STREAM = 1e-4
 #: Of a deep or wide model the roundings themselves come to more, and this many times that counts:
 #: the factor that any value in float32 is allowed.
 ROUNDINGS = 100.0
 TRIALS = 10
-
-
-@record()
-class Limit:
-    """The doses found in half and in 95 % of the trials of one cell; None where none was. `size`
-    is the write's effect where it is first seen, and `later` what must be seen of what befalls it
-    at later layers, both as shares of the stream.
-    """
-
-    model: str
-    backend: str
-    scenario: str
-    case: str
-    precision: Precision
-    kind: Kind
-    trials: int
-    half: float | None
-    most: float | None
-    size: float
-    later: float = OF_STREAM
-
-    @property
-    def bar(self) -> float:
-        return max(BAR, self.later / self.size) if self.kind.later else BAR
-
-    @property
-    def holds(self) -> bool:
-        return self.most is not None and self.most <= self.bar
 
 
 @dataclass(frozen=True)

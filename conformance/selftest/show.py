@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 
-from conformance.records import to_json
+from conformance.records.injected import Ending, Row, SelfTest
 from conformance.report.render import terminal
 from conformance.report.sections import selftest as selftest_section
 from conformance.report.sections.section import Note, Text
 from conformance.report.verdict_styles import Family
 from conformance.selftest.controls import CONTROLS
-from conformance.selftest.table import Ending, Row, SelfTest
 
 
 def show(outcome: SelfTest, console: Console) -> None:
     """Fault × scenario × backend, the totals, the misses with their reasons."""
-    section = selftest_section.section(json.loads(to_json(outcome)))
+    section = selftest_section.section(outcome)
     complaints = (Note(Text(words, Family.WRONG)) for words in _complaints(outcome))
     terminal.blocks([section, *complaints], console)
     console.print(

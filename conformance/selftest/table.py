@@ -3,127 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
-from enum import StrEnum
 
-from conformance.records import Side, Verdict, record
+from conformance.records import Side
+from conformance.records.injected import Ending, Limit, Rate, Row, Totals
 from conformance.selftest.bounds import clopper_pearson
-from conformance.selftest.sensitivity import Limit, broken
-
-SCHEMA = "conformance-selftest/1"
-#: In the folder of the run that observed it.
-FILE = "selftest.json"
-
-
-class Ending(StrEnum):
-    """What became of an injected fault."""
-
-    CAUGHT = "caught"
-    MISSED = "missed"
-    BELOW = "below the bound"
-    QUIET = "not flagged"
-    ALARM = "flagged"
-    ABSENT = "not expressible"
-
-
-@record()
-class Row:
-    """One injection. `size` is how far it moved what was observed, in multiples of the
-    smallest error that the honest cell says would be found; None where nothing moved by a
-    measurable amount. `right_*` is None where it is not asked. `attribution` is who is blamed
-    beside honest columns, `apart` where none of the same engine stands beside the faulty ones.
-    `inside` says that it acts in the engine, in nnsight or in the relay, not behind the adapter.
-    """
-
-    fault: str
-    side: Side
-    variant: str
-    model: str
-    backend: str
-    scenario: str
-    case: str
-    dose: float
-    place: str
-    ending: Ending
-    verdict: Verdict
-    expected: tuple[Verdict, ...]
-    right_verdict: bool
-    diagnosis: str = ""
-    says: tuple[str, ...] = ()
-    right_diagnosis: bool | None = None
-    attribution: Side | None = None
-    right_side: bool | None = None
-    apart: Side | None = None
-    right_apart: bool | None = None
-    blame: str = ""
-    inside: bool = False
-    size: float | None = None
-    reason: str = ""
-
-    @property
-    def id(self) -> str:
-        return f"{self.scenario}[{self.model}-{self.backend}@{self.variant}-{self.case}]"
-
-
-@record()
-class Rate:
-    """`count` of `total`, with its exact 95 % interval."""
-
-    count: int
-    total: int
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        if not self.total:
-            return "none"
-        share = self.count / self.total
-        return f"{self.count} of {self.total} ({share:.1%}, {self.low:.1%} to {self.high:.1%})"
+from conformance.selftest.sensitivity import broken
 
 
 def rate(count: int, total: int) -> Rate:
     low, high = clopper_pearson(count, total) if total else (0.0, 1.0)
     return Rate(count, total, low, high)
-
-
-@record()
-class Alarm:
-    """A cell without a fault that did not pass."""
-
-    id: str
-    verdict: Verdict
-    reason: str
-
-
-@record()
-class Totals:
-    detected: Rate
-    diagnosed: Rate
-    alarms: Rate
-    sides: dict[Side, Rate] = field(default_factory=dict)
-    blamed: Rate = Rate(0, 0, 0.0, 1.0)
-    apart: Rate = Rate(0, 0, 0.0, 1.0)
-    inside: Rate = Rate(0, 0, 0.0, 1.0)
-    below: int = 0
-    absent: int = 0
-
-
-@record()
-class SelfTest:
-    """`selftest.json`, whole. `broken` are the bars that do not hold, in words."""
-
-    schema: str
-    run: str
-    date: str
-    quick: bool
-    thresholds: str
-    rows: tuple[Row, ...]
-    alarms: tuple[Alarm, ...]
-    totals: Totals
-    broken: tuple[str, ...]
-    seconds: float = 0.0
-    harness: tuple[str, ...] = ()
-    limits: tuple[Limit, ...] = ()
 
 
 #: The bars of the issue: how many of the faults above the bound are caught with the right

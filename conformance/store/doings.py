@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from conformance import loose_json
 from conformance.records import Frame, Owner
 
 
@@ -69,8 +70,8 @@ def since(events: Path, start: int) -> list[Doing]:
     with suppress(OSError), events.open("rb") as file:
         file.seek(start)
         for line in file.read().splitlines():
-            with suppress(ValueError, RecursionError):
-                if (did := doing(json.loads(line))) is not None:
+            with suppress(ValueError):
+                if (did := doing(loose_json.parsed(line))) is not None:
                     doings.append(did)
     return doings
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
+from conformance import loose_json
 from conformance.errors import ConformanceError
 from conformance.records import from_json, to_json
 
@@ -59,9 +60,11 @@ def read_record(
     path: Path,
     *,
     upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    mistake: Callable[[T], str] = lambda _: "",
 ) -> T | None:
     """The record in this file, None when there is no file. `upgrade` brings a document of an
-    earlier version up to date, and gives back itself one that is.
+    earlier version up to date, and gives back itself one that is. `mistake` says what is wrong
+    with the record as a whole, where its parts do not fit each other: "" for nothing.
 
     Raises ConformanceError for a file that does not hold one.
     """
@@ -74,23 +77,31 @@ def read_record(
     if upgrade is not None:
         text = _upgraded(text, upgrade)
     try:
-        return from_json(kind, text)
+        found = from_json(kind, text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise ConformanceError(
-            f"holds no valid {kind.__name__}: {f'{place}: ' if place else ''}{first['msg']}",
-            path=path,
-            remedy="the file is damaged or of another version: remove it and run again",
-        ) from error
+        words = f"{f'{place}: ' if place else ''}{first['msg']}"
+        raise _invalid(kind, path, words) from error
+    if words := mistake(found):
+        raise _invalid(kind, path, words)
+    return found
+
+
+def _invalid(kind: type[Any], path: Path, words: str) -> ConformanceError:
+    return ConformanceError(
+        f"holds no valid {kind.__name__}: {words}",
+        path=path,
+        remedy="the file is damaged or of another version: remove it and run again",
+    )
 
 
 def _upgraded(text: bytes, upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> bytes:
     try:
-        document = json.loads(text)
+        document = loose_json.parsed(text)
         if not isinstance(document, dict) or (new := upgrade(document)) is document:
             return text
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return text  # it is the reader's to say what is wrong
     return json.dumps(new).encode()
 
@@ -128,11 +139,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         # Their order is any, and judging must not depend on it in the last digit.
         return dict(sorted(load(path.read_bytes()).items()))
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise ConformanceError(
-            f"no observations can be read: {error}",
-            path=path,
-            remedy="remove the cell's folder and run again with --resume",
-        ) from error
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, why: object) -> ConformanceError:
+    """What to say of a file of observations that holds none."""
+    return ConformanceError(
+        f"no observations can be read: {why}",
+        path=path,
+        remedy="remove the cell's folder and run again with --resume",
+    )
 
 
 def _part(path: Path) -> Path:

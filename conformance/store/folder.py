@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conformance import loose_json
 from conformance.errors import ConformanceError
 from conformance.records import (
     SCHEMA,
@@ -134,12 +135,8 @@ class GroupFolder:
 
     def keys(self) -> dict[str, str]:
         """What each cell's observations depend on, by case key."""
-        try:
-            stored = json.loads((self.path / "keys.json").read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        items = stored.items() if isinstance(stored, dict) else ()
-        return {key: value for key, value in items if isinstance(value, str)}
+        stored = loose_json.mapping(self.path / "keys.json")
+        return {key: value for key, value in stored.items() if isinstance(value, str)}
 
     def write_keys(self, keys: Mapping[str, str]) -> None:
         write_text(self.path / "keys.json", json.dumps(dict(keys), indent=1))
@@ -260,12 +257,12 @@ def read_results(path: Path) -> Results:
     if (path.parent / CHECK).is_file():
         remedy = f"have it answered: conformance judge {path.parent.name}"
     try:
-        loose = json.loads(path.read_bytes())
+        loose = loose_json.parsed(path.read_bytes())
     except FileNotFoundError as error:
         raise ConformanceError("there are no results", path=path, remedy=remedy) from error
     except OSError as error:
         raise unreadable(path, error) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConformanceError(f"is cut off: {error}", path=path, remedy=remedy) from error
     if not isinstance(loose, dict) or "footer" not in loose:
         raise ConformanceError("is incomplete: it has no footer", path=path, remedy=remedy)

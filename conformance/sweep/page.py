@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from conformance import loose_json
+from conformance.inputs import usable
 from conformance.records import Results, to_json
 from conformance.report.render import page
 from conformance.store import RunFolder
-from conformance.store.files import write_text
+from conformance.store.files import damaged, write_text
 from conformance.sweep.document import document
 from conformance.sweep.points import FILE, Swept, read
 from conformance.sweep.trend import places, trend
@@ -44,18 +45,23 @@ def _bits(run: RunFolder, results: Results) -> Iterator[tuple[str, str]]:
         folder = run.group_folder(cell.model, cell.backend).cell(f"{cell.scenario}.{cell.case}")
         path = folder / "observations.safetensors"
         if path.is_file():
-            yield cell.id, _digest(path.read_bytes())
+            yield cell.id, _digest(path)
 
 
-def _digest(content: bytes) -> str:
-    """Of what a safetensors file holds, however its header is written."""
+def _digest(path: Path) -> str:
+    """Of what a safetensors file holds, however its header is written. Raises ConformanceError for
+    one that is damaged.
+    """
+    if why := usable.safetensors(path):
+        raise damaged(path, why)
+    content = path.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:start])
+    header = loose_json.parsed(content[8:start])
     whole = hashlib.sha256()
     for name in sorted(header.keys() - {"__metadata__"}):
         entry = header[name]
         low, high = entry["data_offsets"]
-        whole.update(f"{name} {entry['dtype']} {entry['shape']}\0".encode())
+        whole.update(f"{name} {entry.get('dtype')} {entry.get('shape')}\0".encode())
         whole.update(content[start + low : start + high])
     return whole.hexdigest()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
@@ -106,13 +107,26 @@ def columns(
     return place(backends, [Order(point.name, (), point.spec) for point in points], had)
 
 
+def mistake(swept: Swept) -> str:
+    """Why these are not all combinations of some versions, each once; "" where they are."""
+    if not swept.axes or not all(swept.axes.values()):
+        return "it names no versions"
+    number = math.prod(map(len, swept.axes.values()))
+    asked = [dict(point.asked) for point in swept.points]
+    if len(asked) != number or asked != list(combinations(swept.axes)):
+        return "its points are not the combinations of its axes"
+    if len({point.name for point in swept.points}) != len(swept.points):
+        return "two of its points have one name"
+    return ""
+
+
 def write(run: RunFolder, swept: Swept) -> None:
     write_record(run.path / FILE, swept)
 
 
 def read(run: RunFolder) -> Swept:
     """Raises ConformanceError when this run is no sweep."""
-    swept = read_record(Swept, run.path / FILE)
+    swept = read_record(Swept, run.path / FILE, mistake=mistake)
     if swept is None:
         raise ConformanceError(
             f"run {run.id} is no sweep", path=run.path, remedy="start one: conformance sweep"

@@ -46,6 +46,13 @@ def places(results: Results) -> dict[str, tuple[str, str]]:
 def _refuse_mixed_up(results: Results, swept: Swept) -> None:
     versions_of = {point.name: point.asked for point in swept.points}
     points = {column.id: column.environment for column in results.columns}
+    for column, point in points.items():
+        if point not in versions_of:
+            raise ConformanceError(
+                f"the column {column} of run {results.run.id} stands on no combination of versions "
+                "that was swept",
+                remedy="its plan.json or points.json is damaged: sweep again",
+            )
     for group in results.groups:
         wanted = versions_of.get(points.get(group.backend, ""), {})
         for package, version in wanted.items():

@@ -17,8 +17,6 @@ from ruamel.yaml import YAML
 
 from conformance import checkpoints
 from conformance.bisect.history import locks
-from conformance.bisect.history.candidates import Candidate
-from conformance.bisect.state import BisectFolder, Request, State
 from conformance.check.parsing import source
 from conformance.cli import of_the_system
 from conformance.environments import declared
@@ -48,6 +46,7 @@ from conformance.runner import Limits
 from conformance.runner.attempt import Attempt
 from conformance.store import GroupFolder, RunFolder, RunPlan, read_results
 from conformance.store.files import read_record
+from tests.hostile import folders
 from tests.hostile.damage import bytes_of, damaged, trees
 from tests.hostile.watching import Started, watched
 from tests.report import synthetic
@@ -121,6 +120,8 @@ def trace(lm):
         hidden = lm.layers[2].stream.save()
     return {"hidden": hidden}
 """
+#: Which Python's parser gives up on, each in its own way.
+DEEP_CODE = [b"(" * 9999, b"-" * 99_999 + b"1", b"1\0"]
 LOCK = b"# by uv\nvllm-cpu==0.28.0\nnnsight==0.8.1  # via x\ntorch @ file:///tmp/torch.whl\n"
 
 _MODEL = Model("llama", "llama", (Source("tiny", config={"hidden_size": 8}),))
@@ -142,7 +143,6 @@ KEPT = corpus.Entry(
     {"vllm-pp2": "wrong"},
     "cause",
 )
-STATE = State(Request("vllm", "0.28.0", "0.32.0", "bisect"), (Candidate("a", "a", ("vllm==1",)),))
 EVENTS: list[dict[str, Any]] = [
     {"event": "loading", "at": 1.0, "pid": 1},
     {"event": "loaded", "at": 2.0, "pid": 1, "seconds": 1.0, "shared": ["/dev/shm/psm_none"]},
@@ -160,11 +160,14 @@ HEADER = {
 
 @dataclass(frozen=True)
 class Kind:
-    """`name` is the file's, in an empty folder; `read` takes that folder."""
+    """`name` is the file's, in a folder that is empty but for what is put `around` it; `read` takes
+    that folder.
+    """
 
     name: str
     inputs: st.SearchStrategy[bytes]
     read: Callable[[Path], object]
+    around: Callable[[Path], None] = lambda _: None
 
 
 def _plain(record: object) -> Any:
@@ -315,20 +318,79 @@ def _kinds() -> dict[str, Kind]:
             project.here,
         ),
         "state.json": Kind(
-            "state.json", damaged(_plain(STATE)), lambda folder: BisectFolder(folder).read()
+            "state.json",
+            damaged(_plain(folders.STATE)),
+            folders.read_bisect,
+            folders.copied(folders.bisect),
         ),
         "lock file": Kind(
             "lock.txt", bytes_of(LOCK), lambda folder: locks.read(folder / "lock.txt")
         ),
         "user's file": Kind(
             "mine.py",
-            bytes_of(USERS_FILE) | st.sampled_from([b"(" * 9999, b"-" * 99_999 + b"1", b"1\0"]),
+            bytes_of(USERS_FILE) | st.sampled_from(DEEP_CODE),
             lambda folder: source.read(folder / "mine.py"),
         ),
         "cells": Kind(
             "cells",
             bytes_of(b"steering[llama-hf-a]\n"),
             lambda folder: selection.cells_in(folder / "cells"),
+        ),
+        **_kinds_in_folders(),
+    }
+
+
+def _kinds_in_folders() -> dict[str, Kind]:
+    """Those that are read with others around them."""
+    check, sweep = folders.copied(folders.check), folders.copied(folders.sweep)
+    at = f"{folders.RUN}/groups/llama"
+    seen = "observations.safetensors"
+    names = damaged(folders.CALLED_NAMES).map(folders.called)
+    return {
+        "selftest.json": Kind(
+            "selftest.json", damaged(_plain(folders.SELFTEST)), folders.read_selftest
+        ),
+        "check.json": Kind(
+            f"{folders.RUN}/check.json", damaged(_plain(folders.CHECK)), folders.read_check, check
+        ),
+        "gathered.json": Kind(
+            f"{folders.RUN}/gathered.json",
+            damaged(_plain(folders.GATHERED)),
+            folders.read_check,
+            check,
+        ),
+        "names of a check": Kind(
+            f"{at}/reference/cells/check.my-trace/{seen}", names, folders.read_check, check
+        ),
+        "points.json": Kind(
+            f"{folders.RUN}/points.json", damaged(_plain(folders.SWEPT)), folders.read_sweep, sweep
+        ),
+        "observations of a sweep": Kind(
+            f"{at}/vllm-pp1@{folders.SWEPT.points[0].name}/cells/read_all.first/{seen}",
+            _of_tensors(),
+            folders.read_sweep,
+            sweep,
+        ),
+        "campaign.json": Kind(
+            "campaign.json",
+            damaged(_plain(folders.CAMPAIGN)),
+            folders.read_campaign,
+            folders.listed,
+        ),
+        "config.json": Kind(
+            "model/config.json", damaged(folders.CONFIG), folders.read_model, folders.model
+        ),
+        "a sibling of the user's file": Kind(
+            "other.py",
+            bytes_of(USERS_FILE) | st.sampled_from(DEEP_CODE),
+            folders.read_sibling,
+            folders.file_with_sibling,
+        ),
+        "digests.json": Kind(
+            "ab/abcdef/digests.json",
+            damaged({"outcome.json": "0f", "group.json": "0f"}),
+            folders.read_cache_entry,
+            folders.cache_entry,
         ),
     }
 
@@ -345,6 +407,7 @@ def tried(kind: Kind, data: bytes, outer: Path) -> str:
     """`accepted` or `refused`, else what went wrong. `outer` is empty, and is so afterwards."""
     folder = outer / "a" / "b"
     folder.mkdir(parents=True)
+    kind.around(folder)
     (folder / kind.name).write_bytes(data)
     words = ""
     with watched(folder) as watch:

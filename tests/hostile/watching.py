@@ -33,6 +33,8 @@ _CHANGES = {
     "os.chown": (0,),
     "shutil.rmtree": (0,),
 }
+#: Where among an event's arguments the folder stands that its paths are below, if any.
+_BELOW = {"os.mkdir": (2,), "os.remove": (1,), "os.rmdir": (1,), "os.rename": (2, 3)}
 _STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn"}
 
 
@@ -56,7 +58,8 @@ class Watch:
                 self._changed(event, path)
         elif event in _CHANGES:
             for index in _CHANGES[event]:
-                self._changed(event, given[index])
+                below = given[_BELOW[event][index]] if event in _BELOW else -1
+                self._changed(event, given[index], below)
         elif event in _STARTS:
             self.started = True
             raise Started(event)
@@ -66,8 +69,11 @@ class Watch:
             self.bad.append(f"connected to {given[1:]}")
             raise OSError(EROFS, "not from here")
 
-    def _changed(self, event: str, path: Any) -> None:
-        place = os.path.realpath(os.fsdecode(path) if isinstance(path, bytes) else path)
+    def _changed(self, event: str, path: Any, below: int = -1) -> None:
+        place = os.fsdecode(path) if isinstance(path, bytes) else path
+        if below >= 0:  # a whole folder is removed so
+            place = Path(f"/proc/self/fd/{below}", place)
+        place = os.path.realpath(place)
         if place == os.devnull or place.endswith(".pyc") or "__pycache__" in place:
             return
         if not Path(place).is_relative_to(self.inside):

@@ -49,12 +49,12 @@ from conformance.records import (
     Witness,
     widened,
 )
+from conformance.records.injected import Ending, Kind, Row
 from conformance.scenario import scenario
 from conformance.selftest import sensitivity
-from conformance.selftest.doses import Kind
 from conformance.selftest.fault import INSIDE
 from conformance.selftest.faults import FAULTS
-from conformance.selftest.table import Ending, Row, totals
+from conformance.selftest.table import totals
 from conformance.store import RunFolder, gathered_in
 from conformance.verdicts.witness import truth_of
 from conformance.worker.frames import frames
@@ -182,7 +182,9 @@ def test_02_a_write_that_reaches_nothing_downstream_is_found(
     evidence.effects = {back: faint, on: faint}
     assert conclude._write_claims(evidence, exact) == []  # type: ignore[arg-type]
     evidence.effects = effects
-    monkeypatch.setattr(conclude, "_arrived", lambda *_: True)  # off: one read-back carries the cell
+    monkeypatch.setattr(
+        conclude, "_arrived", lambda *_: True
+    )  # off: one read-back carries the cell
     assert conclude._write_claims(evidence, []) == []  # type: ignore[arg-type]
 
 

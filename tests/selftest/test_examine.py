@@ -20,9 +20,9 @@ from conformance.records import (
     Status,
     Verdict,
 )
+from conformance.records.injected import Ending
 from conformance.selftest import examine, faulty_columns
 from conformance.selftest.faults import FAULTS
-from conformance.selftest.table import Ending
 from conformance.store import RunFolder
 from tests.known_runs import cell as result
 

@@ -12,13 +12,13 @@ from conformance import execution
 from conformance.checkpoints import cache_folder
 from conformance.inputs import manifest
 from conformance.records import Column, Side, Thresholds, Verdict
+from conformance.records.injected import Ending
 from conformance.report import html
 from conformance.report.sections import selftest as selftest_section
 from conformance.report.sections.section import Table
 from conformance.selftest import run
 from conformance.selftest.controls import CONTROLS
 from conformance.selftest.faults import FAULTS
-from conformance.selftest.table import Ending
 from tests import ours
 
 pytestmark = pytest.mark.engine

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from conformance.records import Precision, Side, Verdict, from_json, to_json
-from conformance.selftest.doses import Kind
-from conformance.selftest.sensitivity import Limit
+from conformance.records.injected import SCHEMA, Ending, Kind, Limit, Row, SelfTest
 from conformance.selftest.show import complaint
-from conformance.selftest.table import SCHEMA, Ending, Row, SelfTest, bars, totals
+from conformance.selftest.table import bars, totals
 
 ROW = Row(
     fault="half-stream",

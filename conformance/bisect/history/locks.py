@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 from conformance.bisect.history.candidates import Candidate, Row
 from conformance.bisect.minimal import Subset
 from conformance.errors import ConformanceError
+from conformance.inputs import text_file
 from conformance.records import record
 
 #: The subject that two lock files are.
@@ -52,12 +53,7 @@ def read(path: Path) -> dict[str, str]:
 
     Raises ConformanceError naming the line that pins nothing.
     """
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConformanceError(
-            f"cannot be read: {error}", path=path, remedy="name a requirements file with pins"
-        ) from error
+    text = text_file.read(path, remedy="name a requirements file with pins")
     requirements: dict[str, str] = {}
     for number, line in _lines(text):
         requirement = _requirement(line, path, number)

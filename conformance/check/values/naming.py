@@ -5,13 +5,13 @@ A site calls an entry of a list a step and a number of a dict a layer, which nei
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from conformance import loose_json
 from conformance.builtin.user_trace import CALLED
 from conformance.records import CHOSEN, Judged, Site
 
@@ -56,11 +56,15 @@ class Names:
 
 
 def read(seen: Mapping[str, Tensor]) -> Names:
-    """What transformers' worker said."""
+    """What transformers' worker said. Raises ValueError for a tensor that holds no names."""
     text = seen.get(CALLED)
     if text is None:
         return Names()
-    called = json.loads(bytes(text.tolist()).decode())
+    if text.is_floating_point() or text.is_complex() or text.dim() != 1:
+        raise ValueError(f"{CALLED!r} is no text")
+    called = loose_json.parsed(bytes(text.tolist()))
+    if not isinstance(called, dict) or not all(isinstance(one, str) for one in called.values()):
+        raise ValueError(f"{CALLED!r} holds no names")
     return Names({Site.parse(plain(site)): name for site, name in called.items()})
 
 

@@ -91,6 +91,7 @@ def check(
     texts = source.read_all(files or [])
     columns = models.columns(backend)
     named = models.resolve(model, manifest)
+    models.require_layers(columns, named)
     engines.needed()
     from conformance.check import dump as dumps
     from conformance.check import gather, kept, room

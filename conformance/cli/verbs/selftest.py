@@ -42,7 +42,8 @@ def selftest(
         str, typer.Option(help="Judge with this gate broken on purpose: must exit with 1.")
     ] = "",
     widen: Annotated[
-        float, typer.Option(help="Judge with limits so many times as wide: must exit with 1.")
+        float,
+        typer.Option(min=1.0, help="Judge with limits so many times as wide: must exit with 1."),
     ] = 1.0,
     gates: Annotated[
         bool,

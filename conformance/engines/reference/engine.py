@@ -7,7 +7,6 @@ observation file per case holds the truth and every member, keyed `member|site`,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from conformance import loose_json
 from conformance.builtin.probe import PROBE, PROBING
 from conformance.checkpoints import SEAL
 from conformance.engines.model_parts import require_layers
@@ -219,8 +219,7 @@ def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
 
 def source_of(checkpoint: Path) -> str:
     """What the checkpoint was made from, in the words of its seal."""
-    seal = checkpoint / SEAL
-    return str(json.loads(seal.read_text())["source"]) if seal.is_file() else str(checkpoint)
+    return str(loose_json.mapping(checkpoint / SEAL).get("source", checkpoint))
 
 
 def relative(value: Tensor, truth: Tensor) -> float:

@@ -1,30 +1,29 @@
 """The table of a self-test: how far a matrix can be trusted.
 
-Read as plain JSON from `selftest.json`, beside the run or beside all runs: the page of any
-run can show it, and a file of another version is left out.
+Read from `selftest.json`, beside the run or beside all runs: the page of any run can show it, and
+a file that is damaged or of another version is left out.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from conformance.errors import ConformanceError
+from conformance.records.injected import FILE, SCHEMA, Ending, Limit, Row, SelfTest, Totals
 from conformance.report.sections.section import Block, Facts, Note, Section, Table, Text, columns
 from conformance.report.verdict_styles import Family
+from conformance.store.files import read_record
 
-FILE = "selftest.json"
-SCHEMA = "conformance-selftest/1"
 #: How an injection ended → the family of looks that says so.
 _FAMILY = {
-    "caught": Family.PASS,
-    "not flagged": Family.PASS,
-    "missed": Family.WRONG,
-    "flagged": Family.WRONG,
-    "below the bound": Family.DOUBT,
-    "not expressible": Family.NEUTRAL,
+    Ending.CAUGHT: Family.PASS,
+    Ending.QUIET: Family.PASS,
+    Ending.MISSED: Family.WRONG,
+    Ending.ALARM: Family.WRONG,
+    Ending.BELOW: Family.DOUBT,
+    Ending.ABSENT: Family.NEUTRAL,
 }
 
 
@@ -32,51 +31,51 @@ def read(folder: Path) -> Section | None:
     """The self-test that lies in a run's folder, else the last one of all runs."""
     for path in (folder / FILE, folder.parent / FILE):
         try:
-            stored = json.loads(path.read_bytes())
-        except (OSError, ValueError):
+            stored = read_record(SelfTest, path)
+        except ConformanceError:
             continue
-        if isinstance(stored, dict) and stored.get("schema") == SCHEMA:
+        if stored is not None and stored.schema == SCHEMA:
             return section(stored)
     return None
 
 
-def section(stored: Mapping[str, Any]) -> Section:
+def section(stored: SelfTest) -> Section:
     """A stored self-test: the rates, then each fault by scenario and backend."""
-    rows = stored["rows"]
-    models = ", ".join(dict.fromkeys(row["model"] for row in rows))
-    broken = "; ".join(stored["broken"])
+    rows = stored.rows
+    models = ", ".join(dict.fromkeys(row.model for row in rows))
+    broken = "; ".join(stored.broken)
     blocks: list[Block] = [
         Note(
-            f"Known faults were injected inside real workers on {models} ({stored['date']}) and "
+            f"Known faults were injected inside real workers on {models} ({stored.date}) and "
             f"judged as this run was. {'' if broken else 'Every bar holds.'}".strip()
         )
     ]
     if broken:
         blocks.append(Note(Text(f"It failed: {broken}.", Family.WRONG, "≠")))
-    blocks += [Facts(tuple(_rates(stored["totals"]))), _faults(rows)]
-    if stored.get("limits"):
-        blocks.append(_limits(stored["limits"]))
+    blocks += [Facts(tuple(_rates(stored.totals))), _faults(rows)]
+    if stored.limits:
+        blocks.append(_limits(stored.limits))
     misses = tuple(
-        (f"{row['fault']} on {row['model']} × {row['backend']}", row["reason"])
+        (f"{row.fault} on {row.model} × {row.backend}", row.reason)
         for row in rows
-        if row["ending"] in {"missed", "flagged"}
+        if row.ending in {Ending.MISSED, Ending.ALARM}
     )
     if misses:
         blocks.append(Facts(misses, f"{len(misses)} missed or flagged wrongly"))
     return Section("Self-test", tuple(blocks), id="selftest")
 
 
-def _faults(rows: Sequence[Mapping[str, Any]]) -> Table:
-    backends = list(dict.fromkeys(row["backend"] for row in rows))
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+def _faults(rows: Sequence[Row]) -> Table:
+    backends = list(dict.fromkeys(row.backend for row in rows))
+    groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["fault"], row["scenario"]), []).append(row)
+        groups.setdefault((row.fault, row.scenario), []).append(row)
     return Table(
         columns("fault", "side", "scenario", *backends),
         tuple(
             (
-                *(fault, own[0]["side"], scenario),
-                *(_endings([row for row in own if row["backend"] == name]) for name in backends),
+                *(fault, own[0].side, scenario),
+                *(_endings([row for row in own if row.backend == name]) for name in backends),
             )
             for (fault, scenario), own in groups.items()
         ),
@@ -86,19 +85,19 @@ def _faults(rows: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def _limits(limits: Sequence[Mapping[str, Any]]) -> Table:
+def _limits(limits: Sequence[Limit]) -> Table:
     """The worst of each scenario's cases and models: the dose found in half and 95 % of trials."""
-    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str, str], list[Limit]] = {}
     for limit in limits:
-        key = (limit["scenario"], limit["backend"], limit["precision"])
+        key = (limit.scenario, limit.backend, limit.precision)
         groups.setdefault(key, []).append(limit)
-    kinds = list(dict.fromkeys(limit["kind"] for limit in limits))
+    kinds = list(dict.fromkeys(limit.kind for limit in limits))
     return Table(
         columns("scenario", "backend", "precision", *kinds),
         tuple(
             (
                 *key,
-                *(_worst([limit for limit in own if limit["kind"] == kind]) for kind in kinds),
+                *(_worst([limit for limit in own if limit.kind == kind]) for kind in kinds),
             )
             for key, own in groups.items()
         ),
@@ -109,43 +108,43 @@ def _limits(limits: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def _worst(limits: Sequence[Mapping[str, Any]]) -> str:
+def _worst(limits: Sequence[Limit]) -> str:
     if not limits:
         return "—"
     return " / ".join(
         "not found"
-        if any(limit[share] is None for limit in limits)
-        else f"{max(limit[share] for limit in limits):.0e}"
+        if any(getattr(limit, share) is None for limit in limits)
+        else f"{max(getattr(limit, share) for limit in limits):.0e}"
         for share in ("half", "most")
     )
 
 
-def _endings(rows: Sequence[Mapping[str, Any]]) -> tuple[Text, ...]:
+def _endings(rows: Sequence[Row]) -> tuple[Text, ...]:
     """How the injections ended, and with which verdicts."""
     verdicts: dict[str, dict[str, None]] = {}
     for row in rows:
-        verdicts.setdefault(row["ending"], {})[row["verdict"]] = None
+        verdicts.setdefault(row.ending, {})[row.verdict] = None
     return tuple(
         Text(f"{count} {ending} ({', '.join(verdicts[ending])})", _FAMILY.get(ending))
-        for ending, count in Counter(row["ending"] for row in rows).items()
+        for ending, count in Counter(row.ending for row in rows).items()
     )
 
 
-def _rates(totals: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _rates(totals: Totals) -> Iterator[tuple[str, str]]:
     rates = [
-        ("caught with the right verdict", totals["detected"]),
-        ("wrong tensors explained", totals["diagnosed"]),
-        ("injected inside engine, nnsight or relay", totals["inside"]),
-        ("blamed on the right side", totals["blamed"]),
-        ("without an honest column beside", totals["apart"]),
-        *((f"blamed on the {side} rightly", rate) for side, rate in totals["sides"].items()),
-        ("false alarms", totals["alarms"]),
+        ("caught with the right verdict", totals.detected),
+        ("wrong tensors explained", totals.diagnosed),
+        ("injected inside engine, nnsight or relay", totals.inside),
+        ("blamed on the right side", totals.blamed),
+        ("without an honest column beside", totals.apart),
+        *((f"blamed on the {side} rightly", rate) for side, rate in totals.sides.items()),
+        ("false alarms", totals.alarms),
     ]
     for name, rate in rates:
-        if rate["total"]:
-            interval = f"95 % interval {rate['low']:.1%} to {rate['high']:.1%}"
-            yield name, f"{rate['count']} of {rate['total']} ({interval})"
-    if totals["below"]:
-        yield "not counted", f"{totals['below']} injections, too small for the printed bound"
-    if totals.get("absent"):
-        yield "not expressible there", str(totals["absent"])
+        if rate.total:
+            interval = f"95 % interval {rate.low:.1%} to {rate.high:.1%}"
+            yield name, f"{rate.count} of {rate.total} ({interval})"
+    if totals.below:
+        yield "not counted", f"{totals.below} injections, too small for the printed bound"
+    if totals.absent:
+        yield "not expressible there", str(totals.absent)
