@@ -7,17 +7,23 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import typer
 from hypothesis import strategies as st
+from typer.core import TyperGroup, TyperOption
 from typer.testing import CliRunner
 
 from conformance.cli import app, of_the_system
 from conformance.errors import ConformanceError, ExitCode
-from conformance.records import Backend, Cell, Column, Model, Source
+from conformance.fuzz import campaign
+from conformance.records import Backend, Cell, Column, Model, Source, injected
 from conformance.store import RunFolder, RunPlan
+from conformance.store.files import write_record
+from tests.hostile import folders
 from tests.hostile.damage import CANARY, NAMES
 from tests.hostile.watching import Started, watched
 from tests.report import synthetic
@@ -43,28 +49,32 @@ def read(lm, case):
 def _(model, case):
     return []
 '''
-_VERBS: dict[str, tuple[str, ...]] = {
-    "list": ("-m", "-b", "-k", "--tier", "--cells", "--models", "--scenarios"),
-    "show": ("--run", "--reports", "WORD"),
-    "report": ("--against", "--reports", "WORD"),
-    "judge": ("--reports", "--widen", "--scenarios", "--strict-numerics", "WORD"),
-    "gate": ("--reports", "--known", "-m", "-k", "--models", "--junit", "--summary", "WORD"),
-    "diff": ("--reports", "WORD", "WORD"),
-    "repro": ("--run", "--reports", "--output", "--trust", "-m", "WORD"),
-    "run": ("-m", "-b", "-k", "--resume", "--reports", "-j", "--timeout", "--precision", "--env"),
-    "check": ("-m", "-b", "--models", "--dump", "--map", "WORD"),
-    "fuzz": ("-m", "-b", "--minutes", "--seed", "--corpus", "--resume", "--reports"),
-    "sweep": ("--vllm", "--nnsight", "-m", "--reports", "--resume"),
-    "bisect": ("--good", "--bad", "-m", "--reports", "--resume", "--repo", "WORD"),
-    "selftest": ("-m", "-k", "--quick", "--reports"),
-    "validate": ("--models", "--scenarios", "--known", "--environments"),
-    "known update": ("--known", "--reports", "WORD"),
-    "env list": ("--environments",),
-    "env build": ("--environments", "WORD"),
-    "schema": ("WORD",),
-    "init": ("WORD",),
-}
-_FLAGS = {"--strict-numerics", "--trust", "--quick"}
+
+
+@dataclass(frozen=True)
+class _Verb:
+    """What may stand behind a verb: its options, those of them that take a word, and how many words
+    stand without one.
+    """
+
+    options: tuple[str, ...]
+    takes: frozenset[str]
+    words: int
+
+
+def _verbs(command: Any, name: str = "") -> Iterator[tuple[str, _Verb]]:
+    """Every one that there is, as it is declared: none can be forgotten."""
+    if isinstance(command, TyperGroup):
+        for word, below in command.commands.items():
+            yield from _verbs(below, f"{name} {word}".strip())
+        return
+    options = [one for one in command.params if isinstance(one, TyperOption)]
+    names = tuple(word for one in options for word in (*one.opts, *one.secondary_opts))
+    takes = frozenset(word for one in options if not one.is_flag for word in one.opts)
+    yield name, _Verb(names, takes, len(command.params) - len(options))
+
+
+VERBS = dict(_verbs(typer.main.get_command(app)))
 
 _FITTING = st.sampled_from(
     [
@@ -75,6 +85,16 @@ _FITTING = st.sampled_from(
         "latest",
         "one",
         "two",
+        "swept",
+        "checked",
+        "asked",
+        "bisect-one",
+        "my-trace",
+        "mine.py",
+        "vllm",
+        "vllm-pp2",
+        "vllm-pp0",
+        "0.5",
         "none",
         "built-in",
         "models.yaml",
@@ -113,13 +133,13 @@ _WORDS = _FITTING | _FITTING | NAMES.map(lambda name: name.replace("\0", "")) | 
 
 @st.composite
 def _commands(draw: st.DrawFn) -> tuple[str, ...]:
-    verb = draw(st.sampled_from(sorted(_VERBS)))
-    words = verb.split()
-    for option in draw(st.lists(st.sampled_from(_VERBS[verb]), max_size=5)):
-        if option != "WORD":
-            words.append(option)
-        if option not in _FLAGS:
+    name = draw(st.sampled_from(sorted(VERBS)))
+    verb, words = VERBS[name], name.split()
+    for option in draw(st.lists(st.sampled_from(verb.options), max_size=5)) if verb.options else ():
+        words.append(option)
+        if option in verb.takes:
             words.append(draw(_WORDS))
+    words += [draw(_WORDS) for _ in range(draw(st.integers(0, verb.words)))]
     if draw(st.integers(0, 9)) == 0:
         words.insert(draw(st.integers(0, len(words))), draw(_WORDS))
     # A command line holds no zero byte and what the file system can encode.
@@ -130,7 +150,7 @@ COMMANDS = _commands()
 
 
 def place(folder: Path) -> None:
-    """A project with two finished runs."""
+    """A project with two finished runs, a sweep, a check, a bisect, a campaign and a self-test."""
     folder.mkdir(parents=True)
     (folder / "models.yaml").write_text(json.dumps(_MANIFEST))
     (folder / "known.yaml").write_text("known: []\n")
@@ -142,8 +162,20 @@ def place(folder: Path) -> None:
         run.write_results(replace(_RESULTS, run=replace(_RESULTS.run, id=name)))
         run.write_plan(replace(_PLAN, run=name, scenarios=str(folder / SCENARIOS)))
     (folder / "reports" / "latest").symlink_to("two")
+    (folder / "mine.py").write_text(_MINE)
+    for name, fill in (("swept", folders.sweep), ("checked", folders.check)):
+        whole = folders.whole(fill) / folders.RUN
+        shutil.copytree(whole, folder / "reports" / name, symlinks=True)
+    shutil.copytree(folders.whole(folders.bisect), folder / "reports" / "bisect-one")
+    write_record(folder / "reports" / injected.FILE, folders.SELFTEST)
+    write_record(folder / "reports" / "fuzz" / "asked" / campaign.STATE, folders.CAMPAIGN)
 
 
+_MINE = """def trace(lm):
+    with lm.trace("a"):
+        hidden = lm.layers[1].stream.save()
+    return {"hidden": hidden}
+"""
 _RESULTS = synthetic.one_cell()
 _PLAN = RunPlan(
     "one",

@@ -60,7 +60,7 @@ from conformance.records.injected import Kind as Sort
 from conformance.report.render import page as pages
 from conformance.report.render import terminal
 from conformance.report.sections import selftest as selftest_section
-from conformance.report.sections.section import Document
+from conformance.report.sections.section import Document, Text
 from conformance.store import ObservationCache, RunFolder, RunPlan
 from conformance.store.folder import GroupFolder
 from conformance.sweep import page
@@ -90,7 +90,7 @@ MINE = "import other\n\n\ndef trace(lm):\n    return {'a': other.a, 'b': 'list.t
 
 
 @cache
-def _whole(fill: Callable[[Path], None]) -> Path:
+def whole(fill: Callable[[Path], None]) -> Path:
     """A folder that is filled once, and copied for each input."""
     folder = Path(tempfile.mkdtemp(prefix="hostile-"))
     fill(folder)
@@ -101,7 +101,7 @@ def copied(fill: Callable[[Path], None]) -> Callable[[Path], None]:
     """Puts such a folder around a file."""
 
     def around(folder: Path) -> None:
-        shutil.copytree(_whole(fill), folder, symlinks=True, dirs_exist_ok=True)
+        shutil.copytree(whole(fill), folder, symlinks=True, dirs_exist_ok=True)
 
     return around
 
@@ -198,7 +198,7 @@ def read_selftest(folder: Path) -> object:
     if section is None:
         raise ConformanceError("left out")
     terminal.blocks([section], Console(file=io.StringIO()))
-    return pages.document(Document("title", (), (section,)))
+    return pages.document(Document(Text("a self-test"), "", (), (section,)))
 
 
 # --- sweeps, bisects, campaigns -----------------------------------------------------------------
