@@ -236,7 +236,8 @@ def test_resuming_a_sweep_installs_nothing_that_only_its_points_name(
 ) -> None:
     run = RunFolder(here / "reports" / "r")
     run.write_plan(plan(here))
-    sweep.write(run, sweep.Swept({}, (sweep.Point("x", {f"{evil}#": "1"}),)))
+    name = f"{evil}#"
+    sweep.write(run, sweep.Swept({name: ("1",)}, (sweep.Point("x", {name: "1"}),)))
     refused = resumed(monkeypatch, here, "sweep", "--resume", "r")
     assert "installed: 'nnsight @ file://" in str(refused) and "--trust" in refused.remedy
     assert not (here / "executed").exists()
