@@ -90,11 +90,16 @@ MINE = "import other\n\n\ndef trace(lm):\n    return {'a': other.a, 'b': 'list.t
 
 
 @cache
+def _filled(fill: Callable[[Path], None]) -> tempfile.TemporaryDirectory[str]:
+    """Removed when Python ends."""
+    folder = tempfile.TemporaryDirectory(prefix="hostile-")
+    fill(Path(folder.name))
+    return folder
+
+
 def whole(fill: Callable[[Path], None]) -> Path:
     """A folder that is filled once, and copied for each input."""
-    folder = Path(tempfile.mkdtemp(prefix="hostile-"))
-    fill(folder)
-    return folder
+    return Path(_filled(fill).name)
 
 
 def copied(fill: Callable[[Path], None]) -> Callable[[Path], None]:
