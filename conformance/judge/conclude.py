@@ -10,7 +10,7 @@ from conformance.judge.evidence import Evidence
 from conformance.judge.judgement import Judgement
 from conformance.judge.measures.gain import Effect, Landing
 from conformance.judge.measures.structure import PROMPT_IDS
-from conformance.records import Judged, Limits, Relation, Site, Verdict
+from conformance.records import Judged, Limits, Precision, Relation, Site, Verdict
 
 #: The write has an effect, but another one.
 _OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
@@ -103,27 +103,31 @@ def _write_claims(
         moved = any(effect.moved for effect in effects.values())
         if kinds != {Verdict.EXACT} or not moved:
             return [(Verdict.VACUOUS, _powerless_reason(list(effects.values())))]
-        return [] if _arrived(effects, _moved) else [_READ_BACK]
+        return [] if _arrived(effects, _moved, evidence.reference.precision) else [_READ_BACK]
     sound = {
         site: effect for site, effect in effects.items() if not _clean_is_wrong(evidence, site)
     }
     claims = [*_landing_claims(sound), *_leak_claims(sound)]
-    if sound and not claims and not _arrived(effects, _landed):
+    if sound and not claims and not _arrived(sound, _landed, evidence.reference.precision):
         return [_READ_BACK]
     return claims
 
 
-def _arrived(effects: Mapping[Site, Effect], shows: Callable[[Effect], bool]) -> bool:
-    """Does an observation downstream of where it was made show every prompt's write?
+def _arrived(
+    effects: Mapping[Site, Effect], shows: Callable[[Effect], bool], precision: Precision
+) -> bool:
+    """Does an observation downstream of where it was made show the write, of every prompt?
 
     The first observation of a prompt that the truth's write changes may be a read-back of the
-    write itself. Another prompt's effect says nothing about this one's.
+    write itself. Another prompt's effect says nothing about this one's, but in bf16 one is enough:
+    there noise hides a small edit of one prompt and not of the next.
     """
     touched: dict[int, list[Site]] = {}
     for site, effect in effects.items():
         if effect.landing is not Landing.UNTOUCHED:
             touched.setdefault(site.prompt, []).append(site)
-    return bool(touched) and all(
+    every = all if precision is Precision.FLOAT32 else any
+    return bool(touched) and every(
         any(verdict.depth(site) > first and shows(effects[site]) for site in sites)
         for sites in touched.values()
         for first in [min(map(verdict.depth, sites))]

@@ -158,7 +158,7 @@ def test_02_a_write_that_reaches_nothing_downstream_is_found(
     effects = {back: read_back, on: replace(read_back, landing=Landing.POWERLESS)}
     judged = {replace(site, run="clean"): Judged(str(site), Verdict.MATCH) for site in (back, on)}
     evidence = SimpleNamespace(
-        effects=effects, judged=judged, reference=SimpleNamespace(mixture=False)
+        effects=effects, judged=judged, reference=SimpleNamespace(mixture=False, precision=FLOAT32)
     )
     [(verdict, _)] = conclude._write_claims(evidence, [])  # type: ignore[arg-type]
     assert verdict is Verdict.VACUOUS
