@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from conformance import loose_json
 from conformance.builtin.probe import PROBING
@@ -15,6 +15,7 @@ from conformance.builtin.user_trace import USER_TRACE, case_of
 from conformance.check.parsing.source import UserFile
 from conformance.checkpoints import cache_folder, locate, patience
 from conformance.errors import ConformanceError
+from conformance.inputs import usable
 from conformance.planning.jobs import BUILD, REFERENCE, expected, launch
 from conformance.records import (
     Backend,
@@ -132,21 +133,15 @@ def room(checkpoint: Path) -> dict[str, int]:
     """What an engine must have room for: tokens of a prompt with its generation, and bytes of
     its cache for two of those.
     """
-    config = loose_json.mapping(checkpoint / "config.json")
-    text = config.get("text_config")
-    config = {**config, **(text if isinstance(text, dict) else {})}
-    length = min(_number(config, "max_position_embeddings", "n_positions") or LENGTH, LENGTH)
-    layers = _number(config, "num_hidden_layers", "n_layer") or 1
-    heads = _number(config, "num_key_value_heads", "num_attention_heads", "n_head") or 1
-    width = _number(config, "hidden_size", "n_embd") or 0
-    size = _number(config, "head_dim") or width // max(1, _number(config, "num_attention_heads"))
+    config = usable.of_text(loose_json.mapping(checkpoint / "config.json"))
+    number = partial(usable.positive, config)
+    length = min(number("max_position_embeddings", "n_positions") or LENGTH, LENGTH)
+    layers = number("num_hidden_layers", "n_layer") or 1
+    heads = number("num_key_value_heads", "num_attention_heads", "n_head") or 1
+    width = number("hidden_size", "n_embd")
+    size = number("head_dim") or width // max(1, number("num_attention_heads"))
     keys_and_values = 2 * layers * heads * size * 4
     return {"length": length, "cache_bytes": max(CACHE_BYTES, 2 * length * keys_and_values)}
-
-
-def _number(config: Mapping[str, Any], *names: str) -> int:
-    found = (config.get(name) for name in names)
-    return next((value for value in found if type(value) is int and value > 0), 0)
 
 
 class _Maker:

@@ -18,11 +18,11 @@ from conformance.inputs import packaged, usable
 from conformance.inputs.yaml_input import Location, Refusal, check, line_of, parse
 from conformance.records import PARTS, Backend, Model, Part, Piece, Source, record
 from conformance.records.base import Count
+from conformance.records.matrix import PINNED
 
 #: A model's or backend's id is also the name of a folder.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENGINE = re.compile(r"[\w.]+:\w+")
-_PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
 #: What each kind of source must say besides its own key.
 _NEEDED: Mapping[str, Sequence[str]] = {
@@ -262,7 +262,7 @@ def _piece(entry: _PieceEntry, place: Location) -> Piece:
     for key in _NEEDED["wheel"]:
         if not getattr(entry, key):
             raise Refusal((*place, key), f"{key!r} is empty", "fill it, so that it is pinned")
-    if not _PINNED.fullmatch(entry.wheel):
+    if not re.fullmatch(PINNED, entry.wheel):
         raise Refusal((*place, "wheel"), f"{entry.wheel!r} is not pinned", "write name==version")
     return Piece(entry.wheel, entry.file, entry.sha256)
 

@@ -93,9 +93,18 @@ def _value(config: Mapping[str, Any], keys: Iterable[str]) -> int:
 
 def layers(config: Mapping[str, Any]) -> int:
     """How many layers a model's config has, or its text model's; 0 where it does not say."""
+    return positive(of_text(config), *_LAYERS)
+
+
+def of_text(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's config, with what it says of its text model in the first place."""
     text = config.get("text_config")
-    config = {**config, **(text if isinstance(text, dict) else {})}
-    found = (config.get(key) for key in _LAYERS)
+    return {**config, **(text if isinstance(text, dict) else {})}
+
+
+def positive(config: Mapping[str, Any], *keys: str) -> int:
+    """The first of these keys that counts something; 0 where none does."""
+    found = (config.get(key) for key in keys)
     return next((value for value in found if type(value) is int and value > 0), 0)
 
 

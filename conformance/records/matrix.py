@@ -28,12 +28,8 @@ class Precision(StrEnum):
 
 
 #: A distribution and its version, which pip is told: no option, no address, and a folder's name.
-Pinned = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*$", max_length=250
-    ),
-]
+PINNED = r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.!+_-]*"
+Pinned = Annotated[str, StringConstraints(pattern=f"^{PINNED}$", max_length=250)]
 
 
 @record()

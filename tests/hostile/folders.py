@@ -75,7 +75,7 @@ MODEL = Model("llama", "llama", (Source("tiny", config={"vocab_size": 512}),))
 
 # --- a check ------------------------------------------------------------------------------------
 
-CHECK = Kept("llama", ("a",), (KeptFile("my-trace", "/work/my trace.py"),), (checks.VLLM,))
+CHECK = Kept("llama", ("a",), (KeptFile("my-trace", "/somewhere/my trace.py"),), (checks.VLLM,))
 GATHERED = Gathered(1.0, 2.0)
 CALLED_NAMES = {"p0/s0/hidden": "hidden", "p0/s1/hidden.3": "hidden[3]"}
 CONFIG = {
