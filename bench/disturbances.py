@@ -79,7 +79,9 @@ def now(place: Place) -> Now:
     phase = {"loading": "load", "closing": "collect", "closed": "collect"}.get(
         last["event"], "cell"
     )
-    if last["event"] == "started" and last["case"].startswith("probe"):
+    # The reference's is a case of its own, a column's comes when its engine is there.
+    case = last["case"] if last["event"] == "started" else ""
+    if last["event"] == "probing" or case.startswith("probe"):
         phase = "probe"
     return Now(phase, of, last["pid"])
 
@@ -152,15 +154,42 @@ def _refusing(trial: Trial, place: Place) -> tuple[list[str], dict[str, Any]]:
             return command, {"umask": 0o077}
         case "the clock jumps":
             place.environment["LD_PRELOAD"] = str(_jumping_clock(place.folder))
+        case "a full cache":
+            return _with_little_left(place.folder / "cache", trial.share, command), {}
     folder, mount = _MOUNTS.get(trial.kind, ("", ""))
     if not mount:
         return command, {}
     at = place.folder / folder
     at.mkdir(exist_ok=True)
     words = mount.format(at=at, size=int(2 ** (4 + 8 * trial.share)))
-    # Nobody else sees it.
-    shell = f'mount {words} {at} && exec "$@"'
-    return ["unshare", "--mount", "sh", "-c", shell, "sh", *command], {}
+    return _apart(f"mount {words} {at}", command), {}
+
+
+def _apart(first: str, command: Sequence[str]) -> list[str]:
+    """The command after what is done to its disks, which nobody else sees."""
+    return ["unshare", "--mount", "sh", "-c", f'{first} && exec "$@"', "sh", *command]
+
+
+def _with_little_left(folder: Path, share: float, command: Sequence[str]) -> list[str]:
+    """The command with a folder, as it is, on a disk of its own that has 16 KiB to 4 MiB left."""
+    taken = sum(_on_disk(path) for path in (folder, *folder.rglob("*")))
+    size = taken // 1024 + int(2 ** (4 + 8 * share))
+    disk = folder.with_name("disk")
+    return _apart(
+        f"mkdir {disk} && mount -t tmpfs -o size={size}k tmpfs {disk} && cp -a {folder}/. {disk} "
+        f"&& mount --move {disk} {folder}",
+        command,
+    )
+
+
+def _on_disk(path: Path) -> int:
+    """Bytes: whole pages, and one for its name."""
+    size = 0 if path.is_dir() else path.lstat().st_size
+    return (-(-size // _PAGE) + 1) * _PAGE
+
+
+#: Bytes that a disk in memory gives out at a time.
+_PAGE = 4096
 
 
 #: What is mounted where, in a trial's folder.

@@ -40,7 +40,7 @@ INNER: Mapping[str, Mapping[str, str]] = {
     "vllm-serve": {"engine core": "EngineCore"},
 }
 #: Whose a phase is: the reference's, which is run first, or a column's.
-_SHARED_PHASES = ("load", "cell", "collect")
+_SHARED_PHASES = ("load", "probe", "cell", "collect")
 REFERENCE, COLUMN = "reference", "column"
 
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGSEGV", "SIGABRT")
@@ -55,6 +55,7 @@ REFUSED = (
     "reports cannot be written",
     "reports on a read-only disk",
     "a cache on a read-only disk",
+    "a full cache",
     "two runs on one cache",
     "umask 077",
     "the clock jumps",

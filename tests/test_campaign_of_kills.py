@@ -23,6 +23,26 @@ def test_the_same_seed_draws_the_same_trials_however_many() -> None:
     assert {trial.kind for trial in every if not trial.who} == set(trials.REFUSED)
     stages = {(trial.backend, trial.of) for trial in kills if trial.who == "stage"}
     assert stages == {("vllm-pp2", "column")}, "neither transformers nor the reference has any"
+    phases = {trial.phase for trial in kills if trial.who == "stage"}
+    assert phases == {"load", "probe", "cell", "collect"}
+
+
+def test_a_cache_that_is_full_holds_what_it_held_and_has_little_left(tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no disk of its own may be mounted here")
+    place = trials.Place(tmp_path, "of-a-test")
+    kept = tmp_path / "cache" / "checkpoints" / "model.safetensors"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(bytes(100_000))
+    trial = trials.Trial(0, "a full cache", "hf", 0.5)
+    command, more = disturbances._refusing(trial, place)
+    assert not more
+    begin = command[: command.index("sh", 4) + 1]
+    shell = f"cat {kept} | wc -c; head -c 300000 /dev/zero > {tmp_path}/cache/new"
+    ran = subprocess.run([*begin, "sh", "-c", shell], check=False, capture_output=True, text=True)
+    assert ran.stdout.strip() == "100000"
+    assert "No space left" in ran.stderr
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["checkpoints"]
 
 
 def test_the_table_counts_by_kind() -> None:
@@ -53,6 +73,7 @@ def test_the_table_counts_by_kind() -> None:
         ({"event": "loading"}, "hf+float32", "load", "column"),
         ({"event": "started", "case": "probe.all"}, "reference", "probe", "reference"),
         ({"event": "finished", "case": "probe.all"}, "reference", "cell", "reference"),
+        ({"event": "probing"}, "vllm-pp2+float32", "probe", "column"),
         ({"event": "closing"}, "hf+float32", "collect", "column"),
     ],
 )

@@ -18,7 +18,7 @@ from conformance.engines.attention import attention
 from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
-from conformance.engines.probe_failure import probed, stop_at
+from conformance.engines.probe_failure import probed, stop_at, tell_probing
 from conformance.engines.repeated import repeats
 from conformance.engines.traced import (
     Layers,
@@ -240,6 +240,7 @@ class HFEngine:
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
         count = module.config.get_text_config().num_hidden_layers
         self.path = layer_path(module, count)
+        tell_probing(job)
         self.settled, self.obstacle = probed(
             lambda: self._outputs(count), self.probe, job.model.layout
         )

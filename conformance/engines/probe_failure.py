@@ -6,6 +6,7 @@ The engine stays open all the same: what it does without nnsight tells whose fau
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 from conformance.builtin.engine_alone import GENERATED
 from conformance.engines import Refused, Unreadable
 from conformance.engines.traced import Probe, settle_layout
-from conformance.records import Status
+from conformance.records import Job, Status
 from conformance.residual_stream import Settled
 from conformance.scenario import Scenario
+from conformance.store import GroupFolder, doings
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,14 @@ class Obstacle:
     def reason(self) -> str:
         plain = isinstance(self.error, Refused | Unreadable)
         return str(self.error) if plain else f"{type(self.error).__name__}: {self.error}"
+
+
+def tell_probing(job: Job) -> None:
+    """Say in the events that the engine is there and is now probed: whoever watches a run, or
+    disturbs it, sees no other sign of that. The runner takes it for a part of loading.
+    """
+    with suppress(OSError):
+        doings.tell(GroupFolder(job.folder).events, "probing")
 
 
 def probed(

@@ -17,7 +17,7 @@ from conformance.engines import Refused
 from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
-from conformance.engines.probe_failure import probed, stop_at
+from conformance.engines.probe_failure import probed, stop_at, tell_probing
 from conformance.engines.refusals import refused
 from conformance.engines.repeated import repeats
 from conformance.engines.structure import map_tensors
@@ -245,6 +245,7 @@ class VLLMEngine:
         count = int(self.ranks[0]["total_layers"])
         self.path = layer_path(self.model._module, count)
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
+        tell_probing(job)
         self.settled, self.obstacle = probed(
             lambda: self._outputs(count), self.probe, job.model.layout, refused
         )
