@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are all that is needed; both build .venv themselves.
 #   make conformance ARGS="-m llama -b hf"      EXTRAS=gpu,dev for CUDA's vLLM
-.PHONY: conformance gate bisect selftest fuzz test test-all check lint format types imports files doctor \
+.PHONY: conformance gate bisect selftest fuzz test test-all campaign check lint format types imports files doctor \
 	docs docs-site from-wheel release-check environment lock clean
 
 BIN := .venv/bin
@@ -28,9 +28,19 @@ fuzz: environment
 test: environment
 	$(BIN)/pytest tests -m "not slow" $(ARGS)
 
-# With the relay's safeties removed one by one, more stages, and hundreds of random programs.
+# With the relay's safeties removed one by one, more stages, and hundreds of random programs; then
+# what a run must outlive.
 test-all: environment
 	$(BIN)/pytest tests $(ARGS)
+	$(MAKE) campaign
+
+# 204 kills and refusals (an hour), 100,000 hostile inputs, 2,000 requests and 10,000 traces on one
+# engine: docs/campaign.md.
+campaign: environment
+	$(BIN)/python bench/campaign.py
+	$(BIN)/python bench/hostile_input.py
+	$(BIN)/python bench/soak.py --serve --traces 2000
+	$(BIN)/python bench/soak.py --traces 10000
 
 # Everything that needs no test run; `make -k check` goes on after the first complaint.
 check: lint format types imports files

@@ -1,6 +1,7 @@
 """Is anything lost when a run is killed, or finds no room? Trials drawn from a seed, on a tiny run.
 
-    python bench/campaign.py [--trials 20] [--seed 1] [--backend hf ...] [--folder FOLDER]
+    python bench/campaign.py [--trials 204] [--seed 1] [--backend hf ...] [--folder FOLDER]
+                             [--at-once 2]
 
 A trial starts a run, does one thing to it (a kill: who × phase × signal; or a machine that refuses
 something), waits for its end, goes on with `run --resume latest` where it did not come to a good
@@ -9,11 +10,13 @@ no process, file in shared memory or temporary folder left; every verdict and ev
 undisturbed. *Missed*: a kill whose moment did not come. Prints tried, held, missed and lost by
 kind, and every loss; exits 1 when there is one.
 
-With --folder what was tried is kept in it, and a later call goes on after it. `--lock FILE` holds
-that file's lock during trials, and gives it up every two minutes. `--part 2/8` tries every eighth
-from the second: for several at once, each with a folder and, so that none takes another's files
-for its own or ends what another's run has left, a /dev/shm and processes of its own
-(unshare --mount --pid).
+With --folder what was tried is kept in it, and a later call goes on after it. `--at-once 2` tries
+every second trial beside the others, each half with processes and a /dev/shm of its own
+(unshare; root alone may), so that none takes another's files for its own or ends what another's
+run has left. `--part 2/8` tries every eighth from the second and nothing else; `--lock FILE` holds
+that file's lock during trials, and gives it up every two minutes: for several machines or users.
+
+The 204 trials that are the default take a little more than an hour, and half of that two at once.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -44,6 +48,17 @@ GONE = 60.0
 
 #: After so many seconds others have their turn.
 TURN = 120.0
+
+#: What trials are on: mostly what starts in seconds, for nearly all that can be lost is the run's
+#: own, and the engines that have processes of their own.
+BACKENDS = (*["hf"] * 9, "vllm-pp2", "vllm-async", "vllm-serve")
+
+#: What one of several at once has for itself.
+APART = (
+    *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"),
+    'mount -t tmpfs tmpfs /dev/shm && exec "$@"',
+    "sh",
+)
 
 
 def disturbed(trial: Trial, place: Place, whole: Whole) -> str:
@@ -223,6 +238,31 @@ def _order(name: str) -> tuple[int, str]:
     return (found[-1] if found else starts.index(""), name)
 
 
+def at_once(given: argparse.Namespace, folder: Path) -> dict[str, str]:
+    """What came of all trials, tried in so many processes side by side."""
+    asked = ("--trials", given.trials, "--seed", given.seed)
+    backends = [word for name in given.backend or () for word in ("--backend", name)]
+    parts = [
+        subprocess.Popen(
+            [*APART, sys.executable, __file__]
+            + [str(word) for word in (*asked, *backends)]
+            + ["--part", f"{part}/{given.at_once}", "--folder", str(folder / f"part-{part}")]
+        )
+        for part in range(1, given.at_once + 1)
+    ]
+    try:
+        # 1: a trial was lost, and the table says so.
+        if failed := [one.returncode for one in parts if one.wait() not in {0, 1}]:
+            raise SystemExit(f"a part of the campaign ended with {failed[0]}")
+    finally:
+        for one in parts:
+            one.terminate()
+    tried: dict[str, str] = {}
+    for kept in folder.glob("part-*/tried.json"):
+        tried |= json.loads(kept.read_text())
+    return tried
+
+
 def main(given: argparse.Namespace) -> int:
     # In a shell's background some are ignored, and would be by every run that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -230,20 +270,32 @@ def main(given: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         folder = given.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        trials = drawn(given.trials, given.seed, given.backend or ["hf"])
-        part, parts = map(int, given.part.split("/"))
-        trials = trials[part - 1 :: parts]
-        text, lost = table(trials, run(trials, folder.absolute(), given.lock))
-        print(text)
-        return int(lost > 0)
+        trials = drawn(given.trials, given.seed, given.backend or BACKENDS)
+        if given.at_once > 1:
+            tried = at_once(given, folder.absolute())
+        else:
+            part, parts = map(int, given.part.split("/"))
+            trials = trials[part - 1 :: parts]
+            tried = run(trials, folder.absolute(), given.lock)
+        text, lost = table(trials, tried)
+        untried = len(trials) - len(tried)
+        print(text + (f"\n{untried} were not tried" if untried else ""))
+        return int(lost > 0 or untried > 0)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=20)
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=204)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--backend", action="append")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--lock", type=Path)
     parser.add_argument("--part", default="1/1")
-    sys.exit(main(parser.parse_args()))
+    parser.add_argument("--at-once", type=int, default=1)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(arguments().parse_args()))

@@ -135,3 +135,27 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
     tried = campaign.run(every, tmp_path)
     assert len(tried) == 3
     assert not [lost for lost in tried.values() if lost not in {"", "missed"}], tried
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_two_at_once_try_every_trial_between_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if subprocess.run([*campaign.APART, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no processes of their own here")
+    folder = tmp_path / "campaign"
+    command = ("--trials", "3", "--backend", "hf", "--at-once", "2", "--folder", str(folder))
+    assert campaign.main(campaign.arguments().parse_args(command)) == 0
+    tried = [path.parent.name for path in folder.glob("*/tried.json")]
+    assert sorted(tried) == ["part-1", "part-2"]
+    assert capfd.readouterr().out.splitlines()[-1].split()[:3] == ["in", "all", "3"]
+
+
+def test_a_trial_that_no_part_tried_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(campaign, "at_once", lambda *_: {})
+    command = ("--trials", "3", "--at-once", "2", "--folder", str(tmp_path))
+    assert campaign.main(campaign.arguments().parse_args(command)) == 1
+    assert "3 were not tried" in capsys.readouterr().out
