@@ -21,11 +21,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from conformance.engines import Refused, Unreadable
-from conformance.records import Case, Group, Job
+from conformance.records import Case, Group, Job, Status
 from conformance.scenario import Scenario
 from conformance.worker import own_doing
 
@@ -343,6 +344,28 @@ class LosesAProcessInLoad(Healthy):
             stage.join()
         if kills:
             raise RuntimeError("Engine core initialization failed. See root cause above.")
+
+
+class LosesAProcessInProbe(LosesAProcessInLoad):
+    """The same while it is probed: it stays open, and each of its traces meets that error."""
+
+    def __init__(self, job: Job) -> None:
+        self.obstacle: RuntimeError | None = None
+        try:
+            super().__init__(job)
+        except RuntimeError as error:
+            self.obstacle = error
+
+    def group(self) -> Group:
+        if self.obstacle is None:
+            return super().group()
+        reason = f"RuntimeError: {self.obstacle}"
+        return replace(super().group(), status=Status.ERROR, reason=reason)
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
+        if self.obstacle is not None:
+            raise self.obstacle
+        return super().run(scenario, case)
 
 
 class EndsItsProcessesInLoad(Healthy):

@@ -402,17 +402,24 @@ def test_a_damaged_outcome_is_made_again(tmp_path: Path) -> None:
     assert noted(tmp_path, "healthy") == [*CASES, "bad"]
 
 
+LOSING = ("LosesAProcessInLoad", "LosesAProcessInProbe")
+
+
+@pytest.mark.parametrize("engine", LOSING)
 @pytest.mark.parametrize("cases", [CASES, ()])
-def test_a_load_that_somebody_kills_is_tried_again(tmp_path: Path, cases: tuple[str, ...]) -> None:
+def test_a_load_that_somebody_kills_is_tried_again(
+    tmp_path: Path, engine: str, cases: tuple[str, ...]
+) -> None:
     (tmp_path / "kills").write_text("1")
-    summary, events = again(tmp_path, "LosesAProcessInLoad", options={"refuse": True}, cases=cases)
-    assert summary.done["LosesAProcessInLoad"].ok
+    summary, events = again(tmp_path, engine, options={"refuse": True}, cases=cases)
+    assert summary.done[engine].ok
     [death] = [event for event in events if isinstance(event, WorkerDied)]
     assert death.status is Status.CRASH
     assert re.search(r"was ended from outside by SIGKILL; then RuntimeError: ", death.reason)
-    assert noted(tmp_path, "LosesAProcessInLoad") == list(cases)
+    assert noted(tmp_path, engine) == list(cases)
 
 
+@pytest.mark.parametrize("engine", LOSING)
 @pytest.mark.parametrize(
     ("signal", "words"),
     [
@@ -423,20 +430,20 @@ def test_a_load_that_somebody_kills_is_tried_again(tmp_path: Path, cases: tuple[
     ],
 )
 def test_a_load_in_which_a_process_is_lost_is_tried_once_more(
-    tmp_path: Path, signal: str, words: str
+    tmp_path: Path, engine: str, signal: str, words: str
 ) -> None:
     """One crash may be anybody's; one in every load is what the engine does, in its own words."""
     options = {"refuse": True, "signal": signal}
     (tmp_path / "kills").write_text("1")
-    summary, events = again(tmp_path, "LosesAProcessInLoad", options=options)
-    assert summary.done["LosesAProcessInLoad"].ok
+    summary, events = again(tmp_path, engine, options=options)
+    assert summary.done[engine].ok
     [death] = [event for event in events if isinstance(event, WorkerDied)]
     assert re.search(words, death.reason)
     always = tmp_path / "always"
     always.mkdir()
     (always / "kills").write_text("9")
-    _, events = again(always, "LosesAProcessInLoad", options=options)
-    outcome = group(always, "LosesAProcessInLoad").outcome("plain.first")
+    _, events = again(always, engine, options=options)
+    outcome = group(always, engine).outcome("plain.first")
     assert outcome is not None
     assert (outcome.status, outcome.outside) == (Status.ERROR, False)
     assert outcome.reason.startswith("RuntimeError: Engine core initialization failed")

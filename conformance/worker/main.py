@@ -152,11 +152,13 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
         )
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
         outcome = _with_cause(_outcome_of(error), folder, log_start)
-        ended = ends.by_signals()
-        unsaid = ended or points_elsewhere(outcome.reason) or says_that_it_ends(outcome.reason)
-        if (ended and ended.outside) or (unsaid and not _died_before(folder)):
-            return _died(report, "", outcome, ended)
+        if _was_ended(outcome, ends, folder):
+            return _died(report, "", outcome, ends.by_signals())
         return _refuse_all(job, folder, todo, report, outcome, begun=begun, log_start=log_start)
+    if group.status is Status.ERROR:  # no trace runs on it
+        outcome = _with_cause(Outcome(Status.ERROR, reason=group.reason), folder, log_start)
+        if _was_ended(outcome, ends, folder):
+            return _died(report, "", outcome, ends.by_signals())
     processes = sessions.members(os.getpid())
     shared = sorted(sessions.shared_files(processes))
     temporary.note_shared(shared)
@@ -188,6 +190,15 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     engine.close()
     report("closed")
     return 0
+
+
+def _was_ended(outcome: Outcome, ends: Ends, folder: GroupFolder) -> bool:
+    """Is this the error of an engine that could not start, or be probed, because a process of it
+    was ended? What somebody else ends may always be tried again, another end once.
+    """
+    ended = ends.by_signals()
+    unsaid = ended or points_elsewhere(outcome.reason) or says_that_it_ends(outcome.reason)
+    return bool((ended and ended.outside) or (unsaid and not _died_before(folder)))
 
 
 def _lost(processes: Collection[int], words: str) -> bool:
