@@ -163,13 +163,10 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     shared = sorted(sessions.shared_files(processes))
     temporary.note_shared(shared)
     report("loaded", seconds=group.load_seconds, shared=shared)
-    different = differences(job.expect, group.identity)
-    if different:
-        words = f"the engine is not what the column says: {'; '.join(different)}"
-        group = replace(group, status=Status.UNKNOWN, reason=words)
+    group = _as_asked(group, job)
     folder.write_group(group)
     for case in todo:
-        if different:
+        if group.status is Status.UNKNOWN:
             _record(folder, job, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, report)
             continue
         report("started", case=case.key)
@@ -190,6 +187,15 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     engine.close()
     report("closed")
     return 0
+
+
+def _as_asked(group: Group, job: Job) -> Group:
+    """The same, unknown where the engine is not what its column says that it is."""
+    different = differences(job.expect, group.identity)
+    if not different:
+        return group
+    words = f"the engine is not what the column says: {'; '.join(different)}"
+    return replace(group, status=Status.UNKNOWN, reason=words)
 
 
 def _was_ended(outcome: Outcome, ends: Ends, folder: GroupFolder) -> bool:

@@ -5,14 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance.engines.vllm import async_engine
+from conformance.engines.vllm import patches
+from conformance.engines.vllm.patches import Place
 
 DEAD = RuntimeError("EngineCore encountered an issue")
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(async_engine, "LOOK", 0.01)
+    monkeypatch.setattr(patches, "LOOK", 0.01)
 
 
 def test_what_an_engine_answers_is_the_answer():
@@ -22,7 +23,7 @@ def test_what_an_engine_answers_is_the_answer():
         await asyncio.sleep(0.03)
         return [7]
 
-    assert asyncio.run(async_engine.unless_dead(engine, answer())) == [7]
+    assert asyncio.run(patches.unless_dead(engine, answer())) == [7]
 
 
 def test_its_own_error_is_raised():
@@ -32,7 +33,7 @@ def test_its_own_error_is_raised():
         raise ValueError("no such method")
 
     with pytest.raises(ValueError, match="no such method"):
-        asyncio.run(async_engine.unless_dead(engine, answer()))
+        asyncio.run(patches.unless_dead(engine, answer()))
 
 
 def test_nobody_waits_for_an_engine_that_has_ended():
@@ -42,7 +43,24 @@ def test_nobody_waits_for_an_engine_that_has_ended():
         asyncio.get_running_loop().call_later(0.03, setattr, engine, "errored", True)
         never = asyncio.get_running_loop().create_future()
         with pytest.raises(RuntimeError, match="EngineCore"):
-            await asyncio.wait_for(async_engine.unless_dead(engine, never), timeout=20)
+            await asyncio.wait_for(patches.unless_dead(engine, never), timeout=20)
         assert never.cancelled()
 
     asyncio.run(call())
+
+
+def test_the_engine_that_nnsight_asks_is_vllms_with_that_end(monkeypatch):
+    """nnsight awaits `collective_rpc` itself, for what a finished trace has saved."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    async def for_ever(*_, **__):
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(AsyncLLM, "collective_rpc", for_ever)
+    engine = SimpleNamespace(errored=True, dead_error=DEAD)
+
+    async def call():
+        await asyncio.wait_for(AsyncLLM.collective_rpc(engine, "saved"), timeout=20)
+
+    with patches.applied(Place.STREAMING), pytest.raises(RuntimeError, match="EngineCore"):
+        asyncio.run(call())

@@ -35,23 +35,6 @@ def wait_for(answer: Awaitable[Any]) -> Any:
     return loop().run_until_complete(answer)
 
 
-#: Seconds between two looks at whether the engine's own process is still there.
-LOOK = 0.5
-
-
-async def unless_dead(engine: Any, answer: Awaitable[Any]) -> Any:
-    """What an engine's workers answer; raises vLLM's EngineDeadError when its process has ended:
-    vLLM lets whoever waits for such an answer wait for ever.
-    """
-    waiting = asyncio.ensure_future(answer)
-    while not waiting.done():
-        await asyncio.wait({waiting}, timeout=LOOK)
-        if engine.errored and not waiting.done():
-            waiting.cancel()
-            raise engine.dead_error
-    return await waiting
-
-
 class Consumed(AsyncVLLMBackend):  # type: ignore[misc]
     """nnsight's streaming backend, whose stream is read to its end when the block has ended."""
 
@@ -149,7 +132,7 @@ class AsyncModel(VLLMModel):
 
     def rpc(self, method: str, *args: Any) -> list[Any]:
         engine = self.model.vllm_entrypoint
-        answers: list[Any] = wait_for(unless_dead(engine, engine.collective_rpc(method, args=args)))
+        answers: list[Any] = wait_for(engine.collective_rpc(method, args=args))
         return answers
 
     def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:

@@ -191,6 +191,8 @@ def load(job: Job, mode: str = "sync") -> Any:
     backend = job.backend
     whole_products(job.precision)
     patches.apply(Place.CLIENT)
+    if mode == "async":
+        patches.apply(Place.STREAMING)
     patches.apply(Place.ENGINE, worker=worker_class(backend))
     try:
         return VLLM(

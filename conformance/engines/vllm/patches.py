@@ -7,13 +7,14 @@ the attributes of other packages' modules and classes.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import linecache
 import logging
 import multiprocessing
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 #: tell of messages some get lost.
 _UNASKED = 1
 
+#: Seconds between two looks at whether a streaming engine's own process is still there.
+LOOK = 0.5
+
 
 class Place(StrEnum):
     """The process in which a patch is applied, and when."""
@@ -38,6 +42,7 @@ class Place(StrEnum):
     NO_GPU = "the same where there is no GPU"
     FORKING = "a process that forks the executor's workers"
     ZYGOTE = "a zygote of a machine without a GPU"
+    STREAMING = "a client whose engine streams its outputs"
     ENGINE = "the client, for the one engine that it builds next"
     WORKER = "every process of an engine, when its device is ready"
     RELAY = "every process of an engine whose stages are relayed"
@@ -136,6 +141,24 @@ def _uncompiled(compiled: Any) -> Any:
     return getattr(compiled, "_torchdynamo_orig_callable", compiled)
 
 
+async def unless_dead(engine: Any, answer: Awaitable[Any]) -> Any:
+    """What an engine's workers answer; raises vLLM's EngineDeadError when its process has ended."""
+    waiting = asyncio.ensure_future(answer)
+    while not waiting.done():
+        await asyncio.wait({waiting}, timeout=LOOK)
+        if engine.errored and not waiting.done():
+            waiting.cancel()
+            raise engine.dead_error
+    return await waiting
+
+
+def _answered_or_dead(original: Any) -> Any:
+    async def collective_rpc(engine: Any, *args: Any, **more: Any) -> Any:
+        return await unless_dead(engine, original(engine, *args, **more))
+
+    return collective_rpc
+
+
 class _Rank(NamedTuple):
     rank: int
 
@@ -195,6 +218,14 @@ PATCHES = (
         "goes on to pack its weights: with kernels that a meta tensor has not, of experts on any "
         "CPU and of latent attention on one with AMX",
         _unless_on_meta,
+    ),
+    Patch(
+        "vllm.v1.engine.async_llm:AsyncLLM.collective_rpc",
+        Place.STREAMING,
+        ">=0.19",
+        "vLLM lets whoever waits for an answer of the workers wait for ever once the process of "
+        "its core has ended, and nnsight waits so for what a finished trace has saved",
+        _answered_or_dead,
     ),
     Patch(
         "vllm.v1.executor.multiproc_executor:get_mp_context",

@@ -28,7 +28,7 @@ from nnsight.schema.request import RequestModel
 
 from conformance.engines.vllm import cpu, patches
 from conformance.engines.vllm.aborts import NOT_ABORTED
-from conformance.engines.vllm.async_engine import generated, unless_dead
+from conformance.engines.vllm.async_engine import generated
 from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
 from conformance.engines.vllm.patches import Place
 from conformance.engines.vllm.serve_guard import (
@@ -73,7 +73,7 @@ async def _ask(method: str, request: Request) -> Response:
         if method == "generate":
             answer = await generated(engine, *args)
         else:
-            answer = await unless_dead(engine, engine.collective_rpc(method, args=args))
+            answer = await engine.collective_rpc(method, args=args)
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is the worker's to tell
         return Response(f"{type(error).__name__}: {error}", 500, media_type="text/plain")
     return Response(pickle.dumps(answer), media_type="application/octet-stream")
