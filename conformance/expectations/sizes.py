@@ -59,7 +59,7 @@ def bound_for(size: float | None) -> float | None:
     """
     if size is None or not 0 < size < TOO_FAR:
         return None
-    wide = Decimal(size) * _ROOM
+    wide = Decimal(str(size)) * _ROOM
     bound = float(wide.quantize(Decimal((0, (1,), wide.adjusted() - 1)), ROUND_UP))
     return bound if bound < TOO_FAR else None
 
