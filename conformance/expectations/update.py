@@ -2,9 +2,11 @@
 
 An entry is narrowed to what still holds; one that holds nowhere is removed; what failed
 unexpectedly gets an entry for each cause at the end, with the versions that have it where the same
-cells do otherwise in another environment. Cells that the run did not have stay as they were. Only
-the lines concerned are touched: all else is kept byte for byte. Expired entries, faults of the
-harness and entries that still hold in one environment of several are left for a person to decide.
+cells do otherwise in another environment, and with a bound where its words name no cause. Bounds
+that are there are never widened. Cells that the run did not have stay as they were. Only the lines
+concerned are touched: all else is kept byte for byte. Expired entries, faults of the harness, what
+no bound can hold and entries that still hold in one environment of several are left for a person to
+decide.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from conformance.expectations.conclusion import plural
 from conformance.expectations.conditions import telling_apart
 from conformance.expectations.entries import AXES, Known, Match
 from conformance.expectations.minimal_matches import cover
+from conformance.expectations.sizes import SIZED, bound_for, largest_error, says_nothing
 from conformance.expectations.yaml_rewrite import Splice
 from conformance.records import Cell, CellResult, Finding, Precision, Results, record
 from conformance.shortening import clip
@@ -35,6 +38,8 @@ _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 _PATH = re.compile(r"(?:(?<![\w.])~)?(?:/[^\s/:;,'\"()\[\]]+)+/(?=[^\s/])")
 #: What differs between cells that failed for one reason.
 _VARIES = re.compile(rf"{_PATH.pattern}|{_NUMBER.pattern}", re.IGNORECASE)
+#: Of cells that no entry can be proposed for: their words name no cause, and no bound can hold.
+_NO_BOUND = "off without a known cause, too far or by no size; write the entry yourself"
 _WIDTH = 96
 _REASON = 200
 
@@ -61,9 +66,11 @@ def update(
     places = where_of(results)
     changes: list[str] = []
     unsolved: list[str] = []
+    new = _new(assessed)
+    undecided = {result.plain for group in new if _boundless(group) for result in group}
     for index, entry in enumerate(known.own):
         matched = {cell for cell in universe if cell in entry}
-        given_up, line = _given_up(known, index, assessed), known.line(index)
+        given_up, line = _given_up(known, index, assessed) - undecided, known.line(index)
         if both := given_up & _held(known, index, assessed):
             unsolved.append(
                 f"line {line}: {plural(len(both), 'cell')} as it says in one environment, and not "
@@ -79,7 +86,10 @@ def update(
         matches = cover(keep, universe - keep)
         splice.narrow(index, [_flow(match) for match in matches])
         changes.append(f"line {line}: narrowed to {len(keep)} of {len(matched)} cells")
-    for group in _new(assessed):
+    for group in new:
+        if _boundless(group):
+            unsolved += [f"{result.cell.id}: {_NO_BOUND}: {result.words}" for result in group]
+            continue
         cells_of = {result.plain for result in group}
         when = telling_apart(group, assessed, places)
         splice.append(_block(cover(cells_of, universe - cells_of), group, today, when))
@@ -164,6 +174,23 @@ def _says(group: Sequence[Assessed]) -> str:
     return longest.strip(" ;:,.")
 
 
+def _at_most(group: Sequence[Assessed]) -> float | None:
+    """The bound of an entry whose words would excuse any wrongness; None where they do not."""
+    if not _needs_bound(group):
+        return None
+    sizes = [largest_error(result.cell) for result in group]
+    known = [size for size in sizes if size is not None]
+    return bound_for(max(known)) if len(known) == len(sizes) else None
+
+
+def _needs_bound(group: Sequence[Assessed]) -> bool:
+    return group[0].cell.verdict in SIZED and says_nothing(_says(group))
+
+
+def _boundless(group: Sequence[Assessed]) -> bool:
+    return _needs_bound(group) and _at_most(group) is None
+
+
 def _flow(match: Match) -> str:
     """A match in one line, only what it restricts."""
     mapping = CommentedMap()
@@ -188,6 +215,8 @@ def _block(
     rest["verdict"] = first.verdict.value
     if says := _says(group):
         rest["says"] = says
+    if (at_most := _at_most(group)) is not None:
+        rest["at_most"] = at_most
     if _in_bf16_alone(first):
         rest["precision"] = Precision.BF16.value
     if when:

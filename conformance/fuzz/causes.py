@@ -8,6 +8,7 @@ from dataclasses import field, replace
 
 from conformance.expectations import Entry, Known
 from conformance.expectations.assess import Where, applying, explains, holds
+from conformance.expectations.sizes import says_nothing
 from conformance.fuzz.smaller import size
 from conformance.programs import Do, Operation, Part, Program, Tokens
 from conformance.records import Cell, CellResult, Precision, Verdict, digest, record
@@ -141,12 +142,14 @@ def same_failures(before: Mapping[str, Failure], after: Mapping[str, Failure]) -
 def explained_by(known: Known, cell: CellResult, plain: Cell, where: Where) -> str:
     """The reason of the entry of known.yaml that expects this of the cell, "" for none.
 
-    An entry on other scenarios holds as well where it says words of the cell's own: programs do
-    what scenarios do, and a gap has the same words in both.
+    An entry on other scenarios holds as well where it says words of the cell's own, and such as
+    name a cause or a part: programs do what scenarios do, and a gap has the same words in both.
     """
     direct = {known.entries[index].reason for index in applying(known, plain, where)}
     for entry in known.entries:
-        elsewhere = entry.says.strip() and holds(entry.when, where) and _same_place(entry, plain)
+        elsewhere = (
+            not says_nothing(entry.says) and holds(entry.when, where) and _same_place(entry, plain)
+        )
         if (entry.reason in direct or elsewhere) and explains(entry, cell):
             return " ".join(entry.reason.split())
     return ""

@@ -7,6 +7,7 @@ further from the truth than honest runs are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,7 +40,17 @@ from conformance.judge.reference import (
     distances,
     read_reference,
 )
-from conformance.records import GREEDY, SAMPLED, Judged, Limits, Precision, Relation, Site, Verdict
+from conformance.records import (
+    GREEDY,
+    LARGEST,
+    SAMPLED,
+    Judged,
+    Limits,
+    Precision,
+    Relation,
+    Site,
+    Verdict,
+)
 
 __all__ = [
     "Judgement",
@@ -303,6 +314,8 @@ def _measured(
         extra["massive_share"] = distance.massive
     if distance.shift:
         extra["shift_share"] = distance.shift
+    if not outcome.passes and math.isfinite(distance.largest):
+        extra[LARGEST] = distance.largest
     return Judged(
         site=str(site),
         verdict=outcome,

@@ -10,6 +10,7 @@ from conformance.records.base import (
 from conformance.records.judged import (
     BF16_LIMITS,
     FLOAT32_LIMITS,
+    LARGEST,
     SCHEMA,
     Answer,
     Attribution,
@@ -62,6 +63,7 @@ __all__ = [
     "CHOSEN",
     "FLOAT32_LIMITS",
     "GREEDY",
+    "LARGEST",
     "NEUTRAL",
     "PARTS",
     "PASSING",

@@ -13,6 +13,9 @@ from conformance.records.observed import Frame, Group
 from conformance.records.verdict import Finding, Verdict
 
 SCHEMA = "conformance-results/3"
+#: In an observation's `extra`, where it is off by a size: the relative error of its worst row,
+#: massive dimension or common shift (docs/ci.md#knownyaml).
+LARGEST = "largest_error"
 
 
 @record()

@@ -87,6 +87,13 @@ def test_an_entry_holds_through_its_last_day(tmp_path):
         ("      case:", "      cases:", 12, "cases"),
         ("known:", "knwon:", 1, "knwon"),
         ("    says: the layer before\n", "", 13, "any other wrongness"),
+        ("says: the layer before", "says: observations are off", 14, "of whatever is off"),
+        ("says: the layer before", "says: so is everything aft", 14, "of whatever is off"),
+        ("    reason: off by one\n", "    reason: r\n    at_most: 0\n", 16, "bounds nothing"),
+        ("    reason: off by one\n", "    reason: r\n    at_most: 1.5\n", 16, "bounds nothing"),
+        ("    reason: off by one\n", "    reason: r\n    at_most: .inf\n", 16, "bounds nothing"),
+        ("    reason: off by one\n", "    reason: r\n    at_most: much\n", 16, "at_most"),
+        ("    says: SupportsPP\n", "    at_most: 1.0e-3\n", 4, "no distance"),
         ("device: cpu", "engine_clas: x", 5, "engine_clas"),
         ("    says: SupportsPP\n", "    also: [{modle: x}]\n", 4, "modle"),
         ("    says: SupportsPP\n", "    also: [{}]\n", 2, "every cell"),
@@ -101,6 +108,13 @@ def test_what_is_not_understood_is_refused_with_its_line(tmp_path, old, new, lin
     assert caught.value.line == line
     assert words in str(caught.value)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("says", ["", "    says: observations are off\n"])
+def test_words_of_any_wrongness_need_a_bound(tmp_path, says):
+    text = GOOD.replace("    says: the layer before\n", f"{says}    at_most: 1.0e-3\n", 1)
+    _, second = expectations.load(write(tmp_path, text)).entries
+    assert second.at_most == 1e-3
 
 
 def test_an_entry_that_matches_nothing_is_refused_with_its_line(tmp_path):
@@ -136,3 +150,4 @@ def test_the_projects_own_expectations_name_a_model_only_where_it_is_the_cause()
     # A rotary embedding, and a clamp, that no other model has.
     assert named == ["deepseek_v2-plain", "gpt_oss-clamp"]
     assert all(entry.says for entry in own.entries if Verdict.WRONG in entry.verdicts)
+    assert all(entry.says for entry in own.entries if Verdict.STRUCTURE in entry.verdicts)

@@ -30,7 +30,7 @@ known:
       model: llama
       scenario: steering
     verdict: [wrong, drift]
-    says: it is
+    says: it is wrong
     reason: >-
       a long story
       # not a comment

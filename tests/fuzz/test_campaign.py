@@ -140,8 +140,9 @@ def test_a_gap_of_another_scenario_is_known_by_its_words_on_the_same_column():
     assert known(match=accessors, says="something else") == ""
     assert known(match={**accessors, "backend": "hf"}, says="without") == ""
     assert known(match=accessors, says="without", when=Conditions(architecture="gemma*")) == ""
-    # No words: it would excuse whatever a program shows.
+    # No words, or such as stand in any cell that is off: it would excuse whatever a program shows.
     assert known(match=accessors, says="") == ""
+    assert known(match=accessors, says="off") == ""
 
 
 def difference(program: Program, **more) -> Difference:

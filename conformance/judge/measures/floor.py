@@ -59,9 +59,10 @@ class Distance:
 
     `error` and `floor` are relative (median over the tokens); `smallest` is the
     smallest relative error on all tokens that would have been found, `smallest_local`
-    on any one of them. `massive` is the worst massive dimension as a share of what is
-    allowed there, and `shift` the worst common shift; `zero` is False when a row that
-    must be zero is not. Beyond `limit_med` and `limit_max` the value is wrong.
+    on any one of them. `largest` is the relative error of whatever is furthest off: of a row, of
+    a massive dimension, or of a row's common shift. `massive` is the worst massive dimension as
+    a share of what is allowed there, and `shift` the worst common shift; `zero` is False when a
+    row that must be zero is not. Beyond `limit_med` and `limit_max` the value is wrong.
     """
 
     q_med: float
@@ -72,6 +73,7 @@ class Distance:
     floor: float
     smallest: float | None
     smallest_local: float | None
+    largest: float
     massive: float
     massive_ulps: float
     shift: float
@@ -221,6 +223,7 @@ def _distance(
         floor=noise,
         smallest=_smallest(limit, q_med, noise),
         smallest_local=_smallest_local(tokens, local),
+        largest=_largest(tokens, candidate, rows, honest),
         massive=massive,
         massive_ulps=massive_ulps,
         shift=_shift(candidate, honest, limits),
@@ -287,6 +290,26 @@ def _shift(candidate: Tensor, honest: Floor, limits: Limits) -> float:
     noise_of_mean = honest.noise / math.sqrt(candidate.shape[-1])
     allowed = limits.single * torch.maximum(honest.shift_noise, noise_of_mean)
     return _of_rows(metrics.ratio(off, allowed).flatten().tolist(), honest)
+
+
+def _largest(tokens: _Tokens, candidate: Tensor, rows: Tensor, honest: Floor) -> float:
+    """The relative error of whatever is furthest off, infinite where the truth is zero and this is
+    not: the worst row's, a massive dimension's of its own size, and a common shift's, which as it
+    moves every entry is √D times as long, of the whole row with its mean.
+    """
+    sizes = list(tokens.errors)
+    if honest.ulps is not None:
+        massive = ~honest.bulk
+        truth = honest.truth[massive]
+        sizes.append(float(metrics.ratio((rows[massive] - truth).abs(), truth.abs()).max()))
+    if honest.shift is not None:
+        wide = math.sqrt(candidate.shape[-1])
+        shift = (candidate.mean(dim=-1) - honest.shift).abs() * wide
+        whole = torch.hypot(honest.scale, honest.shift * wide)
+        sizes += metrics.ratio(shift, whole).flatten().tolist()
+    if bool(honest.zero.any()) and bool(candidate[honest.zero].any()):
+        sizes.append(math.inf)
+    return max(sizes)
 
 
 def _smallest(limit: float, ratio: float, noise: float) -> float | None:

@@ -1,0 +1,81 @@
+"""How far off a cell is, and which words say no more than that it is off (pure).
+
+`at_most` of an entry bounds this: a cell that is further off is another failure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import ROUND_UP, Decimal
+
+from conformance.records import LARGEST, Answer, CellResult, Precision, Verdict
+
+#: An unrelated value of the same length is √2 times that length off: a bound must be below.
+TOO_FAR = math.sqrt(2)
+#: The verdicts that are a distance, and that the judge says in the same words whatever is off.
+SIZED = frozenset({Verdict.WRONG, Verdict.DRIFT})
+#: Honest runs of other prompts and machines are off by other amounts of the same order.
+_ROOM = Decimal("1.5")
+#: What the judge says of a value that is off, whatever the reason: in its own words, in those of
+#: `judge.diagnosis` where no fault explains it, and of the search for the layer.
+_OF_ANYTHING = """
+8 of 8 observations are off, first stream after layer 1 of prompt 0, step 1, clean run; logits of
+prompt 1, edited run and 6 more: every token off, by up to 200 × noise; judged in bf16 alone,
+float32 is unsupported; in bf16 only, in float32 match
+no known fault explains stream after layers 1-3, logits of prompts 0, 1 in the edited run; first
+off after layer 1, and so is everything after it; only all tokens, tokens 1-3 of prompt 0; layer 0
+introduces the error, layers 1-3 only inherit it (each layer tried in float32 with this run's own
+input); no single layer introduces the error: it builds up slowly
+"""
+_WORD = re.compile(r"[^\W\d]\w*")
+
+
+def says_nothing(words: str) -> bool:
+    """Whether the judge writes these of whatever is off: they name no cause and no part.
+
+    Pieces of its words count as they do, for an entry's words are looked for within others.
+    """
+    return all(word in _OF_ANYTHING for word in _WORD.findall(words))
+
+
+def largest_error(cell: CellResult) -> float | None:
+    """The largest relative error of any observation that is off, in the precision that decided the
+    cell and in the other one where that fails too. None where anything that fails has no size:
+    a missing value, another token, a rule that does not hold, an error.
+    """
+    if cell.verdict not in SIZED:
+        return None
+    sizes = [_size(cell)]
+    if cell.beside is not None and _fails(cell.beside):
+        sizes.append(_size(cell.beside) if cell.beside.verdict in SIZED else None)
+    known = [size for size in sizes if size is not None]
+    return max(known) if len(known) == len(sizes) else None
+
+
+def bound_for(size: float | None) -> float | None:
+    """The `at_most` that a new entry for what is so far off should have: half as much again, in
+    two digits. None where there can be none.
+    """
+    if size is None or not 0 < size < TOO_FAR:
+        return None
+    wide = Decimal(str(size)) * _ROOM
+    bound = float(wide.quantize(Decimal((0, (1,), wide.adjusted() - 1)), ROUND_UP))
+    return bound if bound < TOO_FAR else None
+
+
+def _fails(answer: Answer) -> bool:
+    """Whether it would fail by itself. In bf16 a check may have too little power: float32 has it
+    (`conformance.judge.decide`).
+    """
+    powerless = answer.verdict is Verdict.VACUOUS and answer.precision is Precision.BF16
+    return answer.verdict.fails and not powerless
+
+
+def _size(answer: CellResult | Answer) -> float | None:
+    """How far its observations that are off are; None where one of them, or a rule, has no size."""
+    off = [one for one in answer.observations if not one.verdict.passes]
+    broken = any(rule.gates and not rule.holds for rule in answer.relations)
+    sizes = [one.extra.get(LARGEST) for one in off if one.verdict in SIZED]
+    known = [float(size) for size in sizes if isinstance(size, int | float)]
+    return max(known) if known and len(known) == len(off) and not broken else None
