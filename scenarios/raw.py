@@ -120,22 +120,41 @@ def writing(lm, case, way):
 def first_argument(lm, case):
     """Every layer's `input`: the first of its positional arguments."""
     with lm.trace(case.prompts[0]):
-        given, streams = [], []
+        given, copies, streams = [], [], []
         for index in range(len(lm.layers)):
             given.append(module(lm, index).input)
+            copies.append(arguments(module(lm, index).inputs))
             streams.append(lm.layers[index].input)
-        given, streams = given.save(), streams.save()
+        given, copies, streams = given.save(), copies.save(), streams.save()
     for index, value in enumerate(given):
-        summands = value.shape == streams[index].shape and index and not same(value, streams[index])
-        if not value.is_floating_point() or summands:
-            what = "one summand of the stream" if summands else "the places of the tokens"
+        if what := instead(value, copies[index], streams[index]):
             lm.decline(f"layer {index}'s `input` is {shaped(value)}: {what}")
     return [{"input": {index: rows(value, "whole") for index, value in enumerate(given)}}]
 
 
-def same(value, stream):
-    """Whether a first argument is the stream, with or without a batch axis."""
-    return torch.equal(rows(value, "whole"), stream)
+def arguments(inputs):
+    """Copies of all tensors of numbers among a layer's arguments."""
+    positional, named = inputs
+    values = [*positional, *named.values()]
+    return [
+        value.clone()
+        for value in values
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+    ]
+
+
+def instead(value, copies, stream):
+    """What a first argument is where it is by design not the stream, in words, else "". It must be
+    seen to be that, in what the layer was given: another argument is the stream, or this one and
+    another add up to it. What is neither is handed out wrongly, and is judged as the stream.
+    """
+    alike = [rows(copy, "whole") for copy in copies]
+    alike = [copy for copy in alike if copy.shape == stream.shape]
+    whole = any(torch.equal(copy, stream) for copy in alike)
+    summed = any(torch.equal(alike[0] + copy, stream) for copy in alike[1:])
+    if not value.is_floating_point():
+        return "the places of the tokens" if whole or summed else ""
+    return "one summand of the stream" if summed and not torch.equal(alike[0], stream) else ""
 
 
 def sampled(lm, case):

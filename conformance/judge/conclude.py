@@ -108,7 +108,9 @@ def _write_claims(
         site: effect for site, effect in effects.items() if not _clean_is_wrong(evidence, site)
     }
     claims = [*_landing_claims(sound), *_leak_claims(sound)]
-    if sound and not claims and not _arrived(sound, _landed, evidence.reference.precision):
+    arrived = _arrived(sound, _landed, evidence.reference.precision)
+    # Where what could have shown it is wrong without the write, that is proved, and is the verdict.
+    if len(sound) == len(effects) and not claims and not arrived:
         return [_READ_BACK]
     return claims
 

@@ -75,6 +75,13 @@ DAMAGE: Mapping[str, str] = {
     "logits-shift": "A constant is added to all logits.",
     "samples-dtype": "Sampled ids are int32, not int64.",
     "token-other": "The id that is reported is not the one that was chosen.",
+    "runner-up": (
+        "In one step the engine generates the second best id and goes on from it, so that logits "
+        "and id disagree in that step alone."
+    ),
+    "runner-up-bf16": (
+        "The same in bf16, where the second best may be near enough that noise excuses it."
+    ),
     "defaults": (
         "A generation is asked for without parameters: vLLM then draws 16 tokens at temperature 1."
     ),
@@ -93,6 +100,7 @@ DAMAGE: Mapping[str, str] = {
         "The last bit of one number that arrived at another layer is not that of the source."
     ),
     "bos": "The prompt has one id too many in front, or one too few.",
+    "bit-beside": "Beside an edit of the last token one bit of the first token's row changes.",
     "one-bit-again": "The last bit of one number that must repeat another does not.",
     "prefix-cache-again": (
         "A repeated prompt has fewer rows: its first tokens were not computed again."
@@ -196,6 +204,10 @@ DAMAGE: Mapping[str, str] = {
     "edit-undone": "The layer after the one that was written is given what was there before.",
     "edit-undone-last": "The final norm is given what was there before the last layer was written.",
     "edit-fades": "Every layer shows the edit, and the head is given what it had without.",
+    "edit-unseen": (
+        "The last layer's MLP adds nothing, with an edit and without: of few layers all that "
+        "comes after the written one is wrong, and nothing shows if the edit arrived."
+    ),
     "edit-cached-only": (
         "Of a prompt the edit is in the keys and values of the next layer, and nowhere else."
     ),
@@ -210,6 +222,10 @@ DAMAGE: Mapping[str, str] = {
         "What an aborted request's block did to a layer's branch is done to its neighbours, and to "
         "the trace that follows."
     ),
+    "joined-rows": (
+        "When a request joins a running batch, a row of one under way and one of the prompt that "
+        "came change places."
+    ),
     "clients-exchanged": "Two of several requests get each other's saves.",
     "neighbour-rows": "A request's last rows are the first ones of its neighbour in the batch.",
     "neighbour-edited": (
@@ -218,6 +234,19 @@ DAMAGE: Mapping[str, str] = {
     ),
     "stop-missed": "A request goes on after its stop id.",
     "neighbour-lost": "What a block saved that stood beside one that raised is gone.",
+    "raw-half": (
+        "A module's output holds one summand of the stream alone, in a trace that reads the "
+        "modules themselves."
+    ),
+    "raw-rows": "The rows of a module's output are shifted by one token.",
+    "raw-rows-sum": "The same where the stream is the sum of the two parts of an output.",
+    "raw-undone-sum": "As `raw-undone`, where the stream is the sum of the two parts of an output.",
+    "raw-input-rows": (
+        "A layer's `input` is handed out once with its rows shifted by one token, and right after."
+    ),
+    "raw-undone": (
+        "A module's output is set to zero in place, and the next layer is given what was there."
+    ),
     "raw-overwritten": "A layer's output, kept without a copy, holds the next layer's at the end.",
     "raw-overwritten-sum": "The same where the stream is the sum of the two parts of an output.",
 }

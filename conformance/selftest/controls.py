@@ -15,8 +15,9 @@ from typing import Any
 from unittest import mock
 
 from conformance.errors import ConformanceError
+from conformance.judge import cell, conclude
 from conformance.judge.evidence import Evidence
-from conformance.judge.measures import floor, gain, relations, structure, tokens
+from conformance.judge.measures import floor, gain, reach, relations, structure, tokens
 from conformance.records import Limits, Relation, Thresholds, Verdict
 from conformance.verdicts import one_case
 
@@ -130,7 +131,12 @@ CONTROLS: Mapping[str, Control] = {
         Control("zero", _measured(zero=True)),
         Control("gain", lambda: mock.patch.object(gain, "effect", _landed)),
         Control("leak", lambda: mock.patch.object(gain, "effect", _no_leak)),
+        Control("bitwise rows", lambda: mock.patch.object(reach, "unreached", return_value={})),
         Control("token", _any_token),
+        Control(
+            "own logits", lambda: mock.patch.object(tokens, "follow_logits", return_value=None)
+        ),
+        Control("drawn", lambda: mock.patch.object(cell, "likelihood", return_value=None)),
         Control("prompt ids", lambda: mock.patch.object(structure, "prompt_ids", _ids_alike)),
         Control("equal within", lambda: mock.patch.object(relations, "equal_within", _holds)),
         Control("one stage", _one_stage_ignored),
@@ -138,9 +144,21 @@ CONTROLS: Mapping[str, Control] = {
 }
 
 
+#: Gates that no injection needs, because others say the same first: a self-test shows nothing of
+#: them. tests/selftest/test_controls.py breaks them on cells made for it (docs/selftest.md).
+OUT_OF_REACH: Mapping[str, Control] = {
+    control.gate: control
+    for control in (
+        Control("flips", lambda: mock.patch.object(tokens, "flips", return_value=None)),
+        Control("arrival", lambda: mock.patch.object(conclude, "_arrived", return_value=True)),
+    )
+}
+
+
 def find(gate: str) -> Control:
     """The control of this gate. Raises ConformanceError when there is none."""
-    if gate not in CONTROLS:
-        remedy = f"one of: {', '.join(CONTROLS)}"
+    known = {**CONTROLS, **OUT_OF_REACH}
+    if gate not in known:
+        remedy = f"one of: {', '.join(known)}"
         raise ConformanceError(f"there is no gate {gate!r} to break", remedy=remedy)
-    return CONTROLS[gate]
+    return known[gate]

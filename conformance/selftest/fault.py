@@ -28,6 +28,7 @@ class Point(StrEnum):
 
     SERVED = "served"  # the stream in what nnsight hands to a block → what the block is handed
     TAKEN = "taken"  # the stream in what it takes from one → what is written, SKIPPED or Raw
+    ARGUMENTS = "arguments"  # a layer's (positional, named) arguments, as nnsight hands them out
     READ = "read"  # what `lm.layers[i].stream` gives → what the block sees
     WRITE = "write"  # what is assigned to it → what is written, SKIPPED or Raw
     INPUT = "input"  # what `lm.layers[i].input` gives
@@ -63,6 +64,7 @@ INSIDE = frozenset(
     {
         Point.SERVED,
         Point.TAKEN,
+        Point.ARGUMENTS,
         Point.LOGITS,
         Point.CHOSEN,
         Point.FORWARD,
@@ -82,6 +84,7 @@ WITH_A_BLOCK = frozenset(
     {
         Point.SERVED,
         Point.TAKEN,
+        Point.ARGUMENTS,
         Point.READ,
         Point.WRITE,
         Point.INPUT,

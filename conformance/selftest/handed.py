@@ -38,6 +38,9 @@ def install(own: Own) -> None:
             return _stream(output, layer, own)
         if layer is None and switch.acts(Point.LOGITS):
             return _logits(output, location)
+        if switch.acts(Point.ARGUMENTS):
+            called = switch.layer_of(location, "input")
+            return output if called is None else switch.passes(Point.ARGUMENTS, output, called)
         if location.endswith(_CHOSEN) and switch.acts(Point.CHOSEN):
             return switch.passes(Point.CHOSEN, output)
         return output

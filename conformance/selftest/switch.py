@@ -72,10 +72,10 @@ def acts(point: Point) -> bool:
     return _SWITCH.armed is not None and _SWITCH.armed.variant.fault.point is point
 
 
-def layer_of(location: str) -> int | None:
-    """The layer whose output nnsight calls so; None for every other value."""
+def layer_of(location: str, what: str = "output") -> int | None:
+    """The layer whose output (or input) nnsight calls so; None for every other value."""
     path = _SWITCH.armed.model.path if _SWITCH.armed else ""
-    match = re.search(rf"(?:^|\.){re.escape(path)}\.(\d+)\.output$", location) if path else None
+    match = re.search(rf"(?:^|\.){re.escape(path)}\.(\d+)\.{what}$", location) if path else None
     return int(match.group(1)) if match else None
 
 

@@ -281,6 +281,16 @@ def test_a_read_that_is_wrong_in_the_clean_run_is_not_blamed_on_the_write() -> N
     assert found.verdict is Verdict.WRONG and "clean run" in found.reason
 
 
+def test_what_is_wrong_by_itself_is_not_excused_as_a_check_without_power() -> None:
+    """Only the read-back is sound: the engine is wrong, not what was asked of it."""
+    run = steering(toy.add(toy.vector(0.5)))
+    for site in map(Site.parse, list(run)):
+        if site.layer is None or site.layer > AT:
+            run[str(site)] = run[str(site)].roll(1, dims=-1)
+    found = toy.judge(run, steered(0.5), twin=True)
+    assert found.verdict is Verdict.WRONG and "clean run" in found.reason
+
+
 @pytest.mark.parametrize("at", [0, 2, 4])
 def test_ablation_leaves_zeros_and_zeros_only(at: int) -> None:
     def run(dtype: torch.dtype, parts: int) -> toy.Observations:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
 from conformance.cli import app
 from conformance.errors import ExitCode
-from conformance.records import Backend, Model, Source
-from conformance.selftest import run
+from conformance.judge.judgement import Judgement
+from conformance.records import Backend, Model, Site, Source, Verdict
+from conformance.selftest import controls, run
 from conformance.selftest.faults import FAULTS
 from conformance.selftest.show import show_controls
+from tests.judge import toy
 
 SOUND = ("", ())
 RED, GREEN = ("median", ("98 % caught: 1 of 9",)), ("leak", ())
@@ -54,3 +57,56 @@ def test_controls_are_of_a_stored_self_test() -> None:
     outcome = CliRunner().invoke(app, ["selftest", "--controls"])
     assert outcome.exit_code != ExitCode.OK
     assert "--again" in str(outcome.exception or outcome.output)
+
+
+def read_back_only() -> Judgement:
+    """A write of which nothing is observed but where it was made."""
+
+    def observed(dtype: torch.dtype, parts: int) -> toy.Observations:
+        both = toy.edited(dtype, parts, {1: toy.add(toy.vector(0.5))})
+        return {name: value for name, value in both.items() if Site.parse(name).layer == 1}
+
+    candidate = observed(torch.bfloat16, toy.CANDIDATE)
+    return toy.judge(candidate, toy.reference(observed), twin=True)
+
+
+def second_best_throughout() -> Judgement:
+    """Of every prompt the second best id is made the best, by so little that noise excuses it in
+    one: the logits are within the noise, and each id is the largest of its own.
+    """
+    generator = torch.Generator().manual_seed(0)
+    noise, gap, margin = 0.05, 0.35, 1e-3
+    reference: dict[str, toy.Observations] = {name: {} for name in ("truth", *toy.MEMBERS)}
+    candidate: toy.Observations = {}
+    for prompt in range(len(toy.IDS)):
+        logits, ids = str(Site("logits", prompt)), str(Site("tokens", prompt))
+        truth = torch.randn(toy.VOCABULARY, generator=generator).clamp_max(2.0)
+        truth[10], truth[20] = 4.0, 4.0 - gap
+        for name in reference:
+            error = noise * torch.randn(toy.VOCABULARY, generator=generator)
+            own = truth if name == "truth" else (truth + error).bfloat16()
+            reference[name] |= {logits: own, ids: torch.tensor([10])}
+        nudged = truth.clone()
+        nudged[20] += gap + margin
+        nudged[10] -= 0.1
+        candidate |= {logits: nudged.bfloat16(), ids: torch.tensor([20])}
+    return toy.judge(candidate, reference)
+
+
+@pytest.mark.parametrize(
+    ("gate", "cell", "caught"),
+    [
+        ("arrival", read_back_only, Verdict.VACUOUS),
+        ("flips", second_best_throughout, Verdict.WRONG),
+    ],
+)
+def test_a_gate_that_no_injection_needs_is_broken_on_a_cell_made_for_it(gate, cell, caught) -> None:
+    found = cell()
+    assert found.verdict is caught, found.reason
+    with controls.find(gate).broken():
+        assert cell().verdict is Verdict.MATCH, cell().reason
+
+
+def test_every_gate_that_no_injection_needs_has_such_a_cell() -> None:
+    assert set(controls.OUT_OF_REACH) == {"arrival", "flips"}
+    assert not controls.OUT_OF_REACH.keys() & controls.CONTROLS.keys()

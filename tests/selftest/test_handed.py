@@ -96,3 +96,17 @@ def test_the_generated_id_is_another(mediator):
     mediator.held = {"model.samples": torch.tensor([7]), "generator.streamer.output": 7}
     armed("token-other", "single")
     assert mediator.value("model.samples") == mediator.value("generator.streamer.output") == 8
+
+
+ARGUMENTS = "model.model.layers.2.input"
+
+
+def test_arguments_are_wrong_the_first_time_and_right_after(mediator):
+    rows = torch.arange(float(T * D)).reshape(T, D)
+    places = torch.arange(T)
+    mediator.held = {ARGUMENTS: ((places, rows), {"residual": None})}
+    armed("raw-input-rows.middle", "dual")
+    (first_places, first), _ = mediator.value(ARGUMENTS)
+    assert first_places is places and torch.equal(first, rows.roll(1, dims=0))
+    (_, again), _ = mediator.value(ARGUMENTS)
+    assert again is rows

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from conformance.records import Side, Verdict
 from conformance.selftest.fault import Fault, Inexpressible, Moment, Point
+from conformance.selftest.faults.forward import no_mlp
 from conformance.selftest.faults.model import attention, final_norm, layer
 
 #: A forward of more rows begins a run: prompts are longer, and few requests decode at once.
@@ -142,6 +143,17 @@ FAULTS = (
     ),
     _fault("edit-undone-last", undone, "steering.last-small-one", places=("last",)),
     _fault("edit-fades", fades, "steering.middle-small-one", "ablation.middle"),
+    # What could show that the write arrived is wrong by itself: that is said, and not that the
+    # check had no power, which would be nobody's fault.
+    _fault(
+        "edit-unseen",
+        no_mlp,
+        "ablation.middle",
+        "steering.middle-large-all",
+        side=Side.ENGINE,
+        verdicts=frozenset({Verdict.WRONG}),
+        places=("last",),
+    ),
     _fault("edit-cached-only", cached_only, "multigen.write", verdicts=_HALF),
     _fault("edit-present-only", present_only, "multigen.write", verdicts=_HALF),
 )

@@ -22,6 +22,8 @@ STRUCTURE = frozenset({Verdict.STRUCTURE})
 AFTER_EDITS = 5
 #: The first forward after the one at whose end `staggered` aborts a request.
 AFTER_ABORT = 3
+#: How many requests an engine of this project runs at once.
+SEATS = 8
 
 
 def outlives(model: nn.Module, now: Moment) -> list[Any]:
@@ -63,6 +65,32 @@ def mixed_rows(model: nn.Module, now: Moment) -> list[Any]:
             return value
         most = len(rows)
         rows[[0, -1]] = rows[[-1, 0]]
+        return rows.reshape(value.shape)
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+
+    return [branch.register_forward_hook(hook)]
+
+
+def mixed_on_joining(model: nn.Module, now: Moment) -> list[Any]:
+    """Where a request has joined the batch the first row of all, of a request that was under way,
+    and the last one, of the prompt that came, change places in a branch.
+    """
+    assert now.at is not None  # noqa: S101 - every variant names a layer
+    part = layer(model, now.at, now.layers)
+    branch = mlp(part) if part is not None else None
+    if part is None:
+        return []
+    if branch is None:
+        raise Inexpressible("the layer has no such branch of its own")
+    forwards = count()
+
+    def change(value: torch.Tensor) -> torch.Tensor:
+        rows = value.reshape(-1, value.shape[-1]).clone()
+        # After the first forward, which all begin in, a batch that nobody joins has a row a seat.
+        if next(forwards) and len(rows) > now.dose:
+            rows[[0, -1]] = rows[[-1, 0]]
         return rows.reshape(value.shape)
 
     def hook(_: Any, args: Any, output: Any) -> Any:
@@ -166,6 +194,16 @@ FAULTS = (
         side=Side.ENGINE,
         places=("middle",),
         quick=True,
+    ),
+    _fault(
+        "joined-rows",
+        mixed_on_joining,
+        "staggered.joins-trace",
+        point=Point.FORWARD,
+        side=Side.ENGINE,
+        backends=VLLM,  # where requests join a batch that is under way
+        places=("middle",),
+        doses=(SEATS,),
     ),
     _fault("neighbour-rows", neighbours_rows, "tenants.trace", doses=(1, 4)),
     _fault(

@@ -148,6 +148,16 @@ def one_bit(saved: Saved, now: Moment) -> Saved:
     return by_name(by_site)
 
 
+def bit_beside(saved: Saved, now: Moment) -> Saved:
+    """With an edit of the last token the last bit of one number of the first token is another."""
+    by_site = sites(saved)
+    for site, value in by_site.items():
+        if site.name == "stream" and site.run == "edited":
+            value.view(torch.int16).view(-1)[0] ^= 1
+            break
+    return by_name(by_site)
+
+
 def extra_token(ids: tuple[tuple[int, ...], ...], now: Moment) -> tuple[tuple[int, ...], ...]:
     return tuple((1, *row) if now.dose > 0 else row[1:] for row in ids)
 
@@ -214,6 +224,12 @@ FAULTS = (
         says=("rows of prompts",),
     ),
     _fault("one-bit", one_bit, cases=("cross_write.two",), quick=True),
+    _fault(
+        "bit-beside",
+        bit_beside,
+        cases=("steering.middle-large-one",),
+        verdicts=frozenset({Verdict.CONTAMINATED}),
+    ),
     _fault(
         "bos",
         extra_token,

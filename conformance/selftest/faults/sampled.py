@@ -1,0 +1,86 @@
+"""Faults of the engine's own choice: another id than the largest of a step's logits is generated.
+
+They act in transformers' loop of `generate` and in vLLM's sampler, so that the generation goes on
+from the other id: the ids, the text and all later steps agree with each other, and only the logits
+of the one step say otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from torch import Tensor, nn
+
+from conformance.records import Precision, Side, Verdict
+from conformance.selftest.fault import Fault, Moment, Point
+
+WRONG = frozenset({Verdict.WRONG})
+#: The logits of a step, one row a request → those that its ids are chosen by.
+Weigh = Callable[[Tensor], Tensor]
+
+
+class _Replaced:
+    """An attribute that stands for another one until this is removed."""
+
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        self.owner, self.name = owner, name
+        self.own = owner.__dict__.get(name)
+        setattr(owner, name, value)
+
+    def remove(self) -> None:
+        if self.own is None:  # it was the class's
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.own)
+
+
+def without_largest(logits: Tensor) -> Tensor:
+    """Of each row the largest can be chosen no more: its second stands first."""
+    return logits.scatter(-1, logits.argmax(dim=-1, keepdim=True), float("-inf"))
+
+
+def runner_up(model: nn.Module, now: Moment) -> list[Any]:
+    """In this step of the case's first generation the second best id is taken."""
+    steps = count()
+
+    def weigh(logits: Tensor) -> Tensor:
+        return without_largest(logits) if next(steps) == int(now.dose) else logits
+
+    return [_in_generate(model, weigh) if hasattr(model, "generate") else _in_sampler(weigh)]
+
+
+def _in_generate(model: Any, weigh: Weigh) -> _Replaced:
+    """transformers: what weighs a step's logits after the model gave them."""
+    processors = model._get_logits_processor  # noqa: SLF001 - this is the seam
+
+    def with_fault(*arguments: Any, **keywords: Any) -> Any:
+        prepared = processors(*arguments, **keywords)
+        prepared.append(lambda _, logits: weigh(logits))
+        return prepared
+
+    return _Replaced(model, "_get_logits_processor", with_fault)
+
+
+def _in_sampler(weigh: Weigh) -> _Replaced:
+    """vLLM: the largest of a step's logits, in whichever stage samples."""
+    # By name: the parent, which reads this module too, has no engine installed.
+    sampler = importlib.import_module("vllm.v1.sample.sampler").Sampler
+    largest = sampler.greedy_sample
+    return _Replaced(
+        sampler, "greedy_sample", staticmethod(lambda logits: largest(weigh(logits).contiguous()))
+    )
+
+
+def _fault(name: str, **more: Any) -> Fault:
+    defaults: dict[str, Any] = {"side": Side.ENGINE, "point": Point.FORWARD, "verdicts": WRONG}
+    return Fault(id=name, act=runner_up, **(defaults | more))
+
+
+FAULTS = (
+    _fault("runner-up", cases=("multigen.read", "result.all"), doses=(0, 3)),
+    # In bf16 margins excuse a second that is nearly as large; its own step's logits do not.
+    _fault("runner-up-bf16", cases=("result.all",), doses=(0,), precision=Precision.BF16),
+)
