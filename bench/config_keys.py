@@ -8,8 +8,8 @@ config is refused, where the weights no longer fit, or where the logits or the s
 layer move by more than 1e-4 of their length in float32, on a prompt that default cells use; on
 that of `long_context` as well where models.yaml says that the model takes long prompts. What is
 not seen is untested: an engine that reads the key wrongly passes. Such keys fail the check (exit
-status 1) unless a table below says why nothing can see them; `--all` prints these, too. So does a
-reason of one architecture that no model of it needs.
+status 1) unless bench/config_reasons.py says why nothing can see them; `--all` prints these, too.
+So does a reason that is false, as the change that it excuses is seen, and one that no model needs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -33,8 +34,18 @@ from transformers.utils import logging
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bench.config_reasons import (  # noqa: E402
+    NOT_COMPUTED_WITH,
+    OF_ARCHITECTURE,
+    REMOVED,
+    Change,
+    Reason,
+    Tried,
+    excuse,
+)
 from conformance.checkpoints import cache_folder, obtain  # noqa: E402
 from conformance.engines import checkpoint_builder  # noqa: E402
+from conformance.engines.attention import attention  # noqa: E402
 from conformance.inputs import manifest  # noqa: E402
 from conformance.records import Model  # noqa: E402
 from conformance.scenario import PAIR  # noqa: E402
@@ -43,107 +54,38 @@ from scenarios.long_context import PROMPT  # noqa: E402
 #: Relative change of the logits or of a layer's stream, in float32, from which a change is seen.
 SEEN = 1e-4
 
-REMOVED = "removed"
 
-#: Keys (or `key=value`, or a pattern of them) that nothing can see, on any model → why.
-NOT_COMPUTED_WITH: Mapping[str, str] = {
-    "architectures": "a name",
-    "model_type": "a name",
-    "dtype": "what the columns choose, not the checkpoint",
-    "transformers_version": "a name",
-    "_name_or_path": "a name",
-    "*token_id": "ids of special tokens, of which the prompts hold none",
-    "id2label*": "of classifiers",
-    "label2id*": "of classifiers",
-    "problem_type": "of classifiers",
-    "classifier_dropout": "of classifiers",
-    "output_*": "what transformers returns besides",
-    "use_cache": "whether keys and values are kept, not what they are",
-    "chunk_size_feed_forward": "how a product is cut, not what it is",
-    "is_encoder_decoder": "what the class is, not what it computes",
-    "is_decoder": "what the class is, not what it computes",
-    "initializer_range": "of fresh weights",
-    "init_std": "of fresh weights",
-    "*dropout*": "of training",
-    "*_pdrop": "of training",
-    "layerdrop": "of training",
-    "router_aux_loss_coef": "of training",
-    "router_jitter_noise": "of training",
-    "pretraining_tp": "of training; nothing reads it",
-    "max_position_embeddings": "a bound on the length, where it sizes no table of weights",
-    "*rope_type=removed": "no type is the plain type",
-    "partial_rotary_factor": "the rotary parameters hold it, too, and decide",
-    "head_dim=None": "derived from width and heads; mistral has another",
-    "use_sliding_window": "off in what is published, and vLLM refuses it for some of the layers",
-    "max_window_layers": "read where use_sliding_window is on",
-    "sliding_window=1": "read where use_sliding_window is on, or by layers of that type",
-    "num_key_value_heads=None": "as many as heads, as here",
-    "use_bidirectional_attention": "of encoders; transformers asks for it with a mask of its own",
-}
+class Outcome(StrEnum):
+    """What a changed key did."""
 
-#: The same of one architecture. These changes are tried: one that is seen needs no reason.
-OF_ARCHITECTURE: Mapping[str, Mapping[str, str]] = {
-    "bloom": {"slow_but_exact": "another order of the same sums, which transformers leaves out"},
-    "deepseek_v2": {
-        "head_dim": "what transformers calls its rotary width; the three widths above decide",
-        "qk_head_dim*": "the sum of two others",
-        "norm_topk_prob": "transformers' definition leaves it out; off in what is published",
-        "n_group": "read by the other way of choosing experts, which deepseek_v2 has",
-        "topk_group": "read by the other way of choosing experts, which deepseek_v2 has",
-    },
-    "deepseek_v3": {
-        "qk_head_dim": "the sum of two others",
-        "num_nextn_predict_layers": "layers that guess ahead; the checkpoint has none",
-        "topk_method": "of vLLM alone, which knows no other with this router",
-        "scoring_func": "of vLLM alone, which knows no other with this router",
-    },
-    "falcon": {
-        "num_kv_heads": "of the newer decoder; the older has one or as many as heads",
-        "num_ln_in_parallel_attn": "of the newer decoder",
-        "ffn_hidden_size=None": "four times the width, as here: vLLM takes no other",
-    },
-    "gemma": {"hidden_act=gelu": "taken for the approximation that Gemma was trained with"},
-    "gemma3_text": {
-        "attn_logit_softcapping": "of Gemma 2; transformers' definition leaves it out",
-        "_sliding_window_pattern": "what layer_types says of each layer",
-    },
-    "gpt2": {
-        "summary_*": "of classifiers",
-        "reorder_and_upcast_attn": "a wider dtype inside attention, where float32 is none",
-    },
-    "gpt_oss": {
-        "hidden_act": "its activation has no choice",
-        "swiglu_limit=14.0": "the row gpt_oss-clamp reaches it; vLLM's kernel knows 7 alone",
-    },
-    "mamba2": {
-        "residual_in_fp32": "a wider dtype of the stream, where float32 is none",
-        "time_step_rank": "of Mamba 1",
-        "time_step_min": "of fresh weights",
-        "time_step_max": "of fresh weights",
-        "time_step_floor": "of fresh weights",
-        "rescale_prenorm_residual": "of fresh weights",
-        "chunk_size": "how a scan is cut, not what it is",
-    },
-    "opt": {"word_embed_proj_dim=None": "the width, as here: others have a projection besides"},
-    "phi3": {
-        "*long_factor*": "of longer prompts than the engines have room for",
-        "rope_parameters.original_max_position_embeddings": "the config's own decides",
-    },
-}
+    UNSEEN = "unseen"
+    REFUSED = "refused"
+    MISFIT = "asks for other weights"
+    MOVED = "moves what is observed"
 
 
 @dataclass(frozen=True)
-class Change:
-    """One key with another value, and what its top-level key then is."""
+class Look:
+    """A change of a model's config, what came of it, and the key of the reason that excuses it, ""
+    for none.
+    """
 
-    key: str
-    to: str
-    top: str
-    value: Any
+    change: Change
+    outcome: Outcome
+    own: str = ""
+    general: str = ""
 
     @property
-    def name(self) -> str:
-        return f"{self.key}={self.to}"
+    def hidden(self) -> bool:
+        return self.outcome is Outcome.UNSEEN
+
+    @property
+    def refutes(self) -> bool:
+        """Is it excused as one that nothing sees, and seen? What is refused says nothing of that:
+        the value was of another kind.
+        """
+        computed = self.outcome in {Outcome.MISFIT, Outcome.MOVED}
+        return computed and bool(self.own or self.general)
 
 
 def changes(key: str, value: Any, layers: int) -> Iterator[tuple[str, Any]]:
@@ -202,10 +144,9 @@ class TinyModel:
         wanted = model.sources[0].config
         self.config = checkpoint_builder._config(model.architecture, wanted, self.tokenizer)
         self.given = self._given(wanted)
+        self.attention = attention(made.path)
         self.weights = weights(
-            AutoModelForCausalLM.from_pretrained(
-                made.path, dtype=torch.float32, attn_implementation="eager"
-            )
+            AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32, **self.attention)
         )
         self.layers = made.layers
 
@@ -238,19 +179,39 @@ class TinyModel:
                 for to, other in changes(key, value, self.layers):
                     yield Change(key, to, key, other)
 
-    def sees(self, change: Change) -> bool:
-        """Whether the change is refused, does not fit the weights, or moves an observation."""
-        given = copy.deepcopy({**self.given, change.top: change.value})
-        try:
-            module = self._build(type(self.config)(**given))
-            # One prompt after the other: most changes are seen on the first, short one.
-            return any(self._moves(module, index) for index in range(len(self.prompts)))
-        except Exception:  # noqa: BLE001 - a config that is refused in any way is not overlooked
-            return True
+    def look(self, change: Change) -> Look:
+        """Make the change: what comes of it, and what excuses it."""
+        outcome, made = self._outcome(change)
+        tried = Tried(change, self.before, made and made.to_dict())
+        return Look(
+            change,
+            outcome,
+            own=excuse(tried, OF_ARCHITECTURE.get(self.model.architecture, {})),
+            general=excuse(tried, NOT_COMPUTED_WITH),
+        )
 
-    def _moves(self, module: PreTrainedModel | None, index: int) -> bool:
-        if module is None:
-            return True
+    @cached_property
+    def before(self) -> Mapping[str, Any]:
+        """The config as it is, made in the way in which the changed ones are."""
+        return type(self.config)(**copy.deepcopy(self.given)).to_dict()
+
+    def _outcome(self, change: Change) -> tuple[Outcome, PretrainedConfig | None]:
+        """What comes of a change, and the config with it where transformers takes it."""
+        given = copy.deepcopy({**self.given, change.top: change.value})
+        made = None
+        try:
+            made = type(self.config)(**given)
+            as_made = copy.deepcopy(made)  # building a model may write to its config
+            module = self._build(made)
+            if module is None:
+                return Outcome.MISFIT, as_made
+            # One prompt after the other: most changes are seen on the first, short one.
+            moves = any(self._moves(module, index) for index in range(len(self.prompts)))
+        except Exception:  # noqa: BLE001 - a config that is refused in any way is not overlooked
+            return Outcome.REFUSED, None
+        return (Outcome.MOVED if moves else Outcome.UNSEEN), as_made
+
+    def _moves(self, module: PreTrainedModel, index: int) -> bool:
         observed = self._observe(module, self.prompts[index])
         return any(
             not (new - old).norm() <= SEEN * old.norm()
@@ -260,9 +221,7 @@ class TinyModel:
     def _build(self, config: PretrainedConfig) -> PreTrainedModel | None:
         """The model with this config and these weights, None where they do not fit."""
         with no_init_weights():
-            module = AutoModelForCausalLM.from_config(
-                config, dtype=torch.float32, attn_implementation="eager"
-            )
+            module = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **self.attention)
         module.tie_weights()
         own = weights(module)
         if {name: value.shape for name, value in own.items()} != {
@@ -289,20 +248,21 @@ def weights(module: PreTrainedModel) -> dict[str, Tensor]:
     return dict(found.values())
 
 
-def excuse(change: Change, table: Mapping[str, str]) -> str:
-    """The key of a table of reasons that this change falls under, "" where it must be seen."""
-    names = (change.key, change.name)
-    return next((key for key in table if any(fnmatchcase(name, key) for name in names)), "")
+def looks(model: Model, key: str = "*") -> list[Look]:
+    """Every change of a tiny model's config, or of some keys, each tried."""
+    tiny = TinyModel(model)
+    _ = tiny.truth  # what the unchanged config gives must not be taken for a refusal
+    return [tiny.look(each) for each in tiny.changes() if fnmatchcase(each.key, key)]
 
 
 def unseen(model: Model, key: str = "*") -> list[Change]:
-    """The changes of a tiny model's config, or of some keys, that no observation sees; what no
-    model computes with is not tried.
-    """
-    tiny = TinyModel(model)
-    _ = tiny.truth  # what the unchanged config gives must not be taken for a refusal
-    tried = (change for change in tiny.changes() if not excuse(change, NOT_COMPUTED_WITH))
-    return [each for each in tried if fnmatchcase(each.key, key) and not tiny.sees(each)]
+    """The changes that no observation sees, but for what no model computes with."""
+    return [look.change for look in looks(model, key) if look.hidden and not look.general]
+
+
+def refuted(model: Model, key: str = "*") -> list[Change]:
+    """The changes that are excused as what nothing sees, and are seen."""
+    return [look.change for look in looks(model, key) if look.refutes]
 
 
 def tiny_models(names: Sequence[str] = ()) -> list[Model]:
@@ -322,25 +282,48 @@ def main() -> int:
     logging.disable_progress_bar()
     torch.set_num_threads(1)
     failed = 0
-    used = {name: set[str]() for name in OF_ARCHITECTURE}
+    needed: set[tuple[str, str]] = set()
     for model in tiny_models(asked.models):
-        for change in unseen(model):
-            table = OF_ARCHITECTURE.get(model.architecture, {})
-            key = excuse(change, table)
-            used.setdefault(model.architecture, set()).add(key)
-            failed += not key
-            if not key or asked.all:
-                print(f"{model.id}: {change.name}: {table.get(key, 'NOT SEEN')}", flush=True)
-    stale = [
-        f"{name}: {key}"
-        for name, table in OF_ARCHITECTURE.items()
-        for key in table
-        if not asked.models and key not in used[name]
-    ]
-    for key in stale:
-        print(f"{key}: no model needs this reason")
-    print(f"{failed} changes that nothing sees and no reason excuses, {len(stale)} stale reasons")
+        for look in looks(model):
+            needed |= _needed(model, look)
+            words, wrong = _words(model, look)
+            failed += wrong
+            if words and (wrong or asked.all):
+                print(f"{model.id}: {look.change.name}: {words}", flush=True)
+    stale = [] if asked.models else list(_stale(needed))
+    for name, key in stale:
+        print(f"{name or 'all'}: {key}: no model needs this reason")
+    print(
+        f"{failed} changes that nothing sees or whose reason is false, {len(stale)} stale reasons"
+    )
     return 1 if failed or stale else 0
+
+
+def _words(model: Model, look: Look) -> tuple[str, bool]:
+    """What to say of a change, "" for nothing; and whether it fails the check."""
+    table = OF_ARCHITECTURE.get(model.architecture, {})
+    reason = table.get(look.own) or NOT_COMPUTED_WITH.get(look.general)
+    if look.refutes and reason is not None:
+        return f"THE REASON IS FALSE, it {look.outcome}: {reason.words}", True
+    if not look.hidden:
+        return "", False
+    return (reason.words, False) if reason else ("NOT SEEN", True)
+
+
+def _needed(model: Model, look: Look) -> set[tuple[str, str]]:
+    """The reason that this change needs: (architecture, or "" for all; its key)."""
+    if look.hidden and look.own:
+        return {(model.architecture, look.own)}
+    return {("", look.general)} if look.hidden and look.general else set()
+
+
+def _stale(needed: set[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    tables: Iterable[tuple[str, Mapping[str, Reason]]] = (
+        ("", NOT_COMPUTED_WITH),
+        *OF_ARCHITECTURE.items(),
+    )
+    for name, table in tables:
+        yield from ((name, key) for key in table if (name, key) not in needed)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from conformance import regular_file
 from conformance.errors import ConformanceError
 
 _REMEDY = "the file is damaged: write it anew, or remove it"
@@ -26,7 +27,7 @@ def parsed(text: str | bytes) -> Any:
 def read(path: Path, *, remedy: str = _REMEDY) -> Any:
     """What a file holds. Raises ConformanceError for one that is absent or holds no JSON."""
     try:
-        return parsed(path.read_bytes())
+        return parsed(regular_file.read_bytes(path))
     except (OSError, ValueError) as error:
         words = getattr(error, "strerror", None) or error
         raise ConformanceError(f"cannot be read: {words}", path=path, remedy=remedy) from error

@@ -283,6 +283,8 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Scenario]]:
     for path in sorted(folder.glob("*.py")):
         if path.stem.startswith("_"):
             continue
+        if not path.is_file():  # Python would wait for a pipe
+            raise ConformanceError("is no file", path=path, remedy="remove it, or rename it")
         try:
             module = importlib.import_module(f"{folder.name}.{path.stem}")
         except ConformanceError:

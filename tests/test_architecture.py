@@ -166,7 +166,7 @@ def test_an_import_the_other_way_is_caught(tmp_path, module, line, contract):
 def test_what_decides_an_observation_counts_in_its_key():
     """All that a worker imports of the package counts, but for what only carries."""
     carries = re.compile(
-        r"conformance(\.(authoring|errors|loose_json|processes(\.(sessions|temporary))?|stub_modules|checkpoints|records(\.(base|observed|judged|verdict))?"
+        r"conformance(\.(authoring|errors|loose_json|processes(\.(sessions|temporary))?|regular_file|stub_modules|checkpoints|records(\.(base|observed|judged|verdict))?"
         r"|store(\..*)?|worker(\.(frames|killed|modules|own_doing|root_cause|surroundings))?))?$"
     )
     graph = grimp.build_graph("conformance", exclude_type_checking_imports=True)

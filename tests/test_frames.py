@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
+import torch
 
 from conformance.records import Owner
 from conformance.worker.frames import frames, roots
@@ -63,3 +67,34 @@ def test_the_roots_are_those_of_this_machine(tmp_path: Path) -> None:
     assert (installed[Owner.NNSIGHT] / "__init__.py").is_file()
     assert (installed[Owner.HARNESS] / "worker" / "frames.py").is_file()
     assert (installed[Owner.PIPELINE] / "stage.py").is_file()
+
+
+def test_an_environment_among_the_scenarios_is_no_scenario() -> None:
+    """`--scenarios .` in a project that has its environment inside."""
+    environment = Path(sysconfig.get_path("purelib"))
+    found = roots(environment.parents[2], Path(sysconfig.get_path("stdlib")).parent)
+    nnsight = next(folder for folder, owner in found.items() if owner is Owner.NNSIGHT)
+    text = line(environment.parents[2] / "mine.py") + line(nnsight / "envoy.py")
+    text += line(torch.__file__) + line(json.__file__)
+    assert [frame.owner for frame in frames(text, found)] == [Owner.SCENARIO, Owner.NNSIGHT]
+
+
+def test_what_any_folder_on_the_path_has_installed_is_no_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vendored" / "einops-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "vendored")])
+    text = line(tmp_path / "vendored" / "einops.py") + line(tmp_path / "mine.py", 7)
+    assert [frame.line for frame in frames(text, roots(tmp_path))] == [7]
+
+
+def test_scenarios_that_are_installed_are_scenarios() -> None:
+    folder = Path(sysconfig.get_path("purelib")) / "their_scenarios"
+    [frame] = frames(line(folder / "theirs.py"), roots(folder))
+    assert (frame.owner, frame.file) == (Owner.SCENARIO, "their_scenarios/theirs.py")
+
+
+def test_a_folder_that_is_a_package_is_none_of_scenarios() -> None:
+    nnsight = next(folder for folder, owner in roots().items() if owner is Owner.NNSIGHT)
+    assert roots(nnsight, nnsight.parent)[nnsight] is Owner.NNSIGHT
+    assert roots(nnsight.parent)[nnsight.parent] is None

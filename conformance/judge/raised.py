@@ -1,9 +1,10 @@
 """Who is to blame for a cell that ended in an error: whose call it was that failed.
 
 Frames say whose code ran, by where the packages lie (`conformance.worker.frames`). The innermost
-one raised. Where that is the engine's, the question is who called the engine, and through which
-door: nnsight builds models, rewrites configurations and reaches into an engine's insides in ways
-that no user of the engine does.
+one raised. Where that is the engine's, the question is who called the engine, through which door,
+and how far the call went: nnsight builds models, rewrites configurations and reaches into an
+engine's insides in ways that no user of the engine does; and where an engine raised before it
+computed, what it was asked for may have been wrong, which nnsight put together.
 """
 
 from __future__ import annotations
@@ -20,8 +21,22 @@ _DOORS = (
     "vllm/v1/engine/",
     "vllm/v1/executor/",
     "vllm/v1/worker/",
+    "vllm/sampling_params.py",
+    "vllm/inputs/",
     "transformers/",
 )
+#: Where an engine loads and computes. What is raised before has looked at a request, or at options,
+#: and no more.
+_AT_WORK = (
+    "vllm/model_executor/",
+    "vllm/v1/attention/",
+    "vllm/v1/executor/",
+    "vllm/v1/sample/",
+    "vllm/v1/worker/",
+    "transformers/models/",
+)
+#: Among these files what only finds the class of a model, and hands the arguments on.
+_AUTO = "transformers/models/auto/"
 _SIDES = {
     Owner.SCENARIO: Side.HARNESS,
     Owner.HARNESS: Side.HARNESS,
@@ -60,7 +75,14 @@ def _inside_the_engine(frames: Sequence[Frame], evidence: str, plain: Plain | No
     if not any(frame.file.startswith(_DOORS) for frame in entered):
         words = f"by {entered[0].file}, where no user of the engine enters it"
         return Attribution(Side.NNSIGHT, f"{through_nnsight}, {words}")
+    if not any(map(_at_work, entered)):
+        words = "before the engine computed: what nnsight asked of it, or the engine"
+        return Attribution(Side.UNDECIDED, f"{through_nnsight}, {words}")
     return Attribution(Side.ENGINE, through_nnsight)
+
+
+def _at_work(frame: Frame) -> bool:
+    return frame.file.startswith(_AT_WORK) and not frame.file.startswith(_AUTO)
 
 
 def _call(frames: Sequence[Frame]) -> tuple[Frame | None, list[Frame]]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from conformance import regular_file
 from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest as manifests
@@ -114,7 +115,16 @@ def _requirement(words: str) -> str:
 
 
 def _content(path: Path) -> str:
-    return f"file {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    """Raises ConformanceError for a file that is gone, or that cannot be read."""
+    try:
+        content = regular_file.read_bytes(path)
+    except OSError as error:
+        raise ConformanceError(
+            f"cannot be read: {error.strerror}",
+            path=path,
+            remedy="put the file back where the run has it, or check your own files again",
+        ) from error
+    return f"file {hashlib.sha256(content).hexdigest()}"
 
 
 def _foreign(executed: Executed, named: Named) -> Iterator[_Foreign]:

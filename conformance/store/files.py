@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from conformance import loose_json
+from conformance import loose_json, regular_file
 from conformance.errors import ConformanceError
 from conformance.records import from_json, to_json
 
@@ -69,7 +69,7 @@ def read_record(
     Raises ConformanceError for a file that does not hold one.
     """
     try:
-        text = path.read_bytes()
+        text = regular_file.read_bytes(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -137,7 +137,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         # Thousands of small tensors: read at once they cost a third less than mapped ones.
         # Their order is any, and judging must not depend on it in the last digit.
-        return dict(sorted(load(path.read_bytes()).items()))
+        return dict(sorted(load(regular_file.read_bytes(path)).items()))
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise damaged(path, error) from error
 

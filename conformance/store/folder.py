@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformance import loose_json
+from conformance import loose_json, regular_file
 from conformance.errors import ConformanceError
 from conformance.records import (
     SCHEMA,
@@ -257,7 +257,7 @@ def read_results(path: Path) -> Results:
     if (path.parent / CHECK).is_file():
         remedy = f"have it answered: conformance judge {path.parent.name}"
     try:
-        loose = loose_json.parsed(path.read_bytes())
+        loose = loose_json.parsed(regular_file.read_bytes(path))
     except FileNotFoundError as error:
         raise ConformanceError("there are no results", path=path, remedy=remedy) from error
     except OSError as error:

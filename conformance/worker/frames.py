@@ -1,14 +1,17 @@
 """Whose code the frames of a traceback are, by where the packages really are on this machine.
 
-Decided where the error was raised: a path alone says nothing. A clone may be called `conformance`
-and an environment lie in a folder of any name.
+Decided where the error was raised: a path alone says nothing. A clone may be called `conformance`,
+an environment lie in a folder of any name, and that folder among the scenarios: a project whose
+own folder is given as `--scenarios` holds its `.venv`, and torch in it is no code of a scenario.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from conformance.records import Frame, Owner
@@ -22,12 +25,17 @@ _INSTALLED = {"nnsight": Owner.NNSIGHT, "vllm": Owner.ENGINE, "transformers": Ow
 #: Between the traceback of a cause and that of what was raised from it.
 _CAUSED = "the direct cause of the following exception"
 
-Roots = Mapping[Path, Owner]
+#: Folder → whose code is in it, None for what is installed and nobody's of these. The innermost
+#: folder that holds a file decides.
+Roots = Mapping[Path, Owner | None]
 
 
 def roots(*scenarios: Path) -> Roots:
-    """Folder → whose code is in it. `scenarios` are the folders of scenarios."""
-    owners = {
+    """The roots of this installation. `scenarios` are the folders of scenarios."""
+    owners: dict[Path, Owner | None] = {folder.resolve(): Owner.SCENARIO for folder in scenarios}
+    # After them: a folder that is both holds what is installed.
+    owners |= dict.fromkeys((folder.resolve() for folder in _installed()), None)
+    owners |= {
         _PACKAGE: Owner.HARNESS,
         _PACKAGE / "engines" / "vllm" / "relay": Owner.PIPELINE,
         _PACKAGE / "selftest": Owner.SELFTEST,
@@ -36,7 +44,15 @@ def roots(*scenarios: Path) -> Roots:
         spec = importlib.util.find_spec(name)
         for folder in (spec.submodule_search_locations or ()) if spec else ():
             owners[Path(folder).resolve()] = owner
-    return owners | {folder.resolve(): Owner.SCENARIO for folder in scenarios}
+    return owners
+
+
+def _installed() -> Iterator[Path]:
+    """Where this interpreter has its standard library, and what was installed for it."""
+    yield from map(Path, map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
+    for folder in map(Path, filter(None, sys.path)):
+        if any(folder.glob("*.dist-info")):
+            yield folder
 
 
 def frames(text: str, owners: Roots) -> tuple[Frame, ...]:
@@ -59,4 +75,7 @@ def _frame(path: str, line: int, owners: Roots) -> Frame | None:
     if not inside:
         return None
     root = max(inside, key=lambda folder: len(folder.parts))
-    return Frame(owners[root], f"{root.name}/{real.relative_to(root)}", line)
+    owner = owners[root]
+    if owner is None:
+        return None
+    return Frame(owner, f"{root.name}/{real.relative_to(root)}", line)

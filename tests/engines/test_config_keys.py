@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from bench import config_keys
-from bench.config_keys import NOT_COMPUTED_WITH, OF_ARCHITECTURE, changes, excuse, unseen
+from bench.config_keys import Outcome, changes, looks, refuted, unseen
+from bench.config_reasons import NOT_COMPUTED_WITH, Reason, Tried, excuse
 
 pytestmark = pytest.mark.engine
 
@@ -27,8 +28,67 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_every_key_is_seen_or_excused(name):
-    table = OF_ARCHITECTURE.get(name, {})
-    assert [each.name for each in unseen(MODELS[name]) if not excuse(each, table)] == []
+    found = looks(MODELS[name])
+    unexcused = [each.change.name for each in found if each.hidden and not _reasons(each)]
+    assert unexcused == []
+    assert [each.change.name for each in found if each.refutes] == []
+
+
+def _reasons(look):
+    return look.own or look.general
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("phi3", "max_position_embeddings"),
+        ("phi3", "sliding_window"),
+        ("phi3", "rope_parameters.rope_type"),
+        ("mistral", "head_dim"),
+        ("llama", "num_key_value_heads"),
+        ("llama", "rope_parameters.rope_type"),
+    ],
+)
+def test_a_key_that_decides_in_one_model_is_not_excused_there_for_the_others_sake(name, key):
+    found = looks(MODELS[name], key)
+    assert found
+    assert [each.change.name for each in found if each.hidden or _reasons(each)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "hidden"),
+    [
+        # Wider heads are gone: they are what width and heads give, and None is excused as that.
+        ("mistral", {"num_attention_heads": 4}, {"head_dim=None"}),
+        ("llama", {"num_key_value_heads": 4}, {"num_key_value_heads=None"}),
+    ],
+)
+def test_what_other_keys_give_is_excused_where_they_give_it(name, keys, hidden):
+    [key] = {each.partition("=")[0] for each in hidden}
+    found = looks(with_keys(name, **keys), key)
+    assert {each.change.name for each in found if each.hidden and each.general} == hidden
+
+
+def test_a_key_that_another_table_would_hide_is_named_where_no_condition_of_it_holds():
+    """A length that stretches positions: where no prompt is reached by it, it is untested."""
+    plain = {"rope_type": "longrope", "rope_theta": 5e4, "partial_rotary_factor": 0.5}
+    ones = {"short_factor": [1.0] * 16, "long_factor": [1.0] * 16}
+    model = with_keys("phi3", rope_parameters={**plain, **ones, "attention_factor": 1.0})
+    assert "max_position_embeddings=2048" in [
+        each.name for each in unseen(model, "max_position_embeddings")
+    ]
+
+
+def test_a_reason_that_is_false_is_named(monkeypatch):
+    false = {**NOT_COMPUTED_WITH, "rms_norm_eps": Reason("of training")}
+    monkeypatch.setattr(config_keys, "NOT_COMPUTED_WITH", false)
+    assert "rms_norm_eps=2e-05" in [each.name for each in refuted(MODELS["llama"], "rms_norm_eps")]
+
+
+def test_what_is_refused_for_its_kind_refutes_no_reason():
+    found = {each.change.name: each for each in looks(MODELS["llama"], "max_position_embeddings")}
+    assert found["max_position_embeddings=None"].outcome is Outcome.REFUSED
+    assert not any(each.refutes for each in found.values())
 
 
 @pytest.mark.parametrize(
@@ -54,14 +114,19 @@ def test_a_window_is_tried_with_one_token_more():
     assert ("17", 17) in list(changes("sliding_window", 16, 4))
 
 
-def test_what_nothing_computes_with_is_excused_by_name_and_by_value():
-    def change(key, to):
-        return config_keys.Change(key, to, key, None)
+def test_what_nothing_computes_with_is_excused_by_name_by_value_and_by_the_config():
+    before = {"head_dim": 64, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}
 
-    assert excuse(change("id2label.0", "removed"), NOT_COMPUTED_WITH)
-    assert excuse(change("head_dim", "None"), NOT_COMPUTED_WITH)
-    assert not excuse(change("head_dim", "32"), NOT_COMPUTED_WITH)
-    assert not excuse(change("rope_parameters.partial_rotary_factor", "1.0"), NOT_COMPUTED_WITH)
+    def excused(key, to, after=None):
+        change = config_keys.Change(key, to, key, None)
+        return excuse(Tried(change, before, after), NOT_COMPUTED_WITH)
+
+    assert excused("id2label.0", "removed")
+    assert excused("head_dim", "None", before)
+    assert not excused("head_dim", "None", {**before, "head_dim": 42})
+    assert not excused("head_dim", "32")
+    assert not excused("rope_parameters.rope_type", "removed")
+    assert not excused("rope_parameters.partial_rotary_factor", "1.0")
 
 
 @pytest.mark.slow

@@ -196,6 +196,12 @@ LOADER = (Owner.ENGINE, "vllm/model_executor/model_loader/base_loader.py")
 TRACED = (Owner.ENGINE, "vllm/tracing/otel.py")
 WORKER = (Owner.ENGINE, "vllm/v1/worker/gpu_model_runner.py")
 ENTRANCE = (Owner.ENGINE, "vllm/entrypoints/llm.py")
+ADMITTED = (Owner.ENGINE, "vllm/v1/engine/input_processor.py")
+WISHES = (Owner.ENGINE, "vllm/sampling_params.py")
+KERNEL = (Owner.ENGINE, "vllm/v1/attention/backends/cpu_attn.py")
+AUTO = (Owner.ENGINE, "transformers/models/auto/auto_factory.py")
+GENERATION = (Owner.ENGINE, "transformers/generation/utils.py")
+MODEL = (Owner.ENGINE, "transformers/models/llama/modeling_llama.py")
 
 
 @pytest.mark.parametrize(
@@ -210,6 +216,15 @@ ENTRANCE = (Owner.ENGINE, "vllm/entrypoints/llm.py")
         ((Owner.NNSIGHT, ENTRANCE), RIGHT, Side.NNSIGHT),
         ((Owner.NNSIGHT, ENTRANCE), WRONG, Side.ENGINE),
         ((Owner.NNSIGHT, LOADER), WRONG, Side.ENGINE),
+        # It refuses what nnsight asks for: nobody says whether rightly, but the engine alone.
+        ((Owner.NNSIGHT, ENTRANCE, ADMITTED), None, Side.UNDECIDED),
+        ((Owner.NNSIGHT, ENTRANCE, ADMITTED), RIGHT, Side.NNSIGHT),
+        ((Owner.SCENARIO, Owner.NNSIGHT, WISHES), None, Side.UNDECIDED),
+        ((Owner.NNSIGHT, AUTO), None, Side.UNDECIDED),
+        ((Owner.NNSIGHT, GENERATION), None, Side.UNDECIDED),
+        # It was at work.
+        ((Owner.NNSIGHT, ENTRANCE, ADMITTED, WORKER, KERNEL), None, Side.ENGINE),
+        ((Owner.NNSIGHT, GENERATION, MODEL), None, Side.ENGINE),
         # The harness's own mixins in the engine's runner pass a step on.
         ((Owner.NNSIGHT, ENTRANCE, Owner.HARNESS, WORKER), RIGHT, Side.NNSIGHT),
         ((Owner.NNSIGHT, ENTRANCE, Owner.HARNESS, Owner.HARNESS, WORKER), RIGHT, Side.NNSIGHT),
