@@ -193,7 +193,8 @@ class TinyModel:
     @cached_property
     def before(self) -> Mapping[str, Any]:
         """The config as it is, made in the way in which the changed ones are."""
-        return type(self.config)(**copy.deepcopy(self.given)).to_dict()
+        config: Mapping[str, Any] = type(self.config)(**copy.deepcopy(self.given)).to_dict()
+        return config
 
     def _outcome(self, change: Change) -> tuple[Outcome, PretrainedConfig | None]:
         """What comes of a change, and the config with it where transformers takes it."""
