@@ -34,6 +34,9 @@ _AT_WORK = (
     "vllm/v1/sample/",
     "vllm/v1/worker/",
     "transformers/models/",
+    # Weights are read, and what did not fit is told.
+    "transformers/core_model_loading.py",
+    "transformers/utils/loading_report.py",
 )
 #: Among these files what only finds the class of a model, and hands the arguments on.
 _AUTO = "transformers/models/auto/"

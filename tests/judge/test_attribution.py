@@ -202,6 +202,8 @@ KERNEL = (Owner.ENGINE, "vllm/v1/attention/backends/cpu_attn.py")
 AUTO = (Owner.ENGINE, "transformers/models/auto/auto_factory.py")
 GENERATION = (Owner.ENGINE, "transformers/generation/utils.py")
 MODEL = (Owner.ENGINE, "transformers/models/llama/modeling_llama.py")
+PRETRAINED = (Owner.ENGINE, "transformers/modeling_utils.py")
+MISFIT = (Owner.ENGINE, "transformers/utils/loading_report.py")
 
 
 @pytest.mark.parametrize(
@@ -225,6 +227,7 @@ MODEL = (Owner.ENGINE, "transformers/models/llama/modeling_llama.py")
         # It was at work.
         ((Owner.NNSIGHT, ENTRANCE, ADMITTED, WORKER, KERNEL), None, Side.ENGINE),
         ((Owner.NNSIGHT, GENERATION, MODEL), None, Side.ENGINE),
+        ((Owner.NNSIGHT, AUTO, PRETRAINED, MISFIT), None, Side.ENGINE),
         # The harness's own mixins in the engine's runner pass a step on.
         ((Owner.NNSIGHT, ENTRANCE, Owner.HARNESS, WORKER), RIGHT, Side.NNSIGHT),
         ((Owner.NNSIGHT, ENTRANCE, Owner.HARNESS, Owner.HARNESS, WORKER), RIGHT, Side.NNSIGHT),
