@@ -141,6 +141,12 @@ class LM(Protocol):
         """int64 [1]: the id that this step generated."""
 
     @property
+    def draws(self) -> tuple[Tensor, Tensor]:
+        """[rows, vocabulary] and int64 [rows]: the logits and the ids of those of a trace's `draws`
+        that this block runs for: all of them on transformers, one on vLLM.
+        """
+
+    @property
     def ids(self) -> Tensor:
         """int64 [tokens]: the ids that the model was given in this step."""
 
@@ -153,13 +159,16 @@ class LM(Protocol):
         samples: int = 1,
         temperature: float = 1.0,
         top_p: float = 1.0,
+        top_k: int = 0,
+        draws: int = 1,
     ) -> Any:
         """nnsight's tracer of a generation of so many tokens, for a `with` statement.
 
         A prompt is a text or token ids; without one the block opens `tracer.invoke(prompt)` for
-        each. Greedy, or with a `seed` drawn at a `temperature` from the likeliest that together
-        hold `top_p`. `extract` asks the engine for its own hidden states, `samples` for several
-        continuations of the prompt.
+        each. Greedy, or with a `seed` drawn at a `temperature` from the `top_k` likeliest (0: from
+        all), and of these from the likeliest that together hold `top_p`. `extract` asks the engine
+        for its own hidden states, `samples` for several continuations of the prompt, `draws` for
+        its next id several times (`LM.draws`).
         """
 
     def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:

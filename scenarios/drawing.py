@@ -1,7 +1,7 @@
 """Drawing: ids drawn at a temperature, from the likeliest that together hold a share of it all.
 
-Enough of them to tell by their likelihood whether both were heeded: as many at the usual
-temperature, the likeliest each time, or drawn from all, would be far too likely or unlikely.
+Enough of them to tell by their likelihood whether both were heeded in every step: as many at the
+usual temperature, the likeliest each time, or drawn from all, would be far too likely or unlikely.
 """
 
 from conformance import scenario

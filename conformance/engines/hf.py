@@ -116,16 +116,20 @@ class HFModel(TracedModel):
         samples: int = 1,
         temperature: float = 1.0,
         top_p: float = 1.0,
+        top_k: int = 0,
+        draws: int = 1,
     ) -> Any:
         """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
-        a temperature. With `extract` its result has the model's own hidden states.
+        a temperature, `draws` of them at once. With `extract` its result has the model's own hidden
+        states.
         """
         if samples > 1:
             raise Refused("transformers gives one block the rows of all samples of a prompt")
         how: dict[str, Any] = {"do_sample": False}
         if seed is not None:
             torch.manual_seed(seed)
-            how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": top_p}
+            how = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+            how |= {"num_return_sequences": draws}
         if extract:
             how |= {"output_hidden_states": True, "return_dict_in_generate": True}
         # `generate` outside a with statement would generate at once; __wrapped__ is the
@@ -158,6 +162,13 @@ class HFModel(TracedModel):
         """int64 [1]: the id generated in this step."""
         ids: Tensor = self.model.generator.streamer.output.reshape(1).clone()
         return ids
+
+    @property
+    def draws(self) -> tuple[Tensor, Tensor]:
+        """[draws, vocabulary] and int64 [draws]: one block has the rows of all of them."""
+        logits = self.model.output.logits[:, -1].clone()
+        ids: Tensor = self.model.generator.streamer.output.flatten().clone()
+        return logits, ids
 
     def force(self, token: int) -> None:
         """Let the generation go on with this id. The logits were read before, if at all."""

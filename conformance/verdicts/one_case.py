@@ -292,4 +292,5 @@ def draws_of(case: Case) -> Draws:
     return Draws(
         temperature=float(case.options.get("temperature", 1.0)),
         top_p=float(case.options.get("top_p", 1.0)),
+        top_k=int(case.options.get("top_k", 0)),
     )

@@ -61,15 +61,17 @@ class VLLMModel(TracedModel):
         samples: int = 1,
         temperature: float = 1.0,
         top_p: float = 1.0,
+        top_k: int = 0,
+        draws: int = 1,
     ) -> Any:
         """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
         a temperature. What the engine extracts it was asked for when it was opened.
         """
         how: dict[str, Any] = {"temperature": 0.0}
         if seed is not None:
-            how = {"temperature": temperature, "top_p": top_p, "seed": seed}
-        if samples > 1:
-            how["n"] = samples
+            how = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed}
+        if max(samples, draws) > 1:
+            how["n"] = max(samples, draws)
         return self.model.trace(*prompt, max_tokens=steps, ignore_eos=True, **how, **self.way())
 
     def asking(self, steps: int, stop: int | None = None) -> dict[str, Any]:
@@ -111,6 +113,11 @@ class VLLMModel(TracedModel):
         """int64 [1]: the id sampled in this step."""
         ids: Tensor = self.model.samples.reshape(1).to(torch.int64, copy=True)
         return ids
+
+    @property
+    def draws(self) -> tuple[Tensor, Tensor]:
+        """[1, vocabulary] and int64 [1]: every draw runs the block for itself."""
+        return self.logits[None], self.token
 
     def force(self, token: int) -> None:
         """Let the generation go on with this id."""

@@ -8,6 +8,7 @@ from conformance.selftest.fault import Fault
 from conformance.selftest.faults import (
     arriving,
     computed,
+    draws,
     extraction,
     forward,
     logits,
@@ -31,6 +32,7 @@ _MODULES = (
     logits,
     returned,
     traces,
+    draws,
     neighbours,
     raw,
     writes,

@@ -111,14 +111,6 @@ def other_seed(how: dict[str, Any], now: Moment) -> dict[str, Any]:
     return how | {"seed": how["seed"] + now.memory["drawn"]}
 
 
-def usual_temperature(how: dict[str, Any], now: Moment) -> dict[str, Any]:
-    return how | {"temperature": 1.0}
-
-
-def from_all(how: dict[str, Any], now: Moment) -> dict[str, Any]:
-    return how | {"top_p": 1.0}
-
-
 def recomputed_step(saved: Saved, now: Moment) -> Saved:
     """A request that was set aside reports one step twice, and all later ones a step late."""
     by_site = sites(saved)
@@ -271,8 +263,6 @@ FAULTS = (
         "samples-swapped", swapped_ids, Point.RETURNED, "samples.all", backends=VLLM, quick=True
     ),
     _fault("seed-lost", other_seed, Point.ASKED, "sampling.drawn", quick=True),
-    _fault("temperature-lost", usual_temperature, Point.ASKED, "drawing.0.5-1.0"),
-    _fault("top-p-lost", from_all, Point.ASKED, "drawing.0.5-0.7", "drawing.1.0-0.7"),
     _fault("force-lost", lost, Point.FORCE, "sampling.forced", quick=True),
     _fault("force-other", next_id, Point.FORCE, "sampling.forced"),
     _fault(

@@ -1,0 +1,53 @@
+"""How likely it is that another way to draw is seen: from the logits that are drawn by.
+
+Many draws of the same logits are independent. What one of them adds to the evidence for another way
+is a number for each id, and the distribution of the sum is found by convolution. Each number is
+rounded down to a grid and one other way alone is counted, so that this is a lower bound.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from conformance.judge.measures.draws import RATE, Draws, at_most, ways
+
+#: The grid, in units of the natural logarithm.
+_STEP = 0.01
+#: What one draw takes away from the evidence at most: a sum with more reaches nothing.
+_LEAST = -20.0
+
+
+def detected(logits: Tensor, asked: Draws, used: Tensor, count: int) -> float:
+    """At least with this probability so many draws, of the probabilities `used`, are called wrong
+    where `asked` was asked for.
+    """
+    right = at_most(logits, asked)
+    inside = float(used[right > 0].sum())
+    if inside < 1 - 1e-12 and inside**count < 1e-4:
+        return 1 - inside**count  # an id outside proves it by itself
+    tried = ways(logits, asked)
+    needed = math.log(len(tried) / RATE)
+    shown = max(_reached(used, right, other, count, needed) for other in tried.values())
+    return 1 - inside**count * (1 - shown)
+
+
+def _reached(used: Tensor, right: Tensor, other: Tensor, count: int, needed: float) -> float:
+    """How likely the evidence for one other way alone is as large as needed, of ids inside."""
+    inside = right > 0
+    chances = used[inside] / used[inside].sum()
+    adds = other[inside].log() - right[inside].log()
+    counted = adds > _LEAST
+    if float((chances * adds.clamp_min(_LEAST)).sum()) <= 0:
+        return 0.0  # this is not the way to see it by
+    places = torch.floor(adds[counted] / _STEP).long()
+    first = int(places.min())
+    mass = torch.zeros(int(places.max()) - first + 1, dtype=torch.float64)
+    mass.index_add_(0, places - first, chances[counted])
+    length = count * (len(mass) - 1) + 1
+    padded = 2 ** math.ceil(math.log2(length))
+    total = torch.fft.irfft(torch.fft.rfft(mass, n=padded) ** count, n=padded)[:length]
+    beyond = max(0, math.ceil(needed / _STEP) - count * first)
+    return float(total[beyond:].sum().clamp(0, 1))

@@ -1,0 +1,54 @@
+"""Faults of how ids are drawn: what a trace asks for gets to the engine as another thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import Fault, Moment, Point
+
+#: Many draws at the usual temperature, and at a lower one; from all ids, and from the likeliest.
+USUAL, COOL = "drawing_first.1.0-0", "drawing_first.0.7-0"
+FEW = ("drawing_first.1.0-20", "drawing_first.0.7-20")
+
+
+def times(factor: float) -> Callable[[dict[str, Any], Moment], dict[str, Any]]:
+    """The temperature is another."""
+
+    def act(how: dict[str, Any], now: Moment) -> dict[str, Any]:
+        return how | {"temperature": how["temperature"] * factor}
+
+    return act
+
+
+def usual_temperature(how: dict[str, Any], now: Moment) -> dict[str, Any]:
+    return how | {"temperature": 1.0}
+
+
+def no_top_p(how: dict[str, Any], now: Moment) -> dict[str, Any]:
+    return how | {"top_p": 1.0}
+
+
+def no_top_k(how: dict[str, Any], now: Moment) -> dict[str, Any]:
+    return how | {"top_k": 0}
+
+
+def _fault(name: str, act: Callable[..., Any], *cases: str) -> Fault:
+    return Fault(
+        id=name,
+        act=act,
+        point=Point.ASKED,
+        cases=cases,
+        side=Side.NNSIGHT,
+        verdicts=frozenset({Verdict.WRONG}),
+    )
+
+
+FAULTS = (
+    _fault("temperature-lost", usual_temperature, "drawing.0.5-1.0", COOL),
+    _fault("temperature-low", times(0.7), USUAL),
+    _fault("temperature-high", times(1.5), USUAL),
+    _fault("top-p-lost", no_top_p, "drawing.0.5-0.7", "drawing.1.0-0.7"),
+    _fault("top-k-lost", no_top_k, *FEW),
+)
