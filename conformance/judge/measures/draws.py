@@ -7,9 +7,9 @@ none, against the truth's, which is run along the drawn ids.
 Every other way to draw is asked how likely it makes the ids, as a multiple of how likely the way
 that was asked for makes them. Under that way the mean of such a multiple is 1 at most, whatever the
 ids before led to, and so is the mean of their average, `evidence`. It is therefore beyond 1 / RATE
-with a probability of `RATE` at most (Markov's inequality): draws need not be independent, or many, or
-near normal. A temperature changes what is drawn by the sum of the ids' logits alone, so that for
-two temperatures no test of the same rate sees more.
+with a probability of `RATE` at most (Markov's inequality): draws need not be independent, or
+many, or near normal. A temperature changes what is drawn by the sum of the ids' logits alone, so
+that for two temperatures no test of the same rate sees more.
 """
 
 from __future__ import annotations
