@@ -13,13 +13,12 @@ USUAL, COOL = "drawing_first.1.0-0", "drawing_first.0.7-0"
 FEW = ("drawing_first.1.0-20", "drawing_first.0.7-20")
 
 
-def times(factor: float) -> Callable[[dict[str, Any], Moment], dict[str, Any]]:
-    """The temperature is another."""
+def colder(how: dict[str, Any], now: Moment) -> dict[str, Any]:
+    return how | {"temperature": how["temperature"] * 0.7}
 
-    def act(how: dict[str, Any], now: Moment) -> dict[str, Any]:
-        return how | {"temperature": how["temperature"] * factor}
 
-    return act
+def hotter(how: dict[str, Any], now: Moment) -> dict[str, Any]:
+    return how | {"temperature": how["temperature"] * 1.5}
 
 
 def usual_temperature(how: dict[str, Any], now: Moment) -> dict[str, Any]:
@@ -47,8 +46,8 @@ def _fault(name: str, act: Callable[..., Any], *cases: str) -> Fault:
 
 FAULTS = (
     _fault("temperature-lost", usual_temperature, "drawing.0.5-1.0", COOL),
-    _fault("temperature-low", times(0.7), USUAL),
-    _fault("temperature-high", times(1.5), USUAL),
+    _fault("temperature-low", colder, USUAL),
+    _fault("temperature-high", hotter, USUAL),
     _fault("top-p-lost", no_top_p, "drawing.0.5-0.7", "drawing.1.0-0.7"),
     _fault("top-k-lost", no_top_k, *FEW),
 )
