@@ -11,7 +11,7 @@ from conformance import scenario
 SEED = 11
 #: Of all ids as many as tell 0.7 and 1.5 from 1; of a few, one outside of them is enough.
 DRAWS, FEWER = 224, 64
-#: As many as an engine takes at once.
+#: As many as are computed at once.
 TOGETHER = 8
 #: What follows it is neither sure nor anything at all: another temperature changes it most.
 PROMPT = "A small boat drifted slowly past the old stone bridge while we were"

@@ -259,7 +259,8 @@ def _sensible_verdicts(entry: Entry, place: Location) -> None:
         raise Refusal((*place, "verdict"), "no verdict is expected", "name at least one")
     if entry.at_most is not None:
         _sensible_bound(entry, entry.at_most, place)
-        return
+        if entry.says:
+            return
     sized = [verdict for verdict in entry.verdicts if verdict in SIZED]
     if sized and says_nothing(entry.says):
         name = f"`{sized[0].value}`"
@@ -267,8 +268,8 @@ def _sensible_verdicts(entry: Entry, place: Location) -> None:
             (*place, "says" if entry.says else "verdict"),
             f"an entry for {name} would excuse any other wrongness too: "
             + (f"the judge says {entry.says!r} of whatever is off" if entry.says else "no `says`"),
-            "let `says:` name the cause in words of the cell's diagnosis or reason, or add "
-            "`at_most:`, how far off it may be (1.0e-3: a thousandth of the value)",
+            "let `says:` name the cause in words of the cell's diagnosis or reason, or hold them "
+            "to a size with `at_most:`, how far off it may be (1.0e-3: a thousandth of the value)",
         )
 
 

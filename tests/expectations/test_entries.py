@@ -110,11 +110,14 @@ def test_what_is_not_understood_is_refused_with_its_line(tmp_path, old, new, lin
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("says", ["", "    says: observations are off\n"])
-def test_words_of_any_wrongness_need_a_bound(tmp_path, says):
-    text = GOOD.replace("    says: the layer before\n", f"{says}    at_most: 1.0e-3\n", 1)
+def test_words_of_any_wrongness_need_a_bound(tmp_path):
+    says, bound = "    says: observations are off\n", "    at_most: 1.0e-3\n"
+    text = GOOD.replace("    says: the layer before\n", says + bound, 1)
     _, second = expectations.load(write(tmp_path, text)).entries
     assert second.at_most == 1e-3
+    for less in (says, bound):
+        with pytest.raises(ConformanceError, match="would excuse any other wrongness"):
+            expectations.load(write(tmp_path, text.replace(less, "")))
 
 
 def test_an_entry_that_matches_nothing_is_refused_with_its_line(tmp_path):
