@@ -191,8 +191,7 @@ def run(trials: Sequence[Trial], folder: Path, lock: Path | None = None) -> dict
     tried: dict[str, str] = json.loads(kept.read_text()) if kept.exists() else {}
     turn = Turn(lock)
     for trial in trials:
-        name = f"{trial.number}: {trial.words}"
-        if name in tried:
+        if trial.name in tried:
             continue
         turn.take()
         begun = time.monotonic()
@@ -201,10 +200,10 @@ def run(trials: Sequence[Trial], folder: Path, lock: Path | None = None) -> dict
         lost = disturbed(trial, place, whole)
         for process in place.processes():
             process.kill()
-        tried[name] = lost
+        tried[trial.name] = lost
         kept.write_text(json.dumps(tried, indent=1))
         end = "held" if not lost else lost if lost == "missed" else f"LOST: {lost}"
-        print(f"{name}: {end} ({time.monotonic() - begun:.0f} s)", flush=True)
+        print(f"{trial.name}: {end} ({time.monotonic() - begun:.0f} s)", flush=True)
     return tried
 
 
@@ -214,7 +213,7 @@ def table(trials: Sequence[Trial], tried: Mapping[str, str]) -> tuple[str, int]:
     """
     kinds: dict[str, Counter[str]] = {}
     for trial in trials:
-        lost = tried.get(f"{trial.number}: {trial.words}")
+        lost = tried.get(trial.name)
         if lost is None:
             continue
         end = "held" if not lost else "missed" if lost == "missed" else "lost"
@@ -278,7 +277,7 @@ def main(given: argparse.Namespace) -> int:
             trials = trials[part - 1 :: parts]
             tried = run(trials, folder.absolute(), given.lock)
         text, lost = table(trials, tried)
-        untried = len(trials) - len(tried)
+        untried = sum(trial.name not in tried for trial in trials)
         print(text + (f"\n{untried} were not tried" if untried else ""))
         return int(lost > 0 or untried > 0)
 

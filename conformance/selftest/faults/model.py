@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from conformance.selftest.fault import Inexpressible, Moment
 
 
 def layer(model: nn.Module, index: int, count: int) -> nn.Module | None:
@@ -22,6 +27,31 @@ def layer(model: nn.Module, index: int, count: int) -> nn.Module | None:
 def mlp(part: nn.Module) -> nn.Module | None:
     """The second branch of a layer."""
     return next((child for name, child in part.named_children() if name == "mlp"), None)
+
+
+def branch_gives(
+    model: nn.Module,
+    now: Moment,
+    find: Callable[[nn.Module], nn.Module | None],
+    change: Callable[[Tensor], Tensor],
+) -> list[Any]:
+    """The hook by which a branch of the fault's layer gives what `change` makes of its output; none
+    where another stage holds the layer.
+    """
+    assert now.at is not None  # noqa: S101 - every variant of these names a layer
+    part = layer(model, now.at, now.layers)
+    if part is None:
+        return []
+    branch = find(part)
+    if branch is None:
+        raise Inexpressible("the layer has no such branch of its own")
+
+    def hook(_: Any, args: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (change(output[0]), *output[1:])
+        return change(output)
+
+    return [branch.register_forward_hook(hook)]
 
 
 def attention(part: nn.Module) -> nn.Module | None:

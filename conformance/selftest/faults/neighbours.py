@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from conformance.records import Side, Verdict
-from conformance.selftest.fault import VLLM, Fault, Inexpressible, Moment, Point
-from conformance.selftest.faults.model import layer, mlp
+from conformance.selftest.fault import VLLM, Fault, Moment, Point
+from conformance.selftest.faults.model import branch_gives, mlp
 from conformance.selftest.faults.returned import Saved, by_name, next_layer, sites
 
 WRONG = frozenset({Verdict.WRONG})
@@ -28,34 +28,16 @@ SEATS = 8
 
 def outlives(model: nn.Module, now: Moment) -> list[Any]:
     """What a request did to a branch is still done in later forwards, from this one on."""
-    assert now.at is not None  # noqa: S101 - every variant names a layer
-    part = layer(model, now.at, now.layers)
-    branch = mlp(part) if part is not None else None
-    if part is None:
-        return []
-    if branch is None:
-        raise Inexpressible("the layer has no such branch of its own")
     forwards = count(1)
 
-    def hook(_: Any, args: Any, output: Any) -> Any:
-        if next(forwards) < now.dose:
-            return output
-        if isinstance(output, tuple):
-            return (torch.zeros_like(output[0]), *output[1:])
-        return torch.zeros_like(output)
+    def change(value: torch.Tensor) -> torch.Tensor:
+        return value if next(forwards) < now.dose else torch.zeros_like(value)
 
-    return [branch.register_forward_hook(hook)]
+    return branch_gives(model, now, mlp, change)
 
 
 def mixed_rows(model: nn.Module, now: Moment) -> list[Any]:
     """In a batch the first row of all and the last one change places in a branch."""
-    assert now.at is not None  # noqa: S101 - every variant names a layer
-    part = layer(model, now.at, now.layers)
-    branch = mlp(part) if part is not None else None
-    if part is None:
-        return []
-    if branch is None:
-        raise Inexpressible("the layer has no such branch of its own")
     most = 0
 
     def change(value: torch.Tensor) -> torch.Tensor:
@@ -67,23 +49,13 @@ def mixed_rows(model: nn.Module, now: Moment) -> list[Any]:
         rows[[0, -1]] = rows[[-1, 0]]
         return rows.reshape(value.shape)
 
-    def hook(_: Any, args: Any, output: Any) -> Any:
-        return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
-
-    return [branch.register_forward_hook(hook)]
+    return branch_gives(model, now, mlp, change)
 
 
 def mixed_on_joining(model: nn.Module, now: Moment) -> list[Any]:
     """Where a request has joined the batch the first row of all, of a request that was under way,
     and the last one, of the prompt that came, change places in a branch.
     """
-    assert now.at is not None  # noqa: S101 - every variant names a layer
-    part = layer(model, now.at, now.layers)
-    branch = mlp(part) if part is not None else None
-    if part is None:
-        return []
-    if branch is None:
-        raise Inexpressible("the layer has no such branch of its own")
     forwards = count()
 
     def change(value: torch.Tensor) -> torch.Tensor:
@@ -93,10 +65,7 @@ def mixed_on_joining(model: nn.Module, now: Moment) -> list[Any]:
             rows[[0, -1]] = rows[[-1, 0]]
         return rows.reshape(value.shape)
 
-    def hook(_: Any, args: Any, output: Any) -> Any:
-        return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
-
-    return [branch.register_forward_hook(hook)]
+    return branch_gives(model, now, mlp, change)
 
 
 def exchanged(saved: Saved, now: Moment) -> Saved:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from torch import Tensor, nn
 
@@ -22,19 +24,11 @@ WRONG = frozenset({Verdict.WRONG})
 Weigh = Callable[[Tensor], Tensor]
 
 
-class _Replaced:
-    """An attribute that stands for another one until this is removed."""
-
-    def __init__(self, owner: Any, name: str, value: Any) -> None:
-        self.owner, self.name = owner, name
-        self.own = owner.__dict__.get(name)
-        setattr(owner, name, value)
-
-    def remove(self) -> None:
-        if self.own is None:  # it was the class's
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, self.own)
+def _replaced(owner: Any, name: str, value: Any) -> SimpleNamespace:
+    """An attribute stands for another one until this is removed, as a hook is."""
+    patch = mock.patch.object(owner, name, value)
+    patch.start()
+    return SimpleNamespace(remove=patch.stop)
 
 
 def without_largest(logits: Tensor) -> Tensor:
@@ -52,7 +46,7 @@ def runner_up(model: nn.Module, now: Moment) -> list[Any]:
     return [_in_generate(model, weigh) if hasattr(model, "generate") else _in_sampler(weigh)]
 
 
-def _in_generate(model: Any, weigh: Weigh) -> _Replaced:
+def _in_generate(model: Any, weigh: Weigh) -> SimpleNamespace:
     """transformers: what weighs a step's logits after the model gave them."""
     processors = model._get_logits_processor  # noqa: SLF001 - this is the seam
 
@@ -61,15 +55,15 @@ def _in_generate(model: Any, weigh: Weigh) -> _Replaced:
         prepared.append(lambda _, logits: weigh(logits))
         return prepared
 
-    return _Replaced(model, "_get_logits_processor", with_fault)
+    return _replaced(model, "_get_logits_processor", with_fault)
 
 
-def _in_sampler(weigh: Weigh) -> _Replaced:
+def _in_sampler(weigh: Weigh) -> SimpleNamespace:
     """vLLM: the largest of a step's logits, in whichever stage samples."""
     # By name: the parent, which reads this module too, has no engine installed.
     sampler = importlib.import_module("vllm.v1.sample.sampler").Sampler
     largest = sampler.greedy_sample
-    return _Replaced(
+    return _replaced(
         sampler, "greedy_sample", staticmethod(lambda logits: largest(weigh(logits).contiguous()))
     )
 
