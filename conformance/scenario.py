@@ -57,9 +57,10 @@ class Scenario:
     `cases` maps a case's name to what is left open: layer positions and options.
     `twin` says whether a case has a second, clean run with `case.active` False, from
     which the intervention's gain is computed. `equal` names pairs of observations that must
-    be bitwise equal within one run. `needs` says which parts (of
-    `conformance.engines.model_parts.Parts`) a model must have for a case to mean anything, and
-    `settings` what a case asks of the engine: words of
+    be bitwise equal within one run, and `equal_alone` those of which one was observed beside other
+    requests than the other: to the bit where an engine's numbers do not depend on them. `needs`
+    says which parts (of `conformance.engines.model_parts.Parts`) a model must have for a case to
+    mean anything, and `settings` what a case asks of the engine: words of
     `conformance.planning.engine_settings`. `tier` names the selection of models that a case is
     planned for, "" for all: what is the engine's doing alone needs no 20 families.
     """
@@ -73,6 +74,7 @@ class Scenario:
     steps: int
     twin: Callable[[Case], bool]
     equal: Callable[[Case], Equal]
+    equal_alone: Callable[[Case], Equal] = lambda _: ()
     needs: Callable[[Case], Sequence[str]] = lambda _: ()
     settings: Callable[[Case], Mapping[str, Any]] = lambda _: {}
     tier: Callable[[Case], str] = lambda _: ""
@@ -170,6 +172,7 @@ def scenario(
     steps: int = 1,
     twin: bool | Callable[[Case], bool] = False,
     equal: Equal | Callable[[Case], Equal] = (),
+    equal_alone: Equal = (),
     needs: Callable[[Case], Sequence[str]] = lambda _: (),
     settings: Callable[[Case], Mapping[str, Any]] = lambda _: {},
     tier: Callable[[Case], str] = lambda _: "",
@@ -219,6 +222,7 @@ def scenario(
             steps=steps,
             twin=twin if callable(twin) else lambda _: twin,
             equal=equal if callable(equal) else lambda _: equal,
+            equal_alone=lambda _: equal_alone,
             needs=needs,
             settings=settings,
             tier=tier,

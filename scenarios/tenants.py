@@ -1,9 +1,9 @@
 """Tenants: several requests in one batch at once, each with another edit, and one with none.
 
-The one with none computes what it does alone, to the last bit where numbers do not depend on
-how many rows a batch has: it is compared with the same batch in which nobody edits, and with a
-trace of its own that follows. From one trace of several prompts, and from several clients that
-each send a trace of their own.
+The one with none computes what it does alone: it is compared with the same batch in which nobody
+edits, and with a trace of its own that follows, to the last bit where an engine's numbers do not
+depend on how many rows a batch has, which it is asked when it has loaded. From one trace of
+several prompts, and from several clients that each send a trace of their own.
 """
 
 from conformance import scenario
@@ -69,6 +69,7 @@ TOGETHER = {"trace": from_trace, "clients": from_clients}
     options={"from": ("trace", "clients")},
     twin=True,
     equal=[("stream", "unedited"), ("logits", "unedited_logits")],
+    equal_alone=[("stream", "alone"), ("logits", "alone_logits")],
 )
 def tenants(lm, case):
     together = TOGETHER[case.options["from"]]
@@ -78,7 +79,8 @@ def tenants(lm, case):
     with lm.trace(case.prompts[0]):
         alone = {index: layer.stream for index, layer in enumerate(lm.layers)}
         alone = alone.save()
-    observed[0]["alone"] = alone
+        alone_logits = lm.logits.save()
+    observed[0]["alone"], observed[0]["alone_logits"] = alone, alone_logits
     return observed
 
 
@@ -100,5 +102,6 @@ def _(model, case):
         "unedited": alone.stream,
         "unedited_logits": alone.logits,
         "alone": alone.stream,
+        "alone_logits": alone.logits,
     }
     return observed

@@ -13,7 +13,7 @@ from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 
 from conformance.builtin.probe import PROBE
-from conformance.engines import Refused
+from conformance.engines import Refused, beside
 from conformance.engines.attention import attention
 from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
@@ -260,6 +260,9 @@ class HFEngine:
         self.lm = HFModel(self.model, layers, self.probe, job.precision)
         asked = not self.obstacle and module.device.type != "cpu"
         self.repeats = asked and repeats(lambda: self._outputs(count))
+        self.kept_beside = not self.obstacle and beside.kept_beside(
+            functools.partial(beside.in_one_trace, self.lm)
+        )
 
     def _outputs(self, count: int) -> list[Any]:
         """The raw outputs of every layer on the probe prompt."""
@@ -283,6 +286,7 @@ class HFEngine:
                 "engine": "hf",
                 "device": device,
                 "repeats": self.repeats,
+                "kept_beside": self.kept_beside,
                 "dtype": str(self.model._module.dtype),
                 # Not of nnsight, whose model has a name for it since 0.8.1 only.
                 "attention": self.model._module.config._attn_implementation,

@@ -79,6 +79,8 @@ def judge_cell(
     alone: bool = True,
     explain: bool = True,
     bitwise: bool = False,
+    equal_alone: Sequence[tuple[str, str]] = (),
+    bitwise_beside: bool = False,
 ) -> Judgement:
     """The verdict on one cell in one precision.
 
@@ -90,6 +92,8 @@ def judge_cell(
     columns show of the cell, `draws` how ids were drawn where they were. Where this precision is
     `alone`, what a known fault explains is wrong however small it is. Without `explain` there is no
     diagnosis.
+    `equal_alone` names pairs of which one was observed beside other requests than the other: they
+    must be bitwise equal on an engine that is `bitwise_beside` them the same.
     On an engine that is `bitwise` the same from run to run, what no write can reach must not
     change by one bit in float32; on another, equal pairs may differ as two honest runs do.
     """
@@ -120,6 +124,10 @@ def judge_cell(
         alike = partial(_alike, evidence, limits, bitwise=bitwise)
         evidence.relations += [
             rules.equal_within(observed, prepared.truth, pair, alike) for pair in equal
+        ]
+        alike = partial(_alike, evidence, limits, bitwise=bitwise_beside)
+        evidence.relations += [
+            rules.equal_within(observed, prepared.truth, pair, alike) for pair in equal_alone
         ]
     return conclude.conclude(evidence, limits, explain=explain)
 

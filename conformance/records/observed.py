@@ -96,3 +96,10 @@ class Group:
         trace of the probe prompt, run twice when it started, did.
         """
         return self.identity.get("device") == "cpu" or self.identity.get("repeats") is True
+
+    @property
+    def bitwise_beside(self) -> bool:
+        """Does a request have the bits beside others that it has alone: where prompts of several
+        lengths, traced alone and together when it started, had the same ones.
+        """
+        return self.bitwise and self.identity.get("kept_beside") is True

@@ -96,7 +96,7 @@ class Columns:
                 before=before.truths.get(precision) if before else None,
             )
         self._observed: dict[str, dict[str, Tensor]] = {}
-        self._judgements: list[tuple[_Observation, Truth, bool, Judgement]] = []
+        self._judgements: list[tuple[_Observation, Truth, tuple[bool, bool], Judgement]] = []
         self._environments = {precision: Environments(columns) for precision in self.precisions}
 
     def cell(self, cell: Cell) -> CellResult:
@@ -202,9 +202,15 @@ class Columns:
         columns show of such a cell holds, or gates nothing.
         """
         relations = self._across(backend, precision)
-        bitwise = self._bitwise(backend, precision)
+        group = self.run.group(self.model.id, gathered_in(backend, precision))
+        bitwise = group is not None and group.bitwise
+        beside = group is not None and group.bitwise_beside
         for known, by, held, judgement in self._judgements:
-            same = by is truth and held is bitwise and known.prompt_ids == observation.prompt_ids
+            same = (
+                by is truth
+                and held == (bitwise, beside)
+                and known.prompt_ids == observation.prompt_ids
+            )
             if same and same_bits(known.observed, observation.observed):
                 return replace(judgement, relations=(*judgement.relations, *relations))
         assert self.scenario is not None  # noqa: S101 - the caller has looked
@@ -221,10 +227,12 @@ class Columns:
             draws=draws,
             alone=alone,
             bitwise=bitwise,
+            equal_alone=self.scenario.equal_alone(self.case),
+            bitwise_beside=beside,
         )
         if all(relation.holds for relation in relations if relation.gates):
             judgement = judge()
-            self._judgements.append((observation, truth, bitwise, judgement))
+            self._judgements.append((observation, truth, (bitwise, beside), judgement))
             return replace(judgement, relations=(*judgement.relations, *relations))
         return judge(relations=relations)
 
@@ -248,10 +256,6 @@ class Columns:
         mismatches = compare_exact(self.observed(gathered_in(backend, precision)), on_one_stage)
         detail = "; ".join(f"{mismatch.site}: {mismatch.message}" for mismatch in mismatches[:5])
         return (Relation(f"{BITWISE} {twin.id}", not mismatches, detail),)
-
-    def _bitwise(self, backend: str, precision: Precision) -> bool:
-        group = self.run.group(self.model.id, gathered_in(backend, precision))
-        return group is not None and group.bitwise
 
     def _on_cpu(self, backend: str, precision: Precision) -> bool:
         group = self.run.group(self.model.id, gathered_in(backend, precision))

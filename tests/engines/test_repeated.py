@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from conformance.engines.beside import kept_beside
 from conformance.engines.repeated import repeats
 from conformance.engines.vllm import core_process, engine
 from conformance.records import Backend, Column, Group, Job, Model
@@ -39,6 +41,40 @@ def test_bits_that_come_again_are_told_from_those_that_do_not() -> None:
 )
 def test_which_engines_are_held_to_bits(identity: dict[str, object], bitwise: bool) -> None:
     assert Group("llama", "vllm-pp1", identity=identity).bitwise is bitwise
+
+
+@pytest.mark.parametrize(
+    ("identity", "bitwise"),
+    [
+        ({"device": "cpu"}, False),
+        ({"device": "cpu", "kept_beside": False}, False),
+        ({"device": "cpu", "kept_beside": True}, True),
+        ({"device": "cuda", "repeats": True, "kept_beside": True}, True),
+        ({"device": "cuda", "kept_beside": True}, False),
+    ],
+)
+def test_which_engines_are_held_to_the_bits_that_a_prompt_has_alone(
+    identity: dict[str, object], bitwise: bool
+) -> None:
+    assert Group("llama", "vllm-pp1", identity=identity).bitwise_beside is bitwise
+
+
+def test_a_prompt_that_its_neighbours_change_is_told_from_one_that_they_do_not() -> None:
+    def rows(prompts: Sequence[str], each: float = 0.0) -> list[list[torch.Tensor]]:
+        return [[torch.full((2,), len(prompt) + each * len(prompts))] for prompt in prompts]
+
+    assert kept_beside(rows)
+    assert not kept_beside(lambda prompts: rows(prompts, 1e-5))
+    # The last of them alone changes.
+    assert not kept_beside(lambda prompts: [*rows(prompts)[:-1], rows(prompts, 1e-5)[-1]])
+    assert not kept_beside(lambda prompts: [[] for _ in prompts])
+
+    def refusing(prompts: Sequence[str]) -> list[list[torch.Tensor]]:
+        if len(prompts) > 1:
+            raise NotImplementedError("one at a time")
+        return rows(prompts)
+
+    assert not kept_beside(refusing)
 
 
 def test_a_core_elsewhere_is_told_from_one_here() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -323,6 +323,23 @@ def test_an_equal_pair_that_is_not_equal_is_wrong() -> None:
     good["p0/s0/source"] = -good["p0/s0/source"]
     found = toy.judge(good, toy.reference(run), equal=equal)
     assert found.verdict is Verdict.WRONG and "source ≡ stream.1" in str(found.relations)
+
+
+def test_beside_others_is_held_to_the_bits_of_alone_where_the_engine_keeps_them() -> None:
+    def run(dtype: torch.dtype, parts: int) -> toy.Observations:
+        found = toy.observe(dtype, parts)
+        return found | {"p0/s0/alone": found["p0/s0/stream.1"].clone()}
+
+    pairs = [("alone", "stream.1")]
+    rounded = run(BF16, toy.CANDIDATE)
+    rounded["p0/s0/alone"][0, 0] *= 1.004
+    reference = toy.reference(run)
+    judged = partial(toy.judge, rounded, reference, equal_alone=pairs)
+    assert judged(bitwise=True).verdict is Verdict.MATCH  # bits come again, but not beside others
+    found = judged(bitwise=True, bitwise_beside=True)
+    assert found.verdict is Verdict.WRONG and "alone ≡ stream.1" in found.reason
+    rounded["p0/s0/alone"] = -rounded["p0/s0/alone"]
+    assert "alone ≡ stream.1" in str(judged(bitwise=True).relations)
 
 
 def generation(forced: tuple[tuple[int, ...], ...] = ()) -> dict[str, toy.Observations]:

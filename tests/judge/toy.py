@@ -187,6 +187,8 @@ def judge(
     ids: tuple[tuple[int, ...], ...] = IDS,
     limits: Limits | None = None,
     bitwise: bool = False,
+    equal_alone: Sequence[tuple[str, str]] = (),
+    bitwise_beside: bool = False,
 ) -> Judgement:
     return judge_cell(
         candidate,
@@ -197,6 +199,8 @@ def judge(
         truth_ids=IDS,
         limits=limits or BF16_LIMITS,
         bitwise=bitwise,
+        equal_alone=equal_alone,
+        bitwise_beside=bitwise_beside,
     )
 
 

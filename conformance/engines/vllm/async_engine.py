@@ -19,6 +19,7 @@ from nnsight.modeling.vllm.async_backend import AsyncVLLMBackend
 from nnsight.tracing.tracer import mark
 from nnsight.tracing.util import push
 
+from conformance.engines import beside
 from conformance.engines.vllm import cpu
 from conformance.engines.vllm.aborts import NOT_ABORTED
 from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
@@ -147,6 +148,7 @@ async def generated(engine: Any, prompts: Sequence[str], asked: Any) -> list[Any
 
 class AsyncEngine(VLLMEngine):
     kind = AsyncModel
+    at_once = staticmethod(beside.from_clients)
 
     def load(self) -> Any:
         return load(self.job, mode="async")

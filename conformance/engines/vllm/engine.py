@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from conformance.builtin.probe import PROBE
-from conformance.engines import Refused
+from conformance.engines import Refused, beside
 from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
@@ -244,6 +245,8 @@ class VLLMEngine:
     """vLLM's `LLM`; other ways to it derive from this one."""
 
     kind: type[VLLMModel] = VLLMModel
+    #: How the streams of several prompts are observed at once.
+    at_once = staticmethod(beside.in_one_trace)
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -262,6 +265,7 @@ class VLLMEngine:
         layers = Layers(self.model, self.path, count, self.settled.layout, TracedLayer, parts)
         self.lm = self._traced(layers)
         self.repeats = self._repeats(count)
+        self.kept_beside = self._kept_beside()
         self.hooks = 0
 
     def load(self) -> Any:
@@ -295,6 +299,15 @@ class VLLMEngine:
         here = core_process.core_here(self.model.vllm_entrypoint) is not None
         return here and repeats(lambda: self._outputs(count))
 
+    def _kept_beside(self) -> bool:
+        """Does a prompt have the same bits beside others as alone? Not asked where nothing is read,
+        where bits do not come again, or where a case's settings may leave too little room.
+        """
+        exact = self.ranks[0]["device"] == "cpu" or self.repeats
+        if self.obstacle or self.job.settings or not exact:
+            return False
+        return beside.kept_beside(partial(type(self).at_once, self.lm))
+
     def group(self) -> Group:
         # Equal on every rank, or the engine is not what it says: keep what differs.
         common = {
@@ -315,6 +328,7 @@ class VLLMEngine:
                 "layer_list": self.path,
                 **common,
                 "repeats": self.repeats,
+                "kept_beside": self.kept_beside,
                 "ranks": len(self.ranks),
                 "stages": [rank["layers"] for rank in self.ranks if rank["tensor_rank"] == 0],
             },

@@ -26,6 +26,7 @@ from nnsight.modeling.vllm.serve import server as nnsight_serve
 from nnsight.modeling.vllm.serve.backend import LocalServeBackend
 from nnsight.schema.request import RequestModel
 
+from conformance.engines import beside
 from conformance.engines.vllm import cpu, patches
 from conformance.engines.vllm.aborts import NOT_ABORTED
 from conformance.engines.vllm.async_engine import generated
@@ -164,6 +165,7 @@ def _headers() -> dict[str, str]:
 
 class ServedEngine(VLLMEngine):
     kind = ServedModel
+    at_once = staticmethod(beside.from_clients)
 
     def load(self) -> Any:
         """The server, and a client's model without weights."""
