@@ -219,7 +219,18 @@ DAMAGE: Mapping[str, str] = {
     ),
     "rows-mixed": "In a batch a row of the first request and one of the last change places.",
     "edit-outlives": (
-        "What a request did to a layer's branch is still done in the forwards that follow it."
+        "Once a block has written a layer, a branch of it gives zeros in the forwards that follow."
+    ),
+    "client-outlives": (
+        "Once one client's block has written a layer, a branch of it gives zeros in what follows, "
+        "for all clients."
+    ),
+    "client-rows": (
+        "nnsight takes a request's rows from one place too far on in the batch, or too far back: "
+        "one of them is its neighbour's."
+    ),
+    "client-saves": (
+        "Every client is sent what the one that was answered before it saved by the same names."
     ),
     "abort-outlived": (
         "What an aborted request's block did to a layer's branch is done to its neighbours, and to "

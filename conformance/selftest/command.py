@@ -17,7 +17,7 @@ from conformance.runner import Event
 from conformance.scenario import Scenario, discover, folders_of
 from conformance.selftest import controls
 from conformance.selftest import run as injections
-from conformance.selftest.fault import ALL, Fault
+from conformance.selftest.fault import ALL, CLIENTS, Fault
 from conformance.selftest.faults import FAULTS
 from conformance.store import RunFolder, open_run
 
@@ -76,7 +76,7 @@ def default_models(*, quick: bool) -> tuple[str, ...]:
 
 
 def default_backends(backends: Sequence[Backend]) -> tuple[Backend, ...]:
-    return tuple(backend for backend in backends if backend.id in ALL)
+    return tuple(backend for backend in backends if backend.id in (*ALL, *CLIENTS))
 
 
 def run(
@@ -159,7 +159,9 @@ def controlled(request: Request) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _planned(request: Request, scenarios: Mapping[str, Scenario]) -> injections.Plan:
-    honest = () if request.quick else plan.cells(request.models, request.backends, scenarios)
+    traced = [backend for backend in request.backends if backend.id not in CLIENTS]
+    whole = traced and not request.quick
+    honest = plan.cells(request.models, traced, scenarios) if whole else ()
     planned = injections.plan(
         chosen_faults(request.expression, quick=request.quick),
         request.models,

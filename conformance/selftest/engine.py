@@ -1,6 +1,6 @@
 """A real engine in which faults can be switched on: named as `engine` of a faulty column.
 
-`backend.options`: `engine` (hf or vllm), `options` (the real engine's), `variant` (of a
+`backend.options`: `engine` (hf, or one on vLLM), `options` (the real engine's), `variant` (of a
 column whose engine is faulty from its start; else the variant stands in the case's name).
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
-from conformance.engines import ENGINES, Engine, Refused
+from conformance.engines import ENGINES, FRONTS, Engine, Refused
 from conformance.records import Case, Group, Job
 from conformance.scenario import Scenario
 from conformance.selftest import hooks, switch
@@ -33,7 +33,7 @@ class FaultyEngine:
         options = job.backend.options
         self.kind = str(options["engine"])
         self.own = find(FAULTS, options["variant"]) if options.get("variant") else None
-        if self.kind == "vllm":
+        if self.kind in FRONTS:
             within_reach()
         hooks.install(self.kind, pipeline=job.backend.pipeline)
         if self.own and self.own.fault.point is Point.LOAD:
@@ -104,18 +104,28 @@ class FaultyEngine:
             yield
         finally:
             switch.disarm()
-            if self.kind == "vllm":
+            if self.kind in FRONTS:
                 self._tell_workers("", layers, noise, model)
 
-    def _tell_workers(self, name: str, *state: Any) -> list[str]:
-        engine = self.real.model.vllm_entrypoint.llm_engine
-        refusals: list[str] = engine.collective_rpc(hooks.arm_worker, args=(name, *state))
+    def _tell_workers(
+        self, name: str, layers: int, noise: tuple[float, ...], model: switch.Traced
+    ) -> list[str]:
+        refusals: list[str]
+        if self.kind == "vllm":  # its core is here, and sends its workers functions
+            engine = self.real.model.vllm_entrypoint.llm_engine
+            state = (name, layers, noise, model)
+            refusals = engine.collective_rpc(hooks.arm_worker, args=state)
+        else:
+            refusals = self.real.lm.rpc(
+                hooks.TOLD, name, layers, list(noise), model.path, model.layout
+            )
         return refusals
 
 
 def within_reach() -> None:
-    """The engine's core stays in this process and its workers are forked from it, on CUDA as on the
-    CPU: so they have the hooks, and vLLM takes no function to a core in a process of its own.
+    """A synchronous engine's core stays in this process and all other processes are forked from
+    it, on CUDA as on the CPU: so they have the hooks, and vLLM takes no function to a core in a
+    process of its own.
     """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"

@@ -18,6 +18,8 @@ from conformance.scenario import position
 ALL = ("hf", "vllm-pp1", "vllm-pp2")
 VLLM = ("vllm-pp1", "vllm-pp2")
 STAGES = ("vllm-pp2",)
+#: The engines that clients send traces to, several of which are under way at once.
+CLIENTS = ("vllm-async", "vllm-serve")
 
 #: Separates a case's or a column's name from the variant that is injected there.
 MARK = "@"
@@ -42,6 +44,8 @@ class Point(StrEnum):
     FORCE = "force"  # the id that a generation is to go on with, or SKIPPED
     RESULT = "result"  # the ids in `tracer.result`
     EXTRACTED = "extracted"  # a layer's rows as the engine itself handed them out
+    SPAN = "span"  # where a request's rows begin in a batch → where nnsight takes them from
+    COLLECTED = "collected"  # by request, what nnsight collected in a process → what it sends home
     PATH = "path"  # where a block looks for the layers
     LOGITS = "logits"  # the last row of the logits that nnsight hands to a block
     CHOSEN = "chosen"  # the id that nnsight hands to a block
@@ -75,6 +79,8 @@ INSIDE = frozenset(
         Point.LOAD,
         Point.STOP,
         Point.SKIP,
+        Point.SPAN,
+        Point.COLLECTED,
     }
 )
 
@@ -101,6 +107,8 @@ WITH_A_BLOCK = frozenset(
         Point.CHOSEN,
         Point.CHOICE,
         Point.RETURNED,
+        Point.SPAN,
+        Point.COLLECTED,
     }
 )
 
@@ -128,7 +136,8 @@ class Moment:
     """What an action may know: where it is to act, where and in which process it is called.
 
     `at` is the layer the variant names (None: everywhere), `layer` the one at hand. `raw`
-    gives the layer's output as the engine made it. `memory` lasts as long as the case.
+    gives the layer's output as the engine made it. `memory` lasts as long as the case, `written`
+    are the layers whose stream a block has written since it began.
     `noise` is the relative error of an honest run after each layer.
     """
 
@@ -141,6 +150,7 @@ class Moment:
     raw: Callable[[], Any] = lambda: None
     noise: tuple[float, ...] = ()
     memory: dict[Any, Any] = field(default_factory=dict)
+    written: set[int] = field(default_factory=set)
 
     @property
     def acts_here(self) -> bool:
@@ -157,7 +167,8 @@ class Fault:
     ones must not be flagged. `architectures` and `parts` are what a model must be and have.
     `alone` asks for an engine load of its own, `options` are then the engine's. It is injected
     in `precision`: in float32 but for what only bf16 can show. `by_bits` ones show by the bits of
-    one stage alone, and not at all where several stages are not held to them.
+    one stage alone, and not at all where several stages are not held to them. `models` are those
+    that have it where nobody names models; () for all.
     """
 
     id: str
@@ -171,6 +182,7 @@ class Fault:
     doses: tuple[float, ...] = (0.0,)
     backends: tuple[str, ...] = ALL
     architectures: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     silent: bool = False
     alone: bool = False

@@ -17,7 +17,7 @@ from conformance.planning.jobs import FORCED, expected, launch, planned_jobs
 from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision, Side
 from conformance.runner import Planned
 from conformance.scenario import Scenario
-from conformance.selftest.fault import MARK, WITH_A_BLOCK, Fault, Variant
+from conformance.selftest.fault import CLIENTS, MARK, WITH_A_BLOCK, Fault, Variant
 from conformance.store import RunFolder, gathered_in, link
 
 ENGINE = "conformance.selftest.engine:open_engine"
@@ -89,6 +89,8 @@ def shared_out(
     shares: dict[str, tuple[Fault, ...]] = {}
     for model in sorted(models, key=lambda model: general is not None and model.id not in general):
         own = tuple(fault for fault in faults if fits(fault, model))
+        if general is not None:
+            own = tuple(fault for fault in own if not fault.models or model.id in fault.models)
         if general is not None and model.id not in general:
             own = tuple(fault for fault in own if fault.id not in taken)
         shares[model.id] = own
@@ -117,14 +119,18 @@ def _cells(model: Model, column: str, variant: Variant) -> tuple[Cell, ...]:
 def honest_cells(
     faulty: Iterable[FaultyColumn], models: Sequence[Model], backends: Sequence[Backend]
 ) -> tuple[Cell, ...]:
-    """The cells without a fault that correspond to some cell with one."""
-    every = [cell for column in faulty for cell in column.cells]
+    """The cells without a fault that correspond to some cell with one, on all of the columns; but
+    what clients send, no other column runs, and they little that is injected elsewhere.
+    """
+    every = [(cell, column.backend.id in CLIENTS) for column in faulty for cell in column.cells]
     return tuple(
         Cell(model.id, backend.id, scenario, case)
         for model in models
         for backend in backends
         for scenario, case in dict.fromkeys(
-            (cell.scenario, cell.case) for cell in every if cell.model == model.id
+            (cell.scenario, cell.case)
+            for cell, sent in every
+            if cell.model == model.id and sent is (backend.id in CLIENTS)
         )
     )
 

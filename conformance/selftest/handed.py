@@ -46,7 +46,7 @@ def install(own: Own) -> None:
         return output
 
     def taken_in(kind: Any, location: str, new: Any) -> None:
-        layer = switch.layer_of(location)
+        layer = switch.written(location)
         if layer is None or not switch.acts(Point.TAKEN):
             swap(kind, location, new)
             return

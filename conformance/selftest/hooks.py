@@ -7,7 +7,9 @@ too. With no fault switched on every point hands through what it is given.
 from __future__ import annotations
 
 import importlib
+import pickle
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from conformance.selftest import handed, switch
@@ -53,6 +55,9 @@ def install(engine: str, *, pipeline: int) -> None:
 
     handed.install(lambda rows: rows)
     _lm(VLLMModel)
+    _spans()
+    _collected()
+    _told_by_name()
     if pipeline > 1:
         _relay()
 
@@ -180,6 +185,52 @@ def _lm(kind: Any) -> None:
 
 def _passed_through(original: Any, point: Point) -> property:
     return property(lambda self: switch.passes(point, original.fget(self)))
+
+
+def _spans() -> None:
+    batcher = importlib.import_module("nnsight.modeling.vllm.batching").VLLMBatcher
+    original = batcher.narrow
+
+    def narrow(self: Any, value: Any, group: Any) -> Any:
+        if group is None or not switch.acts(Point.SPAN):
+            return original(self, value, group)
+        start, size = group
+        begin = switch.passes(Point.SPAN, start, raw=lambda: (size, self.total))
+        return original(self, value, [begin, size])
+
+    batcher.narrow = narrow
+
+
+def _collected() -> None:
+    runners = importlib.import_module("nnsight.modeling.vllm.model_runners.GPUModelRunner")
+    kind = runners.NNsightGPUModelRunner
+    original = kind.collect_nnsight
+
+    def collect(self: Any, *args: Any, **more: Any) -> Any:
+        payload = original(self, *args, **more)
+        if payload is None or not switch.acts(Point.COLLECTED):
+            return payload
+        # Out of this very process.
+        by_request = pickle.loads(payload)  # noqa: S301
+        return pickle.dumps(switch.passes(Point.COLLECTED, by_request))
+
+    kind.collect_nnsight = collect
+
+
+#: The method by which a worker in a process behind the one that asks is told of a fault: such a
+#: process takes no function, but plain values by a method's name.
+TOLD = "selftest_arm"
+
+
+def _told_by_name() -> None:
+    rpc = importlib.import_module("conformance.engines.vllm.worker_rpc").IdentityRPC
+
+    def arm(
+        self: Any, name: str, layers: int, noise: Sequence[float], path: str, layout: str
+    ) -> str:
+        return arm_worker(self, name, layers, tuple(noise), switch.Traced(path, layout))
+
+    setattr(rpc, TOLD, arm)
 
 
 def _relay() -> None:

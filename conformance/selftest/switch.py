@@ -32,6 +32,7 @@ class Armed:
     model: Traced = Traced()
     memory: dict[Any, Any] = field(default_factory=dict)
     handles: list[Any] = field(default_factory=list)
+    written: set[int] = field(default_factory=set)
 
     def moment(self, layer: int | None = None, raw: Callable[[], Any] = lambda: None) -> Moment:
         return Moment(
@@ -44,6 +45,7 @@ class Armed:
             raw=raw,
             noise=self.noise,
             memory=self.memory,
+            written=self.written,
         )
 
 
@@ -77,6 +79,14 @@ def layer_of(location: str, what: str = "output") -> int | None:
     path = _SWITCH.armed.model.path if _SWITCH.armed else ""
     match = re.search(rf"(?:^|\.){re.escape(path)}\.(\d+)\.{what}$", location) if path else None
     return int(match.group(1)) if match else None
+
+
+def written(location: str) -> int | None:
+    """The layer that a block writes to there, which the fault that is on may know from now on."""
+    layer = layer_of(location)
+    if _SWITCH.armed is not None and layer is not None:
+        _SWITCH.armed.written.add(layer)
+    return layer
 
 
 def layout() -> str:

@@ -10,16 +10,13 @@ import torch
 from torch import nn
 
 from conformance.records import Side, Verdict
-from conformance.selftest.fault import VLLM, Fault, Moment, Point
+from conformance.selftest.fault import CLIENTS, VLLM, Fault, Moment, Point
 from conformance.selftest.faults.model import branch_gives, mlp
 from conformance.selftest.faults.returned import Saved, by_name, next_layer, sites
 
 WRONG = frozenset({Verdict.WRONG})
 STRUCTURE = frozenset({Verdict.STRUCTURE})
 
-#: `tenants` runs its batch twice and then the untouched prompt alone, and that for each twin: the
-#: first forward that follows the edited batch.
-AFTER_EDITS = 5
 #: The first forward after the one at whose end `staggered` aborts a request.
 AFTER_ABORT = 3
 #: How many requests an engine of this project runs at once.
@@ -34,6 +31,37 @@ def outlives(model: nn.Module, now: Moment) -> list[Any]:
         return value if next(forwards) < now.dose else torch.zeros_like(value)
 
     return branch_gives(model, now, mlp, change)
+
+
+def outlives_write(model: nn.Module, now: Moment) -> list[Any]:
+    """Once a block has written a layer, a branch of that layer gives zeros: in the forwards that
+    follow, for in its own the branch came before.
+    """
+
+    def change(value: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(value) if now.at in now.written else value
+
+    return branch_gives(model, now, mlp, change)
+
+
+def beside_own(start: int, now: Moment) -> int:
+    """A request's rows begin a row too late, or at the end of a batch too early: one of them is a
+    neighbour's, where there is one.
+    """
+    size, total = now.raw()
+    if start + size < total:
+        return start + 1
+    return max(start - 1, 0)
+
+
+def of_another(by_request: dict[str, Any], now: Moment) -> dict[str, Any]:
+    """Every client gets what the one that was answered before it saved by the same names."""
+    answered = {}
+    for request, entry in by_request.items():
+        names = tuple(sorted(entry["saves"]))
+        answered[request] = now.memory.get(names, entry) if names else entry
+        now.memory[names] = entry
+    return answered
 
 
 def mixed_rows(model: nn.Module, now: Moment) -> list[Any]:
@@ -126,17 +154,40 @@ def _fault(name: str, act: Any, *cases: str, **more: Any) -> Fault:
     return Fault(id=name, act=act, cases=cases, **(defaults | more))
 
 
+def _sent(name: str, act: Any, **more: Any) -> Fault:
+    """A fault between clients. What they send goes through the same code for all models."""
+    return _fault(name, act, "tenants.clients", backends=CLIENTS, models=("llama",), **more)
+
+
 FAULTS = (
     _fault(
         "edit-outlives",
-        outlives,
+        outlives_write,
         "tenants.trace",
         point=Point.FORWARD,
         # Edits are nnsight's: no engine computes one, in its own request or in a later one.
         side=Side.NNSIGHT,
         places=("middle",),
-        doses=(AFTER_EDITS,),
         verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
+    ),
+    _sent(
+        "client-outlives",
+        outlives_write,
+        point=Point.FORWARD,
+        places=("middle",),
+        verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
+    ),
+    _sent(
+        "client-rows",
+        beside_own,
+        point=Point.SPAN,
+        verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
+    ),
+    _sent(
+        "client-saves",
+        of_another,
+        point=Point.COLLECTED,
+        verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
     ),
     _fault(
         "abort-outlived",
