@@ -107,7 +107,9 @@ def plan(
         raise ConformanceError("no fault is left to inject", remedy="see -k, -m and -b")
     corresponding = faulty_columns.honest_cells(faulty, models, backends)
     everything = tuple(dict.fromkeys((*corresponding, *honest)))
-    return Plan(tuple(models), tuple(backends), faulty, everything, tuple(gaps), measured)
+    used = {cell.backend for cell in everything}
+    columns = tuple(backend for backend in backends if backend.id in used)
+    return Plan(tuple(models), columns, faulty, everything, tuple(gaps), measured)
 
 
 def gather(

@@ -167,3 +167,12 @@ def test_the_page_shows_the_table(gathered):
     ]
     for backend in ("hf", "vllm-pp1", "vllm-pp2"):
         assert any(backend in title for title in titles), titles
+
+
+def test_faults_between_clients_are_found_and_blamed_on_the_engines_that_have_some(tmp_path):
+    names = ["client-rows", "client-outlives", "client-saves"]
+    between = Gathered(tmp_path, {"llama"}, {"vllm-async", "vllm-serve"}, names)
+    rows = {(row.fault, row.backend): row for row in between.table.rows}
+    assert len(rows) == 6 and {row.ending for row in rows.values()} == {Ending.CAUGHT}
+    assert {row.attribution for row in rows.values()} == {Side.NNSIGHT}
+    assert not between.table.broken and not between.table.harness and not between.table.alarms
