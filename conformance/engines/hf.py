@@ -260,7 +260,8 @@ class HFEngine:
         self.lm = HFModel(self.model, layers, self.probe, job.precision)
         asked = not self.obstacle and module.device.type != "cpu"
         self.repeats = asked and repeats(lambda: self._outputs(count))
-        self.kept_beside = not self.obstacle and beside.kept_beside(
+        whole = not (self.obstacle or job.settings)
+        self.kept_beside = whole and beside.kept_beside(
             functools.partial(beside.in_one_trace, self.lm)
         )
 

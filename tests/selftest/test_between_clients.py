@@ -69,7 +69,8 @@ def test_one_row_of_each_request_is_a_neighbours_where_there_is_one(batcher, gro
 def test_each_client_gets_what_the_one_before_it_saved_by_the_same_names(monkeypatch):
     class NNsightGPUModelRunner:
         def collect_nnsight(self, *entries: Any) -> bytes | None:
-            return pickle.dumps(dict(entries)) if entries else None
+            self.sent = pickle.dumps(dict(entries)) if entries else None
+            return self.sent
 
     module = ModuleType("nnsight.modeling.vllm.model_runners.GPUModelRunner")
     module.NNsightGPUModelRunner = NNsightGPUModelRunner
@@ -84,6 +85,7 @@ def test_each_client_gets_what_the_one_before_it_saved_by_the_same_names(monkeyp
         {"saved": 0},
         {"saved": 1},
     ]
+    assert runner.collect_nnsight(("a", {"saves": {}})) is runner.sent  # untouched
     armed("client-saves")
     found = [collected(name, saved=at) for at, name in enumerate("abc")]
     assert found == [{"saved": 0}, {"saved": 0}, {"saved": 1}]

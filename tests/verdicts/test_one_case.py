@@ -46,6 +46,10 @@ Observed = dict[str, Tensor]
 def reading(lm: object, case: object) -> None: ...
 
 
+@scenario(equal_alone=[("stream.1", "alone")])
+def tenant(lm: object, case: object) -> None: ...
+
+
 @scenario(options={"time": ("first", "second")})
 def twice(lm: object, case: object) -> None: ...
 
@@ -77,6 +81,34 @@ def judged(folder: Path, columns: dict[str, Observed]) -> dict[str, CellResult]:
     known = {"reading": reading}
     found = verdicts.judge_model(run, MODEL, COLUMNS, cells, known, Thresholds())
     return {cell.backend: cell for cell in found.values()}
+
+
+def test_one_column_is_held_to_the_bits_of_alone_and_another_with_the_same_bits_is_not(
+    tmp_path: Path,
+) -> None:
+    def beside(dtype: torch.dtype, parts: int) -> Observed:
+        found = toy.observe(dtype, parts)
+        return found | {"p0/s0/alone": found["p0/s0/stream.1"].clone()}
+
+    run = RunFolder(tmp_path)
+    rounded = beside(torch.bfloat16, toy.CANDIDATE)
+    rounded["p0/s0/alone"][0, 0] *= 1.004
+    observed(run, "tenant.all", {"a": rounded, "b": rounded, "c": rounded})
+    members = toy.reference(beside)
+    tensors = {
+        f"{m}|{site}": value for m, values in members.items() for site, value in values.items()
+    }
+    run.group_folder(MODEL.id, REFERENCE.id).write_cell("tenant.all", OK, tensors)
+    said = {"a": {"kept_beside": True}, "b": {"kept_beside": False}, "c": {}}
+    for name, identity in said.items():
+        group = Group(MODEL.id, name, identity={"device": "cpu", **identity})
+        run.group_folder(MODEL.id, name).write_group(group)
+    cells = [Cell(MODEL.id, name, "tenant", "all") for name in said]
+    found = verdicts.judge_model(run, MODEL, COLUMNS, cells, {"tenant": tenant}, Thresholds())
+    by_column = {cell.backend: cell for cell in found.values()}
+    assert by_column["a"].verdict is Verdict.WRONG
+    assert "stream.1 ≡ alone" in by_column["a"].reason
+    assert by_column["b"].verdict is by_column["c"].verdict is Verdict.MATCH
 
 
 @pytest.fixture
