@@ -1,9 +1,9 @@
 """Tenants: several requests in one batch at once, each with another edit, and one with none.
 
 The one with none computes what it does alone: it is compared with the same batch in which nobody
-edits, and with a trace of its own that follows, to the last bit where an engine's numbers do not
-depend on how many rows a batch has, which it is asked when it has loaded. From one trace of
-several prompts, and from several clients that each send a trace of their own.
+edits, and with a trace of its own that follows, to the last bit where numbers do not depend on
+how many rows a batch has, which is measured before. From one trace of several prompts, and from
+several clients that each send a trace of their own.
 """
 
 from conformance import scenario
