@@ -42,6 +42,10 @@ FLOAT32, BF16 = Precision.FLOAT32, Precision.BF16
 def written(lm: object, case: object) -> None: ...
 
 
+@scenario(twin=True)
+def faint(lm: object, case: object) -> None: ...
+
+
 @scenario()
 def read(lm: object, case: object) -> None: ...
 
@@ -51,9 +55,10 @@ def copied(lm: object, case: object) -> None: ...
 
 
 def observe(one: Scenario, dtype: torch.dtype, parts: int) -> toy.Observations:
-    """What the scenario would; its write changes the stream by about a hundredth."""
-    if one is written:
-        return toy.edited(dtype, parts, {1: toy.add(toy.vector(0.01), slice(-1, None))})
+    """What the scenario would; a write changes the stream by a hundredth of it, or by half that."""
+    if one in (written, faint):
+        size = 0.01 if one is written else 0.005
+        return toy.edited(dtype, parts, {1: toy.add(toy.vector(size), slice(-1, None))})
     found = toy.observe(dtype, parts)
     again = {
         str(Site(COPY, site.prompt, site.step, site.layer)): value.clone()
@@ -121,6 +126,13 @@ def test_a_write_below_the_noise_of_bf16_has_doses_beyond_its_effect(tmp_path: P
     assert coarse.largest == 128.0 and fine.largest == 1.0
     assert coarse.most is not None and 1.0 < coarse.most < coarse.largest
     assert fine.most is not None and fine.most < 1e-3
+
+
+def test_a_write_that_noise_hides_has_limits_beside_float32_that_shows_it(tmp_path: Path) -> None:
+    """By itself bf16 says that nothing shows the write's arrival, which float32 has shown."""
+    coarse = limits(tmp_path, faint, BF16)
+    assert set(coarse) == {kind for kind in Kind if kind.of_write}
+    assert coarse[Kind.LEAK].half is not None
 
 
 @pytest.mark.parametrize("precision", Precision)

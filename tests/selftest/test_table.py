@@ -125,16 +125,18 @@ def test_the_limits_are_shown_by_scenario_precision_and_backend():
     alike = [replace(limit(2e-4), backend=backend) for backend in ("hf", "vllm-pp1")]
     worse = replace(limit(4e-4), case="other")
     coarse = replace(limit(None), precision=Precision.BF16, largest=256.0)
+    later = limit(0.02, kind=Kind.LATER_GAIN)
     read = replace(limit(0.1, kind=Kind.SERVED), scenario="clean", precision=Precision.BF16)
     tables = [
         [[one.words for entry in row for one in texts(entry)] for row in block.rows]
-        for block in shown([*alike, coarse, read])
+        for block in shown([*alike, coarse, read, later])
     ]
     assert tables == [
         [
             ["steering", "float32", "hf, vllm-pp1", "1e-05 / 2e-04"],
             ["steering", "bf16", "hf", "1e-05 / > 256"],
         ],
+        [["steering", "float32", "hf", "1e-05 / 2e-02"]],
         [["clean", "bf16", "hf", "1e-05 / 1e-01"]],
     ]
     assert len(shown([*alike, worse])[0].rows) == 2

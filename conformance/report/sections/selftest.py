@@ -86,8 +86,12 @@ def _faults(rows: Sequence[Row]) -> Table:
 
 _IN_TRIALS = "in half / in 95 % of the trials, in the scenario's least sensitive case"
 _OF_WRITES = (
-    "detection limit where something is written: the smallest fault that is found, as a share of "
-    f"the write's effect, {_IN_TRIALS}; “later” is what befalls the effect at layers after it"
+    "detection limit where something is written: the smallest fault of the write that is found, as "
+    f"a share of its effect, {_IN_TRIALS}"
+)
+_LATER = (
+    "detection limit of what befalls a write's effect at layers after it: the smallest fault that "
+    f"is found, as a share of the effect, {_IN_TRIALS}"
 )
 _OF_READS = (
     "detection limit where nothing is written: the smallest error in a value that is served, as a "
@@ -96,11 +100,12 @@ _OF_READS = (
 
 
 def _limits(limits: Sequence[Limit]) -> list[Block]:
-    """The limits of what writes, and of what only reads, where there are some."""
-    writes = [limit for limit in limits if limit.kind.of_write]
-    reads = [limit for limit in limits if not limit.kind.of_write]
-    tables = ((writes, _OF_WRITES), (reads, _OF_READS))
-    return [_limits_of(own, title) for own, title in tables if own]
+    """The limits of what writes, where it writes and later, and of what only reads."""
+    titles: dict[str, list[Limit]] = {_OF_WRITES: [], _LATER: [], _OF_READS: []}
+    for limit in limits:
+        of_write = _LATER if limit.kind.later else _OF_WRITES
+        titles[of_write if limit.kind.of_write else _OF_READS].append(limit)
+    return [_limits_of(own, title) for title, own in titles.items() if own]
 
 
 def _limits_of(limits: Sequence[Limit], title: str) -> Table:
