@@ -1,4 +1,4 @@
-"""What a self-test says: a row for each injected fault, the limits of every write, the totals."""
+"""What a self-test says: a row for each injected fault, the detection limits, the totals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ SCHEMA = "conformance-selftest/1"
 #: In the folder of the run that observed it.
 FILE = "selftest.json"
 
-#: In float32 every write must be held to this share of its effect.
+#: In float32 every write must be held to this share of its effect, and every value that is served
+#: where nothing is written to this share of its rows.
 BAR = 1e-3
 #: What befalls the effect later, to this share of the stream where that is more: each layer rounds
 #: the clean and the edited run by itself, and small doses have effects not far above that.
@@ -33,7 +34,9 @@ class Ending(StrEnum):
 
 
 class Kind(StrEnum):
-    """What is done to a write to see how small it may be and still be found."""
+    """What is done to a write, or where nothing is written to what is served, to see how small it
+    may be and still be found.
+    """
 
     GAIN = "gain"
     OFF_AXIS = "off-axis"
@@ -41,6 +44,13 @@ class Kind(StrEnum):
     LATER_GAIN = "later gain"
     LATER_OFF_AXIS = "later off-axis"
     LATER_LEAK = "later leak"
+    SERVED = "served"
+    SERVED_ROW = "one row served"
+
+    @property
+    def of_write(self) -> bool:
+        """Its doses are shares of a write's effect; those of the others, of a row's length."""
+        return self not in (Kind.SERVED, Kind.SERVED_ROW)
 
     @property
     def later(self) -> bool:
@@ -54,9 +64,9 @@ class Kind(StrEnum):
 
 @record()
 class Limit:
-    """The doses found in half and in 95 % of the trials of one cell; None where none was. `size`
-    is the write's effect where it is first seen, and `later` what must be seen of what befalls it
-    at later layers, both as shares of the stream.
+    """The doses found in half and in 95 % of the trials of one cell; None where none was, up to the
+    `largest` that was tried. `size` is the write's effect where it is first seen, and `later` what
+    must be seen of what befalls it at later layers, both as shares of the stream.
     """
 
     model: str
@@ -70,14 +80,20 @@ class Limit:
     most: float | None
     size: float
     later: float = OF_STREAM
+    largest: float = 1.0
 
     @property
     def bar(self) -> float:
         return max(BAR, self.later / self.size) if self.kind.later else BAR
 
     @property
+    def asked(self) -> bool:
+        """Whether a bar is held. In bf16 honest runs differ by more than any bar would allow."""
+        return self.precision is Precision.FLOAT32
+
+    @property
     def holds(self) -> bool:
-        return self.most is not None and self.most <= self.bar
+        return not self.asked or (self.most is not None and self.most <= self.bar)
 
 
 @record()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance import execution
@@ -32,8 +32,12 @@ CLEAN_MODELS = ("gemma2", "bloom", "falcon", "qwen3", "granite", "stablelm")
 QUICK_MODELS = ("llama", "gpt2")
 #: Of each fault, the last of its places and doses.
 QUICK_VARIANTS = 2
-#: The writes whose detection limit is measured always: at one token, and of all.
-QUICK_MEASURED = ("steering.middle-small-one", "ablation.middle")
+#: The cases whose detection limits are measured always, on the first model, in a few trials: a
+#: write at one token, one of all, and a case that only reads.
+QUICK_MEASURED = ("steering.middle-small-one", "ablation.middle", "read_all.pair")
+QUICK_TRIALS = 2
+#: The model on which those of every case are, when all faults are injected.
+MEASURED_MODEL = "llama"
 #: Limits so many times as wide must turn the self-test red.
 WIDER = 20.0
 
@@ -42,9 +46,9 @@ WIDER = 20.0
 class Request:
     """What the command line asks for. `again` names a stored self-test to judge anew, `resume` one
     whose gathering goes on, `blind` a gate that is broken on purpose. `sensitivity` measures the
-    detection limit of every write, and not of a few on the first model. A failure that one of
-    `gaps` explains is no false alarm. Models that are not `general` have the faults alone that no
-    model else has; None: all are.
+    detection limits of every case on every model. A failure that one of `gaps` explains is no false
+    alarm. Models that are not `general` have the faults alone that no model else has; None: all
+    are.
     """
 
     models: tuple[Model, ...]
@@ -152,7 +156,7 @@ def controlled(request: Request) -> Iterator[tuple[str, tuple[str, ...]]]:
     wider = controls.Control(
         f"all limits × {WIDER:g}", thresholds=lambda thresholds: widened(thresholds, WIDER)
     )
-    plans = [*(planned.only(model, ()) for model in planned.models), planned]
+    plans = [*(planned.only(model, limits=False) for model in planned.models), planned]
     for control in (*controls.CONTROLS.values(), wider):
         tables = (injections.blinded(folder, share, *judged_by, control, sound) for share in plans)
         yield control.gate, next((outcome.broken for outcome in tables if outcome.broken), ())
@@ -169,11 +173,26 @@ def _planned(request: Request, scenarios: Mapping[str, Scenario]) -> injections.
         honest,
         most=QUICK_VARIANTS if request.quick else None,
         gaps=request.gaps,
-        measured=None if request.sensitivity else QUICK_MEASURED,
+        measured=_measured(request),
+        whole=not request.expression and set(ALL) <= {backend.id for backend in request.backends},
         general=request.general,
     )
     _check_scenarios(planned, scenarios)
     return planned
+
+
+def _measured(request: Request) -> tuple[injections.Measured, ...]:
+    """Every case of every model where that is asked for, else a few of the first; and every case of
+    one model, where all faults are injected.
+    """
+    every = tuple(injections.Measured(model.id) for model in request.models)
+    if request.sensitivity:
+        return every
+    few = replace(every[0], cases=QUICK_MEASURED, trials=QUICK_TRIALS)
+    if request.quick or request.expression:
+        return (few,)
+    one = tuple(measured for measured in every if measured.model == MEASURED_MODEL)
+    return one if few.model == MEASURED_MODEL else (few, *one)
 
 
 def _check_scenarios(planned: injections.Plan, scenarios: Mapping[str, Scenario]) -> None:

@@ -1,8 +1,12 @@
 """Faults of a known size, put into what an honest cell observed.
 
-The effect a little too large or too small, a part of it in another direction, a part of it at a
-token to which nothing is written. A fault of the write begins where the write is first seen, a
-`later` one at some layer after it; both go on through all that is observed further on.
+Of a write: the effect a little too large or too small, a part of it in another direction, a part
+of it at a token to which nothing is written. A fault of the write begins where the write is first
+seen, a `later` one at some layer after it; both go on through all that is observed further on.
+
+Of what is served: an error in one value, in every row of it or in one, wherever that value is
+observed. Its dose is a share of the row's length, both as the judge compares rows: without massive
+dimensions, and of logits without their mean.
 """
 
 from __future__ import annotations
@@ -17,13 +21,17 @@ from torch import Tensor
 
 from conformance.judge import judgement as verdict
 from conformance.judge.measures import metrics
+from conformance.judge.measures.floor import Floor
 from conformance.judge.measures.gain import UNTOUCHED
+from conformance.judge.measures.relations import same_bits
 from conformance.records import Site
 from conformance.records.injected import Kind
 
 
 class Cell(Protocol):
-    """What a fault is put into: what was observed, and the truth of both runs by site."""
+    """What a fault is put into: what was observed, the truth of both runs by site, and how the
+    judge compares a value's rows.
+    """
 
     @property
     def observed(self) -> Mapping[str, Tensor]: ...
@@ -31,8 +39,12 @@ class Cell(Protocol):
     @property
     def truth_values(self) -> Mapping[Site, Tensor]: ...
 
+    def floor(self, site: Site) -> Floor: ...
+
 
 T = TypeVar("T")
+#: Stands for a length of zero where one is divided by.
+_NOTHING = 1e-300
 #: Observations with a fault of a dose.
 Fault = Callable[[float], Mapping[str, Tensor]]
 
@@ -48,7 +60,13 @@ class Chance:
 
 
 def fault(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
-    """A fault on one prompt; None where the cell has no place for it."""
+    """A fault of a write, on one prompt, or of one value that is served; None where the cell has no
+    place for it.
+    """
+    return _of_write(cell, kind, chance) if kind.of_write else _of_served(cell, kind, chance)
+
+
+def _of_write(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
     start = _start(cell, kind, chance)
     if start is None:
         return None
@@ -67,9 +85,8 @@ def fault(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
         changed = dict(cell.observed)
         noise = torch.Generator().manual_seed(seed)
         for site in after:
-            edited, clean = cell.observed[str(site)], cell.observed[str(clean_twin(site))]
-            effect = metrics.rows(edited) - metrics.rows(clean)
-            hit = touched(cell, site)
+            edited, hit = cell.observed[str(site)], touched(cell, site)
+            effect = _effect(cell, site)
             if kind.fault is Kind.GAIN:
                 added = sign * dose * effect
             elif kind.fault is Kind.OFF_AXIS:
@@ -83,6 +100,51 @@ def fault(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
         return changed
 
     return faulty
+
+
+def _of_served(cell: Cell, kind: Kind, chance: Chance) -> Fault | None:
+    places = [site for site in _numbers(cell) if bool(_lengths(cell, site).any())]
+    if not places:
+        return None
+    place, seed = chance.choice(places), chance.choice(range(1 << 30))
+    honest, lengths = cell.observed[str(place)], _lengths(cell, place)
+    if kind is Kind.SERVED_ROW:
+        row = chance.choice(torch.nonzero(lengths).flatten().tolist())
+        lengths = torch.zeros_like(lengths).index_fill(0, torch.tensor(row), lengths[row])
+    error = _random(metrics.rows(honest), torch.Generator().manual_seed(seed))
+    error = error * cell.floor(place).bulk
+    error = error / error.norm(dim=-1, keepdim=True).clamp_min(_NOTHING) * lengths.unsqueeze(-1)
+    # A copy of the value has the error too: that copies differ is another fault, seen by the bits.
+    copies = [
+        str(site)
+        for site in _numbers(cell)
+        if same_bits({"": honest}, {"": cell.observed[str(site)]})
+    ]
+
+    def faulty(dose: float) -> Mapping[str, Tensor]:
+        moved = (metrics.rows(honest) + dose * error).reshape(honest.shape).to(honest.dtype)
+        return {**cell.observed, **dict.fromkeys(copies, moved)}
+
+    return faulty
+
+
+def _numbers(cell: Cell) -> list[Site]:
+    """Observations of finite numbers, as the truth has them."""
+    truth = cell.truth_values
+    return [
+        site
+        for site in sorted(truth, key=verdict.order)
+        if truth[site].is_floating_point()
+        and (observed := cell.observed.get(str(site))) is not None
+        and observed.shape == truth[site].shape
+        and bool(torch.isfinite(observed).all() and torch.isfinite(truth[site]).all())
+    ]
+
+
+def _lengths(cell: Cell, site: Site) -> Tensor:
+    """How long the truth's rows are; 0 where a row is exactly zero, as it then has to be."""
+    honest = cell.floor(site)
+    return honest.scale.masked_fill(honest.zero, 0.0)
 
 
 def _start(cell: Cell, kind: Kind, chance: Chance) -> Site | None:
@@ -100,11 +162,15 @@ def _start(cell: Cell, kind: Kind, chance: Chance) -> Site | None:
 
 def _at_right_angles(effect: Tensor, noise: torch.Generator) -> Tensor:
     """As long as the effect, at right angles to it."""
-    across = torch.randn(effect.shape, generator=noise, dtype=effect.dtype)
-    size = torch.linalg.vecdot(effect, effect).clamp_min(1e-300).unsqueeze(-1)
+    across = _random(effect, noise)
+    size = torch.linalg.vecdot(effect, effect).clamp_min(_NOTHING).unsqueeze(-1)
     across = across - torch.linalg.vecdot(across, effect).unsqueeze(-1) / size * effect
     turned: Tensor = across / across.norm(dim=-1, keepdim=True) * effect.norm(dim=-1, keepdim=True)
     return turned
+
+
+def _random(like: Tensor, noise: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=noise, dtype=like.dtype)
 
 
 def pairs(cell: Cell) -> list[Site]:
@@ -126,7 +192,12 @@ def clean_twin(site: Site) -> Site:
 
 def touched(cell: Cell, site: Site) -> Tensor:
     """The rows that the truth's write changes."""
-    truth = cell.truth_values
-    before, after = metrics.rows(truth[clean_twin(site)]), metrics.rows(truth[site])
-    changed: Tensor = (after - before).norm(dim=-1) > UNTOUCHED * before.norm(dim=-1)
+    before = metrics.rows(cell.truth_values[clean_twin(site)])
+    changed: Tensor = _effect(cell, site).norm(dim=-1) > UNTOUCHED * before.norm(dim=-1)
     return changed
+
+
+def _effect(cell: Cell, site: Site) -> Tensor:
+    """What the write changes, in the truth: in bf16 what is observed of it is mostly noise."""
+    truth = cell.truth_values
+    return metrics.rows(truth[site]) - metrics.rows(truth[clean_twin(site)])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from conformance.processes.parallel import side_by_side
 from conformance.records import (
     Attribution,
     Backend,
+    Case,
     Cell,
     CellResult,
     Group,
@@ -40,9 +42,18 @@ SHORT = Limits(cell=10.0, load=120.0, close=10.0)
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Whose detection limits are measured: of these cases of a model (None: of all of them)."""
+
+    model: str
+    cases: tuple[str, ...] | None = None
+    trials: int = sensitivity.TRIALS
+
+
+@dataclass(frozen=True)
 class Plan:
-    """What a self-test injects where. `measured` names the cases whose detection limit is
-    measured on the first model with a few trials, None all of them on every model.
+    """What a self-test injects where, and of what it measures detection limits. In a `whole` one no
+    fault and no backend is left out: how many act inside of engine, nnsight or relay is asked.
     """
 
     models: tuple[Model, ...]
@@ -50,13 +61,15 @@ class Plan:
     faulty: tuple[faulty_columns.FaultyColumn, ...]
     honest: tuple[Cell, ...]
     gaps: tuple[Entry, ...] = ()
-    measured: tuple[str, ...] | None = ()
+    measured: tuple[Measured, ...] = ()
+    whole: bool = False
 
-    def only(self, model: Model, measured: tuple[str, ...] | None) -> Plan:
-        """The part of one model, of which these limits are measured."""
+    def only(self, model: Model, *, limits: bool = True) -> Plan:
+        """The part of one model, without its detection limits where these are not asked for."""
         faulty = tuple(column for column in self.faulty if column.cells[0].model == model.id)
         honest = tuple(cell for cell in self.honest if cell.model == model.id)
-        return replace(self, models=(model,), faulty=faulty, honest=honest, measured=measured)
+        measured = tuple(one for one in self.measured if limits and one.model == model.id)
+        return Plan((model,), self.backends, faulty, honest, self.gaps, measured)
 
     def sound(self, run: RunFolder, by_cell: Mapping[str, CellResult]) -> tuple[Cell, ...]:
         """What must not be flagged: the honest cells whose failure is no known gap under the
@@ -92,7 +105,8 @@ def plan(
     *,
     most: int | None = None,
     gaps: Sequence[Entry] = (),
-    measured: tuple[str, ...] | None = (),
+    measured: tuple[Measured, ...] = (),
+    whole: bool = False,
     general: Sequence[str] | None = None,
 ) -> Plan:
     """Every faulty column of these models; `honest` cells are run besides those it needs. Models
@@ -109,7 +123,7 @@ def plan(
     everything = tuple(dict.fromkeys((*corresponding, *honest)))
     used = {cell.backend for cell in everything}
     columns = tuple(backend for backend in backends if backend.id in used)
-    return Plan(tuple(models), columns, faulty, everything, tuple(gaps), measured)
+    return Plan(tuple(models), columns, faulty, everything, tuple(gaps), measured, whole)
 
 
 def gather(
@@ -161,10 +175,7 @@ def judge(
     """The verdict on every cell, honest or faulty. With more `jobs` the models are judged side by
     side, in processes of their own, where no gate can be broken.
     """
-    plans = [
-        planned.only(model, planned.measured if _measures(planned, model) else ())
-        for model in planned.models
-    ]
+    plans = [planned.only(model) for model in planned.models]
     calls = [(run.path, share, thresholds) for share in plans]
     verdicts: Iterable[examine.Verdicts]
     if min(jobs, len(plans)) > 1:
@@ -217,11 +228,6 @@ def _judge_model(
     return replace(verdicts, limits=limits)
 
 
-def _measures(planned: Plan, model: Model) -> bool:
-    """Whether detection limits of this model are measured: a few only on the first."""
-    return planned.measured is None or model is planned.models[0]
-
-
 def _limits(
     run: RunFolder,
     planned: Plan,
@@ -229,21 +235,26 @@ def _limits(
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
 ) -> list[injected.Limit]:
-    """The detection limits of what the plan measures of this model."""
-    measured = planned.measured
-    if measured is None:
-        return sensitivity.limits(run, model, planned.backends, scenarios, thresholds)
-    if not measured:
-        return []
-    return sensitivity.limits(
-        run,
-        model,
-        planned.backends,
-        scenarios,
-        thresholds,
-        trials=2,
-        select=lambda case: case.key in measured,
-    )
+    """The detection limits of what the plan measures of this model, in both precisions."""
+
+    def chosen(case: Case, among: tuple[str, ...] | None) -> bool:
+        return among is None or case.key in among
+
+    return [
+        limit
+        for measured in planned.measured
+        for precision in (Precision.FLOAT32, Precision.BF16)
+        for limit in sensitivity.limits(
+            run,
+            model,
+            planned.backends,
+            scenarios,
+            thresholds,
+            precision=precision,
+            trials=measured.trials,
+            select=partial(chosen, among=measured.cases),
+        )
+    ]
 
 
 def tabulate(
@@ -272,7 +283,7 @@ def tabulate(
         rows=tuple(rows),
         alarms=tuple(alarms),
         totals=totals,
-        broken=table.bars(rows, totals, limits),
+        broken=table.bars(rows, totals, limits, whole=planned.whole),
         limits=limits,
         seconds=time.monotonic() - begun if begun is not None else 0.0,
         harness=tuple(

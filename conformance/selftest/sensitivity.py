@@ -1,12 +1,15 @@
-"""How small a fault of a write may be and still be found: the detection limit of each cell.
+"""How small a fault may be and still be found: the detection limit of each cell, by precision.
 
 Faults of known size are put into the stored observations of honest cells, and the ordinary judge
-judges them: the write's effect a little too large or too small (`gain`), a part of it in another
-direction (`off-axis`), a part of it at a token to which nothing is written (`leak`). A dose is a
-share of the write's effect where it is observed. A fault of the write begins where the write is
-first seen, a `later` one at some layer after it; both go on through all that is observed further
-on. A trial has a prompt, a sign or direction and a layer of its own, and the smallest dose that is
-found is looked for by halving. What no dose up to the whole effect shows stays in the table.
+judges them. Of a cell that writes: the write's effect a little too large or too small (`gain`), a
+part of it in another direction (`off-axis`), a part of it at a token to which nothing is written
+(`leak`). A dose is a share of the write's effect where it is observed. A fault of the write begins
+where the write is first seen, a `later` one at some layer after it; both go on through all that is
+observed further on. Of a cell that only reads: an error in one value that is `served`, in all of
+its rows or in one. A dose is a share of the row's length.
+
+A trial has a prompt or value, a sign or direction and a layer of its own, and the smallest dose
+that is found is looked for. What no dose shows stays in the table.
 """
 
 from __future__ import annotations
@@ -19,9 +22,13 @@ from torch import Tensor
 
 from conformance.judge import judgement as verdict
 from conformance.judge.cell import judge_cell
+from conformance.judge.decide import decide
 from conformance.judge.measures import metrics
+from conformance.judge.measures.draws import Draws
+from conformance.judge.measures.floor import Floor
 from conformance.judge.measures.relations import same_bits
 from conformance.records import (
+    Answer,
     Backend,
     Case,
     Model,
@@ -29,17 +36,21 @@ from conformance.records import (
     Site,
     Status,
     Thresholds,
+    Verdict,
 )
 from conformance.records.injected import OF_STREAM, Kind, Limit
 from conformance.scenario import Scenario
 from conformance.selftest import doses
 from conformance.selftest.doses import Chance, Fault, clean_twin, pairs, touched
 from conformance.store import RunFolder, gathered_in
+from conformance.verdicts.one_case import draws_of
 from conformance.verdicts.one_model import model_info
 from conformance.verdicts.truths import Truth, Truths
 
-#: Doses are powers of two and quarters of them, from a millionth of the effect to all of it.
-_FINEST, _STEPS = 20, 4
+#: Doses are powers of two and quarters of them. The finest are a millionth in float32, and in bf16,
+#: whose numbers have eight bits, less than one of them can show.
+_FINEST: Mapping[Precision, int] = {Precision.FLOAT32: 20, Precision.BF16: 10}
+_STEPS = 4
 #: Of a deep or wide model the roundings themselves come to more, and this many times that counts:
 #: the factor that any value in float32 is allowed.
 ROUNDINGS = 100.0
@@ -55,24 +66,41 @@ class _Cell:
     truth: Truth
     equal: Sequence[tuple[str, str]]
     bitwise: bool
+    twin: bool
+    draws: Draws | None = None
+
+    @property
+    def precision(self) -> Precision:
+        return self.truth.reference.precision
 
     @property
     def truth_values(self) -> Mapping[Site, Tensor]:
         return self.truth.reference.truth
 
+    def floor(self, site: Site) -> Floor:
+        return self.truth.reference.floor(site)
+
     def passes(self, observed: Mapping[str, Tensor], thresholds: Thresholds) -> bool:
+        """Whether nothing is seen in this precision, not even drift; in bf16 as beside float32 that
+        has passed: that a write is not seen there, since it lies below the noise, is no fault.
+        """
         judgement = judge_cell(
             observed,
             self.truth.reference,
-            twin=True,
+            twin=self.twin,
             equal=self.equal,
             prompt_ids=self.prompt_ids,
             truth_ids=self.truth.prompt_ids,
-            limits=thresholds.of(self.truth.reference.precision),
+            limits=thresholds.of(self.precision),
+            draws=self.draws,
+            alone=self.precision is Precision.FLOAT32,
             explain=False,
             bitwise=self.bitwise,
         )
-        return judgement.verdict.passes
+        answers = [Answer(self.precision, judgement.verdict, judgement.reason)]
+        if self.precision is Precision.BF16:
+            answers.append(Answer(Precision.FLOAT32, Verdict.MATCH, ""))
+        return decide(answers).verdict.passes
 
 
 def limits(
@@ -86,13 +114,13 @@ def limits(
     trials: int = TRIALS,
     select: Callable[[Case], bool] = lambda _: True,
 ) -> list[Limit]:
-    """The limits of every honest cell of a stored run that has a write and passes."""
+    """The limits of every honest cell of a stored run that passes in this precision."""
     layers = model_info(run, model).layers
     later = of_stream(precision, layers * model_info(run, model).width)
     measured: list[Limit] = []
     for scenario in scenarios.values():
         for case in scenario.expand(layers) if layers else ():
-            if scenario.twin(case) and select(case):
+            if select(case):
                 judged_by = (run, model, backends, scenario, case, thresholds)
                 own = _of_case(*judged_by, precision=precision, trials=trials)
                 measured += (replace(limit, later=later) for limit in own)
@@ -108,17 +136,17 @@ def of_stream(precision: Precision, terms: int) -> float:
 
 def broken(limits: Sequence[Limit]) -> list[str]:
     """What of float32 is beyond the bar, in words, the worst first."""
-    beyond = [limit for limit in limits if limit.precision is Precision.FLOAT32 and not limit.holds]
+    beyond = [limit for limit in limits if not limit.holds]
     beyond.sort(key=lambda limit: -(limit.most or math.inf))
     return [
         f"{limit.kind} of {limit.bar:.1e} found in 95 % of the trials of {limit.scenario}."
-        f"{limit.case} on {limit.model} × {limit.backend}: {dose_words(limit.most)}"
+        f"{limit.case} on {limit.model} × {limit.backend}: {_found(limit)}"
         for limit in beyond
     ]
 
 
-def dose_words(dose: float | None) -> str:
-    return "not even the whole effect" if dose is None else f"{dose:.1e}"
+def _found(limit: Limit) -> str:
+    return f"{limit.most:.1e}" if limit.most is not None else f"none up to {limit.largest:.1e}"
 
 
 def _of_case(
@@ -132,7 +160,8 @@ def _of_case(
     precision: Precision,
     trials: int,
 ) -> Iterator[Limit]:
-    truths = Truths(run, model.id, case, twin=True, precision=precision)
+    twin = scenario.twin(case)
+    truths = Truths(run, model.id, case, twin=twin, precision=precision)
     measured: list[tuple[Mapping[str, Tensor], bool, list[Limit]]] = []
     for backend in backends:
         folder = gathered_in(backend.id, precision)
@@ -152,7 +181,8 @@ def _of_case(
             if isinstance(truth, str):
                 continue
             evidence = (observed, outcome.prompt_ids, truth, scenario.equal(case))
-            cell = _Cell(*evidence, bitwise=bitwise)
+            draws = draws_of(case) if truths.drawn() else None
+            cell = _Cell(*evidence, bitwise=bitwise, twin=twin, draws=draws)
             own = _of_cell(cell, case, thresholds, trials)
             measured.append((observed, bitwise, own))
         yield from (replace(limit, model=model.id, backend=backend.id) for limit in own)
@@ -164,21 +194,35 @@ def _of_cell(cell: _Cell, case: Case, thresholds: Thresholds, trials: int) -> li
         return []
     limits = []
     size = _size_of_effect(cell)
+    tried = _doses(cell.precision, size)
     for kind in Kind:
+        if kind.of_write is not cell.twin:
+            continue
         chances = [Chance(f"{case.key} {kind} {number}") for number in range(trials)]
         faults = [doses.fault(cell, kind, chance) for chance in chances]
         possible = [fault for fault in faults if fault is not None]
-        enough = sorted(_smallest_dose(cell, fault, thresholds) for fault in possible)
+        enough = sorted(_smallest_doses(cell, possible, tried, thresholds))
         if enough:
-            precision = cell.truth.reference.precision
             half, most = (_found_in(enough, share) for share in (0.5, 0.95))
-            identity = ("m", "b", case.scenario, case.name, precision, kind, len(enough))
-            limits.append(Limit(*identity, half, most, size))
+            identity = ("m", "b", case.scenario, case.name, cell.precision, kind, len(enough))
+            limits.append(Limit(*identity, half, most, size, largest=tried[0]))
     return limits
 
 
+def _doses(precision: Precision, size: float) -> list[float]:
+    """The doses that are tried, the largest first: in float32 the whole effect, which is far more
+    than must be found; in bf16, where an effect may lie below the noise, as much as the stream.
+    """
+    fits = precision is Precision.BF16 and 0 < size < 1
+    largest = math.ceil(-math.log2(size)) if fits else 0
+    finest = _FINEST[precision]
+    return [2.0 ** (-step / _STEPS) for step in range(-largest * _STEPS, finest * _STEPS + 1)]
+
+
 def _size_of_effect(cell: _Cell) -> float:
-    """How large the effect is at the median row that is first changed, as a share of the row."""
+    """How large the effect is at the median row that is first changed, as a share of the row; 1
+    where nothing is written.
+    """
     truth = cell.truth_values
     changed = [site for site in pairs(cell) if bool(touched(cell, site).any())]
     if not changed:
@@ -195,16 +239,22 @@ def _found_in(enough: Sequence[float], share: float) -> float | None:
     return None if math.isinf(dose) else dose
 
 
-def _smallest_dose(cell: _Cell, fault: Fault, thresholds: Thresholds) -> float:
-    """The smallest dose that is found, by halving; infinite where the whole effect is not."""
-
-    def is_found(exponent: int) -> bool:
-        return not cell.passes(fault(2.0 ** (-exponent / _STEPS)), thresholds)
-
-    if not is_found(0):
-        return math.inf
-    low, high = 0, _FINEST * _STEPS + 1  # found at low, taken as not found at high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_found(middle) else (low, middle)
-    return float(2.0 ** (-low / _STEPS))
+def _smallest_doses(
+    cell: _Cell, faults: Sequence[Fault], tried: Sequence[float], thresholds: Thresholds
+) -> Iterator[float]:
+    """The smallest dose of each that is found; infinite where none is. Looked for from the one
+    before on, in steps twice as long each, and by halving: trials of one kind are much alike.
+    """
+    at = len(tried) // 2
+    for fault in faults:
+        low, high, step = -1, len(tried), 1  # found at low, not found at high, were they tried
+        while high - low > 1:
+            if not cell.passes(fault(tried[at]), thresholds):
+                low, at = at, at + step
+            else:
+                high, at = at, at - step
+            step *= 2
+            if not low < at < high:
+                at = (low + high) // 2
+        yield math.inf if low < 0 else tried[low]
+        at = max(low, 0)

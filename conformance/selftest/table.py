@@ -18,6 +18,8 @@ def rate(count: int, total: int) -> Rate:
 #: The bars of the issue: how many of the faults above the bound are caught with the right
 #: verdict, how many wrong tensors are explained, and how many blamed on the right side.
 DETECTED, DIAGNOSED, BLAMED = 0.98, 0.90, 0.97
+#: And how many of what was injected act inside of the engine, of nnsight or of the relay.
+INSIDE = 0.60
 
 
 def totals(rows: Sequence[Row], clean: int, alarms: int) -> Totals:
@@ -47,10 +49,13 @@ def totals(rows: Sequence[Row], clean: int, alarms: int) -> Totals:
     )
 
 
-def bars(rows: Sequence[Row], totals: Totals, limits: Sequence[Limit] = ()) -> tuple[str, ...]:
+def bars(
+    rows: Sequence[Row], totals: Totals, limits: Sequence[Limit] = (), *, whole: bool = False
+) -> tuple[str, ...]:
     """Which bars do not hold. That a fault is never caught anywhere is one of its own: with
     many faults one whole gate could be blind within two per cent. Of the detection limits the
-    worst is said.
+    worst is said. Where the faults act is asked of a `whole` self-test: a few that are chosen by
+    their names may all act behind the adapter.
     """
     complaints = []
     if totals.detected.count < DETECTED * totals.detected.total or not totals.detected.total:
@@ -60,6 +65,8 @@ def bars(rows: Sequence[Row], totals: Totals, limits: Sequence[Limit] = ()) -> t
     for where, blamed in (("", totals.blamed), (" without an honest column beside", totals.apart)):
         if blamed.count < BLAMED * blamed.total:
             complaints.append(f"{BLAMED:.0%} blamed on the right side{where}: {blamed}")
+    if whole and totals.inside.count < INSIDE * totals.inside.total:
+        complaints.append(f"{INSIDE:.0%} injected inside engine, nnsight or relay: {totals.inside}")
     if totals.alarms.count:
         complaints.append(f"no false alarm: {totals.alarms}")
     complaints += [f"{name} is never caught" for name in _never(rows)]

@@ -213,7 +213,7 @@ def test_03_the_headline_is_a_detection_limit_and_wider_limits_turn_it_red(tmp_p
         sensitivity.limits, run, model, [Backend("hf", "hf")], {"steered": steered}, trials=3
     )
     found = measure(thresholds=Thresholds())
-    assert {limit.kind for limit in found} == set(Kind)
+    assert {limit.kind for limit in found} == {kind for kind in Kind if kind.of_write}
     assert sensitivity.broken(found) == []
     assert sensitivity.broken(measure(thresholds=widened(Thresholds(), 20)))
 

@@ -10,7 +10,7 @@ import pytest
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest
 from conformance.records import Side
-from conformance.selftest import command, faulty_columns
+from conformance.selftest import command, faulty_columns, table
 from conformance.selftest.catalogue import DAMAGE, MET, catalogue
 from conformance.selftest.fault import INSIDE, Fault, Point, find
 from conformance.selftest.faults import FAULTS
@@ -83,7 +83,7 @@ def test_most_injections_act_inside_of_the_engine_nnsight_or_the_relay(quick: bo
         for one in faulty_columns.columns(faults, known[model], backends, most)
         for _ in one.cells
     ]
-    assert sum(injected) >= 0.6 * len(injected)
+    assert sum(injected) >= table.INSIDE * len(injected)
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conformance.expectations import Conditions, Entry, Match
-from conformance.records import PARTS, Backend, Cell, Group, Model, Source, Verdict
-from conformance.selftest import run
+from conformance.inputs import manifest
+from conformance.records import PARTS, Backend, Cell, Group, Model, Source, Thresholds, Verdict
+from conformance.selftest import command, run
 from conformance.selftest.faults import FAULTS
 from conformance.store import RunFolder
+from tests import ours
 from tests.known_runs import TODAY
 from tests.known_runs import cell as result
 
+ROOT = Path(__file__).parents[2]
+SCENARIOS = ours.scenarios()
 TINY = (Source("tiny"),)
 DENSE = Model("llama", "llama", TINY)
 MIXTURE = Model("mixtral", "mixtral", TINY, parts=(*PARTS, "experts"))
@@ -95,3 +100,38 @@ def test_a_gap_explains_nothing_under_other_circumstances(
     flagged = plan.sound(folder, judged)
     assert excused is all((one.model, one.backend) != ("llama", "vllm-pp1") for one in flagged)
     assert any(one.backend == "hf" for one in flagged)
+
+
+def asked(models: tuple[str, ...], **more: Any) -> run.Plan:
+    """What the command plans for a request, on all backends that faults are injected into."""
+    known = manifest.load(ROOT / "models.yaml")
+    by_id = {model.id: model for model in known.models}
+    request = command.Request(
+        models=tuple(by_id[name] for name in models),
+        backends=command.default_backends(known.backends),
+        scenarios=(ROOT / "scenarios",),
+        reports=Path(),
+        thresholds=Thresholds(),
+    )
+    return command._planned(replace(request, **more), SCENARIOS)
+
+
+def test_limits_are_measured_of_every_case_of_one_model_and_of_a_few_of_the_first() -> None:
+    few = run.Measured("gpt2", command.QUICK_MEASURED, command.QUICK_TRIALS)
+    assert asked(("gpt2", "llama")).measured == (few, run.Measured("llama"))
+    assert asked(("llama", "gpt2")).measured == (run.Measured("llama"),)
+    assert asked(("gpt2", "llama"), quick=True).measured == (few,)
+    assert asked(("gpt2", "llama"), expression="mlp-lost").measured == (few,)
+    every = (run.Measured("gpt2"), run.Measured("llama"))
+    assert asked(("gpt2", "llama"), quick=True, sensitivity=True).measured == every
+    cases = {case.key for one in SCENARIOS.values() for case in one.expand(4)}
+    assert cases.issuperset(command.QUICK_MEASURED)
+
+
+def test_where_faults_act_is_asked_where_none_and_no_backend_is_left_out() -> None:
+    assert asked(("llama",)).whole and asked(("llama",), quick=True).whole
+    assert not asked(("llama",), expression="mlp-lost").whole
+    [hf] = [one for one in manifest.load(ROOT / "models.yaml").backends if one.id == "hf"]
+    assert not asked(("llama",), backends=(hf,)).whole
+    plan = asked(("llama",))
+    assert not plan.only(plan.models[0]).whole, "the faults of one model are a part"

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from conformance.records import Precision, Side, Verdict, from_json, to_json
 from conformance.records.injected import SCHEMA, Ending, Kind, Limit, Row, SelfTest
+from conformance.report.sections.section import Table, texts
+from conformance.report.sections.selftest import section
 from conformance.selftest.show import complaint
 from conformance.selftest.table import bars, totals
 
@@ -94,6 +96,68 @@ def test_a_detection_limit_beyond_the_bar_is_a_bar_of_its_own():
     for beyond in (limit(2e-3), limit(None), small, limit(0.05, size=0.005, kind=later)):
         [said] = bars(rows, counted, [limit(1e-4), beyond])
         assert "95 % of the trials" in said
+
+
+def test_in_bf16_no_limit_is_asked():
+    counted = totals([ROW] * 60, 300, 0)
+    coarse = [replace(limit(share), precision=Precision.BF16) for share in (0.5, None)]
+    assert bars([ROW] * 60, counted, coarse) == ()
+    assert bars([ROW] * 60, counted, [limit(None)])
+
+
+def test_most_of_a_whole_self_test_must_act_inside_of_engine_nnsight_or_relay():
+    inside = replace(ROW, inside=True)
+    absent = replace(ROW, ending=Ending.ABSENT)
+
+    def said(rows, *, whole):
+        return bars(rows, totals(rows, 300, 0), whole=whole)
+
+    enough = [inside] * 60 + [ROW] * 40
+    assert said(enough, whole=True) == ()
+    assert said([*enough, *[absent] * 10], whole=True) == (), "only what was really injected counts"
+    [words] = said([inside] * 59 + [ROW] * 41, whole=True)
+    assert "60% injected inside" in words and "59 of 100" in words
+    assert said([inside] * 59 + [ROW] * 41, whole=False) == ()
+
+
+def test_the_limits_are_shown_by_scenario_precision_and_backend():
+    """The worst case of each; backends with the same figures stand in one row."""
+    alike = [replace(limit(2e-4), backend=backend) for backend in ("hf", "vllm-pp1")]
+    worse = replace(limit(4e-4), case="other")
+    coarse = replace(limit(None), precision=Precision.BF16, largest=256.0)
+    later = limit(0.02, kind=Kind.LATER_GAIN)
+    read = replace(limit(0.1, kind=Kind.SERVED), scenario="clean", precision=Precision.BF16)
+    tables = [
+        [[one.words for entry in row for one in texts(entry)] for row in block.rows]
+        for block in shown([*alike, coarse, read, later])
+    ]
+    assert tables == [
+        [
+            ["steering", "float32", "hf, vllm-pp1", "1e-05 / 2e-04"],
+            ["steering", "bf16", "hf", "1e-05 / > 256"],
+        ],
+        [["steering", "float32", "hf", "1e-05 / 2e-02"]],
+        [["clean", "bf16", "hf", "1e-05 / 1e-01"]],
+    ]
+    assert len(shown([*alike, worse])[0].rows) == 2
+
+
+def shown(limits):
+    """The tables of detection limits in the section that the page and the terminal show."""
+    table = SelfTest(
+        schema=SCHEMA,
+        run="r",
+        date="d",
+        quick=True,
+        thresholds="t",
+        rows=(ROW,),
+        alarms=(),
+        totals=totals([ROW], 10, 0),
+        broken=(),
+        limits=tuple(limits),
+    )
+    blocks = section(table).blocks
+    return [block for block in blocks if isinstance(block, Table) and "limit" in block.title]
 
 
 def test_no_row_at_all_is_no_success():

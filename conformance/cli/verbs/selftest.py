@@ -53,7 +53,8 @@ def selftest(
         ),
     ] = False,
     sensitivity: Annotated[
-        bool, typer.Option(help="Measure the detection limit of every write too (minutes).")
+        bool,
+        typer.Option(help="Measure the detection limits of every case of every model (minutes)."),
     ] = False,
     jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1)] = None,
     manifest: Manifest,

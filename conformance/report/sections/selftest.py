@@ -52,9 +52,8 @@ def section(stored: SelfTest) -> Section:
     ]
     if broken:
         blocks.append(Note(Text(f"It failed: {broken}.", Family.WRONG, "≠")))
+    blocks += _limits(stored.limits)
     blocks += [Facts(tuple(_rates(stored.totals))), _faults(rows)]
-    if stored.limits:
-        blocks.append(_limits(stored.limits))
     misses = tuple(
         (f"{row.fault} on {row.model} × {row.backend}", row.reason)
         for row in rows
@@ -85,35 +84,60 @@ def _faults(rows: Sequence[Row]) -> Table:
     )
 
 
-def _limits(limits: Sequence[Limit]) -> Table:
-    """The worst of each scenario's cases and models: the dose found in half and 95 % of trials."""
-    groups: dict[tuple[str, str, str], list[Limit]] = {}
+_IN_TRIALS = "in half / in 95 % of the trials, in the scenario's least sensitive case"
+_OF_WRITES = (
+    "detection limit where something is written: the smallest fault of the write that is found, as "
+    f"a share of its effect, {_IN_TRIALS}"
+)
+_LATER = (
+    "detection limit of what befalls a write's effect at layers after it: the smallest fault that "
+    f"is found, as a share of the effect, {_IN_TRIALS}"
+)
+_OF_READS = (
+    "detection limit where nothing is written: the smallest error in a value that is served, as a "
+    f"share of the row's length, {_IN_TRIALS}"
+)
+
+
+def _limits(limits: Sequence[Limit]) -> list[Block]:
+    """The limits of what writes, where it writes and later, and of what only reads."""
+    titles: dict[str, list[Limit]] = {_OF_WRITES: [], _LATER: [], _OF_READS: []}
     for limit in limits:
-        key = (limit.scenario, limit.backend, limit.precision)
-        groups.setdefault(key, []).append(limit)
+        of_write = _LATER if limit.kind.later else _OF_WRITES
+        titles[of_write if limit.kind.of_write else _OF_READS].append(limit)
+    return [_limits_of(own, title) for title, own in titles.items() if own]
+
+
+def _limits_of(limits: Sequence[Limit], title: str) -> Table:
+    """The worst of each scenario's cases and models; a row for backends with the same figures."""
+    groups: dict[tuple[str, str], dict[str, list[Limit]]] = {}
+    for limit in sorted(limits, key=lambda limit: limit.scenario):
+        backends = groups.setdefault((limit.scenario, limit.precision), {})
+        backends.setdefault(limit.backend, []).append(limit)
     kinds = list(dict.fromkeys(limit.kind for limit in limits))
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for key, backends in groups.items():
+        for backend, own in backends.items():
+            worst = (_worst([limit for limit in own if limit.kind == kind]) for kind in kinds)
+            rows.setdefault((*key, *worst), []).append(backend)
     return Table(
-        columns("scenario", "backend", "precision", *kinds),
+        columns("scenario", "precision", "backend", *kinds),
         tuple(
-            (
-                *key,
-                *(_worst([limit for limit in own if limit.kind == kind]) for kind in kinds),
-            )
-            for key, own in groups.items()
+            (scenario, precision, ", ".join(backends), *worst)
+            for (scenario, precision, *worst), backends in rows.items()
         ),
-        title="the smallest fault of a write that is found, as a share of the write's effect: in "
-        "half and in 95 % of the trials, in the scenario's least sensitive case; “later” is what "
-        "befalls the effect at layers after the write",
-        first=len(groups),
+        title=title,
+        first=len(rows),
     )
 
 
 def _worst(limits: Sequence[Limit]) -> str:
+    """The largest of the doses found, or beyond which one not even 50 or 95 % were."""
     if not limits:
         return "—"
     return " / ".join(
-        "not found"
-        if any(getattr(limit, share) is None for limit in limits)
+        f"> {max(limit.largest for limit in unseen):g}"
+        if (unseen := [limit for limit in limits if getattr(limit, share) is None])
         else f"{max(getattr(limit, share) for limit in limits):.0e}"
         for share in ("half", "most")
     )
@@ -132,9 +156,9 @@ def _endings(rows: Sequence[Row]) -> tuple[Text, ...]:
 
 def _rates(totals: Totals) -> Iterator[tuple[str, str]]:
     rates = [
+        ("injected inside engine, nnsight or relay", totals.inside),
         ("caught with the right verdict", totals.detected),
         ("wrong tensors explained", totals.diagnosed),
-        ("injected inside engine, nnsight or relay", totals.inside),
         ("blamed on the right side", totals.blamed),
         ("without an honest column beside", totals.apart),
         *((f"blamed on the {side} rightly", rate) for side, rate in totals.sides.items()),

@@ -1,0 +1,86 @@
+"""Random models of real width, built on the device, and a manifest that names them.
+
+    python bench/real_width.py FOLDER
+    conformance run --models FOLDER/models.yaml -b hf -b vllm-pp1 -b vllm-pp2
+
+A Llama and a mixture of experts of two to three billion weights each, with the tokenizer of the
+tiny models. models.yaml builds no random model of this size: it must lie in a folder, as a trained
+one does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from transformers import AutoModelForCausalLM
+
+from conformance.engines import checkpoint_builder
+
+IDS = 512
+SEED = 11
+
+#: The keys of each architecture's config; the spread keeps greedy tokens stable, as the tiny ones'.
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {
+        "hidden_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 8,
+        "intermediate_size": 8192,
+        "initializer_range": 0.03,
+    },
+    "mixtral": {
+        "hidden_size": 2048,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "intermediate_size": 4096,
+        "num_local_experts": 8,
+        "initializer_range": 0.035,
+    },
+}
+
+MANIFEST = """\
+models:
+  llama-wide:
+    architecture: llama
+    sources: [{{path: {folder}/llama}}]
+  mixtral-wide:
+    architecture: mixtral
+    parts: [embedding, attention, mlp, norm, head, experts]
+    sources: [{{path: {folder}/mixtral}}]
+backends:
+  hf: {{engine: hf}}
+  vllm-pp1: {{engine: vllm}}
+  vllm-pp2: {{engine: vllm, pipeline: 2}}
+"""
+
+
+def main(folder: Annotated[Path, typer.Argument(help="Where the models are to lie.")]) -> None:
+    """Build both, and write FOLDER/models.yaml."""
+    folder = folder.resolve()
+    for architecture, config in MODELS.items():
+        weights = build(architecture, config, folder / architecture)
+        print(f"{architecture}: {weights / 1e9:.1f} billion weights", flush=True)
+    (folder / "models.yaml").write_text(MANIFEST.format(folder=folder))
+
+
+def build(architecture: str, config: dict[str, Any], folder: Path) -> int:
+    """Write the checkpoint in bf16; returns how many weights it has."""
+    tokenizer = checkpoint_builder._train_tokenizer(IDS)
+    wanted = {"vocab_size": IDS, "max_position_embeddings": 1024, **config}
+    torch.manual_seed(SEED)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"), torch.no_grad():
+        made = checkpoint_builder._config(architecture, wanted, tokenizer)
+        model = AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16).eval()
+        checkpoint_builder._roughen(model)
+        model.get_output_embeddings().weight[tokenizer.pad_token_id] = 0
+    checkpoint_builder._save(model, tokenizer, folder)
+    return sum(value.numel() for value in model.parameters())
+
+
+if __name__ == "__main__":
+    typer.run(main)
