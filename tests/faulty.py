@@ -22,8 +22,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
+
+import psutil
 
 from conformance.engines import Refused, Unreadable
 from conformance.records import Case, Group, Job, Status
@@ -366,6 +369,39 @@ class LosesAProcessInProbe(LosesAProcessInLoad):
         if self.obstacle is not None:
             raise self.obstacle
         return super().run(scenario, case)
+
+
+class LosesAProcessUnseen(Healthy):
+    """As its load comes to its end a stranger kills a process of its server's, once, and nobody
+    waits for that one: it is open, and its first trace meets the error.
+    """
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        left = Path(self.options["folder"]) / "kills"
+        self.lost = bool(int(left.read_text()))
+        left.write_text("0")
+        here, there = multiprocessing.Pipe()
+        server = multiprocessing.get_context("fork").Process(target=_serving, args=(there,))
+        server.start()
+        core = here.recv()
+        if self.lost:
+            subprocess.run(["kill", "-HUP", str(core)], check=True)
+            while psutil.Process(core).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.01)
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
+        if self.lost:
+            raise RuntimeError("EngineDeadError: EngineCore encountered an issue.")
+        return super().run(scenario, case)
+
+
+def _serving(says: Connection) -> None:
+    """A process with one of its own, of which it says the number."""
+    core = multiprocessing.get_context("fork").Process(target=_forever)
+    core.start()
+    says.send(core.pid)
+    _forever()
 
 
 class EndsItsProcessesInLoad(Healthy):

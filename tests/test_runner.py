@@ -451,6 +451,18 @@ def test_a_load_in_which_a_process_is_lost_is_tried_once_more(
     assert (always / "kills").read_text() == "7"
 
 
+def test_a_process_that_somebody_kills_as_the_load_ends_is_missed_in_the_first_cell(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "kills").write_text("1")
+    summary, events = again(tmp_path, "LosesAProcessUnseen", options={"refuse": True})
+    assert summary.done["LosesAProcessUnseen"].ok
+    [death] = [event for event in events if isinstance(event, WorkerDied)]
+    assert f"while running plain.{CASES[0]}: " in death.reason
+    assert "was ended from outside by SIGHUP; then RuntimeError: EngineDeadError" in death.reason
+    assert sorted(noted(tmp_path, "LosesAProcessUnseen")) == sorted(CASES)
+
+
 def test_a_cell_whose_engine_is_told_to_end_is_run_again(tmp_path: Path) -> None:
     summary, events = again(tmp_path, "EndsWhenTold", options={"folder": str(tmp_path)})
     assert summary.done["EndsWhenTold"].ok

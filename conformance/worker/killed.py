@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -83,11 +84,21 @@ class Ends:
 
 
 def _unreaped() -> list[tuple[int, int]]:
-    """Own children that a signal has ended and nobody has waited for."""
+    """Descendants that a signal has ended and nobody has waited for: an engine's own processes may
+    be another one's children, as nnsight-serve's core is its server's.
+    """
     ended = []
-    for child in psutil.Process().children():
-        with suppress(ChildProcessError, psutil.Error):
-            end = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if end is not None and end.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
-                ended.append((child.pid, end.si_status))
+    for child in psutil.Process().children(recursive=True):
+        with suppress(OSError, ValueError, psutil.Error):
+            if child.status() != psutil.STATUS_ZOMBIE:
+                continue
+            status = _wait_status(child)
+            if os.WIFSIGNALED(status):
+                ended.append((child.pid, os.WTERMSIG(status)))
     return ended
+
+
+def _wait_status(ended: psutil.Process) -> int:
+    """What waiting for an ended process would give: the last field of its line in /proc."""
+    line = Path(f"/proc/{ended.pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return int(line.rpartition(")")[2].split()[-1])

@@ -171,7 +171,7 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
             continue
         report("started", case=case.key)
         outcome, observed = _watched(engine, scenarios, case, job, folder, processes)
-        if outcome.status is Status.ERROR and _lost(processes, outcome.reason):
+        if _lost_its_engine(outcome, processes, ends):
             return _died(report, case.key, outcome, ends.by_signals())
         _record(folder, job, case, outcome, observed, report)
         raised = outcome.status in _RAISED and group.status is not Status.ERROR
@@ -205,6 +205,18 @@ def _was_ended(outcome: Outcome, ends: Ends, folder: GroupFolder) -> bool:
     ended = ends.by_signals()
     unsaid = ended or points_elsewhere(outcome.reason) or says_that_it_ends(outcome.reason)
     return bool((ended and ended.outside) or (unsaid and not _died_before(folder)))
+
+
+def _lost_its_engine(outcome: Outcome, processes: Collection[int], ends: Ends) -> bool:
+    """Is this the error of a trace whose engine is no longer whole? One of its processes that was
+    ended from outside as the load came to its end is not among these `processes`.
+    """
+    if outcome.status is not Status.ERROR:
+        return False
+    if _lost(processes, outcome.reason):
+        return True
+    ended = ends.by_signals()
+    return ended is not None and ended.outside
 
 
 def _lost(processes: Collection[int], words: str) -> bool:
