@@ -5,6 +5,7 @@ The engine stays open all the same: what it does without nnsight tells whose fau
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 from conformance.builtin.engine_alone import GENERATED
 from conformance.engines import Refused, Unreadable
 from conformance.engines.traced import Probe, settle_layout
+from conformance.processes import sessions
 from conformance.records import Job, Status
 from conformance.residual_stream import Settled
 from conformance.scenario import Scenario
@@ -41,11 +43,13 @@ class Obstacle:
 
 
 def tell_probing(job: Job) -> None:
-    """Say in the events that the engine is there and is now probed: whoever watches a run, or
-    disturbs it, sees no other sign of that. The runner takes it for a part of loading.
+    """Say in the events that the engine is there, with which processes, and is now probed: whoever
+    watches a run, or disturbs it, sees no other sign of that. The runner takes it for a part of
+    loading.
     """
+    processes = sorted(sessions.members(os.getpid()))
     with suppress(OSError):
-        doings.tell(GroupFolder(job.folder).events, "probing")
+        doings.tell(GroupFolder(job.folder).events, doings.PROBING, processes=processes)
 
 
 def probed(

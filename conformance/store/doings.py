@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +14,9 @@ from typing import Any
 
 from conformance import loose_json
 from conformance.records import Frame, Owner
+
+#: The event by which an engine says that it is there and is now probed, and with which processes.
+PROBING = "probing"
 
 
 class How(StrEnum):
@@ -66,14 +69,31 @@ def tell(events: Path, event: str, **details: Any) -> None:
 
 def since(events: Path, start: int) -> list[Doing]:
     """All that was said since the events' file had so many bytes."""
-    doings: list[Doing] = []
+    found = (doing(event) for event in _events(events, start))
+    return [did for did in found if did is not None]
+
+
+def probed_with(events: Path, start: int) -> frozenset[int]:
+    """The processes that an engine had as its probe began, if it said so since the events' file had
+    so many bytes.
+    """
+    numbers: frozenset[int] = frozenset()
+    for event in _events(events, start):
+        if isinstance(event, dict) and event.get("event") == PROBING:
+            told = event.get("processes")
+            numbers = (
+                frozenset(n for n in told if type(n) is int) if type(told) is list else numbers
+            )
+    return numbers
+
+
+def _events(events: Path, start: int) -> Iterator[object]:
+    """What can be read of the lines since the file had so many bytes."""
     with suppress(OSError), events.open("rb") as file:
         file.seek(start)
         for line in file.read().splitlines():
             with suppress(ValueError):
-                if (did := doing(loose_json.parsed(line))) is not None:
-                    doings.append(did)
-    return doings
+                yield loose_json.parsed(line)
 
 
 def left_otherwise(doings: Sequence[Doing]) -> tuple[str, ...]:

@@ -136,6 +136,7 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     folders = job.scenarios if isinstance(job.scenarios, tuple) else (job.scenarios,)
     own_doing.tell_in(folder.events, folders)
     report("loading")
+    told_start = folder.events.stat().st_size
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
         built_in = {scenario.name: scenario for scenario in (PROBING, ONE_LAYER, USER_TRACE)}
@@ -159,7 +160,8 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
         outcome = _with_cause(Outcome(Status.ERROR, reason=group.reason), folder, log_start)
         if _was_ended(outcome, ends, folder):
             return _died(report, "", outcome, ends.by_signals())
-    processes = sessions.members(os.getpid())
+    # With one that ended in the probe, or after it, and of which nothing has told yet.
+    processes = sessions.members(os.getpid()) | doings.probed_with(folder.events, told_start)
     shared = sorted(sessions.shared_files(processes))
     temporary.note_shared(shared)
     report("loaded", seconds=group.load_seconds, shared=shared)
@@ -208,8 +210,8 @@ def _was_ended(outcome: Outcome, ends: Ends, folder: GroupFolder) -> bool:
 
 
 def _lost_its_engine(outcome: Outcome, processes: Collection[int], ends: Ends) -> bool:
-    """Is this the error of a trace whose engine is no longer whole? One of its processes that was
-    ended from outside as the load came to its end is not among these `processes`.
+    """Is this the error of a trace whose engine is no longer whole? What was ended from outside may
+    not be among its `processes`: an engine may be long gone as its load comes to its end.
     """
     if outcome.status is not Status.ERROR:
         return False
