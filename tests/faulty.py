@@ -29,8 +29,10 @@ from typing import Any, NoReturn
 import psutil
 
 from conformance.engines import Refused, Unreadable
+from conformance.processes import sessions
 from conformance.records import Case, Group, Job, Status
 from conformance.scenario import Scenario
+from conformance.store import GroupFolder, doings
 from conformance.worker import own_doing
 
 IDENTITY = {"stages": 1, "eager": True}
@@ -372,8 +374,9 @@ class LosesAProcessInProbe(LosesAProcessInLoad):
 
 
 class LosesAProcessUnseen(Healthy):
-    """As its load comes to its end a stranger kills a process of its server's, once, and nobody
-    waits for that one: it is open, and its first trace meets the error.
+    """As its load comes to its end a stranger ends a process of its server's, once, by `signal`,
+    and nobody waits for that one: it is open, and its first trace meets the error. Told to
+    terminate, the process goes in order.
     """
 
     def __init__(self, job: Job) -> None:
@@ -385,8 +388,10 @@ class LosesAProcessUnseen(Healthy):
         server = multiprocessing.get_context("fork").Process(target=_serving, args=(there,))
         server.start()
         core = here.recv()
+        events, now = GroupFolder(job.folder).events, sorted(sessions.members(os.getpid()))
+        doings.tell(events, doings.PROBING, processes=now)
         if self.lost:
-            subprocess.run(["kill", "-HUP", str(core)], check=True)
+            subprocess.run(["kill", f"-{self.options['signal']}", str(core)], check=True)
             while psutil.Process(core).status() != psutil.STATUS_ZOMBIE:
                 time.sleep(0.01)
 
@@ -398,9 +403,14 @@ class LosesAProcessUnseen(Healthy):
 
 def _serving(says: Connection) -> None:
     """A process with one of its own, of which it says the number."""
-    core = multiprocessing.get_context("fork").Process(target=_forever)
+    core = multiprocessing.get_context("fork").Process(target=_until_told, args=(says,))
     core.start()
-    says.send(core.pid)
+    _forever()
+
+
+def _until_told(says: Connection) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    says.send(os.getpid())
     _forever()
 
 

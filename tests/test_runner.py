@@ -451,15 +451,23 @@ def test_a_load_in_which_a_process_is_lost_is_tried_once_more(
     assert (always / "kills").read_text() == "7"
 
 
-def test_a_process_that_somebody_kills_as_the_load_ends_is_missed_in_the_first_cell(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("signal", "words"),
+    [
+        ("HUP", "was ended from outside by SIGHUP; then RuntimeError: EngineDeadError"),
+        ("TERM", f"running plain.{CASES[0]}: RuntimeError: EngineDeadError"),
+    ],
+)
+def test_a_process_that_ends_as_the_load_does_is_missed_in_the_first_cell(
+    tmp_path: Path, signal: str, words: str
 ) -> None:
     (tmp_path / "kills").write_text("1")
-    summary, events = again(tmp_path, "LosesAProcessUnseen", options={"refuse": True})
+    options = {"refuse": True, "signal": signal}
+    summary, events = again(tmp_path, "LosesAProcessUnseen", options=options)
     assert summary.done["LosesAProcessUnseen"].ok
     [death] = [event for event in events if isinstance(event, WorkerDied)]
     assert f"while running plain.{CASES[0]}: " in death.reason
-    assert "was ended from outside by SIGHUP; then RuntimeError: EngineDeadError" in death.reason
+    assert words in death.reason
     assert sorted(noted(tmp_path, "LosesAProcessUnseen")) == sorted(CASES)
 
 
