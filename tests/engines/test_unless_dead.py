@@ -64,3 +64,32 @@ def test_the_engine_that_nnsight_asks_is_vllms_with_that_end(monkeypatch):
 
     with patches.applied(Place.STREAMING), pytest.raises(RuntimeError, match="EngineCore"):
         asyncio.run(call())
+
+
+def test_a_request_that_comes_as_the_engine_ends_is_told_of_it(monkeypatch):
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.output_processor import RequestOutputCollector
+
+    async def accepted(*_, **__):
+        return RequestOutputCollector(RequestOutputKind.DELTA, "one")
+
+    monkeypatch.setattr(AsyncLLM, "add_request", accepted)
+    engine = SimpleNamespace(errored=False, dead_error=DEAD)
+
+    async def call():
+        request = await AsyncLLM.add_request(engine, "one")
+        engine.errored = True
+        await asyncio.wait_for(request.get(), timeout=20)
+
+    with patches.applied(Place.STREAMING), pytest.raises(RuntimeError, match="EngineCore"):
+        asyncio.run(call())
+
+
+def test_a_request_that_is_over_is_watched_no_longer():
+    engine = SimpleNamespace(errored=False, dead_error=DEAD)
+
+    async def call():
+        await asyncio.wait_for(patches.tell_of_the_end(engine, lambda: None), timeout=20)
+
+    asyncio.run(call())

@@ -159,6 +159,33 @@ def _answered_or_dead(original: Any) -> Any:
     return collective_rpc
 
 
+def _told_of_the_end(original: Any) -> Any:
+    async def add_request(engine: Any, *args: Any, **more: Any) -> Any:
+        collector = await unless_dead(engine, original(engine, *args, **more))
+        watching = asyncio.ensure_future(tell_of_the_end(engine, weakref.ref(collector)))
+        _WATCHING.add(watching)
+        watching.add_done_callback(_WATCHING.discard)
+        return collector
+
+    return add_request
+
+
+#: A loop keeps no task alive by itself.
+_WATCHING: set[asyncio.Future[None]] = set()
+
+
+async def tell_of_the_end(engine: Any, collector: Callable[[], Any]) -> None:
+    """Put vLLM's EngineDeadError to what a request waits for, once the engine's process has ended;
+    until nobody has that any more.
+    """
+    while (waited_for := collector()) is not None:
+        if engine.errored:
+            waited_for.put(engine.dead_error)
+            return
+        del waited_for
+        await asyncio.sleep(LOOK)
+
+
 class _Rank(NamedTuple):
     rank: int
 
@@ -226,6 +253,14 @@ PATCHES = (
         "vLLM lets whoever waits for an answer of the workers wait for ever once the process of "
         "its core has ended, and nnsight waits so for what a finished trace has saved",
         _answered_or_dead,
+    ),
+    Patch(
+        "vllm.v1.engine.async_llm:AsyncLLM.add_request",
+        Place.STREAMING,
+        ">=0.19",
+        "the same of a request that comes while the process of vLLM's core ends: its first output "
+        "is awaited for ever, for the end was told to those alone that were there before it",
+        _told_of_the_end,
     ),
     Patch(
         "vllm.v1.executor.multiproc_executor:get_mp_context",
