@@ -11,7 +11,7 @@ import pytest
 from conformance.processes import sessions
 from tests.end_to_end.conftest import ROOT
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize("backend", ["vllm-pp2", "vllm-serve"])

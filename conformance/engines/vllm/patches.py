@@ -12,6 +12,8 @@ import importlib
 import linecache
 import logging
 import multiprocessing
+import os
+import socket
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
@@ -186,6 +188,27 @@ async def tell_of_the_end(engine: Any, collector: Callable[[], Any]) -> None:
         await asyncio.sleep(LOOK)
 
 
+def _on_its_host_alone(original: Any) -> Any:
+    def create(hostname: str, port: int, rank: int, size: int, patience: Any, *more: Any) -> Any:
+        if rank != 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            return original(hostname, port, rank, size, patience, *more)
+        from torch._C._distributed_c10d import TCPStore
+
+        family = socket.AF_INET6 if ":" in hostname else socket.AF_INET
+        listener = socket.create_server((hostname, port), family=family)
+        return TCPStore(
+            hostname,
+            listener.getsockname()[1],
+            size,
+            is_master=True,
+            timeout=patience,
+            multi_tenant=True,
+            master_listen_fd=listener.detach(),
+        )
+
+    return create
+
+
 class _Rank(NamedTuple):
     rank: int
 
@@ -245,6 +268,14 @@ PATCHES = (
         "goes on to pack its weights: with kernels that a meta tensor has not, of experts on any "
         "CPU and of latent attention on one with AMX",
         _unless_on_meta,
+    ),
+    Patch(
+        "torch.distributed.rendezvous:_create_c10d_store",
+        Place.CLIENT,
+        ">=2.4",
+        "torch's store listens on every interface whatever host it is given, and nnsight's client "
+        "opens one for its group of a single process",
+        _on_its_host_alone,
     ),
     Patch(
         "vllm.v1.engine.async_llm:AsyncLLM.collective_rpc",
