@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nnsight import save
-from torch import Tensor, equal
+from torch import Tensor
 
 from conformance.builtin.probe import PROBE
+from conformance.engines.repeated import same_bits
 
 #: Of several lengths, none of them a scenario's: one that kernels may take as a whole, and others.
 PROMPTS = (
@@ -33,13 +34,9 @@ def kept_beside(observe: Observe) -> bool:
     """
     try:
         alone = [[tensor.clone() for tensor in observe([prompt])[0]] for prompt in PROMPTS]
-        return all(map(_same, alone, observe(PROMPTS)))
+        return all(map(same_bits, alone, observe(PROMPTS)))
     except Exception:  # noqa: BLE001 - that several prompts are refused is for scenarios to tell
         return False
-
-
-def _same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
-    return bool(left) and len(left) == len(right) and all(map(equal, left, right))
 
 
 def in_one_trace(lm: Any, prompts: Sequence[str]) -> list[list[Tensor]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, equal
@@ -20,6 +20,9 @@ def repeats(outputs: Callable[[], Any]) -> bool:
     def tensors() -> list[Tensor]:
         return [tensor.clone() for tensor in tensors_in(outputs())]
 
-    first, again = tensors(), tensors()
-    same = len(first) == len(again) and all(map(equal, first, again))
-    return bool(first) and same
+    return same_bits(tensors(), tensors())
+
+
+def same_bits(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    """Are there tensors, and those of both sides the same to the last bit?"""
+    return bool(left) and len(left) == len(right) and all(map(equal, left, right))

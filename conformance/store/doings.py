@@ -81,9 +81,8 @@ def probed_with(events: Path, start: int) -> frozenset[int]:
     for event in _events(events, start):
         if isinstance(event, dict) and event.get("event") == PROBING:
             told = event.get("processes")
-            numbers = (
-                frozenset(n for n in told if type(n) is int) if type(told) is list else numbers
-            )
+            if type(told) is list:
+                numbers = frozenset(number for number in told if type(number) is int)
     return numbers
 
 
