@@ -9,8 +9,7 @@ from conformance.judge.diagnosis import diagnose, extent
 from conformance.judge.evidence import Evidence
 from conformance.judge.judgement import Judgement
 from conformance.judge.measures.gain import Effect, Landing
-from conformance.judge.measures.structure import PROMPT_IDS
-from conformance.records import Judged, Limits, Precision, Relation, Site, Verdict
+from conformance.records import Limits, Precision, Site, Verdict
 
 #: The write has an effect, but another one.
 _OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
@@ -26,19 +25,10 @@ def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Jud
     observations = tuple(
         evidence.judged[site] for site in sorted(evidence.judged, key=verdict.order)
     )
-    claims = [
-        (observation.verdict, _reason_of(observation.verdict, observations))
-        for observation in _one_per_verdict(observations)
-    ]
-    claims += [
-        _broken_claim(relation)
-        for relation in evidence.relations
-        if relation.gates and not relation.holds
-    ]
+    claims = verdict.claims(observations, evidence.relations)
     if evidence.twin:
         claims += _write_claims(evidence, claims)
-    decided = verdict.first([kind for kind, _ in claims])
-    reason = next((words for kind, words in claims if kind is decided), "nothing was observed")
+    decided, reason = verdict.deciding(claims)
     worst = verdict.worst(observations)
     diagnosed = diagnose.diagnose(evidence, decided, limits) if explain else diagnose.Diagnosis()
     return Judgement(
@@ -52,36 +42,6 @@ def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Jud
         diagnosis=diagnosed.sentence,
         explanations=diagnosed.kinds,
     )
-
-
-def _one_per_verdict(observations: Sequence[Judged]) -> list[Judged]:
-    return list(
-        {observation.verdict: observation for observation in reversed(observations)}.values()
-    )
-
-
-def _reason_of(kind: Verdict, observations: Sequence[Judged]) -> str:
-    """Why the observations of this verdict make it, in words."""
-    concerned = [observation for observation in observations if observation.verdict is kind]
-    names = [observation.site for observation in concerned]
-    worst = verdict.worst(observations)
-    furthest = ""
-    if worst is not None:
-        furthest = f"{worst.q_max:.2f} × noise at {verdict.place(Site.parse(worst.site))}"
-    if kind is Verdict.EXACT:
-        return f"all {len(observations)} observations are bitwise those of honest runs"
-    if kind is Verdict.MATCH:
-        within = f"all {len(observations)} observations are within the noise of honest runs"
-        return f"{within}; furthest {furthest}" if furthest else within
-    words = f"{verdict.places(names)}: {concerned[0].message}"
-    if kind in {Verdict.WRONG, Verdict.DRIFT}:
-        return f"{len(concerned)} of {len(observations)} observations are off, first {words}"
-    return words
-
-
-def _broken_claim(relation: Relation) -> tuple[Verdict, str]:
-    kind = Verdict.STRUCTURE if relation.name == PROMPT_IDS else Verdict.WRONG
-    return kind, f"does not hold: {relation.name} ({relation.detail})"
 
 
 def _write_claims(

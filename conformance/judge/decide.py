@@ -7,6 +7,9 @@ runs is `drift`, and only what lies far beyond them, or what bf16 alone can show
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from conformance.judge import judgement
 from conformance.records import Answer, Precision, Verdict, record
 
 
@@ -26,7 +29,8 @@ def decide(answers: list[Answer]) -> Decision:
     1. Float32 decides what it does not pass: a failure, or a harness that cannot tell.
     2. Where the engine refuses float32, or it was not gathered, bf16 decides alone.
     3. Where float32 passes, bf16 decides; a check that has too little power there (a dose
-       below bf16's noise) was made in float32 and passes.
+       below bf16's noise) was made in float32 and passes. What bf16 shows to be off beside
+       such a check is off all the same.
     """
     by_precision = {answer.precision: answer for answer in answers}
     meaning, numerics = by_precision.get(Precision.FLOAT32), by_precision.get(Precision.BF16)
@@ -37,13 +41,20 @@ def decide(answers: list[Answer]) -> Decision:
         return Decision(numerics.verdict, _alone(numerics, meaning), numerics, meaning)
     if not meaning.verdict.passes:
         return Decision(meaning.verdict, meaning.reason, meaning, numerics)
-    if numerics.verdict is Verdict.VACUOUS or numerics.verdict.neutral:
-        words = f"{meaning.reason}; in bf16 {numerics.verdict}: {numerics.reason}"
+    shown, reason = numerics.verdict, numerics.reason
+    if shown is Verdict.VACUOUS:
+        claims = judgement.claims(numerics.observations, numerics.relations)
+        off = [claim for claim in claims if not claim[0].passes]
+        if off:
+            shown, reason = judgement.deciding(off)
+            numerics = replace(numerics, harness=shown is Verdict.UNKNOWN)
+    if shown is Verdict.VACUOUS or shown.neutral:
+        words = f"{meaning.reason}; in bf16 {shown}: {reason}"
         return Decision(meaning.verdict, words, meaning, numerics)
-    if numerics.verdict.passes:
-        return Decision(numerics.verdict, meaning.reason, meaning, numerics)
-    words = f"in bf16 only, in float32 {meaning.verdict}: {numerics.reason}"
-    return Decision(numerics.verdict, words, numerics, meaning)
+    if shown.passes:
+        return Decision(shown, meaning.reason, meaning, numerics)
+    words = f"in bf16 only, in float32 {meaning.verdict}: {reason}"
+    return Decision(shown, words, numerics, meaning)
 
 
 def _alone(numerics: Answer, meaning: Answer) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from conformance.judge.measures.structure import PROMPT_IDS
 from conformance.records import Judged, Relation, Site, Verdict, record
 
 #: First that fits decides a cell. `unknown` yields to a proven failure and to nothing else.
@@ -25,6 +26,8 @@ ORDER = (
     Verdict.MATCH,
     Verdict.EXACT,
 )
+
+NOTHING = "nothing was observed"
 
 
 @record()
@@ -61,6 +64,47 @@ def worst(observations: Sequence[Judged]) -> Judged | None:
     """The observation furthest from the truth, in multiples of the floor."""
     measured = [observation for observation in observations if observation.q_max is not None]
     return max(measured, key=lambda observation: observation.q_max or 0.0, default=None)
+
+
+def claims(
+    observations: Sequence[Judged], relations: Sequence[Relation]
+) -> list[tuple[Verdict, str]]:
+    """What the observations are, each verdict once with its reason, and what does not hold."""
+    kinds = {observation.verdict: None for observation in observations}
+    claimed = [(kind, _reason_of(kind, observations)) for kind in kinds]
+    broken = [relation for relation in relations if relation.gates and not relation.holds]
+    return claimed + [_broken_claim(relation) for relation in broken]
+
+
+def deciding(claimed: Sequence[tuple[Verdict, str]]) -> tuple[Verdict, str]:
+    """The claim that decides: the first of its verdict. Of nothing, `unknown`."""
+    decided = first([kind for kind, _ in claimed])
+    return next((claim for claim in claimed if claim[0] is decided), (decided, NOTHING))
+
+
+def _reason_of(kind: Verdict, observations: Sequence[Judged]) -> str:
+    """Why the observations of this verdict make it, in words."""
+    concerned = [observation for observation in observations if observation.verdict is kind]
+    names = [observation.site for observation in concerned]
+    furthest_off = worst(observations)
+    furthest = ""
+    if furthest_off is not None:
+        at = place(Site.parse(furthest_off.site))
+        furthest = f"{furthest_off.q_max:.2f} × noise at {at}"
+    if kind is Verdict.EXACT:
+        return f"all {len(observations)} observations are bitwise those of honest runs"
+    if kind is Verdict.MATCH:
+        within = f"all {len(observations)} observations are within the noise of honest runs"
+        return f"{within}; furthest {furthest}" if furthest else within
+    words = f"{places(names)}: {concerned[0].message}"
+    if kind in {Verdict.WRONG, Verdict.DRIFT}:
+        return f"{len(concerned)} of {len(observations)} observations are off, first {words}"
+    return words
+
+
+def _broken_claim(relation: Relation) -> tuple[Verdict, str]:
+    kind = Verdict.STRUCTURE if relation.name == PROMPT_IDS else Verdict.WRONG
+    return kind, f"does not hold: {relation.name} ({relation.detail})"
 
 
 def order(site: Site) -> tuple[str, int, int, float, str]:

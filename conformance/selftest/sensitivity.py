@@ -82,7 +82,8 @@ class _Cell:
 
     def passes(self, observed: Mapping[str, Tensor], thresholds: Thresholds) -> bool:
         """Whether nothing is seen in this precision, not even drift; in bf16 as beside float32 that
-        has passed: that a write is not seen there, since it lies below the noise, is no fault.
+        has passed: that a write is not seen there, since it lies below the noise, is no fault; what
+        is off besides is.
         """
         judgement = judge_cell(
             observed,
@@ -97,7 +98,14 @@ class _Cell:
             explain=False,
             bitwise=self.bitwise,
         )
-        answers = [Answer(self.precision, judgement.verdict, judgement.reason)]
+        answer = Answer(
+            self.precision,
+            judgement.verdict,
+            judgement.reason,
+            observations=judgement.observations,
+            relations=judgement.relations,
+        )
+        answers = [answer]
         if self.precision is Precision.BF16:
             answers.append(Answer(Precision.FLOAT32, Verdict.MATCH, ""))
         return decide(answers).verdict.passes

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from conformance.judge.decide import decide
-from conformance.records import Answer, Precision, Verdict
+from conformance.records import Answer, Judged, Precision, Relation, Verdict
 
 FLOAT32, BF16 = Precision.FLOAT32, Precision.BF16
 BAD = [verdict for verdict in Verdict if verdict.fails]
@@ -35,6 +35,35 @@ def test_what_only_bf16_shows_fails_but_for_a_check_without_power(
         assert found.verdict is meaning
     else:
         assert found.verdict is numerics and found.leading.precision is BF16
+
+
+OFF = [Verdict.WRONG, Verdict.DRIFT, Verdict.UNKNOWN, Verdict.ALIASED]
+
+
+def without_power(*observed: Verdict, holds: bool = True) -> list[Answer]:
+    """bf16 has too little power for the write, and observes these beside it."""
+    sites = [Judged(f"edited/p0/s0/stream.{i}", verdict) for i, verdict in enumerate(observed)]
+    relation = Relation("prompts beside others keep their bits", holds=holds)
+    return [
+        Answer(FLOAT32, Verdict.MATCH, "meaning"),
+        Answer(
+            BF16, Verdict.VACUOUS, "too small", observations=tuple(sites), relations=(relation,)
+        ),
+    ]
+
+
+@pytest.mark.parametrize("shown", OFF)
+def test_a_write_that_noise_hides_hides_nothing_else(shown: Verdict) -> None:
+    found = decide(without_power(Verdict.MATCH, shown, Verdict.MATCH))
+    assert found.verdict is shown and found.leading.precision is BF16
+    assert "stream after layer 1" in found.reason
+    assert found.leading.harness is (shown is Verdict.UNKNOWN)
+
+
+def test_nor_a_rule_without_tolerance_that_does_not_hold() -> None:
+    found = decide(without_power(Verdict.MATCH, holds=False))
+    assert found.verdict is Verdict.WRONG and "keep their bits" in found.reason
+    assert decide(without_power(Verdict.MATCH)).verdict is Verdict.MATCH
 
 
 @pytest.mark.parametrize("meaning", PASSING)
