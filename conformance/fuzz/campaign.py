@@ -28,6 +28,7 @@ from conformance.fuzz.causes import (
     explained_by,
     failure,
     shown_by,
+    shows,
 )
 from conformance.fuzz.shrinking import Shrinking, Stage, few_columns
 from conformance.planning.jobs import BUILD, FORCED, REFERENCE, build_job, launch
@@ -409,7 +410,7 @@ class Campaign:
         """Make it smaller, unless what differs is known to."""
         remaining, stage, peeled_from = program, Stage.FEW, ""
         for difference in self.state.differences:
-            if difference.model != model or not _alike(difference, failures):
+            if difference.model != model or not shows(failures, difference):
                 continue
             operations = shown_by(difference, remaining)
             if operations is None:
@@ -517,9 +518,3 @@ class Campaign:
 
 def _kinds(failures: Mapping[str, Failure]) -> dict[str, str]:
     return {column: failure.kind for column, failure in failures.items()}
-
-
-def _alike(difference: Difference, failures: Mapping[str, Failure]) -> bool:
-    """Whether a known difference is seen on these columns in this way."""
-    kinds = {failed.backend: failed.kind for failed in difference.failures}
-    return kinds == _kinds(failures)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import field, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from conformance.expectations import Entry, Known
 from conformance.expectations.assess import Where, applying, explains, holds
 from conformance.expectations.sizes import says_nothing
 from conformance.fuzz.smaller import size
 from conformance.programs import Do, Operation, Part, Program, Tokens
-from conformance.records import Cell, CellResult, Precision, Verdict, digest, record
+from conformance.records import LARGEST, Cell, CellResult, Precision, Verdict, digest, record
 from conformance.records.base import Id
 
 #: Verdicts on values: which of them a program gets depends on what it happens to read.
@@ -26,13 +29,16 @@ _VALUES = frozenset(
         Verdict.NONFINITE,
     }
 )
+#: Programs make what is off larger or smaller by what they do with it: a scale, a product, a norm.
+#: What is so many times as far off is something else.
+FURTHER = 30.0
 
 
 @record()
 class Failure:
     """How a program fails on one column. `kind` is the same for what looks the same: the verdict,
     or "value" for those on values; of an error its words without numbers. `precision` is the one
-    that shows it.
+    that shows it, `size` the largest relative error there, None where nothing that is off has one.
     """
 
     backend: Id
@@ -42,6 +48,7 @@ class Failure:
     diagnosis: str = ""
     known: str = ""
     precision: Precision = Precision.FLOAT32
+    size: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 @record()
@@ -70,7 +77,17 @@ def failure(cell: CellResult, known: str = "") -> Failure:
     kind = "value" if verdict in _VALUES or verdict is Verdict.VACUOUS else str(verdict)
     if verdict is Verdict.ERROR:
         kind = f"error: {alike(cell.reason)}"
-    return Failure(cell.backend, kind, verdict, cell.reason, cell.diagnosis, known, cell.precision)
+    sizes = [one.extra[LARGEST] for one in cell.observations if LARGEST in one.extra]
+    return Failure(
+        cell.backend,
+        kind,
+        verdict,
+        cell.reason,
+        cell.diagnosis,
+        known,
+        cell.precision,
+        size=max(sizes, default=None),
+    )
 
 
 def alike(words: str) -> str:
@@ -133,9 +150,35 @@ def _key(operation: Operation) -> tuple[Do, Part]:
 
 
 def same_failures(before: Mapping[str, Failure], after: Mapping[str, Failure]) -> bool:
-    """Whether two programs fail on the same of the columns that both ran on, in the same way."""
-    return bool(before) and {b: f.kind for b, f in before.items()} == {
-        b: f.kind for b, f in after.items()
+    """Whether the second of two programs shows what the first does: it fails on the same of the
+    columns that both ran on, in the same way, and not so much less that it is something else.
+    """
+    return _fail_alike(before, after) and not any(
+        failed.size is not None and further_off(failed, after[column])
+        for column, failed in before.items()
+    )
+
+
+def shows(failures: Mapping[str, Failure], difference: Difference) -> bool:
+    """Whether these may be a known difference: the same columns fail in its way, and none is so
+    much further off that it is something else.
+    """
+    known = {failed.backend: failed for failed in difference.failures}
+    return _fail_alike(known, failures) and not any(
+        further_off(failed, known[column]) for column, failed in failures.items()
+    )
+
+
+def further_off(failed: Failure, than: Failure) -> bool:
+    """Whether it is something else by its size; what has none is not known to be as small."""
+    if than.size is None:
+        return False
+    return failed.size is None or failed.size > FURTHER * than.size
+
+
+def _fail_alike(left: Mapping[str, Failure], right: Mapping[str, Failure]) -> bool:
+    return bool(left) and {b: f.kind for b, f in left.items()} == {
+        b: f.kind for b, f in right.items()
     }
 
 

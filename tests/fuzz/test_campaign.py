@@ -162,6 +162,39 @@ def test_a_known_difference_is_seen_in_a_larger_program_and_what_is_left_is_trie
     assert causes.shown_by(difference(LEAST), Program(LEAST.prompts, (extra,))) is None
 
 
+def sized(size: float | None, *columns: str) -> dict[str, Failure]:
+    return {b: replace(failing(b), size=size) for b in columns or ("vllm-pp1", "vllm-pp2")}
+
+
+#: Two definitions of a model that differ by a little, whatever a program does.
+ANYWHERE = Difference(
+    "llama", replace(LEAST, operations=()), tuple(sized(2e-4).values()),
+    replace(LEAST, operations=()), "llama|vllm-pp1+vllm-pp2|value|nothing|1p1s1t",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("size", "hidden"), [(2e-4, True), (1e-3, True), (0.5, False), (None, False)]
+)
+def test_what_is_a_little_off_anywhere_hides_nothing_that_is_far_off(tmp_path, size, hidden):
+    one = running(tmp_path, tally.State(ASKED, differences=(ANYWHERE,)))
+    one._take_up("llama", LEAST, sized(size))
+    assert one.state.differences[0].again == hidden
+    assert bool(one._in_work) is not hidden
+
+
+def test_what_is_far_off_is_not_made_small_into_what_is_a_little_off_anywhere():
+    """Each program is off by a little; one with the write to the MLP is far off."""
+    far, little = sized(0.5, "vllm-pp1"), sized(2e-4, "vllm-pp1")
+    larger = replace(LEAST, operations=(Operation(Do.ZERO, layer=2), *LEAST.operations))
+    work = Shrinking(1, "llama", larger, larger, far, (HF, PP1), (HF, PP1, PP2))
+    while work.stage is not Stage.WHOLE:
+        tried = {one.name: one for one in work.candidates()}
+        work.take({name: far if shows(one) else little for name, one in tried.items()})
+    assert [(o.do, o.part) for o in work.program.operations] == [(Do.ADD, Part.MLP)]
+    assert causes.same_failures(sized(None), sized(2e-4))
+
+
 def running(tmp_path: Path, state: tally.State) -> campaign.Campaign:
     model = Model("llama", "llama", (Source("tiny"),))
     asked = replace(state.asked, corpus=str(tmp_path / "corpus"))
