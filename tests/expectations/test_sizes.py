@@ -13,7 +13,7 @@ from conformance import expectations
 from conformance.expectations import Entry, Finding, Match, assess, load, update
 from conformance.expectations.assess import explains
 from conformance.expectations.sizes import TOO_FAR, bound_for, largest_error, says_nothing
-from conformance.judge import conclude
+from conformance.judge import judgement
 from conformance.judge.diagnosis import extent
 from conformance.judge.measures import floor, metrics
 from conformance.records import (
@@ -144,7 +144,7 @@ def test_the_judges_words_for_anything_that_is_off_name_no_cause():
     judged = [
         Judged(site, Verdict.WRONG, "every token off, by up to 9.1e+02 × noise") for site in sites
     ]
-    reason = conclude._reason_of(Verdict.WRONG, judged)
+    reason = judgement._reason_of(Verdict.WRONG, judged)
     parsed = [Site.parse(site) for site in sites]
     measured = [replace(one, q_max=900.0, ratios=(900.0, 1.0)) for one in judged]
     clauses = [
