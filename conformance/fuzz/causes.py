@@ -135,18 +135,17 @@ def slug(cause: str) -> str:
 
 def shown_by(difference: Difference, program: Program) -> set[int] | None:
     """The operations of a program that a difference is known by; None where it lacks one."""
-    unmatched = [_key(op) for op in difference.program.operations]
-    indices: set[int] = set()
-    for index, operation in enumerate(program.operations):
-        if _key(operation) in unmatched:
-            indices.add(index)
-    if not set(unmatched) <= {_key(program.operations[index]) for index in indices}:
+    known = {(op.do, op.part) for op in difference.program.operations}
+    shown = {index: _shown(op) & known for index, op in enumerate(program.operations)}
+    if set().union(*shown.values()) != known:
         return None
-    return indices
+    return {index for index, keys in shown.items() if keys}
 
 
-def _key(operation: Operation) -> tuple[Do, Part]:
-    return operation.do, operation.part
+def _shown(operation: Operation) -> set[tuple[Do, Part]]:
+    """What it does, and the read of its place that comes with it."""
+    keys = {(operation.do, operation.part)}
+    return keys | {(Do.READ, operation.part)} if operation.do.observes else keys
 
 
 def same_failures(before: Mapping[str, Failure], after: Mapping[str, Failure]) -> bool:

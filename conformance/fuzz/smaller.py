@@ -35,6 +35,7 @@ def _detail(operation: Operation) -> int:
         + (operation.seed != 0)
         + (operation.value is not None)
         + 2 * (operation.do in (Do.PRODUCT, Do.DIFFERENCE, Do.PROJECT, Do.REPLACE))
+        + (operation.do is not Do.READ)
     )
 
 
@@ -118,8 +119,9 @@ def _plainer(operation: Operation) -> Iterator[Operation]:
             yield replace(operation, **{name: default})
     if operation.do in (Do.PROJECT, Do.REPLACE, Do.SCALE):
         yield replace(operation, do=Do.ADD, value=None, amount=1.0)
-    if operation.do in (Do.DIFFERENCE, Do.PRODUCT):
-        yield replace(operation, do=Do.READ, value=None)
+    # What is written is read back: where a place differs for whoever reads it, no write is needed.
+    if operation.do is not Do.READ and operation.do.observes:
+        yield replace(operation, do=Do.READ, value=None, amount=1.0, seed=0)
 
 
 def keeping(program: Program, kept: set[int]) -> Program:

@@ -70,6 +70,11 @@ class Do(StrEnum):
         return not self.reads and self is not Do.STOP
 
     @property
+    def observes(self) -> bool:
+        """Whether the rows of its place are seen, be they read or read back after a write."""
+        return self not in (Do.SKIP, Do.FORCE, Do.STOP)
+
+    @property
     def takes(self) -> bool:
         """Whether it has a value."""
         return self in (Do.DIFFERENCE, Do.PRODUCT, Do.ADD, Do.REPLACE, Do.PROJECT)

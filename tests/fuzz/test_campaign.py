@@ -88,6 +88,35 @@ def test_what_differs_becomes_as_small_as_what_shows_it(seed: int):
     assert set(one.failures) == {"vllm-pp1", "vllm-pp2"}
 
 
+@pytest.mark.parametrize(
+    "do", [Do.ADD, Do.SCALE, Do.ZERO, Do.REPLACE, Do.PROJECT, Do.DIFFERENCE, Do.PRODUCT]
+)
+def test_a_write_where_what_is_read_differs_becomes_the_read(do: Do):
+    """A place that is something else on one column: what is written there is read back there."""
+    program = Program(("One", "One two"), (Operation(do, Part.ATTENTION, 1, amount=0.5, seed=2),))
+    far = sized(0.5, "vllm-pp1")
+    work = Shrinking(1, "bloom", program, program, far, (HF, PP1), (HF, PP1, PP2))
+    while work.stage is not Stage.WHOLE:
+        work.take(
+            {
+                one.name: far if any(op.part is Part.ATTENTION for op in one.operations) else {}
+                for one in work.candidates()
+            }
+        )
+    assert [(o.do, o.part) for o in work.program.operations] == [(Do.READ, Part.ATTENTION)]
+    read = replace(difference(LEAST), program=work.program)
+    larger = replace(program, operations=(Operation(Do.ZERO, layer=2), *program.operations))
+    assert causes.shown_by(read, larger) == {1}
+    assert causes.shown_by(read, LEAST) is None
+    # The other way round a write that is known says nothing of a read.
+    assert causes.shown_by(replace(read, program=program), work.program) is None
+
+
+def test_a_layer_that_is_left_out_shows_nothing_of_its_place():
+    read = replace(difference(LEAST), program=Program(("One",), (Operation(Do.READ, layer=1),)))
+    assert causes.shown_by(read, Program(("One",), (Operation(Do.SKIP, layer=1),))) is None
+
+
 def test_the_cause_is_one_whatever_layer_amount_and_text():
     one = Program(("One", "One two"), (Operation(Do.ADD, Part.MLP, 1, amount=0.5, seed=2),))
     other = Program(("Three", "One two"), (Operation(Do.ADD, Part.MLP, 3),))
