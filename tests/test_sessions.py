@@ -202,6 +202,34 @@ def test_what_a_killed_run_has_left_is_ended_by_the_next(
             assert sessions.alive(kept), "another run's, which is in progress"
 
 
+def test_what_would_have_removed_a_runs_folder_is_not_ended_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The killed run had its temporary files elsewhere than the next one has."""
+    elsewhere, here = tmp_path / "elsewhere" / "cfm-run-killed", tmp_path / "here"
+    other = tmp_path / "elsewhere" / "of-the-user"
+    for made in (elsewhere, here, other):
+        made.mkdir(parents=True)
+    shared = Path("/dev/shm", f"test-{os.getpid()}-noted")
+    shared.touch()
+    (elsewhere / "shared-1").write_text(str(shared))
+    monkeypatch.setenv("TMPDIR", str(here))
+    monkeypatch.setattr("tempfile.tempdir", str(here))
+    path = str(Path(__file__).parent.parent)
+    try:
+        for tmp in (other, elsewhere):
+            with leader(KILLED_RUN, "killed", PYTHONPATH=path, TMPDIR=str(tmp)) as dead:
+                left = int(ready(dead))
+                dead.wait()
+                with temporary.folder():
+                    assert gone(left)
+        assert not elsewhere.exists()
+        assert not shared.exists()
+        assert other.exists(), "no run's folder by its name"
+    finally:
+        shared.unlink(missing_ok=True)
+
+
 def test_a_number_that_is_anothers_by_now_is_not_the_run() -> None:
     mark = sessions.new_mark().replace(f"{os.getpid()}-", f"{os.getpid()}-1", 1)
     with leader(STUBBORN, **{sessions.MARK: mark}) as process:

@@ -113,6 +113,13 @@ def orphans() -> set[int]:
     return {pid for pid, mark in _marks() if _is_orphan(pid, mark)}
 
 
+def variable(pid: int, name: str) -> str:
+    """A process's environment variable, as it was when the process began; "" for none."""
+    with suppress(psutil.Error, OSError):
+        return str(psutil.Process(pid).environ().get(name, ""))
+    return ""
+
+
 def _is_orphan(pid: int, mark: str) -> bool:
     if (run := _BEGUN.match(mark)) is None:
         return False

@@ -116,13 +116,21 @@ def environment(path: Path, cache: Path) -> dict[str, str]:
 
 
 def _sweep(parent: Path) -> None:
+    # Those that would have removed their run's folder are ended here, wherever that is.
+    theirs = _folders_of(sessions.orphans())
     sessions.end_orphans()
-    for path in (*parent.glob(f"{PREFIX}*"), *parent.glob(f"{_NEW}*")):
+    for path in {*theirs, *parent.glob(f"{PREFIX}*"), *parent.glob(f"{_NEW}*")}:
         with suppress(OSError):
             status = path.lstat()
             young = path.name.startswith(_NEW) and time.time() - status.st_mtime < _OLD
             if status.st_uid == os.getuid() and not young:
                 _remove_unused(path)
+
+
+def _folders_of(pids: Iterable[int]) -> set[Path]:
+    """The runs' folders that these processes have."""
+    named = {Path(sessions.variable(pid, "TMPDIR")) for pid in pids}
+    return {path for path in named if path.name.startswith(PREFIX)}
 
 
 def _remove_unused(path: Path) -> None:
