@@ -41,6 +41,7 @@ from conformance.judge.reference import (
     read_reference,
 )
 from conformance.records import (
+    CHOSEN,
     GREEDY,
     LARGEST,
     SAMPLED,
@@ -262,7 +263,7 @@ def _weighed(
     None in a step whose token is judged itself: what repeats that has to be it.
     """
     reference, mine = evidence.reference, evidence.observed[site]
-    if any(replace(site, name=chosen) in reference.truth for chosen in (GREEDY, SAMPLED)):
+    if any(replace(site, name=chosen) in reference.truth for chosen in CHOSEN):
         return None
     ids = (reference.truth[site], *reference.honest[site])
     for other, numbers in reference.truth.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.programs.records import Do, Form, Operation, Part, Program, Tokens
 from conformance.programs.validity import prompts_of, source_of
-from conformance.records import GREEDY, SAMPLED, Case
+from conformance.records import FORCED, GREEDY, Case
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,7 @@ def meaning(program: Program, model: Reference, case: Case) -> list[dict[str, An
         for prompt in group:
             acts = Acts(program, prompt, values, model.direction, active=case.active)
             by_prompt[prompt] = _run(acts, model)
-    return gathered(program, by_prompt)
+    return gathered(program, by_prompt, active=case.active)
 
 
 def _run(acts: Acts, model: Reference) -> dict[Any, Any]:
@@ -47,12 +47,7 @@ def _run(acts: Acts, model: Reference) -> dict[Any, Any]:
     text, steps = acts.program.prompts[acts.prompt], acts.program.steps
     # By its number: two prompts may be the same text, with other operations.
     along = model.forced[acts.prompt] if model.forced else ()
-    forced = {
-        step: int(op.amount)
-        for _, op in acts.operations
-        if op.do is Do.FORCE and acts.active
-        for step in (range(steps) if op.step is None else (op.step,))
-    }
+    forced = forced_at(acts.program, acts.prompt) if acts.active else {}
     if acts.active and any(op.do.writes for _, op in acts.operations):
         run = model.run(text, steps=steps, held=along, at=acts.visits(), chosen=forced)
     else:
@@ -202,12 +197,22 @@ def changed(operation: Operation, rows: Tensor, value: Any) -> Tensor:
     return rows
 
 
+def forced_at(program: Program, prompt: int) -> dict[int, int]:
+    """The ids that a prompt of a program goes on with, by the step in which they are laid down."""
+    return {
+        step: int(op.amount)
+        for op in program.operations
+        if op.do is Do.FORCE and prompt in prompts_of(program, op)
+        for step in (range(program.steps) if op.step is None else (op.step,))
+    }
+
+
 def gathered(
-    program: Program, by_prompt: Sequence[Mapping[tuple[Any, ...], Any]]
+    program: Program, by_prompt: Sequence[Mapping[tuple[Any, ...], Any]], *, active: bool = True
 ) -> list[dict[str, Any]]:
     """The observations of every prompt from what its block saved. Keys are `("logits", step)`,
     `("token", step)`, `("read", operation, step)` and `("written", operation, step)`; what is not
-    there is left out.
+    there is left out. Ids are forced in a run that is `active` alone.
     """
     names = observed_names(program)
     prompts: list[dict[str, Any]] = []
@@ -221,9 +226,7 @@ def gathered(
             else:
                 steps[step] = value
 
-        forced = any(
-            op.do is Do.FORCE and prompt in prompts_of(program, op) for op in program.operations
-        )
+        forced = forced_at(program, prompt) if active else {}
         for key, value in saved.items():
             match key:
                 case ("read", index, step) if program.operations[index].saved:
@@ -238,7 +241,7 @@ def gathered(
                 case ("logits", step):
                     put("logits", step, value)
                 case ("token", step):
-                    put(SAMPLED if forced else GREEDY, step, value)
+                    put(FORCED if step in forced else GREEDY, step, value)
         prompts.append(outputs)
     return prompts
 

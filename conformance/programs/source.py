@@ -38,7 +38,7 @@ def {name}(lm, case):
 '''
 
 _FOOT = """\
-    return programs.gathered(PROGRAM, [{seen}])
+    return programs.gathered(PROGRAM, [{seen}], active=case.active)
 
 
 @{name}.reference

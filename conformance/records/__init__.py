@@ -34,6 +34,7 @@ from conformance.records.judged import (
 )
 from conformance.records.matrix import (
     CHOSEN,
+    FORCED,
     GREEDY,
     PARTS,
     SAMPLED,
@@ -62,6 +63,7 @@ __all__ = [
     "BF16_LIMITS",
     "CHOSEN",
     "FLOAT32_LIMITS",
+    "FORCED",
     "GREEDY",
     "LARGEST",
     "NEUTRAL",

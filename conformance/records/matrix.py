@@ -229,9 +229,10 @@ class Site:
         return cls(name, int(prompt), int(step), None if layer is None else int(layer), run or "")
 
 
-#: Names of what holds the ids that a run went on with: chosen greedily, or drawn or forced.
-GREEDY, SAMPLED = "tokens", "sampled"
-CHOSEN = (GREEDY, SAMPLED)
+#: Names of what holds the ids that a run went on with: chosen greedily; not so, be they drawn or
+#: laid down; and those that are known to be laid down, which no likelihood speaks of.
+GREEDY, SAMPLED, FORCED = "tokens", "sampled", "forced"
+CHOSEN = (GREEDY, SAMPLED, FORCED)
 
 _SITE = re.compile(r"(?:(\w+)/)?p(\d+)/s(\d+)/([A-Za-z_]\w*)(?:\.(\d+))?")
 

@@ -44,17 +44,19 @@ class OfALayerThatRan(DynamicCache):
 def model_without(family: str, layer: int | None, columns: list[int]) -> PreTrainedModel:
     """Four layers of random weights, one of them left out; `columns` gets the masks' lengths."""
     torch.manual_seed(0)
+    grouped = {} if family == "gpt2" else {"num_key_value_heads": 2, "head_dim": 32}
     config = AutoConfig.for_model(
         family, vocab_size=16, hidden_size=64, intermediate_size=96, num_hidden_layers=LAYERS,
-        num_attention_heads=2, num_key_value_heads=2, head_dim=32, initializer_range=0.3,
+        num_attention_heads=2, initializer_range=0.3, **grouped,
         pad_token_id=0, bos_token_id=None, eos_token_id=None, attn_implementation="eager",
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(config).eval()
-    layers = model.model.layers
+    layers = model.transformer.h if family == "gpt2" else model.model.layers
     if layer is not None:
 
-        def leave_out(hidden_states: torch.Tensor, *_: Any, **arguments: Any) -> torch.Tensor:
-            columns.append(arguments["attention_mask"].shape[-1])
+        def leave_out(hidden_states: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+            tensors = (one for one in (*rest, *named.values()) if isinstance(one, torch.Tensor))
+            columns.extend(mask.shape[-1] for mask in tensors if mask.dim() == 4)
             return hidden_states
 
         layers[layer].forward = leave_out
@@ -81,7 +83,7 @@ def off(batch: tuple[torch.Tensor, ...], alone: tuple[torch.Tensor, ...]) -> lis
 print("transformers", transformers.__version__, "torch", torch.__version__)
 print("the shorter of two prompts, its logits against itself alone: steps 0 and 1")
 gap = mended = 0.0
-for family in ("llama", "gemma2"):
+for family in ("llama", "gemma2", "gpt2"):
     for layer in (None, 0, 1, 2):
         columns: list[int] = []
         model = model_without(family, layer, columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,21 @@ PROGRAMS = st.randoms(use_true_random=True).map(lambda chance: drawn(chance, SHA
 @given(PROGRAMS)
 def test_a_program_survives_json(program: Program):
     assert from_json(Program, to_json(program)) == program
+
+
+@pytest.mark.parametrize(("step", "forced"), [(None, [0, 1, 2]), (1, [1])])
+def test_an_id_that_is_laid_down_is_no_draw_and_the_others_are_greedy(step, forced):
+    """Whatever the id: the one that the model would have chosen as well looks like a cold draw."""
+    operation = Operation(Do.FORCE, Part.TOKEN, prompt=1, step=step, amount=20)
+    program = Program(TWO, (operation,), steps=3)
+    saved = [{("token", at): torch.tensor(7) for at in range(3)} for _ in TWO]
+    first, second = programs.gathered(program, saved)
+    assert {name for name, steps in first.items() if any(at != {} for at in steps)} == {"tokens"}
+    assert [at for at, token in enumerate(second["forced"]) if token != {}] == forced
+    others = [at for at, token in enumerate(second.get("tokens", [])) if token != {}]
+    assert others == [at for at in range(3) if at not in forced]
+    inactive = programs.gathered(program, saved, active=False)
+    assert all("forced" not in outputs for outputs in inactive)
 
 
 @given(PROGRAMS)

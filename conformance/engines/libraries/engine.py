@@ -49,7 +49,7 @@ class LibraryEngine:
             by_prompt = self._run(program, active=active.active)
             if isinstance(form, Form):
                 return observed(form, by_prompt)
-            return gathered(program, by_prompt)
+            return gathered(program, by_prompt, active=active.active)
 
         return flatten_runs(scenario, case, twin)
 
