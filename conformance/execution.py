@@ -117,6 +117,7 @@ def _give_up(
 
 def execute(
     run: RunFolder,
+    plan: RunPlan,
     scenarios: Mapping[str, Scenario],
     *,
     cache: Path,
@@ -127,14 +128,13 @@ def execute(
     known: Known | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Finished:
-    """Gather what the run's plan asks for and is not there yet, judge and report. A model whose
+    """Gather what the run's `plan` asks for and is not there yet, judge and report. A model whose
     last group has ended is judged at once, and `tell` is called with a line on it.
 
     `observations` is where finished ones are kept between runs, by default in `cache`. What is
     `known` not to pass is marked so, and is no failure of the run.
     Ctrl-C ends the gathering; what was gathered is kept, and the run can be resumed.
     """
-    plan = run.plan()
     run.begin()
     planned = planned_jobs(
         run,
@@ -203,6 +203,7 @@ def once_more(
     )
     return execute(
         run,
+        run.plan(),
         scenarios,
         cache=cache,
         limits=limits,

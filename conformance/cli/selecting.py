@@ -79,6 +79,7 @@ def executed(
     with Progress(cells, out, precisions=plan.precisions) as progress:
         finished = execution.execute(
             folder,
+            plan,
             discover(scenarios),
             cache=cache_folder(),
             limits=running.limits,

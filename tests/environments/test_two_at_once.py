@@ -74,7 +74,13 @@ def ran(reports, columns):
         jobs=jobs,
     )
     finished = execution.execute(
-        run, scenarios, cache=cache_folder(), limits=PATIENT, jobs=jobs, on_event=lambda _: None
+        run,
+        run.plan(),
+        scenarios,
+        cache=cache_folder(),
+        limits=PATIENT,
+        jobs=jobs,
+        on_event=lambda _: None,
     )
     return run, finished.results
 
