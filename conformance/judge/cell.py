@@ -8,7 +8,7 @@ further from the truth than honest runs are.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -33,13 +33,7 @@ from conformance.judge.measures import (
 from conformance.judge.measures import relations as rules
 from conformance.judge.measures.draws import Draws, likelihood
 from conformance.judge.measures.relations import Mismatch, compare_exact
-from conformance.judge.reference import (
-    HONEST_RUNS_DIFFER,
-    Reference,
-    batches,
-    distances,
-    read_reference,
-)
+from conformance.judge.reference import HONEST_RUNS_DIFFER, Reference, read_reference
 from conformance.records import (
     CHOSEN,
     GREEDY,
@@ -231,6 +225,16 @@ def _compare_values(evidence: Evidence, limits: Limits, chosen: Collection[Site]
             evidence.settle(site, Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
             continue
         evidence.judged[site] = judged
+
+
+def distances(
+    reference: Reference, rows: Mapping[Site, Tensor], limits: Limits
+) -> Iterator[tuple[Site, floor.Distance]]:
+    """How far a candidate's rows (float64 [T, D], finite) are from the truth, by site."""
+    for batch in metrics.batches(rows):
+        honest = [reference.floor(site) for site in batch]
+        measured = floor.measures([rows[site] for site in batch], honest, limits)
+        yield from zip(batch, measured, strict=True)
 
 
 def _compare_integers(evidence: Evidence, site: Site, limits: Limits) -> None:
@@ -513,7 +517,7 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
         for site, pair in floors.items()
     }
     change_at: dict[Site, gain.Change] = {}
-    for batch in batches(twins, lambda site: metrics.shape_of_rows(evidence.observed[site])):
+    for batch in metrics.batches({site: evidence.observed[site] for site in twins}):
         changes = gain.changes([twins[site] for site in batch], limits)
         change_at.update(zip(batch, changes, strict=True))
     for site, change in ((site, change_at[site]) for site in twins):

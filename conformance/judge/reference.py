@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,14 +12,11 @@ from torch import Tensor
 from conformance.generated_tokens import in_precision
 from conformance.judge.diagnosis.predictions import Known
 from conformance.judge.measures import floor, metrics, structure, tokens
-from conformance.records import Limits, Precision, Site
+from conformance.records import Precision, Site
 
 #: Fewer honest runs do not show how far honest runs can be apart. In float32 the limit is a
 #: hundred times what they show, in bf16 a few times.
 FEWEST_MEMBERS: Mapping[Precision, int] = {Precision.BF16: 4, Precision.FLOAT32: 2}
-
-#: Elements of the truth in one batch: 4 MB of them in float64, ten times that with the runs.
-_BATCH = 1 << 19
 
 #: Of observations that no verdict is possible on.
 HONEST_RUNS_DIFFER = (
@@ -31,24 +28,6 @@ NO_NUMBER = "it is nan or infinite throughout in every honest run: nothing else 
 TRUTH = "truth"
 #: Observations under this member help to diagnose (see `transformations`) and are never judged.
 AUXILIARY = "aux"
-
-
-def batches(
-    sites: Iterable[Site], shape: Callable[[Site], tuple[int, int]]
-) -> Iterator[list[Site]]:
-    """The observations in groups of one width, logits apart, and of a bounded size."""
-    groups: dict[tuple[int, bool], tuple[int, list[Site]]] = {}
-    for site in sites:
-        rows, width = shape(site)
-        key = (width, site.name == "logits")
-        size, members = groups.pop(key, (0, []))
-        if members and size + rows * width > _BATCH:
-            yield members
-            size, members = 0, []
-        groups[key] = (size + rows * width, [*members, site])
-    for _, members in groups.values():
-        yield members
-
 
 #: The width of a model of which logits alone are known, at most.
 _WIDE = 1024
@@ -120,7 +99,7 @@ class Reference:
             self.prepare(clean for clean in twins if clean not in clean_of)
         for unpaired in (True, False):
             group = [site for site, clean in clean_of.items() if (clean is None) is unpaired]
-            for batch in batches(group, lambda site: metrics.shape_of_rows(self.truth[site])):
+            for batch in metrics.batches({site: self.truth[site] for site in group}):
                 self._prepare(batch, [clean_of[site] for site in batch])
 
     def _prepare(self, sites: Sequence[Site], twins: Sequence[Site | None]) -> None:
@@ -163,16 +142,6 @@ class Reference:
                     honest = self.floor(site)
                     self._known[site] = Known(honest.truth, honest.noise)
         return self._known
-
-
-def distances(
-    reference: Reference, rows: Mapping[Site, Tensor], limits: Limits
-) -> Iterator[tuple[Site, floor.Distance]]:
-    """How far a candidate's rows (float64 [T, D], finite) are from the truth, by site."""
-    for batch in batches(rows, lambda site: (len(rows[site]), rows[site].shape[-1])):
-        honest = [reference.floor(site) for site in batch]
-        measured = floor.measures([rows[site] for site in batch], honest, limits)
-        yield from zip(batch, measured, strict=True)
 
 
 def read_reference(

@@ -15,8 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from conformance.judge.cell import distances
 from conformance.judge.measures import floor, gain, metrics
-from conformance.judge.reference import distances, read_reference
+from conformance.judge.reference import read_reference
 from conformance.records import BF16_LIMITS, Site, Verdict
 from tests.judge import toy
 

@@ -1,18 +1,18 @@
 """Distances that bf16 noise does not confuse: bulk and massive dimensions, ulps, spread.
 
-Everything here takes and gives float64 tensors; `rows` makes them. Formulas:
-docs/numerics.md#the-floor.
+Everything here takes and gives float64 tensors; `rows` makes them, and `batches` says of which
+observations they are computed together. Formulas: docs/numerics.md#the-floor.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from conformance.records import Precision
+from conformance.records import Precision, Site
 
 #: Relative L2 error of one rounding to bf16, measured on normal deviates; to float32 it is
 #: 2¹⁶ times smaller, as float32 has sixteen more bits of fraction.
@@ -22,6 +22,8 @@ ROUNDING: Mapping[Precision, float] = {
 }
 #: A dimension is massive above this multiple of its token's median magnitude.
 MASSIVE = 20.0
+#: Elements of the truth in one batch: 4 MB of them in float64, ten times that with the runs.
+_BATCH = 1 << 19
 
 _FRACTION_BITS: Mapping[Precision, int] = {Precision.BF16: 8, Precision.FLOAT32: 24}
 _SMALLEST = 2.0**-133
@@ -55,6 +57,21 @@ def shape_of_rows(tensor: Tensor) -> tuple[int, int]:
     """The shape that `rows` gives."""
     width = tensor.shape[-1] if tensor.ndim > 1 else tensor.numel()
     return (tensor.numel() // width if width else 0), width
+
+
+def batches(tensors: Mapping[Site, Tensor]) -> Iterator[list[Site]]:
+    """The observations in groups of one width, logits apart, and of a bounded size."""
+    groups: dict[tuple[int, bool], tuple[int, list[Site]]] = {}
+    for site, tensor in tensors.items():
+        height, width = shape_of_rows(tensor)
+        key = (width, site.name == "logits")
+        size, members = groups.pop(key, (0, []))
+        if members and size + height * width > _BATCH:
+            yield members
+            size, members = 0, []
+        groups[key] = (size + height * width, [*members, site])
+    for _, members in groups.values():
+        yield members
 
 
 def bulk(truth: Tensor) -> Tensor:
