@@ -97,7 +97,7 @@ class Columns:
             )
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._judgements: list[tuple[_Observation, Truth, tuple[bool, bool], Judgement]] = []
-        self._environments = {precision: Environments(columns) for precision in self.precisions}
+        self._environments: dict[tuple[str, Precision], Environments] = {}
 
     def cell(self, cell: Cell) -> CellResult:
         """The cell's verdict: decided once, from what both precisions say."""
@@ -236,14 +236,19 @@ class Columns:
             return replace(judgement, relations=(*judgement.relations, *relations))
         return judge(relations=relations)
 
-    def _across(self, backend: str, precision: Precision) -> tuple[Relation, ...]:
+    def _across(self, column: str, precision: Precision) -> tuple[Relation, ...]:
         """What the other columns show of this case."""
-
-        def observed(column: str) -> dict[str, Tensor]:
-            return self.observed(gathered_in(column, precision))
-
-        elsewhere = self._environments[precision].relations(backend, observed)
-        return (*self._as_on_one_stage(backend, precision), *elsewhere)
+        backend = self.columns[column].backend.id
+        if (backend, precision) not in self._environments:
+            self._environments[backend, precision] = Environments(
+                {
+                    name: self.observed(gathered_in(name, precision))
+                    for name, other in self.columns.items()
+                    if other.backend.id == backend
+                }
+            )
+        elsewhere = self._environments[backend, precision].relations(column)
+        return (*self._as_on_one_stage(column, precision), *elsewhere)
 
     def _as_on_one_stage(self, backend: str, precision: Precision) -> tuple[Relation, ...]:
         """On a CPU, several pipeline stages give the very bits that one stage gives."""

@@ -16,6 +16,7 @@ from conformance import verdicts
 from conformance.builtin.engine_alone import GENERATED, alone
 from conformance.judge.cell import judge_cell
 from conformance.judge.measures import floor
+from conformance.judge.measures.across_environments import TITLE
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
@@ -109,6 +110,25 @@ def test_one_column_is_held_to_the_bits_of_alone_and_another_with_the_same_bits_
     assert by_column["a"].verdict is Verdict.WRONG
     assert "stream.1 ≡ alone" in by_column["a"].reason
     assert by_column["b"].verdict is by_column["c"].verdict is Verdict.MATCH
+
+
+def test_a_column_is_compared_with_those_of_its_backend_in_other_environments(
+    tmp_path: Path,
+) -> None:
+    columns = [
+        Column(Backend(name, "hf"), where)
+        for name, where in (("a", ""), ("a", "old"), ("b", "old"))
+    ]
+    run = RunFolder(tmp_path)
+    observed(run, "reading.all", {column.id: candidate() for column in columns})
+    cells = [Cell(MODEL.id, column.id, "reading", "all") for column in columns]
+    known = {"reading": reading}
+    found = verdicts.judge_model(run, MODEL, columns, cells, known, Thresholds()).values()
+    said = {
+        cell.backend: [each.detail for each in cell.relations if each.name == TITLE]
+        for cell in found
+    }
+    assert said == {"a": ["the same in a@old"], "a@old": ["the same in a"], "b@old": []}
 
 
 @pytest.fixture

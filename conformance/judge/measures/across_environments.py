@@ -5,12 +5,12 @@ Shown, not gated on: other versions of an engine may compute the same in another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from conformance.judge.measures.relations import compare_exact, same_bits
-from conformance.records import Column, Relation
+from conformance.records import Relation
 
 Observed = Mapping[str, Tensor]
 
@@ -18,23 +18,21 @@ TITLE = "the same bits in every environment"
 
 
 class Environments:
-    """One case on all columns: those of one backend are compared with each other, once."""
+    """What the columns of one backend observed of a case: compared with each other, once."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self._backend_of = {column.id: column.backend.id for column in columns}
-        self._alike_of: dict[str, tuple[dict[str, Observed], list[list[str]]]] = {}
+    def __init__(self, observed: Mapping[str, Observed]) -> None:
+        self._columns = {
+            name: observations for name, observations in observed.items() if observations
+        }
+        self._sets = alike(self._columns)
 
-    def relations(self, column: str, observed: Callable[[str], Observed]) -> tuple[Relation, ...]:
+    def relations(self, column: str) -> tuple[Relation, ...]:
         """How a column's observations stand to those of its backend elsewhere; none where it
-        runs in one environment only. `observed` gives a column's.
+        runs in one environment only.
         """
-        backend = self._backend_of[column]
-        if backend not in self._alike_of:
-            names = [name for name, of in self._backend_of.items() if of == backend]
-            columns = {name: observations for name in names if (observations := observed(name))}
-            self._alike_of[backend] = columns, alike(columns)
-        columns, sets = self._alike_of[backend]
-        return (same_elsewhere(column, sets, columns),) if len(columns) > 1 else ()
+        if len(self._columns) < 2:
+            return ()
+        return (same_elsewhere(column, self._sets, self._columns),)
 
 
 def alike(columns: Mapping[str, Observed]) -> list[list[str]]:
