@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any
 
 from conformance.records.base import CellId, Id, record
-from conformance.records.matrix import Column, Precision
+from conformance.records.matrix import Column, Precision, Site
 from conformance.records.observed import Frame, Group
 from conformance.records.verdict import Finding, Verdict
 
@@ -107,6 +108,11 @@ class Gain:
     sigma: float
     tokens: tuple[float, ...] = ()
 
+    @property
+    def off(self) -> float:
+        """How far it is from 1; NaN is further than anything."""
+        return math.inf if math.isnan(self.g) else abs(self.g - 1)
+
 
 @record()
 class Judged:
@@ -130,6 +136,14 @@ class Judged:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Site | None:
+        """Where it was made, None where its name is none of ours."""
+        try:
+            return Site.parse(self.site)
+        except ValueError:
+            return None
 
 
 @record()

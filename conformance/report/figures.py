@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conformance.records import CellResult, Gain, Group, Judged, Site
+from conformance.records import CellResult, Group, Judged, Site
 from conformance.report.verdict_styles import ORDER, worst
 
 #: More columns than this no screen can tell apart: neighbours are merged, worst first.
@@ -52,14 +52,6 @@ def boundaries(group: Group | None) -> tuple[int, ...]:
     return tuple(start for start, _ in stages(group.identity)[1:]) if group else ()
 
 
-def place(observation: Judged) -> Site | None:
-    """The observation's place, None where its name is none of ours."""
-    try:
-        return Site.parse(observation.site)
-    except ValueError:
-        return None
-
-
 def causes_first(observations: Iterable[Judged]) -> list[Judged]:
     """What is off as it was observed, layer by layer, so that what follows stands after its cause;
     then the others, the nearest to being off first.
@@ -92,7 +84,7 @@ def series(cell: CellResult) -> list[dict[str, Any]]:
     """
     points: dict[tuple[str, int], list[_Point]] = {}
     for index, observation in enumerate(cell.observations):
-        site = place(observation)
+        site = observation.place
         if site is not None and (observation.ratios or observation.q_max is not None):
             points.setdefault((site.run, site.prompt), []).append(_Point(site, observation, index))
     lines = [_line(key, members) for key, members in points.items()]
@@ -182,12 +174,7 @@ def gains(cell: CellResult) -> list[list[Any]]:
         for index, observation in enumerate(cell.observations)
         if observation.gain is not None
     ]
-    rows.sort(key=lambda pair: -off(pair[1]))
+    rows.sort(key=lambda pair: -pair[1].off)
     return [
         [index, [short(value) for value in gain.tokens[:COLUMNS]]] for index, gain in rows[:_GAINS]
     ]
-
-
-def off(gain: Gain) -> float:
-    """How far the gain is from 1; NaN is further than anything."""
-    return math.inf if math.isnan(gain.g) else abs(gain.g - 1)

@@ -97,7 +97,7 @@ def first_off(cell: CellResult) -> Judged | None:
         (site.step, site.layer, observation)
         for observation in cell.observations
         if observation.verdict.fails
-        and (site := figures.place(observation)) is not None
+        and (site := observation.place) is not None
         and site.layer is not None
     ]
     return min(failing, key=lambda entry: entry[:2], default=(0, 0, None))[2]
@@ -109,7 +109,7 @@ def _where(cell: CellResult, context: Context) -> Iterable[str]:
         return
     yield (f"{len(failing)} of {len(cell.observations)} observations are off in {cell.precision}.")
     first = first_off(cell)
-    site = figures.place(first) if first is not None else None
+    site = first.place if first is not None else None
     if first is not None and site is not None:
         sentence = f"The first layer that is off is {site.layer} ({first.site})"
         bounds = figures.boundaries(context.group)
@@ -135,7 +135,7 @@ def _gain(cell: CellResult, limits: Limits) -> Iterable[str]:
     ]
     if not gains:
         return
-    site, gain = max(gains, key=lambda pair: figures.off(pair[1]))
+    site, gain = max(gains, key=lambda pair: pair[1].off)
     room = max(limits.gain_tolerance, limits.gain_sigmas * gain.sigma)
     if abs(gain.g - 1) <= room:
         yield (

@@ -114,7 +114,7 @@ def test_long_prompts_are_merged_to_what_a_screen_shows(results: Results) -> Non
 def test_gains_are_sorted_by_their_distance_from_one(results: Results) -> None:
     cell = next(cell for cell in results.cells if cell.verdict is Verdict.MISSCALED)
     gains = figures.gains(cell)
-    distances = [figures.off(cell.observations[index].gain) for index, _ in gains]
+    distances = [cell.observations[index].gain.off for index, _ in gains]
     assert distances == sorted(distances, reverse=True)
     assert len(distances) == sum(judged.gain is not None for judged in cell.observations)
     assert gains[0][1][0] == "NaN"
