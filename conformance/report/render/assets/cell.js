@@ -75,8 +75,6 @@ function failurePart(cell, detail, log) {
     log && el('details', { open: !detail.detail && cell.verdict.family === 'broken' }, el('summary', {}, 'end of the log'), block(log, 'end of the log')));
 }
 
-const lineName = (line) => [line.run && `${line.run} run`, `prompt ${line.prompt}`].filter(Boolean).join(', ');
-
 function plotPart(cell, detail) {
   const boundaries = cell.group.about.boundaries || [];
   const lines = detail.series.filter((line) => line.layers.length || line.heat.length);

@@ -4,6 +4,7 @@ const LEFT = 56;
 
 const finite = (value) => typeof value === 'number' && Number.isFinite(value);
 const label = (x, y, words, attributes) => svg('text', { x, y, ...attributes }, words);
+const lineName = (line) => [line.run && `${line.run} run`, `prompt ${line.prompt}`].filter(Boolean).join(', ');
 
 /** Error per layer in multiples of the noise floor, on a logarithmic axis: median and worst token. */
 function layerPlot(line, boundaries, observations) {
