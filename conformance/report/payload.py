@@ -31,7 +31,6 @@ from conformance.records import (
 )
 from conformance.report import figures
 from conformance.report.figures import short
-from conformance.report.sections.findings import headline
 from conformance.report.sections.gaps import title
 from conformance.report.verdict_styles import FAMILIES, LOOKS
 from conformance.report.words import Context, line, reasoning
@@ -221,7 +220,7 @@ def _index(
                 for precision in Precision
             },
             "gap": {i: cell.gap for i, cell in enumerate(cells) if cell.gap is not None},
-            "line": [line(cell, headline(cell)) for cell in cells],
+            "line": [line(cell) for cell in cells],
             "id": {i: cell.id for i, cell in enumerate(cells) if cell.id != _plain_id(cell)},
         },
     }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from conformance.records import CellResult, Finding, Group, Judged, Limits, Precision, Thresholds
 from conformance.report import figures
 from conformance.report.verdict_styles import LOOKS
+from conformance.shortening import clip
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +179,18 @@ def detectable(cell: CellResult) -> tuple[float, float] | None:
     return (min(sizes), max(sizes)) if sizes else None
 
 
-def line(cell: CellResult, failed: str) -> str:
+def headline(cell: CellResult) -> str:
+    """The one line that says most about a cell that did not pass."""
+    text = clip(cell.diagnosis or cell.reason or "no reason was recorded")
+    if cell.worst_ratio is not None and not cell.diagnosis and "noise" not in text:
+        text += f" (worst {number(cell.worst_ratio)}× the noise floor)"
+    return text
+
+
+def line(cell: CellResult) -> str:
     """A cell in one line of a list: how it failed, or what a pass would have found."""
     if not cell.verdict.passes:
-        return failed
+        return headline(cell)
     sizes = detectable(cell)
     return f"finds errors from {percent(sizes[0])} to {percent(sizes[1])}" if sizes else ""
 

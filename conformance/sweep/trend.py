@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import CellResult, Group, Results, Verdict
-from conformance.report.sections.findings import blamed, headline
+from conformance.report.sections.findings import blamed
 from conformance.report.verdict_styles import ORDER, worst
+from conformance.report.words import headline
 from conformance.sweep.changes import changes
 from conformance.sweep.points import Swept
 from conformance.sweep.records import SCHEMA, Engine, Explained, Mark, Row, Trend

@@ -62,12 +62,12 @@ def test_every_pass_says_what_it_would_have_found(results: Results, verdict: Ver
     best, worst = words.detectable(cell) or (0.0, 0.0)
     assert 0 < best < worst
     assert f"from a relative size of {words.percent(best)} (best place)" in said(results, cell)
-    assert words.line(cell, "unused") == (
+    assert words.line(cell) == (
         f"finds errors from {words.percent(best)} to {words.percent(worst)}"
     )
     failed = replace(cell, verdict=Verdict.WRONG)
     assert "would have been found" not in said(results, failed)
-    assert words.line(failed, "how") == "how"
+    assert words.line(failed) == words.headline(failed)
 
 
 def test_a_pass_of_a_write_says_which_gain_it_would_have_found(results: Results) -> None:

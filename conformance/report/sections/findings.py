@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from conformance.expectations import conclusion_of, finding_of
 from conformance.records import CellResult, Finding, Results, Side, Verdict
 from conformance.report.verdict_styles import ORDER, worst
-from conformance.report.words import number
-from conformance.shortening import clip
+from conformance.report.words import headline
 
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 
@@ -54,14 +53,6 @@ def blamed(cell: CellResult) -> str:
         return ""
     side = cell.attribution.side
     return "at fault: not decided" if side is Side.UNDECIDED else f"at fault: {side}"
-
-
-def headline(cell: CellResult) -> str:
-    """The one line that says most about a cell that did not pass."""
-    text = clip(cell.diagnosis or cell.reason or "no reason was recorded")
-    if cell.worst_ratio is not None and not cell.diagnosis and "noise" not in text:
-        text += f" (worst {number(cell.worst_ratio)}× the noise floor)"
-    return text
 
 
 def troubles(results: Results) -> tuple[Trouble, ...]:
