@@ -62,9 +62,7 @@ def read_record(
     upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     mistake: Callable[[T], str] = lambda _: "",
 ) -> T | None:
-    """The record in this file, None when there is no file. `upgrade` brings a document of an
-    earlier version up to date, and gives back itself one that is. `mistake` says what is wrong
-    with the record as a whole, where its parts do not fit each other: "" for nothing.
+    """The record in this file, None when there is no file, as `record_in` reads it.
 
     Raises ConformanceError for a file that does not hold one.
     """
@@ -74,6 +72,23 @@ def read_record(
         return None
     except OSError as error:
         raise unreadable(path, error) from error
+    return record_in(kind, text, path, upgrade=upgrade, mistake=mistake)
+
+
+def record_in(
+    kind: type[T],
+    text: bytes,
+    path: Path,
+    *,
+    upgrade: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    mistake: Callable[[T], str] = lambda _: "",
+) -> T:
+    """The record in this text of a file. `upgrade` brings a document of an earlier version up to
+    date, and gives back itself one that is. `mistake` says what is wrong with the record as a
+    whole, where its parts do not fit each other: "" for nothing.
+
+    Raises ConformanceError for a text that does not hold one.
+    """
     if upgrade is not None:
         text = _upgraded(text, upgrade)
     try:

@@ -36,6 +36,7 @@ from conformance.records.base import Id
 from conformance.store.files import (
     read_record,
     read_tensors,
+    record_in,
     safe,
     unreadable,
     write_record,
@@ -257,25 +258,39 @@ def read_results(path: Path) -> Results:
     if (path.parent / CHECK).is_file():
         remedy = f"have it answered: conformance judge {path.parent.name}"
     try:
-        loose = loose_json.parsed(regular_file.read_bytes(path))
+        text = regular_file.read_bytes(path)
     except FileNotFoundError as error:
         raise ConformanceError("there are no results", path=path, remedy=remedy) from error
     except OSError as error:
         raise unreadable(path, error) from error
+    try:
+        results = record_in(Results, text, path)
+    except ConformanceError:
+        # What is no record as it stands is parsed again: to say why, or to bring it up to date.
+        _check_whole(text, path, remedy)
+        results = record_in(Results, text, path, upgrade=upgraded)
+    _check_schema(results.schema, path)
+    return results
+
+
+def _check_whole(text: bytes, path: Path, remedy: str) -> None:
+    """Says of what holds no results whether it is a part of them, or those of another version."""
+    try:
+        loose = loose_json.parsed(text)
     except ValueError as error:
         raise ConformanceError(f"is cut off: {error}", path=path, remedy=remedy) from error
     if not isinstance(loose, dict) or "footer" not in loose:
         raise ConformanceError("is incomplete: it has no footer", path=path, remedy=remedy)
-    if loose.get("schema") != SCHEMA:
+    _check_schema(loose.get("schema"), path)
+
+
+def _check_schema(found: object, path: Path) -> None:
+    if found != SCHEMA:
         raise ConformanceError(
-            f"has schema {loose.get('schema')!r}, expected {SCHEMA!r}",
+            f"has schema {found!r}, expected {SCHEMA!r}",
             path=path,
             remedy="judge the run again: conformance judge RUN",
         )
-    results = read_record(Results, path, upgrade=upgraded)
-    if results is None:
-        raise ConformanceError("there are no results", path=path, remedy=remedy)
-    return results
 
 
 def create_run(reports: Path, now: datetime) -> RunFolder:
