@@ -45,6 +45,7 @@ READ = {
     "store/cache.py Group": "digests.json",
     "store/cache.py loose_json.mapping": "digests.json",
     "store/doings.py loose_json.parsed": "events.jsonl",
+    "store/files.py kind": "plan.json",
     "store/files.py loose_json.parsed": "plan.json",
     "store/folder.py Group": "group.json",
     "store/folder.py Outcome": "outcome.json",
@@ -62,6 +63,7 @@ READ = {
 OURS = {"a seal, in the cache", "what a command of ours says", "what a command says"}
 
 _LOOSE = {"loose_json.mapping", "loose_json.parsed", "loose_json.read"}
+_OF_RECORDS = {"read_record", "record_in"}
 _READERS = {"json.load", "json.loads", "text_file.read"} | _LOOSE
 #: What makes plain data of a record of ours, which is no text of anybody's.
 _PLAIN = ("to_json(", "json.dumps(")
@@ -72,7 +74,7 @@ def _read_in(path: Path) -> Iterator[str]:
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
-        if called.rpartition(".")[2] == "read_record":
+        if called.rpartition(".")[2] in _OF_RECORDS:
             yield ast.unparse(node.args[0]).rpartition(".")[2]
         elif called in _READERS and not ast.unparse(node.args[0]).startswith(_PLAIN):
             yield called
