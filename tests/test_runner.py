@@ -36,6 +36,7 @@ from conformance.runner import (
     Planned,
     Summary,
     WorkerDied,
+    local,
     loop,
     run,
     zygotes,
@@ -741,7 +742,7 @@ def test_a_zygote_that_is_killed_is_replaced(tmp_path: Path, mark: str) -> None:
 def test_a_zygote_that_no_longer_answers_is_replaced(
     tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "_REPORTED_WITHIN", 0.2)
+    monkeypatch.setattr(local, "_REPORTED_WITHIN", 0.2)
     run(
         [planned("stops_its_zygote", tmp_path, options={"refuse": True})],
         logs=tmp_path / "logs",

@@ -153,6 +153,8 @@ class _Maker:
             after=after,
             cached=column.engine in CACHED,
             ours=column in (BUILD, REFERENCE, FORCED),
+            # Made once, with this user's access to weights: other machines are sent it.
+            at_home=column is BUILD,
             load=load,
             folder=self.run.group_folder(self.model.id, name.partition(":")[2]).path,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -41,6 +41,24 @@ def arithmetic(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
         for name, value in sorted(environment.items())
         if any(fnmatchcase(name, pattern) for pattern in _CHOOSING) and value != _USUAL.get(name)
     )
+
+
+def chosen(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """All of these variables that are set."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if any(fnmatchcase(name, pattern) for pattern in _CHOOSING)
+    }
+
+
+def set_arithmetic(
+    wanted: Mapping[str, str], environment: MutableMapping[str, str] = os.environ
+) -> None:
+    """Have exactly these: whoever starts processes elsewhere, as Ray does, sets some of its own."""
+    for name in chosen(environment):
+        del environment[name]
+    environment.update(wanted)
 
 
 def conditions() -> str:

@@ -72,7 +72,11 @@ class Outcome:
 
 @record()
 class Group:
-    """What one worker said about itself: what it loaded and what it really was."""
+    """What one worker said about itself: what it loaded and what it really was.
+
+    `machine` is where it ran, where that was one of several; `lost` are those that were lost, or
+    could not, before it.
+    """
 
     model: Id
     backend: Id
@@ -89,6 +93,8 @@ class Group:
     log_tail: str = ""
     starts: int = 1
     reused: bool = False
+    machine: str = ""
+    lost: tuple[str, ...] = ()
 
     @property
     def bitwise(self) -> bool:

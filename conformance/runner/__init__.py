@@ -13,6 +13,7 @@ from pathlib import Path
 
 from conformance.checkpoints import cache_folder
 from conformance.processes import lock, temporary
+from conformance.runner.crew import Crew
 from conformance.runner.events import (
     CellFinished,
     CellStarted,
@@ -22,6 +23,7 @@ from conformance.runner.events import (
     GroupStarted,
     WorkerDied,
 )
+from conformance.runner.local import Local
 from conformance.runner.loop import Runner
 from conformance.runner.planned import Done, Launch, Planned, Summary
 from conformance.runner.timeouts import Limits
@@ -30,11 +32,13 @@ from conformance.store import ObservationCache
 __all__ = [
     "CellFinished",
     "CellStarted",
+    "Crew",
     "Done",
     "Event",
     "GroupFinished",
     "GroupLoaded",
     "GroupStarted",
+    "Hire",
     "Launch",
     "Limits",
     "Planned",
@@ -42,6 +46,10 @@ __all__ = [
     "WorkerDied",
     "run",
 ]
+
+
+#: Gives who runs the groups, of whoever would on this machine.
+Hire = Callable[[Crew], Crew]
 
 
 def _silent(_: Event) -> None:
@@ -57,25 +65,24 @@ def run(
     device: str = "cpu",
     cache: ObservationCache | None = None,
     on_event: Callable[[Event], None] = _silent,
+    hire: Hire = lambda local: local,
 ) -> Summary:
     """Run every planned job, at most `jobs` at a time; Ctrl-C ends it early and cleanly.
 
     Every case of every job has an outcome afterwards, unless `Summary.interrupted`. No
     process of the run is left. Cells with an outcome in their folder are not run again.
-    `device` names the hardware in the keys of the cache. Raises ConformanceError for a
+    `device` names the hardware in the keys of the cache. `hire` has the groups run elsewhere; the
+    processes of this machine are begun all the same, for what must stay on it. Raises ConformanceError for a
     graph that cannot be run, for a run that another process is working on, and for
     processes that cannot be ended.
     """
     # Two runners in one folder would take each other's workers for their own.
     with lock.alone(logs / "lock", logs.parent, "run"), temporary.folder() as folder:
-        runner = Runner(
-            planned,
-            logs=logs,
+        local = Local(
+            logs,
             jobs=jobs,
             limits=limits or Limits(),
             device=device,
-            cache=cache,
-            on_event=on_event,
             places=temporary.environment(folder, cache_folder()),
         )
-        return runner.run()
+        return Runner(planned, crew=hire(local), cache=cache, on_event=on_event).run()

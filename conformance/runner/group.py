@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from conformance.runner.events import (
     WorkerDied,
 )
 from conformance.runner.planned import Planned
-from conformance.runner.reuse import keys_of, take
+from conformance.runner.reuse import keys_of, most_finished, take
 from conformance.runner.stacks import in_the_trace
 from conformance.runner.timeouts import Limits
 from conformance.scenario import folders_of
@@ -57,18 +57,24 @@ class GroupRun:
         self._tail = ""
         self._hung: tuple[Frame, ...] = ()
         self._reason = ""
+        #: Where it runs, or was finished before; which machine of several, and those lost before.
+        self.device = ""
+        self.machine = ""
+        self._lost: list[str] = []
 
     @property
     def nothing_waiting(self) -> bool:
         return not self._trials.waiting
 
-    def reuse(self, device: str, cache: ObservationCache | None) -> None:
-        """Take what was finished before as done.
+    def reuse(self, devices: Sequence[str], cache: ObservationCache | None) -> None:
+        """Take what was finished before as done: of several devices, that on which most was.
 
         Raises ConformanceError when the interpreter's versions, on which that depends,
         cannot be known.
         """
-        self._keys = keys_of(self.job, self.planned.launch, device)
+        keys = {each: keys_of(self.job, self.planned.launch, each) for each in devices}
+        self.device = most_finished(self.folder, keys, cache)
+        self._keys = keys[self.device]
         outcomes, self._made_by = take(self.folder, self._keys, cache, ours=self.planned.ours)
         self._note_keys(outcomes)
         for key, outcome in outcomes.items():
@@ -77,6 +83,35 @@ class GroupRun:
             )
         self.reused = len(outcomes)
         self._trials.finished(tuple(outcomes))
+
+    def to_send(self) -> Job:
+        """The job as a machine elsewhere is told it, whose files come back into this folder."""
+        return replace(self.job, cases=tuple(self._trials.waiting))
+
+    def placed(self, device: str, machine: str) -> None:
+        """A machine elsewhere has begun it, with all that waits."""
+        self.give_up_machine()
+        self.device, self.machine = device, machine
+        self._keys = keys_of(self.job, self.planned.launch, device)
+        self._note_keys(case.key for case in self._trials.waiting)
+
+    def give_up_machine(self) -> None:
+        """The machine that had begun it is lost, or could not: what came of it there goes."""
+        if self.machine:
+            self._lost.append(self.machine)
+            for case in self._trials.waiting:
+                self.folder.drop_cell(case.key)
+            self.finished_here, self.machine = 0, ""
+
+    def heard(self, event: Event) -> None:
+        """What the machine's own runner told."""
+        self.finished_here += isinstance(event, CellFinished)
+        self._tell(event)
+
+    def missing(self) -> tuple[str, ...]:
+        """The cells that have no outcome."""
+        self._trials.finished(self.folder.finished())
+        return tuple(case.key for case in self._trials.waiting)
 
     def _note_keys(self, cases: Iterable[str]) -> None:
         """Cells without a noted key are run again by a resumed run."""
@@ -202,6 +237,7 @@ class GroupRun:
         """No worker can be started: every cell that is left says why, and whether the harness is
         to blame for it.
         """
+        self._trials.finished(self.folder.finished())
         self._failure = Death(Status.ERROR, reason, harness=harness)
         self._record({case.key: self._failure for case in self._trials.waiting}, "")
         self._trials.waiting = []
@@ -228,7 +264,11 @@ class GroupRun:
         with suppress(ConformanceError):  # a damaged one is written anew
             record = self.folder.group()
         model, backend = self.job.model.id, self.job.column.id
-        if self._starts == 0 and self._failure is None:
+        if self.machine or self._lost:  # whose own account came with its files
+            group = replace(
+                record or Group(model, backend), machine=self.machine, lost=tuple(self._lost)
+            )
+        elif self._starts == 0 and self._failure is None:
             group = replace(record or self._made_by or Group(model, backend), reused=True)
         else:
             group = record or Group(model, backend)

@@ -37,6 +37,7 @@ class Planned:
     A cell is given up when `tries` workers have died under it.
     `ours` is a job of the harness itself, such as the reference: what failed in it is no outcome,
     and is tried again by a resumed run.
+    `at_home` is a job that must run on the machine that the run was started on.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Planned:
     load: float = 0.0
     tries: int = DEATHS_OF_A_CELL
     ours: bool = False
+    at_home: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from conformance.store import (
 )
 
 #: How systems and engines say that a machine had no room, which it may have the next time.
-_NO_ROOM = re.compile(
+NO_ROOM = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|Insufficient space in /dev/shm"
     r"|Cannot allocate memory"
 )
@@ -43,6 +43,25 @@ def keys_of(job: Job, launch: Launch, device: str) -> dict[str, str]:
     }
 
 
+def most_finished(
+    folder: GroupFolder, keys: Mapping[str, Mapping[str, str]], cache: ObservationCache | None
+) -> str:
+    """Of several devices, by the keys that the cells have on each, the one on which most of them
+    were observed, here or for the cache. No group is of two kinds of machine.
+    """
+    if len(keys) == 1:
+        return next(iter(keys))
+    old = folder.keys()
+
+    def finished(device: str) -> int:
+        return sum(
+            old.get(case) == content or (cache is not None and cache.entry(content).is_dir())
+            for case, content in keys[device].items()
+        )
+
+    return max(keys, key=finished)
+
+
 def finished_before(
     folder: GroupFolder, keys: Mapping[str, str], *, ours: bool = False
 ) -> dict[str, Outcome]:
@@ -62,7 +81,7 @@ def finished_before(
             continue
         if outcome is None:
             continue
-        failed = outcome.harness or outcome.outside or bool(_NO_ROOM.search(outcome.reason))
+        failed = outcome.harness or outcome.outside or bool(NO_ROOM.search(outcome.reason))
         failed = failed or (ours and outcome.status not in {Status.OK, Status.UNSUPPORTED})
         if failed or old.get(key) != content:
             folder.drop_cell(key)

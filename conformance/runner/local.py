@@ -1,0 +1,135 @@
+"""Groups on this machine: workers asked of warm zygotes, heard, and ended where they are overdue."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from conformance.processes import sessions
+from conformance.runner.group import GroupRun
+from conformance.runner.planned import Planned
+from conformance.runner.pool import Pool
+from conformance.runner.timeouts import Limits
+from conformance.store import ObservationCache
+
+#: How long the loop may wait for a message before it looks at the events' files.
+_LOOK_EVERY = 0.05
+
+#: Memory is measured this often, in seconds, and less often where that costs more than
+#: this share of the time: an engine's pages are many.
+_WEIGH_EVERY = (1.0, 5.0)
+_WEIGH_SHARE = 0.02
+
+#: How long a zygote may take to report the end of a worker that was killed, in seconds.
+_REPORTED_WITHIN = 15.0
+
+
+class Local:
+    """At most `jobs` groups at a time, each a worker; `device` names the hardware."""
+
+    def __init__(
+        self, logs: Path, *, jobs: int, limits: Limits, device: str, places: Mapping[str, str]
+    ) -> None:
+        self.peak_mib = 0.0
+        self._jobs = max(1, jobs)
+        self._limits = limits
+        self._device = device
+        self._mark = sessions.new_mark()
+        self._pool = Pool(logs, mark=self._mark, imports=limits.imports, places=places)
+        self._running: dict[str, GroupRun] = {}
+        self._ended: list[GroupRun] = []
+        self._weigh_at = 0.0
+
+    def has_room_for(self, planned: Planned) -> bool:  # noqa: ARG002 - all are alike here
+        return len(self._running) < self._jobs
+
+    def reuse(self, group: GroupRun, cache: ObservationCache | None) -> None:
+        group.reuse((self._device,), cache)
+
+    def prepare(self, waiting: Sequence[Planned]) -> None:
+        """Import ahead what is wanted next: a worker's slot should not wait for imports."""
+        for planned in waiting:
+            self._pool.warm(planned.launch, most=max(2, self._jobs))
+
+    def begin(self, group: GroupRun) -> None:
+        self._running[group.planned.id] = group
+
+    def work(self) -> list[GroupRun]:
+        self._ask_for_workers()
+        self._hear()
+        self._replace_lost()
+        for group in self._running.values():
+            group.watch(self._limits)
+        self._weigh()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def keep_only(self, wanted: Sequence[Planned]) -> None:
+        self._pool.keep_only({planned.launch for planned in wanted})
+
+    def end(self) -> set[int]:
+        for group in self._running.values():
+            if group.attempt is not None and group.attempt.pid:
+                sessions.kill(group.attempt.pid)
+            group.hear_out()
+        self._pool.end()
+        return sessions.kill_marked(self._mark)
+
+    def _ask_for_workers(self) -> None:
+        for name, group in list(self._running.items()):
+            launch = group.planned.launch
+            if why := self._pool.unusable.get(launch):
+                group.refuse(why.words, harness=why.slow)
+                self._has_ended(group)
+            elif group.attempt is None and self._pool.ready(launch):
+                self._pool.ask(launch, name, group.next_job())
+            else:
+                self._pool.start(launch)
+
+    def _hear(self) -> None:
+        for message in self._pool.hear(_LOOK_EVERY):
+            group = self._running.get(message["id"])
+            if group is None or group.attempt is None:
+                continue
+            if message["is"] == "started":
+                group.attempt.started(message["pid"])
+            else:
+                self._worker_ended(group, message["status"])
+
+    def _replace_lost(self) -> None:
+        """The workers of a zygote that is gone go with it; their groups get others."""
+        since = time.monotonic() - _REPORTED_WITHIN
+        running = [group for group in self._running.values() if group.attempt is not None]
+        deaf = {
+            group.planned.launch
+            for group in running
+            if group.attempt is not None and group.attempt.killed < since
+        }
+        lost = self._pool.take_lost(deaf)
+        for group in running:
+            if group.attempt is not None and group.planned.launch in lost:
+                group.attempt.words, group.attempt.outside = lost[group.planned.launch], True
+                if group.attempt.pid:
+                    sessions.kill(group.attempt.pid)
+                self._worker_ended(group, -signal.SIGKILL)
+
+    def _worker_ended(self, group: GroupRun, status: int) -> None:
+        if not group.ended(status):
+            self._has_ended(group)
+
+    def _has_ended(self, group: GroupRun) -> None:
+        del self._running[group.planned.id]
+        self._ended.append(group)
+
+    def _weigh(self) -> None:
+        now = time.monotonic()
+        if now < self._weigh_at:
+            return
+        everyone = sessions.descendants(os.getpid()) | {os.getpid()}
+        self.peak_mib = max(self.peak_mib, sessions.memory_mib(everyone))
+        soonest, latest = _WEIGH_EVERY
+        cost = time.monotonic() - now
+        self._weigh_at = now + min(latest, max(soonest, cost / _WEIGH_SHARE))
