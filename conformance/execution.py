@@ -37,7 +37,7 @@ from conformance.records import (
     Thresholds,
 )
 from conformance.report import html, tables
-from conformance.runner import Event, Limits, Summary
+from conformance.runner import Event, Hire, Limits, Summary, itself
 from conformance.runner import run as run_jobs
 from conformance.scenario import Places, Scenario, as_planned, folders_of
 from conformance.store import (
@@ -127,12 +127,14 @@ def execute(
     observations: Path | None = None,
     known: Known | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    hire: Hire | None = None,
 ) -> Finished:
     """Gather what the run's `plan` asks for and is not there yet, judge and report. A model whose
     last group has ended is judged at once, and `tell` is called with a line on it.
 
     `observations` is where finished ones are kept between runs, by default in `cache`. What is
-    `known` not to pass is marked so, and is no failure of the run.
+    `known` not to pass is marked so, and is no failure of the run. `hire` has groups run on other
+    machines than this one.
     Ctrl-C ends the gathering; what was gathered is kept, and the run can be resumed.
     """
     run.begin()
@@ -167,6 +169,7 @@ def execute(
             device=machine.conditions(),
             cache=ObservationCache(observations or cache / "observations"),
             on_event=heard,
+            hire=hire or itself,
         )
         if summary.interrupted:
             return Finished(run, summary, None, None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from conformance.expectations import Known
     from conformance.planning.trust import Executed
     from conformance.records import Cell, Results
+    from conformance.runner import Hire
     from conformance.scenario import Places
     from conformance.store import RunFolder
 
@@ -63,9 +65,11 @@ def executed(
     *,
     verb: str = "run",
     known: Known | None = None,
+    hire: Hire | None = None,
 ) -> tuple[Results, Path]:
     """Gather, judge and report. Exits when interrupted; `verb` goes on with it. What is `known`
-    not to pass is what known.yaml says, where nothing else is given.
+    not to pass is what known.yaml says, where nothing else is given. Groups run on this machine
+    where nobody else is to be hired.
     """
     from conformance import execution
     from conformance.checkpoints import cache_folder
@@ -87,11 +91,32 @@ def executed(
             on_event=progress,
             known=known,
             tell=progress.note,
+            hire=hire,
         )
     if finished.results is None or finished.page is None:
         err.print(f"interrupted; go on with: conformance {verb} --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     return finished.results, finished.page
+
+
+@contextmanager
+def hired(on: str, running: Running) -> Iterator[Hire | None]:
+    """Who runs the groups, where that is the cluster which this names: joined, and left again.
+
+    Raises ConformanceError where none can be.
+    """
+    if not on:
+        yield None
+        return
+    from conformance import cluster
+    from conformance.report.render.terminal import shown
+
+    address = cluster.parsed(on)
+    with cluster.connected(address) as joined:
+        for machine in joined.machines:
+            words = machine.cannot or machine.device
+            err.print(shown(f"{machine.name}: {words}"), markup=False, highlight=False)
+        yield joined.hire(running.limits, most=running.jobs)
 
 
 def to_resume(

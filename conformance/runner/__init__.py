@@ -44,12 +44,18 @@ __all__ = [
     "Planned",
     "Summary",
     "WorkerDied",
+    "itself",
     "run",
 ]
 
 
 #: Gives who runs the groups, of whoever would on this machine.
 Hire = Callable[[Crew], Crew]
+
+
+def itself(local: Crew) -> Crew:
+    """This machine alone."""
+    return local
 
 
 def _silent(_: Event) -> None:
@@ -65,16 +71,16 @@ def run(
     device: str = "cpu",
     cache: ObservationCache | None = None,
     on_event: Callable[[Event], None] = _silent,
-    hire: Hire = lambda local: local,
+    hire: Hire = itself,
 ) -> Summary:
     """Run every planned job, at most `jobs` at a time; Ctrl-C ends it early and cleanly.
 
     Every case of every job has an outcome afterwards, unless `Summary.interrupted`. No
     process of the run is left. Cells with an outcome in their folder are not run again.
     `device` names the hardware in the keys of the cache. `hire` has the groups run elsewhere; the
-    processes of this machine are begun all the same, for what must stay on it. Raises ConformanceError for a
-    graph that cannot be run, for a run that another process is working on, and for
-    processes that cannot be ended.
+    processes of this machine are begun all the same, for what must stay on it. Raises
+    ConformanceError for a graph that cannot be run, for a run that another process is working on,
+    and for processes that cannot be ended.
     """
     # Two runners in one folder would take each other's workers for their own.
     with lock.alone(logs / "lock", logs.parent, "run"), temporary.folder() as folder:

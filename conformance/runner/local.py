@@ -1,4 +1,4 @@
-"""Groups on this machine: workers asked of warm zygotes, heard, and ended where they are overdue."""
+"""Groups on this machine: workers of warm zygotes, heard, and ended where they are overdue."""
 
 from __future__ import annotations
 

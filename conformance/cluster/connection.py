@@ -1,0 +1,105 @@
+"""To a Ray cluster and back: joined, asked what it is, and left as it was found."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from secrets import token_hex
+from typing import Any
+
+from conformance.cluster import fitness, machines
+from conformance.cluster.address import Address
+from conformance.cluster.crew import OnRay
+from conformance.cluster.machines import Machine
+from conformance.cluster.messages import Expected
+from conformance.errors import ConformanceError
+from conformance.planning import machine
+from conformance.processes import temporary
+from conformance.runner import Crew, Hire, Limits
+from conformance.store import installed
+
+#: Has Ray take the loopback for this machine's address wherever it would take the one that leads
+#: out. Read when Ray is imported.
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+#: Ray tells its makers of each cluster otherwise.
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+
+
+class Cluster:
+    """A cluster that this process has joined. `ours` is one that it has started."""
+
+    def __init__(self, ray: Any, address: Address, *, ours: bool) -> None:
+        self.ray = ray
+        self.address = address
+        self.ours = ours
+        self.expected = Expected(fitness.code_digest(), installed(), machine.chosen())
+        self.machines: tuple[Machine, ...] = machines.named(machines.survey(ray, self.expected))
+
+    def hire(self, limits: Limits, *, most: int | None = None) -> Hire:
+        """Has groups run on the cluster, at most so many at a time; else all that can begin."""
+
+        def hired(local: Crew) -> Crew:
+            return OnRay(self.ray, self.machines, self.expected, local, limits=limits, most=most)
+
+        return hired
+
+
+@contextmanager
+def connected(address: Address) -> Iterator[Cluster]:
+    """Join the cluster; leave it, or end the one that was started here, at the end.
+
+    Raises ConformanceError when Ray is not installed, or no cluster answers there.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    # Not what Ray finds by itself: it looks through a file in /tmp, and all users' processes.
+    place = address.place or os.environ.get("RAY_ADDRESS", "")
+    if place:
+        with _joined(address, {"address": place}) as ray:
+            yield Cluster(ray, address, ours=False)
+        return
+    os.environ.update({**_LOOPBACK, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)})
+    with temporary.folder() as folder:
+        own = {"address": "local", "include_dashboard": False, "_temp_dir": str(folder)}
+        with _joined(address, own) as ray:
+            yield Cluster(ray, address, ours=True)
+
+
+@contextmanager
+def _joined(address: Address, options: Mapping[str, Any]) -> Iterator[Any]:
+    ray = _ray()
+    # Ray has a termination end the process at once; a run ends as by Ctrl-C, and keeps what it has.
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        raise ConformanceError(
+            f"no Ray cluster answers at {address}: {_first_line(error)}",
+            remedy="look with: ray status --address HOST:PORT; it must have this machine's "
+            "versions of Ray and Python",
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.util.queue  # of Ray's own parts the one that is not imported with it
+    except ImportError as error:
+        raise ConformanceError(
+            f"Ray cannot be used here: {error}", remedy="pip install 'conformance[ray]'"
+        ) from error
+    return ray
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

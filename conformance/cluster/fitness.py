@@ -1,0 +1,86 @@
+"""On a machine of a cluster: whether it can stand in for the one that the run was started on."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import shutil
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from conformance.cluster.messages import Expected
+from conformance.errors import ConformanceError
+from conformance.runner.reuse import NO_ROOM
+from conformance.store import GroupFolder, installed, installed_in
+
+#: What a group writes before it is sent home, and a checkpoint besides: less is no room.
+ROOM_MIB = 512
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@cache
+def code_digest() -> str:
+    """Changes with every edit of this package, but for the version that a build writes."""
+    package = Path(__file__).parent.parent
+    hashed = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        if path.name != "_version.py":
+            content = path.read_bytes()
+            hashed.update(f"{path.relative_to(package)}\0{len(content)}\0".encode() + content)
+    return hashed.hexdigest()
+
+
+def lacking(expected: Expected) -> str:
+    """What of this interpreter is not as expected, in words; "" when all is."""
+    if code_digest() != expected.code:
+        return "has another conformance than the one that the run was started with"
+    return different(expected.versions, installed())
+
+
+def other(python: Path, versions: Mapping[str, str]) -> str:
+    """The same of another interpreter."""
+    try:
+        return different(versions, installed_in(python))
+    except ConformanceError as error:
+        return f"has no such environment: {error.message}: {python}"
+
+
+def different(wanted: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """Two environments' versions compared, in words (pure)."""
+    unlike = [
+        f"{name} {there.get(name, 'missing')} instead of {version}"
+        for name, version in wanted.items()
+        if there.get(name) != version
+    ]
+    more = [f"{name} {there[name]}, which the run has not" for name in there if name not in wanted]
+    words = "; ".join((*unlike, *more))
+    return f"has not the environment of the run: {words}" if words else ""
+
+
+def without_room(*places: Path) -> str:
+    """Whose disk has too little room for a group, in words; "" when all have."""
+    for place in places:
+        standing = next(path for path in (place, *place.absolute().parents) if path.is_dir())
+        free = shutil.disk_usage(standing).free >> 20
+        if free < ROOM_MIB:
+            return f"has no room: {free} MiB at {place}, and a group wants {ROOM_MIB}"
+    return ""
+
+
+def filled_up(folder: GroupFolder) -> str:
+    """Whether a group's cells failed for want of room on the machine, in words."""
+    for key in folder.finished():
+        outcome = folder.outcome(key)
+        if outcome is not None and NO_ROOM.search(outcome.reason):
+            return f"has no room any more: {outcome.reason}"
+    group = folder.group()
+    if group is not None and NO_ROOM.search(group.reason):
+        return f"has no room any more: {group.reason}"
+    return ""
+
+
+def no_room(error: OSError) -> str:
+    """The same of what a file could not be written for, "" for any other reason."""
+    return f"has no room any more: {error}" if error.errno in _FULL else ""

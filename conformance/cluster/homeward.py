@@ -1,0 +1,144 @@
+"""The files of a group's folder on their way home, as they are written."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from conformance.cluster.messages import Part
+from conformance.store import GroupFolder
+
+#: So much of a file is sent at a time, and so often it is looked whether there is more.
+PIECE = 4 << 20
+_EVERY = 0.2
+
+#: What a group's folder may hold. Nothing else is written at home, whatever a machine sends.
+_OURS = re.compile(
+    r"log\.txt|events\.jsonl|group\.json|job(\.\d+)?\.json"
+    r"|cells/[A-Za-z0-9_][\w.+~=,@-]*/(outcome\.json|observations\.safetensors)",
+    re.ASCII,
+)
+
+
+class Homeward:
+    """On a machine: sends what a group's folder has got since the last look, and looks often."""
+
+    def __init__(self, folder: Path, send: Callable[[Part], None]) -> None:
+        self._folder = GroupFolder(folder)
+        self._send = send
+        self._sent: dict[Path, object] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look_often, daemon=True)
+        self._failure: Exception | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Send what is left. Raises what kept the thread from it."""
+        self._ended.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        self.look()
+
+    def _look_often(self) -> None:
+        try:
+            while not self._ended.wait(_EVERY):
+                self.look()
+        except Exception as error:  # noqa: BLE001 - told where the group ends
+            self._failure = error
+
+    def look(self) -> None:
+        for path in (self._folder.log, self._folder.events):
+            self._grown(path)
+        for outcome in sorted(self._folder.path.glob("cells/*/outcome.json")):
+            if self._sent.get(outcome) == _state(outcome):
+                continue
+            # The outcome comes last, as a worker writes it.
+            self._whole(outcome.with_name("observations.safetensors"))
+            self._whole(outcome)
+        for path in sorted(self._folder.path.glob("*.json")):
+            if path.name != "keys.json":  # home has its own, which name what lies there
+                self._whole(path)
+
+    def _grown(self, path: Path) -> None:
+        offset = self._sent.get(path, 0)
+        assert isinstance(offset, int)  # noqa: S101 - what was put there below
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            file.seek(offset)
+            for data in iter(lambda: file.read(PIECE), b""):
+                self._send(Part(self._name(path), offset, data, grows=True))
+                offset += len(data)
+                self._sent[path] = offset
+
+    def _whole(self, path: Path) -> None:
+        with suppress(FileNotFoundError):
+            state = _state(path)
+            if self._sent.get(path) == state:
+                return
+            # Replaced by a rename, never changed: what is open stays what it is.
+            with path.open("rb") as file:
+                for offset, data, last in _pieces(file.read, path.stat().st_size):
+                    self._send(Part(self._name(path), offset, data, last))
+            self._sent[path] = state
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._folder.path).as_posix()
+
+
+def _state(path: Path) -> object:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _pieces(read: Callable[[int], bytes], size: int) -> Iterator[tuple[int, bytes, bool]]:
+    offset = 0
+    while True:
+        data = read(PIECE)
+        last = offset + len(data) >= size or not data
+        yield offset, data, last
+        offset += len(data)
+        if last:
+            return
+
+
+class Arriving:
+    """At home: puts what comes from one machine into the group's folder, behind what is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._begin = {
+            name: (folder / name).stat().st_size if (folder / name).is_file() else 0
+            for name in ("log.txt", "events.jsonl")
+        }
+
+    def take(self, part: Part) -> None:
+        """Raises ValueError for a file that no group has, OSError where there is no room."""
+        if _OURS.fullmatch(part.path) is None:
+            raise ValueError(f"no group has a file {part.path!r}")
+        path = self._folder / part.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if part.grows:
+            _write(path, self._begin[part.path] + part.offset, part.data)
+            return
+        coming = path.with_name(f".{path.name}.coming.part")
+        if part.offset == 0:
+            coming.unlink(missing_ok=True)
+        _write(coming, part.offset, part.data)
+        if part.last:
+            coming.replace(path)
+
+
+def _write(path: Path, offset: int, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    with os.fdopen(descriptor, "wb") as file:
+        file.seek(offset)
+        file.write(data)

@@ -1,0 +1,113 @@
+"""The folders and files that a group reads, through Ray's object store.
+
+A checkpoint is put there once for all groups of its model, and each machine takes it once: into its
+own cache, under the name it has at home. Where the machines share a file system it is found in its
+place, and nothing travels. All else is small, and is unpacked for each group.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from conformance import checkpoints
+from conformance.builtin.one_layer import ONE_LAYER
+from conformance.records import Job
+from conformance.scenario import folders_of
+
+#: Files travel in pieces: a checkpoint may be larger than what is to be held in memory at once.
+PIECE = 64 << 20
+
+#: What no scenario reads, and may be large.
+_LEFT = {"__pycache__", ".git"}
+
+#: Gives what was put.
+Get = Callable[[Any], bytes]
+
+#: `path` at home, and each file: its path below it ("" when it is a file itself), its time, pieces.
+Packed = dict[str, Any]
+
+
+def places(job: Job) -> tuple[Path, ...]:
+    """What its workers read, besides the checkpoint."""
+    probe = () if job.probe is None else (job.probe,)
+    observed = tuple(
+        Path(case.options["observations"]) for case in job.cases if case.scenario == ONE_LAYER.name
+    )
+    return tuple(dict.fromkeys((*folders_of(job.scenarios), *probe, *observed)))
+
+
+def moved(job: Job, where: Mapping[Path, Path]) -> Job:
+    """The same job where what it reads lies elsewhere."""
+    folders = tuple(where[path] for path in folders_of(job.scenarios))
+    return replace(
+        job,
+        checkpoint=where[job.checkpoint],
+        scenarios=folders if isinstance(job.scenarios, tuple) else folders[0],
+        probe=None if job.probe is None else where[job.probe],
+        cases=tuple(
+            replace(
+                case,
+                options={
+                    **case.options,
+                    "observations": str(where[Path(case.options["observations"])]),
+                },
+            )
+            if case.scenario == ONE_LAYER.name
+            else case
+            for case in job.cases
+        ),
+    )
+
+
+def size(path: Path) -> int:
+    return sum(file.stat().st_size for file in _files(path))
+
+
+def packed(path: Path, put: Callable[[bytes], Any]) -> Packed:
+    """This folder or file, its contents handed to `put`, which says what stands for them."""
+    files = []
+    for file in _files(path):
+        relative = "" if file == path else file.relative_to(path).as_posix()
+        with file.open("rb") as opened:
+            pieces = [put(piece) for piece in iter(partial(opened.read, PIECE), b"")]
+        files.append((relative, file.stat().st_mtime_ns, pieces))
+    return {"path": str(path), "files": files}
+
+
+def unpacked(packed: Packed, target: Path, get: Get) -> None:
+    """Write it to `target`. Times are kept: a checkpoint's seal holds them."""
+    if not packed["files"]:
+        target.mkdir(parents=True, exist_ok=True)
+    for relative, mtime, pieces in packed["files"]:
+        if PurePosixPath(relative).is_absolute() or ".." in PurePosixPath(relative).parts:
+            raise ValueError(f"a file of {packed['path']} would lie elsewhere: {relative}")
+        file = target / relative if relative else target
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as opened:
+            for piece in pieces:
+                opened.write(get(piece))
+        os.utime(file, ns=(mtime, mtime))
+
+
+def checkpoint(at_home: Path, digest: str, packed: Packed, cache: Path, get: Get) -> Path:
+    """The checkpoint with this digest, on this machine: where it is at home, else in the cache."""
+    for place in (at_home, cache / "checkpoints" / at_home.name):
+        found = checkpoints.opened(place)
+        if found is not None and found.digest == digest:
+            return place
+    return checkpoints.received(at_home.name, cache, lambda folder: unpacked(packed, folder, get))
+
+
+def _files(path: Path) -> Sequence[Path]:
+    if path.is_file():
+        return [path]
+    return sorted(
+        file
+        for file in path.rglob("*")
+        if file.is_file() and not _LEFT.intersection(file.relative_to(path).parts)
+    )

@@ -1,0 +1,90 @@
+"""The machines of a cluster: what each has, and why one cannot take part."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.cluster import shim
+from conformance.cluster.messages import Expected
+from conformance.cluster.needs import Needs
+
+#: How long a machine may take to say what it is: it imports torch for that.
+_ANSWERS_WITHIN = 120.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A node of the cluster. `cannot` says in words why no group can be run on it; "" as far as is
+    known. `device` is the kind of machine that it is, "" where it could not say.
+    """
+
+    node: str
+    name: str
+    resources: Mapping[str, float]
+    device: str = ""
+    cannot: str = ""
+
+
+def alive(ray: Any) -> dict[str, Mapping[str, Any]]:
+    """The living nodes, as Ray tells of them."""
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+
+
+def survey(ray: Any, expected: Expected) -> tuple[Machine, ...]:
+    """Ask every machine what it is."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ray.cloudpickle.register_pickle_by_value(shim)
+    ask = ray.remote(num_cpus=0, max_retries=0)(shim.look)
+    nodes = alive(ray)
+    asked = {
+        node: ask.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+        ).remote(pickle.dumps(expected))
+        for node in nodes
+    }
+    answers = list(asked.values())
+    ready, _ = ray.wait(answers, num_returns=len(answers), timeout=_ANSWERS_WITHIN)
+    return tuple(
+        _machine(ray, nodes[node], answer, answered=answer in ready)
+        for node, answer in asked.items()
+    )
+
+
+def _machine(ray: Any, node: Mapping[str, Any], answer: Any, *, answered: bool) -> Machine:
+    name, resources = f"{node['NodeManagerHostname']}", node["Resources"]
+    if not answered:
+        return Machine(node["NodeID"], name, resources, cannot="does not answer")
+    try:
+        said = ray.get(answer)
+    except ray.exceptions.RayError as error:
+        words = f"cannot be asked: {error}".splitlines()[0]
+        return Machine(node["NodeID"], name, resources, cannot=words)
+    return Machine(node["NodeID"], name, resources, said["device"], said["cannot"])
+
+
+def named(machines: Sequence[Machine]) -> tuple[Machine, ...]:
+    """The same with names that tell them apart, where several are of one host."""
+    from dataclasses import replace
+
+    hosts = [machine.name for machine in machines]
+    return tuple(
+        replace(machine, name=f"{machine.name}#{machine.node[:6]}")
+        if hosts.count(machine.name) > 1
+        else machine
+        for machine in machines
+    )
+
+
+def nowhere(needs: Needs, machines: Sequence[Machine], excluded: Mapping[str, str]) -> str:
+    """Why none of these machines can run what has these needs; "" where one can (pure)."""
+    reasons = []
+    for machine in machines:
+        why = machine.cannot or excluded.get(machine.node) or needs.lacking(machine.resources)
+        if not why:
+            return ""
+        reasons.append(f"{machine.name} {why}")
+    return "no machine of the cluster can run it: " + ("; ".join(reasons) or "there is none")

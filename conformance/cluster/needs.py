@@ -1,0 +1,54 @@
+"""What a group needs of a machine (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from conformance.engines import FRONTS
+from conformance.records import Job
+
+MIB = 1 << 20
+
+#: Memory of a worker besides weights, for each rank: libraries, a trace, what is observed. What
+#: was seen for the tiny models, where there is nothing else, and room (docs/scale.md).
+_BESIDES = {"vllm": 2048 * MIB, "": 1024 * MIB}
+
+#: How many times the checkpoint's size, in bf16, an engine holds at most: the reference in float32
+#: and bf16 with a copy that is rounded otherwise, others while they load.
+_COPIES = {"reference": 5, "": 3}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Ray's own resources. Memory in bytes."""
+
+    cpus: int
+    gpus: int
+    memory: int
+
+    def lacking(self, resources: Mapping[str, float]) -> str:
+        """What a machine with these in all has too little of, in words; "" when it could do."""
+        short = [
+            f"{_amount(resources.get(name, 0), unit)} of {_amount(wanted, unit)} {words}"
+            for name, words, unit, wanted in (
+                ("CPU", "CPUs", 1, self.cpus),
+                ("GPU", "GPUs", 1, self.gpus),
+                ("memory", "GiB of memory", 1 << 30, self.memory),
+            )
+            if wanted > resources.get(name, 0)
+        ]
+        return f"has {', '.join(short)}" if short else ""
+
+
+def _amount(value: float, unit: int) -> str:
+    return f"{value / unit:.1f}".removesuffix(".0")
+
+
+def of(job: Job, weights: int, *, gpus: bool) -> Needs:
+    """What this job needs. `weights` is its checkpoint's size; with `gpus` every rank has one."""
+    ranks = job.column.pipeline * job.column.tensor
+    engine = job.column.engine
+    besides = _BESIDES["vllm" if engine in FRONTS else ""]
+    copies = _COPIES.get(engine, _COPIES[""])
+    return Needs(cpus=ranks, gpus=ranks if gpus else 0, memory=ranks * besides + copies * weights)

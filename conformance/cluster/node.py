@@ -1,0 +1,109 @@
+"""On a machine of a cluster: one group, by the runner that would run it at home."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from conformance import checkpoints, runner
+from conformance.cluster import fitness, luggage
+from conformance.cluster.homeward import Homeward
+from conformance.cluster.messages import Begun, Ended, Errand, Expected, Message
+from conformance.planning import machine
+from conformance.processes import temporary
+from conformance.records import Job
+from conformance.runner import Event, GroupFinished, Launch, Planned
+from conformance.store import GroupFolder
+
+
+def seen(expected: Expected) -> dict[str, str]:
+    """What this machine is, and in words why it cannot stand in for the one that asks."""
+    machine.set_arithmetic(expected.arithmetic)
+    cannot = fitness.lacking(expected) or fitness.without_room(*_disks())
+    return {"device": machine.conditions(), "cannot": cannot}
+
+
+def carry_out(errand: Errand, packed: Sequence[luggage.Packed], post: Any, node: str) -> None:
+    """Run the group, and send home what is written as it is."""
+    import ray
+
+    attempt = uuid.uuid4().hex
+    sending = threading.Lock()
+
+    def send(says: Any) -> None:
+        with sending:  # the runner's thread and that of the files
+            # As bytes: the queue need not know this package.
+            post.put(pickle.dumps(Message(errand.group, attempt, node, says)))
+
+    machine.set_arithmetic(errand.expected.arithmetic)
+    device = machine.conditions()
+    if cannot := _cannot(errand, device):
+        send(cannot)
+        return
+    send(Begun(node, socket.gethostname(), device))
+    try:
+        # Gone with the group; where this process is killed, with the next one on this machine.
+        with temporary.folder() as where:
+            job = _here(errand, packed, where, ray.get)
+            with Homeward(job.folder, send):
+                _run(errand, job, where, device, send)
+            full = fitness.filled_up(GroupFolder(job.folder))
+    except OSError as error:
+        full = fitness.no_room(error)
+        if not full:
+            raise
+    send(Ended(full, at_all=True) if full else Ended())
+
+
+def _cannot(errand: Errand, device: str) -> Ended | None:
+    if words := fitness.lacking(errand.expected) or fitness.without_room(*_disks()):
+        return Ended(words, at_all=True)
+    if errand.device and device != errand.device:
+        return Ended(f"is another kind of machine than the others of this model: {device}")
+    if errand.python is not None and (words := fitness.other(errand.python, errand.versions)):
+        return Ended(words)
+    return None
+
+
+def _disks() -> tuple[Path, Path]:
+    return Path(tempfile.gettempdir()), checkpoints.cache_folder()
+
+
+def _here(errand: Errand, packed: Sequence[luggage.Packed], where: Path, get: luggage.Get) -> Job:
+    """The group's job with all that it reads on this machine."""
+    job = errand.job
+    weights, *others = packed
+    cache = checkpoints.cache_folder()
+    places = {job.checkpoint: luggage.checkpoint(job.checkpoint, job.digest, weights, cache, get)}
+    for number, other in enumerate(others):
+        path = Path(other["path"])
+        places[path] = where / str(number) / path.name
+        luggage.unpacked(other, places[path], get)
+    folder = where / "groups" / job.folder.parent.name / job.folder.name
+    folder.mkdir(parents=True)
+    return replace(luggage.moved(job, places), folder=folder)
+
+
+def _run(errand: Errand, job: Job, where: Path, device: str, send: Callable[[Event], None]) -> None:
+    planned = Planned(
+        id=errand.group,
+        make=lambda: job,
+        launch=Launch(errand.python or Path(sys.executable), errand.preload, errand.env),
+        load=errand.load,
+        tries=errand.tries,
+        ours=errand.ours,
+    )
+
+    def told(event: Event) -> None:
+        if not isinstance(event, GroupFinished):  # home says so, when all of it is there
+            send(event)
+
+    runner.run([planned], logs=where / "logs", limits=errand.limits, device=device, on_event=told)
