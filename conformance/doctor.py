@@ -23,6 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.checkpoints import describe, locate
+from conformance.cluster import needs
+from conformance.cluster.machines import Machine, described, nowhere, with_gpus
 from conformance.engines import ENGINES, FRONTS, preload
 from conformance.inputs.manifest import Manifest
 from conformance.processes import sessions
@@ -94,6 +96,31 @@ def diagnose(
         *(_model(model, cache, deep=deep) for model in manifest.models),
         _browser(),
     )
+
+
+def of_cluster(machines: Sequence[Machine], backends: Sequence[Backend]) -> tuple[Finding, ...]:
+    """What each machine of a cluster has, and on which of them each backend can run."""
+    return (
+        *(
+            Finding(
+                f"machine {machine.name}",
+                machine.cannot or f"{described(machine.resources)}, {machine.device}",
+                ok=not machine.cannot,
+                remedy="" if not machine.cannot else "docs/scale.md#what-a-machine-must-have",
+            )
+            for machine in machines
+        ),
+        *(_somewhere(backend, machines) for backend in backends if not backend.environment),
+    )
+
+
+def _somewhere(backend: Backend, machines: Sequence[Machine]) -> Finding:
+    wanted = needs.of(backend, 0, gpus=with_gpus(machines))
+    able = [machine for machine in machines if not nowhere(wanted, [machine], {})]
+    subject = f"backend {backend.id}"
+    if not able:
+        return Finding(subject, nowhere(wanted, machines, {}), ok=False, remedy="a larger machine")
+    return Finding(subject, f"can run on {', '.join(machine.name for machine in able)}")
 
 
 def installed(names: Sequence[str]) -> Mapping[str, str]:

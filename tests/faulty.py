@@ -545,3 +545,23 @@ class BlockInAStage(BlockHere):
             os._exit(1)
         watch.look()
         os._exit(0)
+
+
+class StopsWhereDoomed(Healthy):
+    """On a machine that a test will end, the second case waits for that; elsewhere all is well."""
+
+    def bad(self, case: Case) -> Mapping[str, Any]:
+        if os.environ.get("NODE") == "doomed":
+            signal.pause()
+        return self.good(case)
+
+
+class FillsItsDisk(Healthy):
+    """Writes into temporary files until there is no more room, where the machine has a small disk."""
+
+    def bad(self, case: Case) -> Mapping[str, Any]:
+        if os.environ.get("NODE") == "small":
+            with tempfile.TemporaryFile() as file:
+                while True:
+                    file.write(bytes(1 << 20))
+        return self.good(case)

@@ -127,6 +127,14 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="Execute what the run's plan names that is not from here."),
 ]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="CLUSTER",
+        help="A Ray cluster instead of this machine: ray, ray://HOST:PORT or HOST:PORT.",
+    ),
+]
 Expectations = Annotated[
     Path,
     typer.Option(

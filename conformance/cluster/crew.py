@@ -111,8 +111,8 @@ class OnRay:
             self._local.begin(group)
         else:
             job = group.to_send()
-            gpus = any(machine.resources.get("GPU") for machine in self._machines.values())
-            wanted = needs.of(job, luggage.size(job.checkpoint), gpus=gpus)
+            gpus = machines.with_gpus(tuple(self._machines.values()))
+            wanted = needs.of(job.backend, luggage.size(job.checkpoint), gpus=gpus)
             self._give(_Away(group, wanted, None))
 
     def work(self) -> list[GroupRun]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.cluster import shim
@@ -68,8 +68,6 @@ def _machine(ray: Any, node: Mapping[str, Any], answer: Any, *, answered: bool) 
 
 def named(machines: Sequence[Machine]) -> tuple[Machine, ...]:
     """The same with names that tell them apart, where several are of one host."""
-    from dataclasses import replace
-
     hosts = [machine.name for machine in machines]
     return tuple(
         replace(machine, name=f"{machine.name}#{machine.node[:6]}")
@@ -77,6 +75,17 @@ def named(machines: Sequence[Machine]) -> tuple[Machine, ...]:
         else machine
         for machine in machines
     )
+
+
+def with_gpus(machines: Sequence[Machine]) -> bool:
+    """Whether groups run on GPUs: where there are any, as on one machine that has some."""
+    return any(machine.resources.get("GPU", 0) for machine in machines)
+
+
+def described(resources: Mapping[str, float]) -> str:
+    """What a machine has, in words."""
+    memory = resources.get("memory", 0) / (1 << 30)
+    return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {memory:.1f} GiB"
 
 
 def nowhere(needs: Needs, machines: Sequence[Machine], excluded: Mapping[str, str]) -> str:

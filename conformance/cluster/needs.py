@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from conformance.engines import FRONTS
-from conformance.records import Job
+from conformance.records import Backend
 
 MIB = 1 << 20
 
@@ -45,10 +45,10 @@ def _amount(value: float, unit: int) -> str:
     return f"{value / unit:.1f}".removesuffix(".0")
 
 
-def of(job: Job, weights: int, *, gpus: bool) -> Needs:
-    """What this job needs. `weights` is its checkpoint's size; with `gpus` every rank has one."""
-    ranks = job.column.pipeline * job.column.tensor
-    engine = job.column.engine
-    besides = _BESIDES["vllm" if engine in FRONTS else ""]
-    copies = _COPIES.get(engine, _COPIES[""])
-    return Needs(cpus=ranks, gpus=ranks if gpus else 0, memory=ranks * besides + copies * weights)
+def of(backend: Backend, weights: int, *, gpus: bool) -> Needs:
+    """What its groups need. `weights` is the checkpoint's size; with `gpus` every rank has one."""
+    ranks = backend.pipeline * backend.tensor
+    besides = _BESIDES["vllm" if backend.engine in FRONTS else ""]
+    copies = _COPIES.get(backend.engine, _COPIES[""])
+    memory = ranks * besides + copies * weights
+    return Needs(cpus=ranks, gpus=ranks if gpus else 0, memory=memory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
@@ -12,6 +12,7 @@ from conformance.report import figures
 from conformance.report.sections.findings import Summary, by_backend, by_group
 from conformance.report.sections.gaps import anchor, title
 from conformance.report.words import number
+from conformance.store import gathered_in
 
 _SERVED = {
     "none": "",
@@ -144,9 +145,22 @@ def run_facts(
         ("Run", about),
         *([("Merged of", merged)] if merged else []),
         ("Machine", machine),
+        *([("Machines", ran)] if (ran := machines(results.groups)) else []),
         ("Versions", sorted(environment.versions.items())),
         ("Thresholds", thresholds),
     ]
+
+
+def machines(groups: Iterable[Group]) -> list[tuple[str, str]]:
+    """Which machine of a cluster ran what, and what it had begun when it was lost."""
+    ran: dict[str, list[str]] = defaultdict(list)
+    for group in groups:
+        name = f"{group.model} {gathered_in(group.backend, group.precision)}"
+        if group.machine:
+            ran[group.machine].append(name)
+        for lost in group.lost:
+            ran[lost].append(f"{name} (begun)")
+    return [(machine, ", ".join(names)) for machine, names in sorted(ran.items())]
 
 
 def layouts(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:

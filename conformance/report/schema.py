@@ -93,6 +93,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "log_tail": "The end of its log.",
         "starts": "How many workers it took; more than 1 after a crash or timeout.",
         "reused": "Whether observations of an earlier run were taken.",
+        "machine": "Which machine of a cluster ran it; empty where none did.",
+        "lost": "Machines that had begun it before, and were lost or could not.",
     },
     "CellResult": {
         "precision": "Whose evidence this is.",

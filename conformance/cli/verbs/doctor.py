@@ -8,7 +8,7 @@ import typer
 
 from conformance.checkpoints import cache_folder
 from conformance.cli import engines
-from conformance.cli.options import Manifest, err, out
+from conformance.cli.options import Manifest, On, err, out
 from conformance.errors import ExitCode
 
 _NONE = """\
@@ -19,9 +19,13 @@ There is no engine here, and no engine environment was made yet.
 def doctor(
     *,
     deep: Annotated[bool, typer.Option(help="Check every checkpoint's digest.")] = False,
+    on: On = "",
     manifest: Manifest,
 ) -> None:
-    """Say what is installed, which backends can run, and what mends what is missing."""
+    """Say what is installed, which backends can run, and what mends what is missing.
+
+    With `--on` of a Ray cluster: what each of its machines has, and which columns can run on it.
+    """
     from conformance.environments import own
 
     if not own.is_here():
@@ -33,6 +37,13 @@ def doctor(
     from conformance import doctor as examine
     from conformance.inputs import manifest as manifests
 
-    findings = examine.diagnose(manifests.load(manifest), cache_folder(), deep=deep)
+    declared = manifests.load(manifest)
+    if on:
+        from conformance import cluster
+
+        with cluster.connected(cluster.parsed(on)) as joined:
+            findings = examine.of_cluster(joined.machines, declared.backends)
+    else:
+        findings = examine.diagnose(declared, cache_folder(), deep=deep)
     examine.render(findings, out)
     raise typer.Exit(ExitCode.OK if all(f.ok for f in findings) else ExitCode.UNEXPECTED)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from conformance.cli import engines, selecting
-from conformance.cli.options import Choice, Reports, Running, Trust, out
+from conformance.cli.options import Choice, On, Reports, Running, Trust, out
 
 
 def run(
@@ -19,14 +19,7 @@ def run(
         str, typer.Option(help="Go on with this run (`latest`): finished cells are kept.")
     ] = "",
     trust: Trust = False,
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on",
-            metavar="CLUSTER",
-            help="Have groups run on a Ray cluster: `ray`, `ray://HOST:PORT` or HOST:PORT.",
-        ),
-    ] = "",
+    on: On = "",
     json: Annotated[
         bool, typer.Option("--json", help="Print where the run is, and its end, as one JSON line.")
     ] = False,

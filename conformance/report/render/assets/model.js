@@ -51,6 +51,8 @@ function groupCard(group) {
   if (about.seconds) facts.push(['whole worker', duration(about.seconds)]);
   if (about.peak_mib) facts.push(['peak memory', `${number(about.peak_mib)} MiB`]);
   if (about.starts > 1) facts.push(['starts', about.starts]);
+  if (about.machine) facts.push(['machine', about.machine]);
+  if (about.lost && about.lost.length) facts.push(['begun before on', about.lost.join(', ')]);
   if (about.reused) facts.push(['reused', 'observations of an earlier run']);
   return el('section', { class: 'card' }, el('h4', {}, own(group.backend.id)), factList(facts),
     group.cells && logPart(group), versionPart(about.versions));

@@ -1,0 +1,92 @@
+"""What wants a process of its own: `python -m tests.cluster.alone listens|full …` prints JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance.cluster import Address, connected
+from conformance.processes import sessions
+from conformance.runner import GroupStarted, run
+from tests.cluster.nodes import LIMITS, nodes, planned
+from tests.faulty_run import group
+
+_STRANGER = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
+
+
+def listens() -> dict[str, Any]:
+    """A cluster that is started here: where it listens, and how a stranger fares."""
+    os.environ.pop("RAY_ADDRESS", None)
+    with connected(Address()) as joined:
+        everyone = sessions.descendants(os.getpid()) | {os.getpid()}
+        places = sorted(sessions.listening(everyone))
+        address = joined.ray.get_runtime_context().gcs_address
+        stranger = {name: value for name, value in os.environ.items() if "RAY_AUTH" not in name}
+        command = [sys.executable, "-c", _STRANGER, address]
+        begun = subprocess.Popen(command, env=stranger, stderr=subprocess.PIPE, text=True)
+        words = ""
+        # It would try for minutes: its first word is enough.
+        for line in begun.stderr or ():
+            words += line
+            if "Unauthenticated" in line:
+                break
+        begun.kill()
+        return {"places": places, "stranger": begun.wait(), "words": words}
+
+
+def full(small: str, folder: Path) -> dict[str, Any]:
+    """A node with a small disk, and one that is there when the first has begun, or cannot."""
+    words: list[str] = []
+    with nodes() as cluster:
+        cluster.add("small", TMPDIR=small)
+        with connected(cluster.address) as joined:
+            surveyed = " ".join(machine.cannot for machine in joined.machines)
+            if surveyed.strip():
+                cluster.add("large")
+        with connected(cluster.address) as joined:
+
+            def tell(event: Any) -> None:
+                if isinstance(event, GroupStarted) and len(joined.machines) == 2 and not words:
+                    words.append("")
+                    cluster.add("large")
+
+            from conformance.cluster import crew
+
+            elsewhere = crew.OnRay._elsewhere
+
+            def noted(self: Any, away: Any, node: str, cannot: str, *, at_all: bool) -> None:
+                words.append(cannot)
+                elsewhere(self, away, node, cannot, at_all=at_all)
+
+            crew.OnRay._elsewhere = noted  # type: ignore[method-assign]
+            summary = run(
+                [planned("FillsItsDisk", folder)],
+                logs=folder / "logs",
+                limits=LIMITS,
+                device="home",
+                on_event=tell,
+                hire=joined.hire(LIMITS),
+            )
+    record = group(folder, "FillsItsDisk").group()
+    done = summary.done["FillsItsDisk"]
+    return {
+        "ok": done.ok,
+        "reason": done.reason,
+        "words": " ".join(words),
+        "surveyed": surveyed,
+        "lost": list(record.lost) if record else None,
+    }
+
+
+def main(what: str, arguments: Sequence[str]) -> None:
+    said = listens() if what == "listens" else full(arguments[0], Path(arguments[1]))
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,121 @@
+"""Ray nodes of this machine alone, and groups of faulty engines for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from conformance import checkpoints
+from conformance.checkpoints import Shape
+from conformance.cluster import Address, connected
+from conformance.runner import Event, Limits, Planned, Summary, run
+from tests.faulty_run import job
+
+#: A cell takes milliseconds; the limits find what hangs, on a machine that does other things.
+LIMITS = Limits(cell=60.0, load=120.0, close=20.0, imports=120.0)
+
+#: Room for what these groups read.
+_STORE = 80 << 20
+
+
+class Nodes:
+    """A head that runs nothing, and nodes with a `NODE` variable each."""
+
+    def __init__(self, temporary: str) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": 0,
+                "include_dashboard": False,
+                "object_store_memory": _STORE,
+                "temp_dir": temporary,
+            },
+        )
+        self.address = Address(self._cluster.address)
+        self._added: dict[str, Any] = {}
+
+    def add(self, name: str, *, cpus: int = 1, **variables: str) -> None:
+        self._added[name] = self._cluster.add_node(
+            num_cpus=cpus,
+            object_store_memory=_STORE,
+            env_vars={"NODE": name, **variables},
+        )
+
+    def kill(self, name: str) -> None:
+        self._cluster.remove_node(self._added.pop(name), allow_graceful=False)
+
+    def clear(self) -> None:
+        for name in list(self._added):
+            self.kill(name)
+
+    def end(self) -> None:
+        self._cluster.shutdown()
+
+
+@contextmanager
+def nodes() -> Iterator[Nodes]:
+    # Read when Ray is imported: nothing listens to other machines.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    temporary = tempfile.mkdtemp(prefix="ray-")  # short: sockets lie in it
+    try:
+        cluster = Nodes(temporary)
+        try:
+            yield cluster
+        finally:
+            cluster.end()
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def checkpoint(folder: Path) -> checkpoints.Checkpoint:
+    """A sealed one, as small as can be."""
+    place = folder / "checkpoints" / "m-0"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "model.safetensors").write_bytes(b"weights")
+    checkpoints.seal(place, "made here", "llama", Shape(1, 1))
+    made = checkpoints.opened(place)
+    assert made is not None
+    return made
+
+
+def planned(engine: str, folder: Path, **more: Any) -> Planned:
+    """A group of `tests.faulty`, with a checkpoint that can be sent."""
+    made = checkpoint(folder)
+
+    def make() -> Any:
+        plain = job(engine, folder, **more.get("job", {}))
+        backend = dataclasses.replace(plain.backend, pipeline=more.get("stages", 1))
+        column = dataclasses.replace(plain.column, backend=backend)
+        return dataclasses.replace(plain, column=column, checkpoint=made.path, digest=made.digest)
+
+    return Planned(engine, make, launch(), folder=folder / "groups" / "m" / engine)
+
+
+def launch() -> Any:
+    from conformance.runner import Launch
+
+    return Launch(Path(sys.executable))
+
+
+def on(cluster: Nodes, groups: list[Planned], folder: Path, tell: Any = None) -> Summary:
+    """Run these groups there."""
+    heard: list[Event] = []
+    with connected(cluster.address) as joined:
+        return run(
+            groups,
+            logs=folder / "logs",
+            limits=LIMITS,
+            device="home",
+            on_event=tell or heard.append,
+            hire=joined.hire(LIMITS),
+        )

@@ -1,0 +1,282 @@
+"""Groups on real Ray nodes: each verdict comes home, whatever happens to a machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from conformance.cluster import connected
+from conformance.doctor import of_cluster
+from conformance.inputs import manifest
+from conformance.processes import sessions
+from conformance.records import Status
+from conformance.runner import CellFinished, CellStarted, GroupStarted
+from tests.cluster.nodes import LIMITS, Nodes, nodes, on, planned
+from tests.faulty_run import CASES, group
+from tests.patience import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.slow]
+pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Nodes]:
+    with nodes() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(head: Nodes) -> Iterator[Nodes]:
+    yield head
+    head.clear()
+
+
+def outcomes(folder: Path, engine: str) -> dict[str, Status]:
+    found = group(folder, engine)
+    every = {case: found.outcome(f"plain.{case}") for case in CASES}
+    return {case: outcome.status for case, outcome in every.items() if outcome is not None}
+
+
+def processes_of(node: str) -> list[psutil.Process]:
+    """The workers and zygotes on a node, known by its variable."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            ours = process.environ().get("NODE") == node
+            if ours and any("conformance.worker" in word for word in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_group_comes_home_whole(cluster: Nodes, tmp_path: Path) -> None:
+    cluster.add("only")
+    heard: list[Any] = []
+    summary = on(cluster, [planned("healthy", tmp_path)], tmp_path, heard.append)
+    assert summary.done["healthy"].ok and summary.finished == 3
+    assert outcomes(tmp_path, "healthy") == dict.fromkeys(CASES, Status.OK)
+    there = group(tmp_path, "healthy")
+    assert set(there.observations("plain.first")) == {"p0/s0/logits", "p1/s0/logits"}
+    assert there.log.is_file() and b'"closed"' in there.events.read_bytes()
+    assert set(there.keys()) == {f"plain.{case}" for case in CASES}
+    record = there.group()
+    assert record is not None and record.machine and record.lost == ()
+    assert [type(event) for event in heard].count(CellFinished) == 3
+
+
+def test_what_was_finished_is_not_sent_again(cluster: Nodes, tmp_path: Path) -> None:
+    cluster.add("only")
+    first = on(cluster, [planned("healthy", tmp_path)], tmp_path)
+    group(tmp_path, "healthy").drop_cell("plain.bad")
+    again = on(cluster, [planned("healthy", tmp_path)], tmp_path)
+    assert (first.finished, first.resumed) == (3, 0)
+    assert (again.finished, again.resumed) == (1, 2)
+
+
+def test_the_groups_of_a_lost_machine_run_elsewhere(cluster: Nodes, tmp_path: Path) -> None:
+    cluster.add("doomed")
+    lost: list[int] = []
+
+    def tell(event: Any) -> None:
+        if isinstance(event, CellStarted) and event.case == "plain.bad" and not lost:
+            lost.extend(process.pid for process in processes_of("doomed"))
+            cluster.add("heir")
+            cluster.kill("doomed")
+
+    summary = on(cluster, [planned("StopsWhereDoomed", tmp_path)], tmp_path, tell)
+    assert lost, "it did not begin where it was to be lost"
+    assert summary.done["StopsWhereDoomed"].ok, summary.done["StopsWhereDoomed"].reason
+    assert outcomes(tmp_path, "StopsWhereDoomed") == dict.fromkeys(CASES, Status.OK)
+    record = group(tmp_path, "StopsWhereDoomed").group()
+    assert record is not None and len(record.lost) == 1 and record.machine != record.lost[0]
+    psutil.wait_procs([psutil.Process(pid) for pid in lost if psutil.pid_exists(pid)], PATIENCE)
+    assert not any(map(sessions.alive, lost)), "a lost machine's engine lives on"
+
+
+def test_where_every_machine_is_lost_the_harness_has_failed(cluster: Nodes, tmp_path: Path) -> None:
+    cluster.add("doomed")
+    begun: list[Any] = []
+
+    def tell(event: Any) -> None:
+        if isinstance(event, CellStarted) and event.case == "plain.bad" and not begun:
+            begun.append(event)
+            cluster.kill("doomed")
+
+    summary = on(cluster, [planned("StopsWhereDoomed", tmp_path)], tmp_path, tell)
+    assert not summary.done["StopsWhereDoomed"].ok
+    outcome = group(tmp_path, "StopsWhereDoomed").outcome("plain.bad")
+    assert outcome is not None and outcome.harness and "was lost" in outcome.reason
+
+
+@pytest.fixture
+def other_nnsight(tmp_path: Path) -> str:
+    """A folder that comes first on a path, with another version of what the run has."""
+    about = tmp_path / "path" / "nnsight-0.0.1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: nnsight\nVersion: 0.0.1\n")
+    return os.pathsep.join([str(about.parent), os.environ.get("PYTHONPATH", "")])
+
+
+def test_a_machine_without_the_environment_is_told_and_passed_over(
+    cluster: Nodes, tmp_path: Path, other_nnsight: str
+) -> None:
+    cluster.add("without", PYTHONPATH=other_nnsight)
+    refused = on(cluster, [planned("healthy", tmp_path / "a")], tmp_path / "a")
+    assert not refused.done["healthy"].ok
+    outcome = group(tmp_path / "a", "healthy").outcome("plain.first")
+    assert outcome is not None and outcome.harness
+    assert "no machine of the cluster can run it" in outcome.reason
+    assert "nnsight 0.0.1 instead of" in outcome.reason
+    cluster.add("with")
+    summary = on(cluster, [planned("healthy", tmp_path / "b")], tmp_path / "b")
+    assert summary.done["healthy"].ok
+
+
+def test_a_machine_without_the_package_says_so_itself(cluster: Nodes, tmp_path: Path) -> None:
+    broken = tmp_path / "broken" / "conformance"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('was never installed')")
+    cluster.add("without", PYTHONPATH=str(broken.parent))
+    with connected(cluster.address) as joined:
+        words = [machine.cannot for machine in joined.machines]
+    assert any("conformance cannot be used" in each and "never installed" in each for each in words)
+
+
+def test_a_group_that_no_machine_has_room_for_is_refused_at_once(
+    cluster: Nodes, tmp_path: Path
+) -> None:
+    cluster.add("small")
+    summary = on(cluster, [planned("healthy", tmp_path, stages=3)], tmp_path)
+    outcome = group(tmp_path, "healthy").outcome("plain.first")
+    assert not summary.done["healthy"].ok
+    assert outcome is not None and outcome.harness and "has 1 of 3 CPUs" in outcome.reason
+
+
+def test_an_engine_that_fails_is_to_blame_itself_wherever_it_runs(
+    cluster: Nodes, tmp_path: Path
+) -> None:
+    cluster.add("only")
+    on(cluster, [planned("aborts", tmp_path)], tmp_path)
+    outcome = group(tmp_path, "aborts").outcome("plain.bad")
+    assert outcome is not None and outcome.status is Status.CRASH and not outcome.harness
+
+
+def test_ctrl_c_ends_what_runs_and_keeps_what_is_finished(cluster: Nodes, tmp_path: Path) -> None:
+    cluster.add("doomed")
+    groups = [planned("StopsWhereDoomed", tmp_path)]
+
+    def tell(event: Any) -> None:
+        if isinstance(event, CellStarted) and event.case == "plain.bad":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    summary = on(cluster, groups, tmp_path, tell)
+    assert summary.interrupted and summary.finished == 1
+    assert outcomes(tmp_path, "StopsWhereDoomed") == {"first": Status.OK}
+    assert processes_of("doomed") == []
+    cluster.add("heir")
+    cluster.kill("doomed")
+    again = on(cluster, groups, tmp_path)
+    assert not again.interrupted and (again.finished, again.resumed) == (2, 1)
+    assert outcomes(tmp_path, "StopsWhereDoomed") == dict.fromkeys(CASES, Status.OK)
+
+
+def test_groups_begin_by_what_there_is_room_for(cluster: Nodes, tmp_path: Path) -> None:
+    """Two machines of one processor each: two at a time, on both."""
+    cluster.add("one")
+    cluster.add("two")
+    heard: list[Any] = []
+    engines = ["healthy", "refuses", "raises", "unreadable"]
+    on(cluster, [planned(engine, tmp_path) for engine in engines], tmp_path, heard.append)
+    machines = {group(tmp_path, engine).group().machine for engine in engines}  # type: ignore[union-attr]
+    assert len(machines) == 2
+    assert {event.id for event in heard if isinstance(event, GroupStarted)} == set(engines)
+
+
+def test_doctor_says_what_each_machine_can_run(
+    cluster: Nodes, tmp_path: Path, other_nnsight: str
+) -> None:
+    cluster.add("with", cpus=2)
+    cluster.add("without", PYTHONPATH=other_nnsight)
+    backends = manifest.load(ROOT / "models.yaml").backends
+    with connected(cluster.address) as joined:
+        found = {each.subject: each for each in of_cluster(joined.machines, backends)}
+    machines = [each for subject, each in found.items() if subject.startswith("machine ")]
+    assert sorted(each.ok for each in machines) == [False, True, True]
+    assert any("nnsight 0.0.1 instead" in each.state for each in machines)
+    assert found["backend vllm-pp2"].ok and not found["backend vllm-pp3"].ok
+    assert "has 2 of 3 CPUs" in found["backend vllm-pp3"].state
+
+
+def _alone(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.cluster.alone", *command],
+        env={**os.environ, **variables},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+    )
+
+
+def test_a_cluster_of_our_own_listens_here_alone_and_to_us_alone() -> None:
+    ran = _alone("listens")
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout.splitlines()[-1])
+    assert said["places"] and not any(map(sessions.reached_from_outside, said["places"]))
+    assert said["stranger"] != 0 and "Unauthenticated" in said["words"]
+
+
+def test_a_machine_whose_disk_fills_up_hands_its_group_on(tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no disk of its own may be mounted here")
+    small = tmp_path / "small"
+    small.mkdir()
+    shell = f'mount -t tmpfs -o size=560m tmpfs {small} && exec "$@"'
+    ran = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", shell, "sh", sys.executable]
+        + ["-m", "tests.cluster.alone", "full", str(small), str(tmp_path / "run")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout.splitlines()[-1])
+    assert said["ok"], said
+    assert "no room any more" in said["words"] and len(said["lost"]) == 1
+    assert outcomes(tmp_path / "run", "FillsItsDisk") == dict.fromkeys(CASES, Status.OK)
+
+
+def test_a_machine_whose_disk_is_full_is_not_asked(tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no disk of its own may be mounted here")
+    small = tmp_path / "small"
+    small.mkdir()
+    shell = f'mount -t tmpfs -o size=64m tmpfs {small} && exec "$@"'
+    ran = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", shell, "sh", sys.executable]
+        + ["-m", "tests.cluster.alone", "full", str(small), str(tmp_path / "run")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout.splitlines()[-1])
+    assert said["ok"] and said["lost"] == [] and "has no room" in said["surveyed"]
+    assert outcomes(tmp_path / "run", "FillsItsDisk") == dict.fromkeys(CASES, Status.OK)
