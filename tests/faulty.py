@@ -557,7 +557,7 @@ class StopsWhereDoomed(Healthy):
 
 
 class FillsItsDisk(Healthy):
-    """Writes into temporary files until there is no more room, where the machine has a small disk."""
+    """Writes into temporary files until there is no room, where the machine has a small disk."""
 
     def bad(self, case: Case) -> Mapping[str, Any]:
         if os.environ.get("NODE") == "small":

@@ -31,6 +31,7 @@ class Homeward:
     def __init__(self, folder: Path, send: Callable[[Part], None]) -> None:
         self._folder = GroupFolder(folder)
         self._send = send
+        self._offsets: dict[Path, int] = {}
         self._sent: dict[Path, object] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look_often, daemon=True)
@@ -69,14 +70,14 @@ class Homeward:
                 self._whole(path)
 
     def _grown(self, path: Path) -> None:
-        offset = self._sent.get(path, 0)
-        assert isinstance(offset, int)  # noqa: S101 - what was put there below
         with suppress(FileNotFoundError), path.open("rb") as file:
-            file.seek(offset)
+            if path not in self._offsets:  # an empty log is one as well
+                self._offsets[path] = 0
+                self._send(Part(self._name(path), 0, b"", grows=True))
+            file.seek(self._offsets[path])
             for data in iter(lambda: file.read(PIECE), b""):
-                self._send(Part(self._name(path), offset, data, grows=True))
-                offset += len(data)
-                self._sent[path] = offset
+                self._send(Part(self._name(path), self._offsets[path], data, grows=True))
+                self._offsets[path] += len(data)
 
     def _whole(self, path: Path) -> None:
         with suppress(FileNotFoundError):

@@ -28,7 +28,7 @@ _STORE = 80 << 20
 class Nodes:
     """A head that runs nothing, and nodes with a `NODE` variable each."""
 
-    def __init__(self, temporary: str) -> None:
+    def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
         self._cluster = Cluster(
@@ -37,7 +37,6 @@ class Nodes:
                 "num_cpus": 0,
                 "include_dashboard": False,
                 "object_store_memory": _STORE,
-                "temp_dir": temporary,
             },
         )
         self.address = Address(self._cluster.address)
@@ -54,8 +53,9 @@ class Nodes:
         self._cluster.remove_node(self._added.pop(name), allow_graceful=False)
 
     def clear(self) -> None:
+        """Have them leave, which is known at once."""
         for name in list(self._added):
-            self.kill(name)
+            self._cluster.remove_node(self._added.pop(name), allow_graceful=True)
 
     def end(self) -> None:
         self._cluster.shutdown()
@@ -66,9 +66,10 @@ def nodes() -> Iterator[Nodes]:
     # Read when Ray is imported: nothing listens to other machines.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    temporary = tempfile.mkdtemp(prefix="ray-")  # short: sockets lie in it
+    temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: sockets lie in it
+    os.environ["RAY_TMPDIR"] = temporary
     try:
-        cluster = Nodes(temporary)
+        cluster = Nodes()
         try:
             yield cluster
         finally:
