@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -37,8 +38,10 @@ class Nodes:
                 "num_cpus": 0,
                 "include_dashboard": False,
                 "object_store_memory": _STORE,
+                "ray_client_server_port": (port := _free_port()),
             },
         )
+        self._client = f"ray://127.0.0.1:{port}"
         self.address = Address(self._cluster.address)
         self._added: dict[str, Any] = {}
 
@@ -57,8 +60,18 @@ class Nodes:
         for name in list(self._added):
             self._cluster.remove_node(self._added.pop(name), allow_graceful=True)
 
+    def client(self) -> str:
+        """Where Ray's client is listened to."""
+        return self._client
+
     def end(self) -> None:
         self._cluster.shutdown()
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
 
 
 @contextmanager
