@@ -25,14 +25,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from conformance.records import Group, Results
-from conformance.store.folder import read_results
+from conformance.records import Group
+from conformance.store import RunFolder
 
 #: What zygotes import: at home once for all groups, on a machine for each.
 PRELOADED = ("", "conformance.engines.preload_hf", "conformance.engines.vllm.preload")
 
 _EMPTY = 1000
 _REFUSES = {"options": {"refuse": True}}
+
+#: Groups of the harness's own, which every model has once.
+OURS = ("build", "reference", "reference-forced")
 
 #: At home: one core builds while the other judges.
 HOME = 1
@@ -86,70 +89,67 @@ def makespan(tasks: Sequence[Task], machines: int, cpus: int) -> tuple[float, fl
     return now, state.busy / (now * machines * cpus)
 
 
-def recorded(runs: Sequence[Results]) -> Mapping[tuple[str, str], list[Group]]:
-    """The groups of stored runs by column and precision, as often as models had them."""
-    found: dict[tuple[str, str], list[Group]] = defaultdict(list)
-    for results in runs:
-        for group in results.groups:
-            if group.seconds and not group.reused:
-                found[group.backend, str(group.precision)].append(group)
+def recorded(runs: Sequence[RunFolder]) -> Mapping[str, list[Group]]:
+    """The groups of stored runs by the names of their folders: those of a column that ask other
+    settings of the engine are loads of their own.
+    """
+    found: dict[str, list[Group]] = defaultdict(list)
+    for run in runs:
+        for model, name in run.groups():
+            group = run.group(model, name)
+            if group is not None and group.seconds and not group.reused:
+                found[name].append(group)
     return found
 
 
 def tasks(
-    groups: Mapping[tuple[str, str], list[Group]],
+    groups: Mapping[str, Sequence[Group]],
     ranks: Mapping[str, int],
     *,
     models: int,
     overhead: float,
-    build: float,
     judge: float,
 ) -> list[Task]:
     """A run of so many models, each with every column that was recorded."""
     made = []
-    columns = [key for key in groups if not key[0].startswith("reference")]
+    columns = [name for name in groups if name not in OURS]
     for model in range(models):
 
-        def seconds(key: tuple[str, str], model: int = model) -> float:
-            every = groups[key]
-            return overhead + every[model % len(every)].seconds
+        def seconds(name: str, model: int = model) -> float:
+            every = groups[name]
+            return every[model % len(every)].seconds
 
-        made.append(Task(f"{model}:build", build, place="build"))
+        needs: tuple[str, ...] = ()
+        if "build" in groups:
+            needs = (f"{model}:build",)
+            made.append(Task(*needs, seconds("build"), place="build"))
         first = f"{model}:reference"
-        made.append(Task(first, seconds(("reference", "bf16")), needs=(f"{model}:build",)))
+        made.append(Task(first, overhead + seconds("reference"), needs=needs))
         own = []
-        for backend, precision in columns:
-            own.append(f"{model}:{backend}+{precision}")
-            wide = ranks.get(backend, 1)
-            made.append(Task(own[-1], seconds((backend, precision)), wide, (first,)))
-        last = f"{model}:judged"
-        if ("reference-forced", "bf16") in groups:
+        for name in columns:
+            own.append(f"{model}:{name}")
+            wide = ranks.get(groups[name][0].backend, 1)
+            made.append(Task(own[-1], overhead + seconds(name), wide, (first,)))
+        if "reference-forced" in groups:
             forced = f"{model}:reference-forced"
-            made.append(Task(forced, seconds(("reference-forced", "bf16")), needs=tuple(own)))
+            made.append(Task(forced, overhead + seconds("reference-forced"), needs=tuple(own)))
             own = [forced]
-        made.append(Task(last, judge, needs=tuple(own), place="judge"))
+        made.append(Task(f"{model}:judged", judge, needs=tuple(own), place="judge"))
     return made
 
 
 def simulate(options: argparse.Namespace) -> None:
-    runs = [read_results(path / "results.json") for path in options.runs]
+    runs = [RunFolder(path) for path in options.runs]
     groups = recorded(runs)
     ranks = {
-        column.id: column.pipeline * column.tensor for results in runs for column in results.columns
+        column.id: column.pipeline * column.tensor for run in runs for column in run.plan().columns
     }
-    print(f"{'column':<20}{'groups':>7}{'seconds':>9}{'ranks':>7}   recorded")
-    for (backend, precision), every in sorted(groups.items()):
+    print(f"{'group':<48}{'seen':>5}{'seconds':>9}{'ranks':>7}")
+    for name, every in sorted(groups.items()):
         mean = sum(group.seconds for group in every) / len(every)
-        print(
-            f"{backend + ' ' + precision:<28}{len(every):>4}{mean:>9.1f}{ranks.get(backend, 1):>5}"
-        )
+        print(f"{name:<48}{len(every):>5}{mean:>9.1f}{ranks.get(every[0].backend, 1):>7}")
     made = tasks(
-        groups,
-        ranks,
-        models=options.models,
-        overhead=options.overhead,
-        build=options.build,
-        judge=options.judge,
+        groups, ranks, models=options.models, overhead=options.overhead, judge=options.judge
     )
     wide = sum(task.seconds * task.cpus for task in made if task.place == "machines")
     print(f"{options.models} models, {len(made)} tasks, {wide / 3600:.1f} processor hours")
@@ -199,7 +199,7 @@ def main() -> None:
     simulating.add_argument("--models", type=int, default=200)
     simulating.add_argument("--machines", type=int, nargs="+", default=[1, 4, 32])
     simulating.add_argument("--cpus", type=int, default=2)
-    for name in ("overhead", "build", "judge"):
+    for name in ("overhead", "judge"):
         simulating.add_argument(f"--{name}", type=float, default=0.0)
     simulating.set_defaults(do=simulate)
     options = parser.parse_args()

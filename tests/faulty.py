@@ -565,3 +565,10 @@ class FillsItsDisk(Healthy):
                 while True:
                     file.write(bytes(1 << 20))
         return self.good(case)
+
+
+class SaysItsParent(Healthy):
+    """Which zygote its worker was forked from."""
+
+    def group(self) -> Group:
+        return replace(super().group(), identity={**IDENTITY, "parent": os.getppid()})

@@ -13,14 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance import checkpoints, runner
-from conformance.cluster import fitness, luggage
+from conformance import checkpoints
+from conformance.cluster import fitness, luggage, warm
 from conformance.cluster.homeward import Homeward
 from conformance.cluster.messages import Begun, Ended, Errand, Expected, Message
 from conformance.planning import machine
 from conformance.processes import temporary
 from conformance.records import Job
 from conformance.runner import Event, GroupFinished, Launch, Planned
+from conformance.runner.loop import Runner
 from conformance.store import GroupFolder
 
 
@@ -54,7 +55,7 @@ def carry_out(errand: Errand, packed: Sequence[luggage.Packed], post: Any, node:
         with temporary.folder() as where:
             job = _here(errand, packed, where, ray.get)
             with Homeward(job.folder, send):
-                _run(errand, job, where, device, send)
+                _run(errand, job, device, send)
             full = fitness.filled_up(GroupFolder(job.folder))
     except OSError as error:
         full = fitness.no_room(error)
@@ -92,7 +93,7 @@ def _here(errand: Errand, packed: Sequence[luggage.Packed], where: Path, get: lu
     return replace(luggage.moved(job, places), folder=folder)
 
 
-def _run(errand: Errand, job: Job, where: Path, device: str, send: Callable[[Event], None]) -> None:
+def _run(errand: Errand, job: Job, device: str, send: Callable[[Event], None]) -> None:
     planned = Planned(
         id=errand.group,
         make=lambda: job,
@@ -106,4 +107,5 @@ def _run(errand: Errand, job: Job, where: Path, device: str, send: Callable[[Eve
         if not isinstance(event, GroupFinished):  # home says so, when all of it is there
             send(event)
 
-    runner.run([planned], logs=where / "logs", limits=errand.limits, device=device, on_event=told)
+    with warm.crew(errand.limits, device) as crew:
+        Runner([planned], crew=crew, cache=None, on_event=told).run()

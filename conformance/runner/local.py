@@ -39,12 +39,12 @@ class Local:
         self._device = device
         self._mark = sessions.new_mark()
         self._pool = Pool(logs, mark=self._mark, imports=limits.imports, places=places)
-        self._running: dict[str, GroupRun] = {}
+        self.running: dict[str, GroupRun] = {}
         self._ended: list[GroupRun] = []
         self._weigh_at = 0.0
 
     def has_room_for(self, planned: Planned) -> bool:  # noqa: ARG002 - all are alike here
-        return len(self._running) < self._jobs
+        return len(self.running) < self._jobs
 
     def reuse(self, group: GroupRun, cache: ObservationCache | None) -> None:
         group.reuse((self._device,), cache)
@@ -55,13 +55,13 @@ class Local:
             self._pool.warm(planned.launch, most=max(2, self._jobs))
 
     def begin(self, group: GroupRun) -> None:
-        self._running[group.planned.id] = group
+        self.running[group.planned.id] = group
 
     def work(self) -> list[GroupRun]:
         self._ask_for_workers()
         self._hear()
         self._replace_lost()
-        for group in self._running.values():
+        for group in self.running.values():
             group.watch(self._limits)
         self._weigh()
         ended, self._ended = self._ended, []
@@ -71,7 +71,7 @@ class Local:
         self._pool.keep_only({planned.launch for planned in wanted})
 
     def end(self) -> set[int]:
-        for group in self._running.values():
+        for group in self.running.values():
             if group.attempt is not None and group.attempt.pid:
                 sessions.kill(group.attempt.pid)
             group.hear_out()
@@ -79,7 +79,7 @@ class Local:
         return sessions.kill_marked(self._mark)
 
     def _ask_for_workers(self) -> None:
-        for name, group in list(self._running.items()):
+        for name, group in list(self.running.items()):
             launch = group.planned.launch
             if why := self._pool.unusable.get(launch):
                 group.refuse(why.words, harness=why.slow)
@@ -91,7 +91,7 @@ class Local:
 
     def _hear(self) -> None:
         for message in self._pool.hear(_LOOK_EVERY):
-            group = self._running.get(message["id"])
+            group = self.running.get(message["id"])
             if group is None or group.attempt is None:
                 continue
             if message["is"] == "started":
@@ -102,7 +102,7 @@ class Local:
     def _replace_lost(self) -> None:
         """The workers of a zygote that is gone go with it; their groups get others."""
         since = time.monotonic() - _REPORTED_WITHIN
-        running = [group for group in self._running.values() if group.attempt is not None]
+        running = [group for group in self.running.values() if group.attempt is not None]
         deaf = {
             group.planned.launch
             for group in running
@@ -121,7 +121,7 @@ class Local:
             self._has_ended(group)
 
     def _has_ended(self, group: GroupRun) -> None:
-        del self._running[group.planned.id]
+        del self.running[group.planned.id]
         self._ended.append(group)
 
     def _weigh(self) -> None:

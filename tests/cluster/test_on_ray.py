@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -202,6 +203,18 @@ def test_groups_begin_by_what_there_is_room_for(cluster: Nodes, tmp_path: Path) 
     machines = {group(tmp_path, engine).group().machine for engine in engines}  # type: ignore[union-attr]
     assert len(machines) == 2
     assert {event.id for event in heard if isinstance(event, GroupStarted)} == set(engines)
+
+
+def test_groups_of_one_machine_share_their_imports(cluster: Nodes, tmp_path: Path) -> None:
+    cluster.add("only")
+    folders = [tmp_path / "a", tmp_path / "b"]
+    groups = [
+        dataclasses.replace(planned("SaysItsParent", folder), id=folder.name) for folder in folders
+    ]
+    on(cluster, groups, tmp_path)
+    records = [group(folder, "SaysItsParent").group() for folder in folders]
+    parents = {record.identity["parent"] for record in records if record is not None}
+    assert len(records) == 2 and len(parents) == 1
 
 
 def test_doctor_says_what_each_machine_can_run(
