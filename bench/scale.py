@@ -161,7 +161,7 @@ def simulate(options: argparse.Namespace) -> None:
 def measure(options: argparse.Namespace) -> None:
     """The same groups, which load nothing, at home and on a node of this machine."""
     from conformance.cluster import connected
-    from conformance.runner import Limits, run
+    from conformance.runner import Limits, itself, run
     from tests.cluster.nodes import nodes, planned
 
     limits = Limits()
@@ -175,7 +175,7 @@ def measure(options: argparse.Namespace) -> None:
             took = (time.monotonic() - since) / _EMPTY
             print(f"an empty task of Ray's: {1000 * took:.2f} ms")
             for preload in PRELOADED:
-                for name, more in (("at home", {}), ("on Ray", {"hire": joined.hire(limits)})):
+                for name, hire in (("at home", itself), ("on Ray", joined.hire(limits))):
                     root = Path(tempfile.mkdtemp(dir=folder))
                     groups = []
                     for number in range(options.groups):
@@ -183,7 +183,7 @@ def measure(options: argparse.Namespace) -> None:
                         launch = replace(plain.launch, preload=preload)
                         groups.append(replace(plain, id=str(number), launch=launch))
                     since = time.monotonic()
-                    run(groups, logs=root / "logs", limits=limits, **more)
+                    run(groups, logs=root / "logs", limits=limits, hire=hire)
                     each = (time.monotonic() - since) / options.groups
                     print(f"an empty group {name}, {preload or 'no engine'}: {each:.2f} s")
 
