@@ -39,6 +39,23 @@ def test_a_folder_is_private_and_goes(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
+def test_a_folder_leaves_room_for_the_path_of_a_socket(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = place / ("d" * 40)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    monkeypatch.setattr(temporary, "_SHORT", place)
+    with temporary.folder(room=20) as folder:
+        assert folder.parent == deep
+    with temporary.folder(room=40) as folder:
+        assert folder.parent == place
+    left = place / f"{temporary.PREFIX}dead"
+    left.mkdir()
+    with temporary.folder():
+        assert not left.exists(), "swept wherever it was made"
+
+
 def test_shared_memory_that_a_run_has_noted_goes_with_its_folder(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,8 @@ def hired(on: str, running: Running) -> Iterator[Hire | None]:
     from conformance.report.render.terminal import shown
 
     address = cluster.parsed(on)
+    if (ended := cluster.apart()) is not None:
+        raise typer.Exit(ended)
     with cluster.connected(address) as joined:
         for machine in joined.machines:
             words = machine.cannot or machine.device

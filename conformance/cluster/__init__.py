@@ -12,7 +12,8 @@ of the run (`homeward.py`). Which machine may run what is told in words (`machin
 from __future__ import annotations
 
 from conformance.cluster.address import Address, parsed
+from conformance.cluster.apart import apart
 from conformance.cluster.connection import Cluster, connected
 from conformance.cluster.machines import Machine
 
-__all__ = ["Address", "Cluster", "Machine", "connected", "parsed"]
+__all__ = ["Address", "Cluster", "Machine", "apart", "connected", "parsed"]

@@ -17,13 +17,20 @@ from conformance.cluster.machines import Machine
 from conformance.cluster.messages import Expected
 from conformance.errors import ConformanceError
 from conformance.planning import machine
-from conformance.processes import temporary
+from conformance.processes import sessions, temporary
 from conformance.runner import Crew, Hire, Limits
 from conformance.store import installed
 
 #: Has Ray take the loopback for this machine's address wherever it would take the one that leads
 #: out. Read when Ray is imported.
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+#: So many seconds a head of our own may be silent: nobody would start it again.
+_HEAD = {"RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
+
+#: How long the path of Ray's sockets is below its folder: a session's name, of 42 characters where
+#: a process's number has seven, and `sockets/plasma_store`.
+_SOCKETS = len("ray/") + 42 + len("/sockets/plasma_store")
 
 #: Ray tells its makers of each cluster otherwise.
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
@@ -62,20 +69,37 @@ def connected(address: Address) -> Iterator[Cluster]:
         with _joined(address, {"address": place}) as ray:
             yield Cluster(ray, address, ours=False)
         return
-    os.environ.update({**_LOOPBACK, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)})
-    with temporary.folder() as folder:
-        own = {"address": "local", "include_dashboard": False, "_temp_dir": str(folder)}
+    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)}
+    os.environ.update({**_LOOPBACK, **_HEAD, **secret})
+    with temporary.folder(room=_SOCKETS) as folder, _marked():
+        # Below it: Ray has its own folder entered by everybody.
+        own = {"address": "local", "include_dashboard": False, "_temp_dir": str(folder / "ray")}
         with _joined(address, own) as ray:
             yield Cluster(ray, address, ours=True)
 
 
 @contextmanager
+def _marked() -> Iterator[None]:
+    """The processes that Ray starts are of a run: ended at its end, or by the next one."""
+    mark = sessions.new_mark()
+    os.environ.update({sessions.MARK: mark, **sessions.KEEPS_MARK})
+    try:
+        yield
+    finally:
+        del os.environ[sessions.MARK]
+        sessions.kill_marked(mark)
+
+
+@contextmanager
 def _joined(address: Address, options: Mapping[str, Any]) -> Iterator[Any]:
     ray = _ray()
-    # Ray has a termination end the process at once; a run ends as by Ctrl-C, and keeps what it has.
+    # By Ray a termination ends the process at once (SystemExit); a run ends as by Ctrl-C, and keeps
+    # what it has.
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+    except SystemExit as error:
+        raise KeyboardInterrupt from error
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         raise ConformanceError(
             f"no Ray cluster answers at {address}: {_first_line(error)}",

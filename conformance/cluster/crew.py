@@ -262,6 +262,10 @@ class OnRay:
         try:
             if away.arriving is not None:
                 away.arriving.take(part)
+        except ValueError as error:
+            raise ConformanceError(
+                f"{away.group.machine} sent what no group has: {error}", code=ExitCode.HARNESS
+            ) from error
         except OSError as error:
             raise ConformanceError(
                 f"what machines send cannot be kept: {error}",

@@ -122,12 +122,14 @@ class Arriving:
         }
 
     def take(self, part: Part) -> None:
-        """Raises ValueError for a file that no group has, OSError where there is no room."""
+        """Raises ValueError for what no group has, OSError where there is no room."""
         if _OURS.fullmatch(part.path) is None:
             raise ValueError(f"no group has a file {part.path!r}")
         path = self._folder / part.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if part.grows:
+        if path.parent.resolve() != self._folder.resolve() / Path(part.path).parent:
+            raise ValueError(f"{part.path!r} lies elsewhere")
+        if part.grows and part.path in self._begin:
             _write(path, self._begin[part.path] + part.offset, part.data)
             return
         coming = path.with_name(f".{path.name}.coming.part")
@@ -139,7 +141,10 @@ class Arriving:
 
 
 def _write(path: Path, offset: int, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    """Behind what is there, or over it: no link is followed, and nothing is left out between."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     with os.fdopen(descriptor, "wb") as file:
+        if not 0 <= offset <= os.fstat(descriptor).st_size:
+            raise ValueError(f"a piece of {path.name} is missing before byte {offset}")
         file.seek(offset)
         file.write(data)

@@ -33,14 +33,20 @@ _SHARED = "shared"
 _NEW, _OLD = "cfm-new-", 60.0
 
 
+#: The longest path of a local socket, and where a folder is made that must leave more of it free.
+_LONGEST, _SHORT = 107, Path("/tmp")  # noqa: S108 - a folder of our own is made there
+
+
 @contextmanager
-def folder() -> Iterator[Path]:
+def folder(room: int = 0) -> Iterator[Path]:
     """A folder that only this user can enter. Those of runs that were killed are swept, and what is
-    left of their processes is ended.
+    left of their processes is ended. `room` is how long the path of a socket may be below it.
     """
     parent = Path(tempfile.gettempdir())
-    _sweep(parent)
-    new = Path(tempfile.mkdtemp(prefix=_NEW))
+    if len(os.fsencode(parent)) + len(f"/{PREFIX}12345678/") + room > _LONGEST:
+        parent = _SHORT
+    _sweep()
+    new = Path(tempfile.mkdtemp(prefix=_NEW, dir=parent))
     descriptor = os.open(new, _FOLDER)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -51,7 +57,7 @@ def folder() -> Iterator[Path]:
         finally:
             remove(path)
             # A process of a run that was killed just before this one may have held on to its own.
-            _sweep(parent)
+            _sweep()
     finally:
         os.close(descriptor)
 
@@ -115,11 +121,11 @@ def environment(path: Path, cache: Path) -> dict[str, str]:
     return {"TMPDIR": str(path), "TORCHINDUCTOR_CACHE_DIR": inductor}
 
 
-def _sweep(parent: Path) -> None:
+def _sweep() -> None:
     # Those that would have removed their run's folder are ended here, wherever that is.
     theirs = _folders_of(sessions.orphans())
     sessions.end_orphans()
-    for path in {*theirs, *parent.glob(f"{PREFIX}*"), *parent.glob(f"{_NEW}*")}:
+    for path in theirs | _of_runs(Path(tempfile.gettempdir())) | _of_runs(_SHORT):
         with suppress(OSError):
             status = path.lstat()
             young = path.name.startswith(_NEW) and time.time() - status.st_mtime < _OLD
@@ -131,6 +137,10 @@ def _folders_of(pids: Iterable[int]) -> set[Path]:
     """The runs' folders that these processes have."""
     named = {Path(sessions.variable(pid, "TMPDIR")) for pid in pids}
     return {path for path in named if path.name.startswith(PREFIX)}
+
+
+def _of_runs(parent: Path) -> set[Path]:
+    return {*parent.glob(f"{PREFIX}*"), *parent.glob(f"{_NEW}*")}
 
 
 def _remove_unused(path: Path) -> None:

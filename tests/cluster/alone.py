@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from conformance.cluster import Address, connected
-from conformance.processes import sessions
+from conformance.processes import sessions, temporary
 from conformance.runner import GroupStarted, run
 from tests.cluster.nodes import LIMITS, nodes, planned
 from tests.faulty_run import group
@@ -25,6 +28,11 @@ def listens() -> dict[str, Any]:
     with connected(Address()) as joined:
         everyone = sessions.descendants(os.getpid()) | {os.getpid()}
         places = sorted(sessions.listening(everyone))
+        marked = everyone - {os.getpid()} - sessions.of_runs()
+        secret = os.environ["RAY_AUTH_TOKEN"]
+        told = [pid for pid in everyone if secret in " ".join(psutil.Process(pid).cmdline())]
+        folders = Path(tempfile.gettempdir()).glob(f"{temporary.PREFIX}*")
+        opened = [path.name for path in folders if path.stat().st_mode & 0o077]
         address = joined.ray.get_runtime_context().gcs_address
         stranger = {name: value for name, value in os.environ.items() if "RAY_AUTH" not in name}
         command = [sys.executable, "-c", _STRANGER, address]
@@ -36,7 +44,8 @@ def listens() -> dict[str, Any]:
             if "Unauthenticated" in line:
                 break
         begun.kill()
-        return {"places": places, "stranger": begun.wait(), "words": words}
+        found = {"places": places, "unmarked": len(marked), "told": told, "opened": opened}
+        return {**found, "stranger": begun.wait(), "words": words}
 
 
 def full(small: str, folder: Path) -> dict[str, Any]:

@@ -254,6 +254,37 @@ def test_a_machine_writes_nothing_else_at_home(path: str, tmp_path: Path) -> Non
     assert list(tmp_path.rglob("*")) == [tmp_path / "group"]
 
 
+def test_a_machine_writes_through_no_link(tmp_path: Path) -> None:
+    """As a folder may have that comes from elsewhere and is gone on with."""
+    outside, home = tmp_path / "outside", tmp_path / "group"
+    (home / "cells").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    (home / "cells" / "a.b").symlink_to(outside)
+    (home / "log.txt").symlink_to(outside / "kept")
+    arriving = Arriving(home)
+    with pytest.raises(ValueError, match="lies elsewhere"):
+        arriving.take(Part("cells/a.b/outcome.json", 0, b"{}"))
+    with pytest.raises(OSError, match="symbolic links"):
+        arriving.take(Part("log.txt", 0, b"theirs", grows=True))
+    assert [path.name for path in outside.iterdir()] == ["kept"]
+    assert (outside / "kept").read_text() == "kept"
+
+
+def test_a_file_of_a_machine_is_as_long_as_what_it_sends(tmp_path: Path) -> None:
+    arriving = Arriving(tmp_path)
+    for part in (
+        Part("log.txt", 1 << 40, b"x", grows=True),
+        Part("log.txt", -1, b"x", grows=True),
+        Part("cells/a.b/outcome.json", 5, b"x"),
+    ):
+        with pytest.raises(ValueError, match="is missing before"):
+            arriving.take(part)
+    with pytest.raises(ValueError, match="is missing before"):
+        arriving.take(Part("group.json", 5, b"x", grows=True))
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) == 0
+
+
 def test_what_was_finished_on_one_kind_of_machine_goes_on_there(tmp_path: Path) -> None:
     folder = GroupFolder(tmp_path)
     folder.write_keys({"a": "a on two", "b": "b on two", "c": "c on one"})

@@ -244,6 +244,7 @@ def test_a_cluster_of_our_own_listens_here_alone_and_to_us_alone() -> None:
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout.splitlines()[-1])
     assert said["places"] and not any(map(sessions.reached_from_outside, said["places"]))
+    assert not said["unmarked"] and not said["told"] and not said["opened"]
     assert said["stranger"] != 0 and "Unauthenticated" in said["words"]
 
 

@@ -41,7 +41,10 @@ def doctor(
     if on:
         from conformance import cluster
 
-        with cluster.connected(cluster.parsed(on)) as joined:
+        address = cluster.parsed(on)
+        if (ended := cluster.apart()) is not None:
+            raise typer.Exit(ended)
+        with cluster.connected(address) as joined:
             findings = examine.of_cluster(joined.machines, declared.backends)
     else:
         findings = examine.diagnose(declared, cache_folder(), deep=deep)

@@ -1,0 +1,87 @@
+"""Ray may end the process that has joined a cluster: another one waits for it, and tells."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from conformance.processes import sessions
+from tests.patience import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+
+#: What one command does: joined by a process of its own, as `--on` is.
+_PROGRAM = """
+import os, subprocess, sys, time, typer
+import conformance_command
+from conformance import cli, cluster
+from conformance.processes import sessions, temporary
+
+def verb() -> None:
+    if (ended := cluster.apart()) is not None:
+        raise typer.Exit(ended)
+    {}
+
+cli.app.command("apart")(verb)
+sys.argv = ["conformance", "apart"]
+conformance_command.main()
+"""
+
+#: A process of the run beside it, as Ray's are, and a folder.
+_LEAVES = """
+    os.environ[sessions.MARK] = sessions.new_mark()
+    with temporary.folder():
+        print(subprocess.Popen(["sleep", "600"], stdout=2).pid, flush=True)
+        {}
+"""
+
+
+def begun(what: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM.format(what)],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_it_ends_as_the_one_that_works(tmp_path: Path) -> None:
+    process = begun("raise typer.Exit(1)", tmp_path)
+    _, words = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, words) == (1, "")
+
+
+def test_what_ray_ends_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    process = begun(_LEAVES.format("os._exit(1)"), tmp_path)
+    said, words = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3
+    assert "the cluster is lost" in words and "--resume" in words and "Traceback" not in words
+    assert not sessions.alive(int(said))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_is_told_to_end_hears_it_there(tmp_path: Path) -> None:
+    process = begun("print('there', flush=True); time.sleep(600)", tmp_path)
+    assert process.stdout is not None and process.stdout.readline() == "there\n"
+    process.send_signal(signal.SIGTERM)
+    _, words = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, words
+
+
+def test_who_is_killed_takes_the_other_along(tmp_path: Path) -> None:
+    process = begun("print(os.getpid(), flush=True); time.sleep(600)", tmp_path)
+    assert process.stdout is not None
+    there = int(process.stdout.readline())
+    assert there != process.pid
+    process.kill()
+    process.wait()
+    until = time.monotonic() + PATIENCE
+    while sessions.alive(there):
+        assert time.monotonic() < until
+        time.sleep(0.05)
