@@ -3,12 +3,13 @@
     python bench/campaign.py [--trials 204] [--seed 1] [--backend hf ...] [--folder FOLDER]
                              [--at-once 2]
 
-A trial starts a run, does one thing to it (a kill: who × phase × signal; or a machine that refuses
-something), waits for its end, goes on with `run --resume latest` where it did not come to a good
-one, and compares with an undisturbed run. *Held*: no traceback and an exit code that is documented;
-no process, file in shared memory or temporary folder left; every verdict and every figure as
-undisturbed. *Missed*: a kill whose moment did not come. Prints tried, held, missed and lost by
-kind, and every loss; exits 1 when there is one.
+A trial starts a run, does one thing to it (a kill: who × phase × signal, of Ray's processes as well
+where it runs on a cluster of its own; or a machine that refuses something), waits for its end, goes
+on with `run --resume latest` where it did not come to a good one, and compares with an undisturbed
+run. *Held*: no traceback and an exit code that is documented; no process, file in shared memory or
+temporary folder left; every verdict and every figure as undisturbed. *Missed*: a kill whose moment
+did not come. Prints tried, held, missed and lost by kind, and every loss; exits 1 when there is
+one.
 
 With --folder what was tried is kept in it, and a later call goes on after it. `--at-once 2` tries
 every second trial beside the others, each half with processes and a /dev/shm of its own
@@ -46,12 +47,19 @@ from bench.trials import SHARED, Place, Trial, Whole, drawn, end, figures
 #: Seconds that processes and files may take to go once a run has ended.
 GONE = 60.0
 
+#: Where a run has its folder when the path to a trial's own is too long for a socket.
+SHORT = Path("/tmp")
+
 #: After so many seconds others have their turn.
 TURN = 120.0
 
 #: What trials are on: mostly what starts in seconds, for nearly all that can be lost is the run's
-#: own, and the engines that have processes of their own.
-BACKENDS = (*["hf"] * 9, "vllm-pp2", "vllm-async", "vllm-serve")
+#: own, and what has processes of its own: engines, and a cluster.
+BACKENDS = (
+    *["hf"] * 23,
+    *["vllm-pp2", "vllm-async", "vllm-serve"] * 3,
+    *["hf on ray"] * 2,
+)
 
 #: What one of several at once has for itself.
 APART = (
@@ -63,7 +71,7 @@ APART = (
 
 def disturbed(trial: Trial, place: Place, whole: Whole) -> str:
     """What was lost, "" for nothing, "missed" where the moment of a kill did not come."""
-    shared = set(SHARED.iterdir())
+    shared = set(_outside())
     code, happened = killed(trial, place, whole) if trial.who else refused(trial, place)
     if happened and happened != "missed":
         return f"{happened}: {place.output()[-600:]}"
@@ -93,6 +101,13 @@ def _still_there(place: Place) -> list[str]:
     return left
 
 
+def _outside() -> list[Path]:
+    """What runs of everybody may have outside of a trial's place: shared memory, and the folders of
+    those whose sockets would have had too long a path in their own.
+    """
+    return [*SHARED.iterdir(), *SHORT.glob("cfm-run-*")]
+
+
 def _left(place: Place, shared: set[Path]) -> str:
     """Processes, temporary folders and shared memory that are still there."""
     until = time.monotonic() + GONE
@@ -100,7 +115,7 @@ def _left(place: Place, shared: set[Path]) -> str:
         processes = [_words(one) for one in place.processes()]
         folders = [path.name for path in (place.folder / "tmp").glob("cfm-run-*")]
         # Names of other people's runs come and go: only those of the dead ones are ours to find.
-        memory = [path.name for path in set(SHARED.iterdir()) - shared if _forgotten(path)]
+        memory = [path.name for path in set(_outside()) - shared if _forgotten(path)]
         if not (processes or folders or memory):
             return ""
         if time.monotonic() > until:
@@ -153,7 +168,7 @@ def _place(folder: Path, mark: str, checkpoints: Path | None) -> Place:
 
 
 def _whole(folder: Path, backend: str) -> Whole:
-    place = Place(folder / f"whole-{backend}", f"whole-{os.getpid()}")
+    place = Place(folder / f"whole-{backend.replace(' ', '-')}", f"whole-{os.getpid()}")
     kept = place.folder / "seconds.json"
     if not kept.exists():
         # The first makes what later ones find, the checkpoint for one.

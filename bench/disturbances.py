@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from bench.trials import COLUMN, INNER, REFERENCE, SHARED, Place, Trial, Whole, end
+from bench.trials import COLUMN, ENDS, INNER, REFERENCE, SHARED, Place, Trial, Whole, end
 
 
 def killed(trial: Trial, place: Place, whole: Whole) -> tuple[int | str, str]:
@@ -33,7 +33,7 @@ def killed(trial: Trial, place: Place, whole: Whole) -> tuple[int | str, str]:
     code = end(process)
     if not hit:
         return code, "missed" if code == 0 else f"undisturbed, it ended with {code}"
-    allowed: set[int | str] = {0}
+    allowed: set[int | str] = {0, *ENDS.get(trial.who, ())}
     if trial.who == "parent":
         allowed |= {130} if number in _ASKING else {-number}
         # What asks for its end comes before it can hear of it.
@@ -102,13 +102,14 @@ def _who(trial: Trial, parent: int, at: Now) -> list[psutil.Process]:
         if trial.who == "parent":
             return [psutil.Process(parent)]
         if trial.who == "zygote" and not at.worker:
-            zygotes = psutil.Process(parent).children()
+            zygotes = psutil.Process(parent).children(recursive=True)
             return sorted(filter(_is_zygote, zygotes), key=lambda one: -one.create_time())
-        worker = psutil.Process(at.worker)
         if trial.who in {"zygote", "worker"}:
+            worker = psutil.Process(at.worker)
             return [worker if trial.who == "worker" else worker.parent() or worker]
         title = INNER[trial.backend][trial.who]
-        found = [one for one in worker.children(recursive=True) if title in _title(one)]
+        everyone = psutil.Process(parent).children(recursive=True)
+        found = [one for one in everyone if title in _title(one)]
         return sorted(found, key=lambda one: -one.create_time())
     return []
 

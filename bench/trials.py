@@ -33,12 +33,22 @@ PHASES: Mapping[str, Sequence[str]] = {
     "judge": ("parent",),
     "page": ("parent",),
 }
-#: The engines' own processes, by words of their titles. Transformers runs in the worker itself.
+#: What else has processes, by words of their titles: an engine, but for transformers, which runs in
+#: the worker itself; and the cluster that a run `on ray` begins.
 INNER: Mapping[str, Mapping[str, str]] = {
     "vllm-pp2": {"stage": "Worker_PP"},
     "vllm-async": {"engine core": "EngineCore"},
     "vllm-serve": {"engine core": "EngineCore"},
+    "hf on ray": {
+        "ray worker": "ray::conformance ",
+        "raylet": "/raylet/raylet ",
+        "gcs server": "/gcs/gcs_server ",
+    },
 }
+#: The reference has none of these.
+_OF_COLUMNS = {"stage", "engine core"}
+#: How a run may end without them: its cluster has no other machine, and it can be gone on with.
+ENDS: Mapping[str, set[int]] = {"raylet": {3}, "gcs server": {3}}
 #: Whose a phase is: the reference's, which is run first, or a column's.
 _SHARED_PHASES = ("load", "probe", "cell", "collect")
 REFERENCE, COLUMN = "reference", "column"
@@ -115,7 +125,10 @@ class Place:
         }
 
     def command(self, backend: str, *more: str) -> list[str]:
-        cells = ("-m", "llama", "-b", backend, "-k", "ablation", "--precision", "float32")
+        """The run of a column, here or `on` a cluster that it begins."""
+        column, _, cluster = backend.partition(" on ")
+        more += ("--on", cluster) if cluster else ()
+        cells = ("-m", "llama", "-b", column, "-k", "ablation", "--precision", "float32")
         asked = () if "--resume" in more else cells
         place = ("--reports", str(self.reports), "-j", "1")
         # The command that users have: it hears signals from its first line on.
@@ -168,14 +181,19 @@ def drawn(trials: int, seed: int, backends: Sequence[str]) -> list[Trial]:
             found.append(Trial(number, draw.choice(REFUSED), backend, draw.uniform(0, 1)))
             continue
         phase = draw.choice(list(PHASES))
-        inner = tuple(INNER.get(backend, ())) if phase in _SHARED_PHASES else ()
+        inner = [who for who in INNER.get(backend, ()) if phase in _there(who)]
         who = draw.choice((*PHASES[phase], *inner))
         of = draw.choice((REFERENCE, COLUMN)) if phase in _SHARED_PHASES else ""
         number_of = draw.choice(SIGNALS)
         share = draw.uniform(0, 1)
-        of = COLUMN if who in inner else of
+        of = COLUMN if who in _OF_COLUMNS else of
         found.append(Trial(number, "kill", backend, share, who, of, phase, number_of))
     return found
+
+
+def _there(who: str) -> Sequence[str]:
+    """The phases in which an engine's process is there, or a cluster's, which outlives engines."""
+    return (*_SHARED_PHASES, "import", "judge", "page") if who in ENDS else _SHARED_PHASES
 
 
 def figures(reports: Path) -> Figures:
