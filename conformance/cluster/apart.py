@@ -38,7 +38,7 @@ def apart() -> int | None:
         atexit.register(os.write, says, b".")  # which Ray's way out of a process leaves out
         return None
     os.close(says)
-    os.set_blocking(said, False)
+    os.set_blocking(said, False)  # others may still have the end that was written to
 
     def hand_on(number: int, _: FrameType | None) -> None:
         with suppress(ProcessLookupError):
@@ -50,8 +50,9 @@ def apart() -> int | None:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
-    if os.read(said, 1):
-        return code
+    with suppress(BlockingIOError):
+        if os.read(said, 1):
+            return code
     # Sweeps what a run that was killed has left, processes and folders.
     with temporary.folder():
         pass

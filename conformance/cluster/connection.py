@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -71,23 +72,48 @@ def connected(address: Address) -> Iterator[Cluster]:
         return
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)}
     os.environ.update({**_LOOPBACK, **_HEAD, **secret})
-    with temporary.folder(room=_SOCKETS) as folder, _marked():
+    # Begun before the folder is held, and so held by nobody when that has ended.
+    with _nothing_left(), temporary.folder(room=_SOCKETS) as folder:
         # Below it: Ray has its own folder entered by everybody.
         own = {"address": "local", "include_dashboard": False, "_temp_dir": str(folder / "ray")}
-        with _joined(address, own) as ray:
+        with _joined(address, {**own, **_store()}) as ray:
             yield Cluster(ray, address, ours=True)
 
 
 @contextmanager
-def _marked() -> Iterator[None]:
-    """The processes that Ray starts are of a run: ended at its end, or by the next one."""
+def _nothing_left() -> Iterator[None]:
+    """Have what Ray starts end with this process, however that ends: some of it would wait for a
+    minute for a head that is gone. A process of its own sees to it.
+    """
     mark = sessions.new_mark()
+    hears, alive = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            os.close(alive)
+            os.read(hears, 1)
+            sessions.kill_marked(mark)
+            with temporary.folder():  # which sweeps
+                pass
+        finally:
+            os._exit(0)
+    os.close(hears)
     os.environ.update({sessions.MARK: mark, **sessions.KEEPS_MARK})
     try:
         yield
     finally:
         del os.environ[sessions.MARK]
-        sessions.kill_marked(mark)
+        os.close(alive)
+        os.waitpid(pid, 0)
+
+
+def _store() -> dict[str, int]:
+    """Each process of Ray's maps the whole store, which is a third of the machine's memory, where
+    nobody says otherwise.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return {} if limit == resource.RLIM_INFINITY else {"object_store_memory": limit // 4}
 
 
 @contextmanager
@@ -100,7 +126,9 @@ def _joined(address: Address, options: Mapping[str, Any]) -> Iterator[Any]:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     except SystemExit as error:
         raise KeyboardInterrupt from error
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+    except Exception as error:
+        if "_temp_dir" in options:
+            raise ConformanceError(f"Ray cannot be started here: {_first_line(error)}") from error
         raise ConformanceError(
             f"no Ray cluster answers at {address}: {_first_line(error)}",
             remedy="look with: ray status --address HOST:PORT; it must have this machine's "

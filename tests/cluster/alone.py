@@ -28,7 +28,12 @@ def listens() -> dict[str, Any]:
     with connected(Address()) as joined:
         everyone = sessions.descendants(os.getpid()) | {os.getpid()}
         places = sorted(sessions.listening(everyone))
-        marked = everyone - {os.getpid()} - sessions.of_runs()
+        own = psutil.Process().cmdline()  # and of who sees to it that nothing is left
+        unmarked = [
+            pid
+            for pid in everyone - sessions.of_runs()
+            if psutil.Process(pid).cmdline() not in ([], own)
+        ]
         secret = os.environ["RAY_AUTH_TOKEN"]
         told = [pid for pid in everyone if secret in " ".join(psutil.Process(pid).cmdline())]
         folders = Path(tempfile.gettempdir()).glob(f"{temporary.PREFIX}*")
@@ -44,7 +49,7 @@ def listens() -> dict[str, Any]:
             if "Unauthenticated" in line:
                 break
         begun.kill()
-        found = {"places": places, "unmarked": len(marked), "told": told, "opened": opened}
+        found = {"places": places, "unmarked": unmarked, "told": told, "opened": opened}
         return {**found, "stranger": begun.wait(), "words": words}
 
 
