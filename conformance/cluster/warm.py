@@ -50,17 +50,25 @@ def crew(limits: Limits, device: str) -> Iterator[Warm]:
     """For one group; not kept where that did not come to its end."""
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     if _kept and _kept[-1].gpus != gpus:
-        _end(_kept.pop())
+        end()
     if not _kept:
         _kept.append(_begun(limits, device, gpus))
     kept = _kept[-1]
     try:
         yield kept.crew
     except BaseException:
-        _end(_kept.pop())
+        end()
         raise
     if kept.crew.running:
-        _end(_kept.pop())
+        end()
+
+
+def end() -> None:
+    """End what is kept, where something is."""
+    while _kept:
+        kept = _kept.pop()
+        kept.crew.end_all()
+        kept.folder.close()
 
 
 def _begun(limits: Limits, device: str, gpus: str | None) -> _Kept:
@@ -70,8 +78,3 @@ def _begun(limits: Limits, device: str, gpus: str | None) -> _Kept:
     places = temporary.environment(folder, cache_folder())
     local = Warm(folder / "zygotes", jobs=1, limits=limits, device=device, places=places)
     return _Kept(local, gpus, stack)
-
-
-def _end(kept: _Kept) -> None:
-    kept.crew.end_all()
-    kept.folder.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -15,12 +14,13 @@ from typing import Any
 import psutil
 import pytest
 
-from conformance.cluster import connected
+from conformance.cluster import connected, warm
 from conformance.doctor import of_cluster
 from conformance.inputs import manifest
 from conformance.processes import sessions
 from conformance.records import Status
-from conformance.runner import CellFinished, CellStarted, GroupStarted
+from conformance.runner import CellFinished, CellStarted, GroupStarted, Limits
+from conformance.runner.loop import Runner
 from tests.cluster.nodes import Nodes, nodes, on, planned
 from tests.faulty_run import CASES, group
 from tests.patience import PATIENCE
@@ -205,13 +205,16 @@ def test_groups_begin_by_what_there_is_room_for(cluster: Nodes, tmp_path: Path) 
     assert {event.id for event in heard if isinstance(event, GroupStarted)} == set(engines)
 
 
-def test_groups_of_one_machine_share_their_imports(cluster: Nodes, tmp_path: Path) -> None:
-    cluster.add("only")
+def test_groups_of_one_process_share_their_imports(tmp_path: Path) -> None:
+    # Which of its processes runs a group is Ray's to say: this is about one of them.
     folders = [tmp_path / "a", tmp_path / "b"]
-    groups = [
-        dataclasses.replace(planned("SaysItsParent", folder), id=folder.name) for folder in folders
-    ]
-    on(cluster, groups, tmp_path)
+    try:
+        for folder in folders:
+            with warm.crew(Limits(), "cpu") as crew:
+                group_of = planned("SaysItsParent", folder)
+                Runner([group_of], crew=crew, cache=None, on_event=lambda _: None).run()
+    finally:
+        warm.end()
     records = [group(folder, "SaysItsParent").group() for folder in folders]
     parents = {record.identity["parent"] for record in records if record is not None}
     assert len(records) == 2 and len(parents) == 1
