@@ -137,7 +137,7 @@ def show(matrices: list[Matrix]) -> None:
             *(
                 f"{matrix.furthest:.2f}",
                 f"{matrix.share:.1%}",
-                matrix.where,
+                escape(matrix.where),
                 f"{matrix.seconds:.0f}",
             ),
         )
