@@ -29,6 +29,7 @@ from conformance.fuzz.causes import (
     failure,
     shown_by,
     shows,
+    undetermined,
 )
 from conformance.fuzz.shrinking import Shrinking, Stage, few_columns
 from conformance.planning.jobs import BUILD, FORCED, REFERENCE, build_job, launch
@@ -325,8 +326,11 @@ class Campaign:
                 results[Cell(model, backend.id, trial.program.name, batches.CASE).id]
                 for backend in trial.backends
             ]
+            if trial.purpose is None and any(map(undetermined, cells)):
+                counted = tally.added(self.state.undetermined, [model])
+                self.state = replace(self.state, undetermined=counted)
             for cell in cells:
-                if cell.harness and not cell.verdict.passes:
+                if cell.harness and not cell.verdict.passes and not undetermined(cell):
                     words = f"{cell.id}: {cell.reason}"
                     self.state = replace(self.state, harness=(*self.state.harness, words))
             failures = {

@@ -13,6 +13,7 @@ from conformance.expectations import Entry, Known
 from conformance.expectations.assess import Where, applying, explains, holds
 from conformance.expectations.sizes import says_nothing
 from conformance.fuzz.smaller import size
+from conformance.judge.reference import HONEST_RUNS_DIFFER
 from conformance.programs import Do, Operation, Part, Program, Tokens
 from conformance.records import LARGEST, Cell, CellResult, Precision, Verdict, digest, record
 from conformance.records.base import Id
@@ -94,6 +95,15 @@ def alike(words: str) -> str:
     """The first line without numbers, addresses and quoted names."""
     line = words.strip().partition("\n")[0][:160]
     return re.sub(r"0x[0-9a-f]+|\d+(?:\.\d+)?|'[^']*'", "#", line)
+
+
+def undetermined(cell: CellResult) -> bool:
+    """Has the program no one result here, and nothing else against it? A direction that is taken
+    out of itself leaves a rounding, and what a norm makes of that is any number.
+    """
+    unclear = [each for each in cell.observations if each.message == HONEST_RUNS_DIFFER]
+    off = [each for each in cell.observations if not each.verdict.passes]
+    return bool(unclear) and len(off) == len(unclear)
 
 
 def differs(cell: CellResult) -> bool:

@@ -15,6 +15,10 @@ from conformance.programs import Program, complaints
 from conformance.records import record
 from conformance.records.base import Count, Tally
 
+#: Programs in which honest runs differ by more than rounding, as a share of all; of fewer than so
+#: many drawn ones, of so many. Of 5,100 drawn by chance 11 did.
+MOST_UNDETERMINED, _FEW = 0.02, 200
+
 
 @record()
 class Request:
@@ -33,7 +37,8 @@ class Request:
 @record()
 class State:
     """A campaign's file. `drawn` counts by model the programs that were judged, `draws` the
-    batches that were drawn of it; `waiting` are drawn programs whose differences are still to be
+    batches that were drawn of it; `undetermined` those of which honest runs make several things;
+    `waiting` are drawn programs whose differences are still to be
     made smaller.
     """
 
@@ -49,6 +54,7 @@ class State:
     mended: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     harness: tuple[str, ...] = ()
+    undetermined: Mapping[str, Tally] = field(default_factory=dict)
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     finished: bool = False
 
@@ -93,16 +99,29 @@ def summary(state: State) -> Iterator[str]:
         yield f"the corpus' {name}"
     for difference in state.differences:
         yield from described(difference)
+    if unclear := sum(state.undetermined.values()):
+        yield (
+            f"{unclear} programs have a value that honest runs do not agree on, as where a norm "
+            f"follows a direction that is taken out of itself: nothing is said of it"
+        )
+    if _too_many_undetermined(state):
+        yield f"the harness failed: more than {MOST_UNDETERMINED:.0%} of all programs have one"
     for words in state.harness:
         yield f"the harness failed: {words}"
 
 
 def exit_code(state: State) -> ExitCode:
     """3 where the harness failed, 1 where something differs that is not known, else 0."""
-    if state.harness:
+    if state.harness or _too_many_undetermined(state):
         return ExitCode.HARNESS
     unknown = any(not difference.explained for difference in state.differences)
     return ExitCode.UNEXPECTED if unknown or state.mended or state.changed else ExitCode.OK
+
+
+def _too_many_undetermined(state: State) -> bool:
+    """Is it not chance, but the reference?"""
+    few = MOST_UNDETERMINED * max(sum(state.drawn.values()), _FEW)
+    return sum(state.undetermined.values()) > few
 
 
 def described(difference: Difference) -> Iterator[str]:

@@ -111,7 +111,7 @@ class Reference:
                     for runs in zip(*(self.honest[s] for s in sites), strict=True)
                 ]
             ),
-            [None if twin is None else self._floors[twin].scale for twin in twins],
+            [None if twin is None else self._floors[twin].truth.norm(dim=-1) for twin in twins],
             centred=sites[0].name == "logits",
             precision=self.precision,
             mixture=self.mixture,

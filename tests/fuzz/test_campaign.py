@@ -18,6 +18,7 @@ from conformance.fuzz import campaign, causes, corpus, tally
 from conformance.fuzz.causes import Difference, Failure
 from conformance.fuzz.draw import Shape, draw
 from conformance.fuzz.shrinking import ROUNDS, Shrinking, Stage, few_columns
+from conformance.judge.reference import HONEST_RUNS_DIFFER
 from conformance.programs import Do, Operation, Part, Program, Tokens
 from conformance.records import (
     Backend,
@@ -142,6 +143,14 @@ def test_the_cause_is_one_whatever_layer_amount_and_text():
 )
 def test_what_is_a_difference(cell: CellResult, expected: bool):
     assert causes.differs(cell) is expected
+
+
+def test_a_program_without_one_result_is_no_failure_of_the_harness():
+    unclear = Judged("edited/p0/s0/x", Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
+    fine, off = Judged("edited/p0/s0/y", Verdict.MATCH), Judged("edited/p0/s0/y", Verdict.WRONG)
+    assert causes.undetermined(result(Verdict.UNKNOWN, harness=True, observations=(fine, unclear)))
+    assert not causes.undetermined(result(Verdict.WRONG, observations=(off, unclear)))
+    assert not causes.undetermined(result(Verdict.UNKNOWN, "no reference", harness=True))
 
 
 def test_errors_are_alike_whose_words_differ_in_numbers_only():
@@ -348,6 +357,9 @@ def test_a_difference_of_the_corpus_is_not_new(tmp_path):
         ({"mended": ("x",)}, ExitCode.UNEXPECTED),
         ({"changed": ("x",)}, ExitCode.UNEXPECTED),
         ({"harness": ("x",), "differences": (difference(LEAST),)}, ExitCode.HARNESS),
+        ({"undetermined": {"llama": 4}, "drawn": {"llama": 50}}, ExitCode.OK),
+        ({"undetermined": {"llama": 5}, "drawn": {"llama": 50}}, ExitCode.HARNESS),
+        ({"undetermined": {"llama": 15}, "drawn": {"llama": 900}}, ExitCode.OK),
     ],
 )
 def test_exit_codes(more, code):

@@ -23,17 +23,22 @@ from torch import Tensor
 from conformance.judge.measures import metrics
 from conformance.records import Limits, Precision
 
+#: Less than this of the length that a row has in the clean run is what a subtraction left of it,
+#: and a rounding of what was there is as large: `x - x` may be 1e-8.
+CANCELLED = 2.0**-10
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Floor:
     """What honest runs make of one observation. Tensors are float64.
 
-    truth [T, D]; members [M, T, D]; bulk bool [T, D]; scale, noise [T]. `ulps` is the
+    truth [T, D]; members [M, T, D]; bulk bool [T, D]; scale, noise [T]: a row's length, or that of
+    the clean run's where hardly anything is left of it (see `CANCELLED`). `ulps` is the
     ensemble's error on each massive element in bf16 ulps, at least one; None without
     such elements. `shift` is the truth's mean of each row and `shift_noise` the
     ensemble's error of it, where the rows are compared without their means. `zero` marks
-    rows which the truth and every member hold at exactly zero. `mixture` says that a token's
-    row may honestly differ by a whole expert: in bf16 routers have near-ties.
+    rows which the truth and every member hold at exactly zero, and the clean run too. `mixture`
+    says that a token's row may honestly differ by a whole expert: in bf16 routers have near-ties.
     """
 
     truth: Tensor
@@ -99,7 +104,8 @@ def floor(
 ) -> Floor:
     """The floor of one observation from its truth [T, D] and its members [M, T, D].
 
-    `fallback` [T] is the scale of rows whose truth is zero: the clean run's norm.
+    `fallback` [T] is the scale of rows of which hardly anything is left: the clean run's norm, with
+    its massive dimensions.
     `centred` compares the rows without their means, and the means apart. `terms` is how many
     products the model's sums have: its width.
     """
@@ -143,7 +149,9 @@ def floors(
         torch.zeros(len(rows), dtype=rows.dtype) if fallback is None else fallback
         for rows, fallback in zip(truths, fallbacks, strict=True)
     ]
-    scale = torch.where(scale == 0, torch.cat(fallback_scale), scale)
+    there = torch.cat(fallback_scale)
+    scale = torch.where(scale < CANCELLED * there, there, scale)
+    empty &= scale == 0
     off = runs - truth
     squared = metrics.norm(off, mask).square().mean(dim=0)
     noise = (squared + (metrics.least(precision, terms) * scale).square()).sqrt()
