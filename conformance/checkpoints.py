@@ -37,7 +37,8 @@ FETCH_SECONDS = 900.0
 #: Converting what was fetched takes longer than this only where it hangs.
 CONVERT_SECONDS = 300.0
 
-_BUILDER = Path(__file__).parent / "engines" / "checkpoint_builder.py"
+_ENGINES = Path(__file__).parent / "engines"
+_BUILDER = (_ENGINES / "checkpoint_builder.py", _ENGINES / "changed_weights.py")
 
 
 @record()
@@ -92,8 +93,11 @@ def cache_folder() -> Path:
 
 def describe(source: Source) -> str:
     """The source in a few words, for people."""
+    kinds = (" quantised" if source.quantized else "") + (
+        " with an adapter" if source.adapter else ""
+    )
     return {
-        "tiny": f"tiny, seed {source.seed}",
+        "tiny": f"tiny{kinds}, seed {source.seed}",
         "wheel": ", ".join(f"{piece.package}:{piece.file}" for piece in source.pieces),
         "path": source.file,
         "hub": f"hub:{source.repo}@{source.revision}",
@@ -102,7 +106,8 @@ def describe(source: Source) -> str:
 
 def place(source: Source, architecture: str, cache: Path) -> Path:
     """The folder of what this source gives. A changed builder gives another folder."""
-    builder = hashlib.sha256(_BUILDER.read_bytes()).hexdigest()[:12]
+    code = b"".join(path.read_bytes() for path in _BUILDER)
+    builder = hashlib.sha256(code).hexdigest()[:12]
     made_from = [to_json(source), architecture, builder]
     return cache / "checkpoints" / f"{architecture}-{digest(made_from)}"
 
@@ -248,8 +253,10 @@ def _make(source: Source, architecture: str, cache: Path, build: Build) -> Check
 def seal(folder: Path, source: str, architecture: str, shape: Shape) -> None:
     """Write the digest of every file beside the files."""
     files = {
-        path.name: _File(path.stat().st_size, path.stat().st_mtime_ns, _sha256(path))
-        for path in sorted(folder.iterdir())
+        path.relative_to(folder).as_posix(): _File(
+            path.stat().st_size, path.stat().st_mtime_ns, _sha256(path)
+        )
+        for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != SEAL
     }
     written = _Seal(source, architecture, shape.layers, shape.width, files)

@@ -28,6 +28,7 @@ from transformers import (
 
 from conformance import checkpoints
 from conformance.checkpoints import Shape
+from conformance.engines.changed_weights import add_adapter, quantize
 from conformance.errors import ConformanceError
 from conformance.records import Case, Group, Job, Source
 from conformance.scenario import Scenario
@@ -138,7 +139,13 @@ def _tiny(source: Source, architecture: str, folder: Path) -> None:
         _roughen(model)
         # Engines end a generation at the tokenizer's end of text, whatever the config says.
         model.get_output_embeddings().weight[tokenizer.pad_token_id] = 0
-    _save(model.to(torch.bfloat16), tokenizer, folder)
+        model = model.to(torch.bfloat16)
+        compressor = quantize(model, source.quantized) if source.quantized else None
+        _save(model, tokenizer, folder)
+        if compressor is not None:
+            compressor.update_config(folder)
+        if source.adapter:
+            add_adapter(model, source.adapter, folder)
 
 
 def _config(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, beside
+from conformance.engines.adapters import adapter_of
 from conformance.engines.attention import attention
 from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
@@ -228,6 +229,12 @@ class HFModel(TracedModel):
         return outputs
 
 
+def _adapted(job: Job) -> dict[str, Any]:
+    """nnsight's own word for a model's adapter."""
+    adapter = adapter_of(job.checkpoint)
+    return {} if adapter is None else {"peft": str(adapter)}
+
+
 class HFEngine:
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -237,7 +244,7 @@ class HFEngine:
             dispatch=True,
             dtype=getattr(torch, job.precision.dtype),
             device="cuda" if torch.cuda.is_available() else "cpu",
-            **(attention(job.checkpoint) | dict(job.backend.options)),
+            **(attention(job.checkpoint) | _adapted(job) | dict(job.backend.options)),
         )
         self.module = module = self.model._module
         module.register_forward_pre_hook(PADDING.watch, with_kwargs=True)

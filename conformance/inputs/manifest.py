@@ -82,6 +82,8 @@ class _ModelEntry:
     architecture: str = ""
     tiny: Mapping[str, Any] | None = None
     seed: int | None = None
+    adapter: Mapping[str, Any] = field(default_factory=dict)
+    quantized: Mapping[str, Any] = field(default_factory=dict)
     sources: tuple[_SourceEntry, ...] = ()
     layout: str = ""
     tiers: tuple[str, ...] = ("default",)
@@ -198,6 +200,11 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
     if entry.tiny is None:
         if entry.seed is not None:
             raise Refusal((*place, "seed"), "only a tiny model has a seed", "remove it")
+        for key in ("adapter", "quantized"):
+            if getattr(entry, key):
+                raise Refusal(
+                    (*place, key), f"only a tiny model's {key!r} is made here", "remove it"
+                )
         sources = tuple(
             _source(source, (*place, "sources", index), folder)
             for index, source in enumerate(entry.sources)
@@ -208,7 +215,15 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
         if mistake := usable.tiny(config):
             raise Refusal((*place, "tiny", mistake.key), mistake.message, mistake.remedy)
         seed = defaults.seed if entry.seed is None else entry.seed
-        sources = (Source("tiny", config=config, seed=seed),)
+        sources = (
+            Source(
+                "tiny",
+                config=config,
+                seed=seed,
+                adapter=entry.adapter,
+                quantized=entry.quantized,
+            ),
+        )
     tiers = _tiers(entry.tiers)
     return Model(
         name,

@@ -26,6 +26,7 @@ from conformance.judge.measures import (
     metrics,
     rankings,
     reach,
+    router_ties,
     structure,
     texts,
     tokens,
@@ -88,7 +89,8 @@ def judge_cell(
     `alone`, what a known fault explains is wrong however small it is. Without `explain` there is no
     diagnosis.
     `equal_alone` names pairs of which one was observed beside other requests than the other: they
-    must be bitwise equal on an engine that is `bitwise_beside` them the same.
+    must be bitwise equal on an engine that is `bitwise_beside` them the same, where they are in
+    the clean run.
     On an engine that is `bitwise` the same from run to run, what no write can reach must not
     change by one bit in float32; on another, equal pairs may differ as two honest runs do.
     """
@@ -120,9 +122,13 @@ def judge_cell(
         evidence.relations += [
             rules.equal_within(observed, prepared.truth, pair, alike) for pair in equal
         ]
-        alike = partial(_alike, evidence, limits, bitwise=bitwise_beside)
+
+        def alike_beside(left: Site, right: Site) -> bool:
+            kept = bitwise_beside and _kept_beside(evidence, left, right)
+            return _alike(evidence, limits, left, right, bitwise=kept)
+
         evidence.relations += [
-            rules.equal_within(observed, prepared.truth, pair, alike) for pair in equal_alone
+            rules.equal_within(observed, prepared.truth, pair, alike_beside) for pair in equal_alone
         ]
     return conclude.conclude(evidence, limits, explain=explain)
 
@@ -134,17 +140,28 @@ def _routers_tie(reference: Reference) -> bool:
     return reference.mixture and reference.precision is Precision.BF16
 
 
-def _alike(
-    evidence: Evidence, limits: Limits, site: Site, left: Tensor, right: Tensor, *, bitwise: bool
-) -> bool:
+def _alike(evidence: Evidence, limits: Limits, left: Site, right: Site, *, bitwise: bool) -> bool:
     """May two values differ by rounding? Not on an engine that is `bitwise`, but in a mixture: its
     experts compute the tokens of all requests together, so that a neighbour's choices change how
     many rows they add up.
     """
-    if (bitwise and not evidence.reference.mixture) or left.shape != right.shape:
+    one, other = evidence.observed[left], evidence.observed[right]
+    if (bitwise and not evidence.reference.mixture) or one.shape != other.shape:
         return False
-    off = metrics.norm(metrics.rows(left) - metrics.rows(right), evidence.floors[site].bulk)
-    return bool((off <= limits.far_max * evidence.floors[site].noise).all())
+    honest = evidence.floors[right]
+    off = metrics.norm(metrics.rows(one) - metrics.rows(other), honest.bulk)
+    may = router_ties.following(right, len(off), evidence.reference.ties)
+    return bool((may | (off <= limits.far_max * honest.noise)).all())
+
+
+def _kept_beside(evidence: Evidence, left: Site, right: Site) -> bool:
+    """Are the bits of this very batch those of its requests alone, where nobody edits? Which kernel
+    computes a product may follow from the number of its rows.
+    """
+    clean = [evidence.observed.get(replace(site, run="clean")) for site in (left, right)]
+    if left.run not in ("clean", "edited") or clean[0] is None or clean[1] is None:
+        return True
+    return torch.equal(clean[0], clean[1])
 
 
 def _compare_structure(evidence: Evidence, kinds: Mapping[Site, str], *, comparable: bool) -> None:
@@ -214,6 +231,7 @@ def _compare_values(evidence: Evidence, limits: Limits, chosen: Collection[Site]
         evidence.rows[site] = metrics.rows(evidence.observed[site])
     evidence.reference.prepare(evidence.rows)
     evidence.floors.update((site, evidence.reference.floor(site)) for site in evidence.rows)
+    tied = _without_ties(evidence, limits)
     for site, message in rules.aliased(evidence.observed, evidence.floors).items():
         evidence.settle(site, Verdict.ALIASED, message)
     remaining = {site: rows for site, rows in evidence.rows.items() if site not in evidence.judged}
@@ -224,7 +242,29 @@ def _compare_values(evidence: Evidence, limits: Limits, chosen: Collection[Site]
         if judged.verdict is Verdict.MATCH and _proves_nothing(evidence.floors[site]):
             evidence.settle(site, Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
             continue
+        if site in tied and judged.verdict.passes:
+            judged = replace(judged, verdict=Verdict.DRIFT, message=tied[site])
         evidence.judged[site] = judged
+
+
+def _without_ties(evidence: Evidence, limits: Limits) -> dict[Site, str]:
+    """Put the truth's row in the place of each that is off and follows from a token whose experts
+    are a matter of rounding: of another expert's row nothing can be said. Returns what is said of
+    the observations that have one.
+    """
+    words: dict[Site, str] = {}
+    for site, rows in evidence.rows.items() if evidence.reference.ties else ():
+        honest = evidence.floors[site]
+        may = router_ties.following(site, len(rows), evidence.reference.ties)
+        distance = metrics.norm(honest.view(rows) - honest.truth, honest.bulk)
+        excused = may & (distance > limits.k_max * honest.noise)
+        if not bool(excused.any()):
+            continue
+        truth = metrics.rows(evidence.reference.truth[site])
+        evidence.rows[site] = torch.where(excused[:, None], truth, rows)
+        which = extent.rows(excused.nonzero().flatten().tolist(), len(rows))
+        words[site] = f"{which} off: a router has two experts within a rounding there, or before"
+    return words
 
 
 def distances(

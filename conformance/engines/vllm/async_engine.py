@@ -20,7 +20,7 @@ from nnsight.tracing.tracer import mark
 from nnsight.tracing.util import push
 
 from conformance.engines import beside
-from conformance.engines.vllm import cpu
+from conformance.engines.vllm import adapted, cpu
 from conformance.engines.vllm.aborts import NOT_ABORTED
 from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load
 from conformance.records import Job
@@ -142,7 +142,8 @@ class AsyncModel(VLLMModel):
 
 async def generated(engine: Any, prompts: Sequence[str], asked: Any) -> list[Any]:
     """The finished outputs of requests without a block, all at the same time."""
-    streams = [engine.generate(prompt, asked, str(uuid4())) for prompt in prompts]
+    with_adapter = adapted.of_a_request()
+    streams = [engine.generate(prompt, asked, str(uuid4()), **with_adapter) for prompt in prompts]
     return list(await asyncio.gather(*(_last(stream) for stream in streams)))
 
 

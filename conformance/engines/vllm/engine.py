@@ -29,7 +29,7 @@ from conformance.engines.traced import (
     read_probe,
 )
 from conformance.engines.tree import layer_path
-from conformance.engines.vllm import aborts, core_process, cpu, hidden_states, patches
+from conformance.engines.vllm import aborts, adapted, core_process, cpu, hidden_states, patches
 from conformance.engines.vllm.hook_canary import proven
 from conformance.engines.vllm.patches import Place
 from conformance.engines.vllm.relay import relay_needed
@@ -94,7 +94,9 @@ class VLLMModel(TracedModel):
     def submit(self, prompts: Sequence[str], asked: Any) -> list[Any]:
         """vLLM's outputs for prompts without a block, all in one batch."""
         with trace_scope():
-            outputs = self.model.vllm_entrypoint.generate(list(prompts), asked, use_tqdm=False)
+            outputs = self.model.vllm_entrypoint.generate(
+                list(prompts), asked, use_tqdm=False, **adapted.of_a_request()
+            )
         return list(outputs)
 
     @property
@@ -194,8 +196,6 @@ def worker_class(backend: Backend) -> str:
 
 def load(job: Job, mode: str = "sync") -> Any:
     """nnsight's VLLM over the checkpoint, in one of its modes. Raises Refused in vLLM's words."""
-    from nnsight.modeling.vllm import VLLM
-
     backend = job.backend
     whole_products(job.precision)
     patches.apply(Place.CLIENT)
@@ -203,19 +203,21 @@ def load(job: Job, mode: str = "sync") -> Any:
         patches.apply(Place.STREAMING)
     patches.apply(Place.ENGINE, worker=worker_class(backend))
     try:
-        return VLLM(
+        usual = {
+            "dtype": job.precision.dtype,
+            "pipeline_parallel_size": backend.pipeline,
+            "tensor_parallel_size": backend.tensor,
+            "gpu_memory_utilization": MEMORY_SHARE,
+            "max_num_seqs": 8,
+            "async_scheduling": False,
+            "max_logprobs": -1,
+        }
+        asked = asked_for(job) | adapted.asked_for(job.checkpoint)
+        return adapted.kind(job.checkpoint)(
             str(job.checkpoint),
             dispatch=True,
             mode=mode,
-            dtype=job.precision.dtype,
-            pipeline_parallel_size=backend.pipeline,
-            tensor_parallel_size=backend.tensor,
-            gpu_memory_utilization=MEMORY_SHARE,
-            max_num_seqs=8,
-            async_scheduling=False,
-            max_logprobs=-1,
-            **(_ROOM | asked_for(job)),
-            **backend.options,
+            **(usual | _ROOM | asked | dict(backend.options)),
         )
     except Exception as error:
         raise refused(error) or error from error

@@ -101,7 +101,7 @@ def equal_within(
     candidate: Mapping[Site, Tensor],
     truth: Mapping[Site, Tensor],
     pair: tuple[str, str],
-    alike: Callable[[Site, Tensor, Tensor], bool] = lambda *_: False,
+    alike: Callable[[Site, Site], bool] = lambda *_: False,
 ) -> Relation:
     """Are two observations bitwise equal wherever they are in the truth?
 
@@ -130,7 +130,7 @@ def equal_within(
             broken.append(f"{', '.join(absent)} not observed")
             continue
         difference = differ(str(right), candidate[left], candidate[right])
-        if difference is not None and not alike(right, candidate[left], candidate[right]):
+        if difference is not None and not alike(left, right):
             broken.append(f"{left} and {right}: {difference.message}")
     return Relation(title, not broken, "; ".join(broken) or f"{len(pairs)} pairs")
 

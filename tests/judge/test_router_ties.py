@@ -1,0 +1,106 @@
+"""A token that a router has two experts for is judged by neither; everything else is."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from conformance.judge.cell import judge_cell
+from conformance.judge.decide import decide
+from conformance.judge.judgement import Judgement
+from conformance.judge.measures.router_ties import following
+from conformance.judge.reference import read_reference
+from conformance.records import Answer, Precision, Site, Thresholds, Verdict
+
+TOKENS, LAYERS = 6, 3
+DRAW = torch.Generator().manual_seed(0)
+TRUTH = {
+    **{f"p0/s0/stream.{layer}": torch.randn(TOKENS, 64, generator=DRAW) for layer in range(LAYERS)},
+    "p0/s0/logits": torch.randn(97, generator=DRAW),
+}
+
+
+def ties(*tokens: int, layer: int = 1) -> dict[str, Tensor]:
+    found = torch.zeros(TOKENS, dtype=torch.uint8)
+    found[list(tokens)] = 1
+    return {f"p0/s0/tied.{layer}": found}
+
+
+def judged(off: dict[str, list[int]], tied: dict[str, Tensor]) -> Judgement:
+    """With another expert's output in these rows."""
+    candidate = {site: value * (1 + 1e-7) for site, value in TRUTH.items()}
+    for site, rows in off.items():
+        if site.endswith("logits"):
+            candidate[site] = candidate[site].flip(0)
+        else:
+            candidate[site][rows] += 0.3
+    runs = {f"float32_{n}": {s: v * (1 + n * 1e-7) for s, v in TRUTH.items()} for n in (-1, 1)}
+    reference = read_reference(
+        {"truth": TRUTH, "aux": tied, **runs}, twin=False, precision=Precision.FLOAT32, mixture=True
+    )
+    assert not isinstance(reference, str), reference
+    ids = (tuple(range(TOKENS)),)
+    limits = Thresholds().float32
+    return judge_cell(
+        candidate, reference, twin=False, equal=(), prompt_ids=ids, truth_ids=ids, limits=limits
+    )
+
+
+def test_the_row_of_a_tied_token_drifts_and_is_named() -> None:
+    found = judged({"p0/s0/stream.1": [2]}, ties(2))
+    assert found.verdict is Verdict.DRIFT
+    assert "tokens 2 of 6 off: a router has two experts" in str(found.observations)
+    assert judged({"p0/s0/stream.1": [2]}, {}).verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize(
+    ("off", "verdict"),
+    [
+        ({"p0/s0/stream.1": [3]}, Verdict.WRONG),  # another token
+        ({"p0/s0/stream.0": [2]}, Verdict.WRONG),  # the layer before
+        ({"p0/s0/stream.2": [1]}, Verdict.WRONG),  # a token before, which does not see it
+        ({"p0/s0/stream.1": [2], "p0/s0/stream.2": [2, 3, 5]}, Verdict.DRIFT),
+        ({"p0/s0/stream.1": [2], "p0/s0/logits": []}, Verdict.DRIFT),
+        ({"p0/s0/stream.1": [1, 2]}, Verdict.WRONG),
+    ],
+)
+def test_what_follows_from_it_drifts_and_nothing_else(
+    off: dict[str, list[int]], verdict: Verdict
+) -> None:
+    assert judged(off, ties(2)).verdict is verdict
+
+
+def test_where_nothing_is_off_a_tie_changes_nothing() -> None:
+    assert judged({}, ties(2)).verdict.passes
+
+
+def test_later_steps_and_other_rows_may_all_follow() -> None:
+    tied = {Site.parse(site): value for site, value in ties(2).items()}
+    assert following(Site("stream", step=1, layer=0), 1, tied).all()
+    assert following(Site("rows", layer=1), 2, tied).all()
+    assert not following(Site("stream", prompt=1, layer=1), TOKENS, tied).any()
+    assert not following(Site("stream", run="edited", layer=1), TOKENS, tied).any()
+
+
+@pytest.mark.parametrize(
+    ("numerics", "expected"),
+    [
+        (Verdict.MATCH, Verdict.DRIFT),
+        (Verdict.DRIFT, Verdict.DRIFT),
+        (Verdict.WRONG, Verdict.WRONG),
+        (Verdict.CRASH, Verdict.CRASH),
+        (Verdict.UNSUPPORTED, Verdict.DRIFT),
+    ],
+)
+def test_a_tie_in_float32_hides_nothing_that_bf16_shows(
+    numerics: Verdict, expected: Verdict
+) -> None:
+    answers = [
+        Answer(Precision.FLOAT32, Verdict.DRIFT, "a tie"),
+        Answer(Precision.BF16, numerics, "bf16"),
+    ]
+    for order in itertools.permutations(answers):
+        assert decide(list(order)).verdict is expected
