@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from conformance.checkpoints import cache_folder, locate
+from conformance.checkpoints import cache_folder, locate, obtain
+from conformance.engines import checkpoint_builder
 from conformance.fuzz import batch as batches
 from conformance.fuzz.batch import Batch, Trial
 from conformance.fuzz.causes import Failure, differs, failure, pattern
@@ -78,7 +79,8 @@ def main() -> None:
     begun = time.monotonic()
     model = next(m for m in manifest.load(Path("models.yaml")).models if m.id == asked.model)
     checkpoint = locate(model, cache_folder())
-    assert checkpoint is not None
+    if checkpoint is None:
+        checkpoint = obtain(model, cache_folder(), checkpoint_builder.build)
     programs = draw(asked.programs, asked.seed, Shape(checkpoint.layers, model.parts))
     left = {fault: column(fault) for fault in asked.faults}
     work: dict[str, Shrinking] = {}

@@ -52,7 +52,7 @@ def test_the_folder_is_named_after_what_it_is_made_from(tmp_path, monkeypatch):
     builder = tmp_path / "weights.py"
     builder.write_text("# another builder")
     everything = [first, place(other, "llama", tmp_path), place(TINY, "gpt2", tmp_path)]
-    monkeypatch.setattr(checkpoints, "_BUILDER", builder)
+    monkeypatch.setattr(checkpoints, "_BUILDER", (builder,))
     everything.append(place(TINY, "llama", tmp_path))
     assert len(set(everything)) == 4
 

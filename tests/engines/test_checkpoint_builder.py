@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from conformance.builtin.probe import PROBE
 from conformance.checkpoints import cache_folder, locate, obtain
 from conformance.engines import checkpoint_builder
+from conformance.engines.adapters import adapter_of, rank
 from conformance.engines.reference.engine import load
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest
@@ -57,14 +60,16 @@ def test_a_tiny_model_is_what_its_entry_says(made, request):
     assert made.width == config.hidden_size >= 256
     assert holds({key: getattr(config, key) for key in (*keys, *unread)}, {**keys, **unread})
     model = AutoModelForCausalLM.from_pretrained(made.path)
-    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
+    floats = {each.dtype for each in model.parameters() if each.is_floating_point()}
+    assert floats == {torch.bfloat16}
 
 
 def test_a_tiny_model_hides_no_fault(made):
     """No norm is the identity, no bias zero; tokens differ between steps and prompts."""
     model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(made.path)
-    vectors = [each for each in model.parameters() if each.ndim == 1]
+    floats = [each for each in model.parameters() if each.is_floating_point()]
+    vectors = [each for each in floats if each.ndim == 1]
     assert vectors
     assert all(each.std() > 0.02 for each in vectors)
     held = [each for each in model.state_dict().values() if each.is_floating_point()]
@@ -73,6 +78,59 @@ def test_a_tiny_model_hides_no_fault(made):
     assert all(len(tokens) == 8 for tokens in continuations)
     assert all(len(set(tokens)) > 1 for tokens in continuations)
     assert len({tuple(tokens) for tokens in continuations}) == 3
+
+
+@pytest.mark.parametrize("made", [MODELS["llama-lora"]], indirect=True)
+def test_an_adapter_changes_every_layer_and_lies_beside_the_weights(made):
+    adapter = adapter_of(made.path)
+    assert adapter is not None and rank(adapter) == 8
+    state = load_file(adapter / "adapter_model.safetensors")
+    config = AutoConfig.from_pretrained(made.path)
+    assert len(state) == 2 * 7 * config.num_hidden_layers
+    assert all(len(value.unique()) > 1 for value in state.values()), "a matrix of PEFT's zeros"
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        alone = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32)(ids).logits
+        merged = load(
+            job_of(made.path, made.path), torch.float32, AutoTokenizer.from_pretrained(made.path)
+        )(ids)
+        unmerged = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32)
+        unmerged.load_adapter(str(adapter))
+        beside = unmerged(ids).logits
+    assert (merged.logits - beside).norm() < 1e-5 * beside.norm()
+    assert (merged.logits - alone).norm() > 0.1 * alone.norm()
+    (adapter / "adapter_model.safetensors").write_bytes(b"another")
+    assert locate(MODELS["llama-lora"], made.path.parents[1]) is None, "the seal does not cover it"
+
+
+@pytest.mark.parametrize("made", [MODELS["llama-w4a16"]], indirect=True)
+def test_weights_of_four_bits_are_packed_and_the_head_is_not(made):
+    state = load_file(made.path / "model.safetensors")
+    packed = [name for name in state if name.endswith(".weight_packed")]
+    layers = AutoConfig.from_pretrained(made.path).num_hidden_layers
+    assert len(packed) == 7 * layers and "lm_head.weight" in state
+    whole = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32)
+    with torch.no_grad():
+        whole(torch.tensor([[1, 2]]))  # transformers unpacks them with the first forward
+    weight = whole.model.layers[0].self_attn.q_proj.weight
+    groups = weight.reshape(len(weight), -1, 32)
+    assert max(len(group.unique()) for group in groups.flatten(0, 1)) <= 16
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"adapter": {"rank": 3}}, "PEFT makes no adapter"),
+        ({"adapter": {"r": 2, "target_modules": ["nowhere"]}}, "PEFT makes no adapter"),
+        ({"quantized": {"weights": {"num_bits": "few"}}}, "no scheme of compressed-tensors"),
+        ({"quantized": {"weights": None}}, "says nothing of the weights"),
+    ],
+)
+def test_what_is_no_adapter_and_no_scheme_is_refused(tmp_path, more, words):
+    plain = MODELS["llama-lora"].sources[0]
+    source = replace(plain, **{"adapter": {}, **more})
+    with pytest.raises(ConformanceError, match=words):
+        obtain(Model("m", "llama", (source,)), tmp_path, checkpoint_builder.build)
 
 
 def test_a_tiny_model_never_ends_its_text(made):
@@ -173,6 +231,8 @@ def test_the_truth_computes_the_checkpoint_as_transformers_does(made):
         theirs = AutoModelForCausalLM.from_pretrained(
             made.path, dtype=dtype, attn_implementation="eager"
         ).eval()
+        if (adapter := adapter_of(made.path)) is not None:
+            theirs = PeftModel.from_pretrained(theirs, adapter).merge_and_unload()
         with torch.no_grad():
             assert torch.equal(load(job, dtype, tokenizer)(ids).logits, theirs(ids).logits)
 
