@@ -169,6 +169,35 @@ def test_what_is_not_understood_is_refused_with_its_line(tmp_path, old, new, lin
     assert error.line == line
 
 
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("adapter: {megatron_core: os}", "an adapter takes no 'megatron_core'"),
+        ("adapter: {r: 0}", "r is 0"),
+        ("adapter: {r: 4096}", "r is 4096"),
+        ("adapter: {target_modules: '.*'}", "no list of names"),
+    ],
+)
+def test_an_adapter_is_made_of_few_settings(tmp_path, entry, words):
+    path = tmp_path / "models.yaml"
+    text = f"extends: built-in\nmodels:\n  mine:\n    architecture: llama\n    tiny: {{}}\n    {entry}\n"
+    path.write_text(text)
+    with pytest.raises(ConformanceError, match=words) as caught:
+        manifest.load(path)
+    assert caught.value.line == 6
+
+
+def test_only_a_tiny_model_is_given_an_adapter(tmp_path):
+    path = tmp_path / "models.yaml"
+    source = "sources: [{path: here}]"
+    path.write_text(
+        f"extends: built-in\nmodels:\n  mine:\n    architecture: llama\n    {source}\n"
+        "    quantized: {weights: {num_bits: 4}}\n"
+    )
+    with pytest.raises(ConformanceError, match="only a tiny model's 'quantized'"):
+        manifest.load(path)
+
+
 def test_a_model_is_either_tiny_or_has_sources(tmp_path):
     both = GOOD.replace("    sources:", "    tiny: {}\n    sources:")
     assert "both" in refusal(tmp_path, both).message

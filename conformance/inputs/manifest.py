@@ -214,6 +214,8 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
         config = {key: value for key, value in merged.items() if value is not None}
         if mistake := usable.tiny(config):
             raise Refusal((*place, "tiny", mistake.key), mistake.message, mistake.remedy)
+        if mistake := usable.adapter(entry.adapter):
+            raise Refusal((*place, "adapter", mistake.key), mistake.message, mistake.remedy)
         seed = defaults.seed if entry.seed is None else entry.seed
         sources = (
             Source(

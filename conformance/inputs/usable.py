@@ -31,6 +31,10 @@ _COUNTS = frozenset(
     }
 )
 
+#: Settings of PEFT's LoraConfig, and the highest rank: vLLM takes no higher one by default on most.
+_ADAPTERS = {"r", "lora_alpha", "target_modules", "layers_to_transform", "use_rslora"}
+_MOST_RANK = 64
+
 #: A tiny model is drawn at random in memory: one with more weights is not tiny.
 _MOST_WEIGHTS = 10**9
 
@@ -84,6 +88,23 @@ def tiny(config: Mapping[str, Any]) -> Mistake | None:
             f"{weights:.0e} weights, which is not tiny",
             f"keep it below {_MOST_WEIGHTS:.0e}, or name `sources` that hold its weights",
         )
+    return None
+
+
+def adapter(config: Mapping[str, Any]) -> Mistake | None:
+    """What is wrong with an adapter's settings, which are PEFT's. Few of them are taken: some name
+    modules to import.
+    """
+    for key in sorted(config.keys() - _ADAPTERS):
+        return Mistake(
+            key, f"an adapter takes no {key!r}", f"one of: {', '.join(sorted(_ADAPTERS))}"
+        )
+    rank = config.get("r", 8)
+    if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= _MOST_RANK:
+        return Mistake("r", f"r is {rank!r}", f"write a whole number from 1 to {_MOST_RANK}")
+    names = config.get("target_modules", [])
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return Mistake("target_modules", "target_modules is no list of names", "write [q_proj]")
     return None
 
 

@@ -319,7 +319,7 @@ def expected(
         "pipeline_size": backend.pipeline,
         "tensor_size": backend.tensor,
         "ranks": backend.pipeline * backend.tensor,
-        "eager": True,
+        "eager": "taps" not in backend.options,
         "prefix_caching": bool(settings.get("prefix_cache")),
         "chunked_prefill": "step_tokens" in settings,
         "extraction": bool(settings.get("extraction")),
