@@ -180,8 +180,8 @@ def test_what_is_not_understood_is_refused_with_its_line(tmp_path, old, new, lin
 )
 def test_an_adapter_is_made_of_few_settings(tmp_path, entry, words):
     path = tmp_path / "models.yaml"
-    text = f"extends: built-in\nmodels:\n  mine:\n    architecture: llama\n    tiny: {{}}\n    {entry}\n"
-    path.write_text(text)
+    head = "extends: built-in\nmodels:\n  mine:\n    architecture: llama\n    tiny: {}\n"
+    path.write_text(f"{head}    {entry}\n")
     with pytest.raises(ConformanceError, match=words) as caught:
         manifest.load(path)
     assert caught.value.line == 6

@@ -95,10 +95,9 @@ def adapter(config: Mapping[str, Any]) -> Mistake | None:
     """What is wrong with an adapter's settings, which are PEFT's. Few of them are taken: some name
     modules to import.
     """
-    for key in sorted(config.keys() - _ADAPTERS):
-        return Mistake(
-            key, f"an adapter takes no {key!r}", f"one of: {', '.join(sorted(_ADAPTERS))}"
-        )
+    if unknown := sorted(config.keys() - _ADAPTERS):
+        words = f"an adapter takes no {unknown[0]!r}"
+        return Mistake(unknown[0], words, f"one of: {', '.join(sorted(_ADAPTERS))}")
     rank = config.get("r", 8)
     if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= _MOST_RANK:
         return Mistake("r", f"r is {rank!r}", f"write a whole number from 1 to {_MOST_RANK}")
