@@ -28,11 +28,13 @@ _LOCK = packaged.path("cpu.txt")
 #: What every column needs: the engines, and what a worker of this package imports besides.
 NEEDS = (
     "accelerate",
+    "compressed-tensors",
     "gguf",
     "nnsight",
     "numpy",
     "platformdirs",
     "packaging",
+    "peft",
     "psutil",
     "pydantic",
     "safetensors",

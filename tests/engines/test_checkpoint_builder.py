@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from conformance.builtin.probe import PROBE
 from conformance.checkpoints import cache_folder, locate, obtain
 from conformance.engines import checkpoint_builder
-from conformance.engines.adapters import adapter_of, rank
+from conformance.engines.adapters import adapter_of
 from conformance.engines.reference.engine import load
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest
@@ -83,7 +83,7 @@ def test_a_tiny_model_hides_no_fault(made):
 @pytest.mark.parametrize("made", [MODELS["llama-lora"]], indirect=True)
 def test_an_adapter_changes_every_layer_and_lies_beside_the_weights(made):
     adapter = adapter_of(made.path)
-    assert adapter is not None and rank(adapter) == 8
+    assert adapter is not None
     state = load_file(adapter / "adapter_model.safetensors")
     config = AutoConfig.from_pretrained(made.path)
     assert len(state) == 2 * 7 * config.num_hidden_layers

@@ -11,7 +11,8 @@ from conformance.environments import load
 from conformance.environments.resolving import NEEDS, wanted
 
 #: Modules that come with a package of another name, or that are asked for by themselves.
-COMES_WITH = {"cloudpickle": "nnsight", "huggingface_hub": "transformers", "vllm": "nnsight"}
+COMES_WITH = {"compressed_tensors": "compressed-tensors"}
+COMES_WITH |= {"cloudpickle": "nnsight", "huggingface_hub": "transformers", "vllm": "nnsight"}
 #: What vLLM brings for its own server, and `vllm-serve` takes from there; and by what its processes
 #: tell each other of messages.
 COMES_WITH |= dict.fromkeys(("fastapi", "httpx", "uvicorn", "zmq"), "nnsight")

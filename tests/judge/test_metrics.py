@@ -151,23 +151,21 @@ def test_a_truth_of_zeros_is_scaled_by_the_clean_run() -> None:
     found = floor.measure(truth + 0.5, honest, BF16_LIMITS)
     assert found.error == pytest.approx(0.1)
     assert found.q_max == pytest.approx(0.1 / metrics.ROUNDING[Precision.BF16])
+    tiny = floor.measure(truth + 1e-9, honest, BF16_LIMITS)
+    assert tiny.q_max < 1 and not tiny.zero and not floor.within(tiny, BF16_LIMITS)
 
 
 @pytest.mark.parametrize("precision", list(Precision))
 def test_what_a_subtraction_leaves_of_a_row_is_a_rounding_of_the_row(precision: Precision) -> None:
-    # A direction that is taken out of itself: zero in these honest runs, and 1e-8 in the next.
+    # A direction taken out of itself: 1e-8 in these honest runs, and another 1e-8 in the next.
     limits = Thresholds().of(precision)
     there = torch.full((2,), 10.0, dtype=torch.float64)
-    truth, members = torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, 2, 4).double()
     rounding = 10.0 * metrics.ROUNDING[precision]
-    for left in (truth, truth + 1e-3 * rounding):
-        honest = floor.floor(left, members, there, precision=precision)
-        assert floor.within(floor.measure(truth + rounding / 4, honest, limits), limits)
-        # As much of it as a thousand roundings is no rounding.
-        assert not floor.within(floor.measure(truth + 1e3 * rounding, honest, limits), limits)
-    # Nothing was there: then nothing may be.
-    empty = floor.floor(truth, members, 0 * there, precision=precision)
-    assert not floor.within(floor.measure(truth + 1e-30, empty, limits), limits)
+    truth = torch.full((2, 4), 1e-3 * rounding, dtype=torch.float64)
+    honest = floor.floor(truth, truth.expand(4, 2, 4), there, precision=precision)
+    assert floor.within(floor.measure(truth + rounding / 4, honest, limits), limits)
+    # As much of it as a thousand roundings is no rounding.
+    assert not floor.within(floor.measure(truth + 1e3 * rounding, honest, limits), limits)
 
 
 def test_massive_dimensions_are_allowed_what_the_ensemble_shows() -> None:
@@ -290,4 +288,4 @@ def test_zero_logits_must_be_zero_and_not_only_constant() -> None:
     truth, members = torch.zeros(1, 8).double(), torch.zeros(4, 1, 8).double()
     honest = floor.floor(truth, members, torch.ones(1).double(), centred=True)
     assert floor.within(floor.measure(truth, honest, BF16_LIMITS), BF16_LIMITS)
-    assert not floor.within(floor.measure(truth + 0.1, honest, BF16_LIMITS), BF16_LIMITS)
+    assert not floor.within(floor.measure(truth + 1e-9, honest, BF16_LIMITS), BF16_LIMITS)

@@ -8,7 +8,10 @@ from typing import Any
 
 from nnsight.modeling.vllm import VLLM
 
-from conformance.engines.adapters import adapter_of, rank
+from conformance.engines.adapters import adapter_of
+
+#: The highest rank that models.yaml may ask for (`conformance.inputs.usable`).
+_MOST_RANK = 64
 
 #: vLLM's record of the adapter of this process's model, where it has one.
 _requests: list[Any] = []
@@ -16,10 +19,9 @@ _requests: list[Any] = []
 
 def asked_for(checkpoint: Path) -> dict[str, Any]:
     """vLLM's own words for an engine that takes the checkpoint's adapter, where it has one."""
-    adapter = adapter_of(checkpoint)
-    if adapter is None:
+    if adapter_of(checkpoint) is None:
         return {}
-    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank(adapter)}
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": _MOST_RANK}
 
 
 class AdaptedVLLM(VLLM):  # type: ignore[misc]

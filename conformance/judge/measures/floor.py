@@ -37,7 +37,7 @@ class Floor:
     ensemble's error on each massive element in bf16 ulps, at least one; None without
     such elements. `shift` is the truth's mean of each row and `shift_noise` the
     ensemble's error of it, where the rows are compared without their means. `zero` marks
-    rows which the truth and every member hold at exactly zero, and the clean run too. `mixture`
+    rows which the truth and every member hold at exactly zero. `mixture`
     says that a token's row may honestly differ by a whole expert: in bf16 routers have near-ties.
     """
 
@@ -151,7 +151,6 @@ def floors(
     ]
     there = torch.cat(fallback_scale)
     scale = torch.where(scale < CANCELLED * there, there, scale)
-    empty &= scale == 0
     off = runs - truth
     squared = metrics.norm(off, mask).square().mean(dim=0)
     noise = (squared + (metrics.least(precision, terms) * scale).square()).sqrt()
