@@ -20,6 +20,7 @@ LIBRARIES: Mapping[str, str] = {
     "nnterp": "conformance.engines.libraries.nnterp",
     "pyvene": "conformance.engines.libraries.pyvene",
     "interp-engine": "conformance.engines.libraries.interp_engine",
+    "vllm-lens": "conformance.engines.libraries.vllm_lens",
 }
 
 #: Engine name in models.yaml → `module:function` that opens it from a Job.

@@ -1,0 +1,116 @@
+"""vllm-lens: a plug-in of vLLM's, which runs a function of one's own before or after a layer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance.engines import Refused
+from conformance.engines.libraries import Batch, Ends, Place
+from conformance.engines.libraries.engine import LibraryEngine
+from conformance.programs import Part
+from conformance.records import Job
+
+#: What a hook is given: the stream in front of a layer, and behind it.
+_BEFORE = {Part.INPUT: True, Part.STREAM: False}
+
+#: Batches that run, by a number: a hook is pickled on its way to the engine, which is in this
+#: process, and finds its batch again by that.
+_RUNNING: dict[int, Batch] = {}
+_numbers = count()
+
+
+class Lens:
+    def __init__(self, job: Job) -> None:
+        # The engine in this process: hooks act on what this process holds.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        from vllm import LLM
+
+        self.llm = LLM(
+            str(job.checkpoint),
+            dtype=job.precision.dtype,
+            kv_cache_memory_bytes=1 << 28,
+            gpu_memory_utilization=0.3,
+            max_num_seqs=8,
+            enforce_eager=True,
+            enable_prefix_caching=False,
+            async_scheduling=False,
+            max_logprobs=-1,
+            logprobs_mode="raw_logits",
+        )
+        config = self.llm.llm_engine.model_config
+        self.dtype = str(config.dtype)
+        self.layers = int(config.hf_text_config.num_hidden_layers)
+
+    def identity(self) -> dict[str, str]:
+        return {"dtype": self.dtype, "prompts": "one request each, in one batch"}
+
+    def tokenize(self, prompt: str) -> list[int]:
+        return [int(token) for token in self.llm.get_tokenizer()(prompt).input_ids]
+
+    def run(self, batch: Batch) -> list[Ends]:
+        """All prompts in one call, each with hooks of its own."""
+        with _known(batch) as known:
+            asked = [_asked(number, alone, batch.steps) for number, alone in known]
+            outputs = self.llm.generate(batch.prompts, asked, use_tqdm=False)
+        return [_ends(output.outputs[0]) for output in outputs]
+
+
+@contextmanager
+def _known(batch: Batch) -> Iterator[list[tuple[int, Batch]]]:
+    numbered = [(next(_numbers), alone) for _, alone in batch.each()]
+    _RUNNING.update(numbered)
+    try:
+        yield numbered
+    finally:
+        for number, _ in numbered:
+            del _RUNNING[number]
+
+
+def _asked(number: int, alone: Batch, steps: int) -> Any:
+    from vllm import SamplingParams
+    from vllm_lens import Hook
+
+    hooks = []
+    for place in alone.places:
+        part, layer = place
+        if part not in _BEFORE or layer is None:
+            raise Refused(f"vllm-lens hooks layers, and none of their parts: {part}")
+        act = partial(_act, number, place)
+        hooks.append(Hook(fn=act, layer_indices=[layer], pre=_BEFORE[Part(part)]))
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=steps,
+        ignore_eos=True,
+        logprobs=-1,
+        flat_logprobs=True,
+        detokenize=False,
+        extra_args={"apply_hooks": hooks} if hooks else None,
+    )
+
+
+def _act(number: int, place: Place, context: Any, rows: Tensor) -> Tensor | None:
+    changed = _RUNNING[number].pass_by(place, rows[None])
+    return None if changed is None else changed[0]
+
+
+def _ends(output: Any) -> Ends:
+    flat = output.logprobs
+    logits = []
+    for start, end in zip(flat.start_indices, flat.end_indices, strict=True):
+        ids = torch.tensor(flat.token_ids[start:end])
+        step = torch.empty(int(ids.max()) + 1)
+        step[ids] = torch.tensor(flat.logprobs[start:end])
+        logits.append(step)
+    return Ends(logits, [torch.tensor([token]) for token in output.token_ids])
+
+
+def open_engine(job: Job) -> LibraryEngine:
+    return LibraryEngine(job, Lens(job))
