@@ -22,13 +22,16 @@ from conformance import loose_json
 from conformance.engines import ENVIRONMENT
 from conformance.environments import trees, uv
 from conformance.environments.made import Environment, Untestable
-from conformance.environments.resolving import NEEDS, Resolution, resolve
+from conformance.environments.resolving import NEEDS, Resolution, package, resolve
 from conformance.environments.sources import importable
 from conformance.environments.spec import Spec
 from conformance.records import from_json
 from conformance.store.files import write_record, write_text
 
 STAMP = "environment.json"
+
+#: Newer than any package asks for.
+_ANY_PYTHON = "3.99"
 
 #: Importing vLLM for the first time compiles thousands of files.
 _START_SECONDS = 600
@@ -137,16 +140,23 @@ def _make(
             *("--requirement", folder / "resolved.txt"),
         ],
     ]
+    regardless = [line for line in resolution.lines if package(line) in spec.regardless]
+    if regardless:
+        # uv is told of a Python that any of them takes.
+        install = (program, "pip", "install", "--quiet", "--no-deps", "--python", python)
+        steps.append([*install, "--python-version", _ANY_PYTHON, *regardless])
     sources = {name: trees.described(path) for name, path in spec.trees.items()}
     with trees.copies(spec.folders) as copied:
         for step in steps:
             status, output = uv.run(step, say, holding=lock)
             if status != 0:
                 raise Untestable("install", _last(output), output)
-            write_text(folder / "resolved.txt", "\n".join(map(copied.into, resolution.lines)))
+            first = [line for line in resolution.lines if line not in regardless]
+            write_text(folder / "resolved.txt", "\n".join(map(copied.into, first)))
     write_text(folder / "resolved.txt", "\n".join(resolution.lines))
     # What is asked for besides engines is a library that a worker will import by its own name.
-    named = [] if spec.engines else [name.replace("-", "_") for name in spec.names]
+    own = spec.regardless if spec.engines else spec.names
+    named = [name.replace("-", "_") for name in own]
     versions = _start(python, resolution, lock, say, worker=needs, named=named)
     return Environment(
         folder.name,

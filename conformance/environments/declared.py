@@ -29,6 +29,7 @@ class _Entry:
     requirements: tuple[str, ...]
     about: str = ""
     engines: bool = True
+    regardless: tuple[str, ...] = ()
 
 
 @record()
@@ -55,9 +56,14 @@ def _spec(name: str, entry: _Entry) -> Spec:
     if not NAME.fullmatch(name):
         raise Refusal(place, f"{name!r} cannot be a name", "letters, digits, '.', '_', '+', '-'")
     try:
-        return replace(parse("\n".join(entry.requirements)), engines=entry.engines)
+        spec = parse("\n".join(entry.requirements))
     except ConformanceError as error:
         raise Refusal((*place, "requirements"), error.message, error.remedy) from error
+    for package in entry.regardless:
+        if package not in spec.names:
+            words = f"{package!r} is none of the requirements"
+            raise Refusal((*place, "regardless"), words, f"one of: {', '.join(spec.names)}")
+    return replace(spec, engines=entry.engines, regardless=entry.regardless)
 
 
 def _keys(location: Location) -> list[str]:

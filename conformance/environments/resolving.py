@@ -108,18 +108,27 @@ def resolve(
     python = python or Path(sys.executable)
     version = _version_of(python)
     short = list(map(int, version.split(".")[:2]))
-    question = digest([lines, pins, digests, _UNWANTED, short, platform.platform()])
+    question = digest(
+        [lines, spec.regardless, pins, digests, _UNWANTED, short, platform.platform()]
+    )
     noted = cache / "environments" / "resolved" / f"{question}.txt"
     if spec.exact and noted.is_file():
         resolved = tuple(noted.read_text().splitlines())
     else:
+        asked = [line for line in lines if package(line) not in spec.regardless]
         with trees.copies(spec.folders) as copied:
-            resolved = _compile([copied.into(line) for line in lines], pins, cache, say, python)
+            resolved = _compile([copied.into(line) for line in asked], pins, cache, say, python)
             resolved = tuple(copied.back(line) for line in resolved)
+        resolved += tuple(line for line in lines if line not in asked)
         write_text(noted, "\n".join(resolved))
     moved = _moved(pins, resolved, spec.names)
     key = digest([[_named(line) for line in resolved], digests, version])
     return Resolution(key, resolved, moved)
+
+
+def package(line: str) -> str:
+    """The name of the package that a line asks for."""
+    return str(canonicalize_name(Requirement(line).name))
 
 
 def _compile(

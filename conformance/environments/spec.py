@@ -25,11 +25,13 @@ class Spec:
     """Requirements as pip reads them, normalised and in the order of their names.
 
     Besides these an environment holds what every column needs; without `engines` neither nnsight
-    nor vLLM are among that.
+    nor vLLM are among that. Those packages that are named in `regardless` are installed whatever
+    they ask for: a plug-in of vLLM's wants its build for CUDA, by name.
     """
 
     requirements: tuple[str, ...]
     engines: bool = True
+    regardless: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return " ".join(req.replace(" @ ", "@") for req in self.requirements)
