@@ -17,12 +17,12 @@ OURS = {"conformance", "conformance_command", "conformance_pytest", "scenarios",
 
 
 def _pins() -> set[str]:
-    """`library version` for each environment without the engines."""
+    """`library version` for each environment of a library."""
     read = YAML(typ="safe").load((ROOT / "environments.yaml").read_text(encoding="utf-8"))
     return {
         f"{required.name} {str(required.specifier).removeprefix('==')}"
         for environment in read["environments"].values()
-        if environment.get("engines") is False
+        if environment.get("engines") is False or "regardless" in environment
         for required in map(Requirement, environment["requirements"])
     }
 
@@ -46,7 +46,7 @@ def test_the_page_names_the_scripts_that_there_are():
 def test_a_script_needs_the_library_alone(path: Path):
     imported = _imported(path.read_text(encoding="utf-8"))
     assert not imported & OURS
-    assert {"transformer_lens", "nnterp", "pyvene", "interp_engine"} & imported
+    assert {"transformer_lens", "nnterp", "pyvene", "interp_engine", "vllm_lens"} & imported
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)

@@ -144,7 +144,8 @@ def _make(
     if regardless:
         # uv is told of a Python that any of them takes.
         install = (program, "pip", "install", "--quiet", "--no-deps", "--python", python)
-        steps.append([*install, "--python-version", _ANY_PYTHON, *regardless])
+        anywhere = ("--python-version", _ANY_PYTHON, *uv.sources(resolution.names))
+        steps.append([*install, *anywhere, *regardless])
     sources = {name: trees.described(path) for name, path in spec.trees.items()}
     with trees.copies(spec.folders) as copied:
         for step in steps:

@@ -148,6 +148,8 @@ def _alike(evidence: Evidence, limits: Limits, left: Site, right: Site, *, bitwi
     one, other = evidence.observed[left], evidence.observed[right]
     if (bitwise and not evidence.reference.mixture) or one.shape != other.shape:
         return False
+    if right not in evidence.floors:  # no number can be read from it
+        return False
     honest = evidence.floors[right]
     off = metrics.norm(metrics.rows(one) - metrics.rows(other), honest.bulk)
     may = router_ties.following(right, len(off), evidence.reference.ties)
@@ -445,7 +447,7 @@ def _compare_tokens(evidence: Evidence, limits: Limits) -> None:
         )
     for relation in (
         tokens.flips(choices),
-        tokens.follow_logits(evidence.observed, evidence.reference.greedy),
+        tokens.follow_logits(evidence.comparable(), evidence.reference.greedy),
     ):
         if relation is not None:
             evidence.relations.append(relation)

@@ -13,6 +13,9 @@ from conformance.judge.measures.gain import Effect
 from conformance.judge.reference import Reference
 from conformance.records import Judged, Relation, Site, Verdict
 
+#: What no number can be read from.
+_MISFITS = (Verdict.STRUCTURE, Verdict.DTYPE)
+
 
 @dataclass(slots=True, eq=False)
 class Evidence:
@@ -36,6 +39,14 @@ class Evidence:
         self.judged[site] = Judged(
             str(site), verdict, message, shape=shape, dtype=dtype, extra=extra
         )
+
+    def comparable(self) -> dict[Site, Tensor]:
+        """What was observed in a shape and dtype that it may have."""
+        return {
+            site: tensor
+            for site, tensor in self.observed.items()
+            if site not in self.judged or self.judged[site].verdict not in _MISFITS
+        }
 
     def open(self) -> list[Site]:
         """The observations of both sides that have no verdict yet."""

@@ -198,13 +198,14 @@ def changed(operation: Operation, rows: Tensor, value: Any) -> Tensor:
 def _without(direction: Tensor, rows: Tensor) -> Tensor:
     """The rows [tokens, width] without their part along a direction [width].
 
-    Out of a row along the direction itself nothing is left but a rounding. Where that happens to be
-    exactly zero here it is the smaller rounding of a double: the judge holds every engine to a zero.
+    Out of a row along the direction itself nothing is left but a rounding. Where that is by chance
+    exactly zero it is the smaller rounding of a double: the judge holds every engine to a zero.
     """
     unit = direction / direction.norm().clamp_min(1e-12)
     left = rows - (rows @ unit)[:, None] * unit
     exact = rows.double() - (rows.double() @ unit.double())[:, None] * unit.double()
-    return left.where(left != 0, exact.to(left.dtype))
+    kept: Tensor = left.where(left != 0, exact.to(left.dtype))
+    return kept
 
 
 def forced_at(program: Program, prompt: int) -> dict[int, int]:

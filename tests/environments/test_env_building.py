@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,18 @@ def test_an_environment_that_cannot_be_had_says_why_and_is_not_there(
         assert said in caught.value.reason
         assert said in str(caught.value)
     assert all(one.environment is None for one in listed(cache))
+
+
+@pytest.mark.parametrize("asks", [{"needs": ["absent==1.0"]}, {"python": ">=3.98"}])
+def test_a_package_that_asks_for_what_cannot_be_had_is_installed_regardless(wheels, cache, asks):
+    add_wheel(wheels, "proud", "1.0", code="import tiny\n", **asks)
+    spec = parse("proud==1.0 tiny==1.0")
+    with pytest.raises(Untestable, match="proud"):
+        build(spec, cache, needs=())
+    made = build(replace(spec, regardless=("proud",)), cache, needs=())
+    assert asked(made, "import proud; print(proud.tiny.VERSION)") == "1.0"
+    assert made.versions == {"proud": "1.0", "tiny": "1.0"}
+    assert build(replace(spec, regardless=("proud",)), cache, needs=()).reused
 
 
 def test_a_source_tree_is_known_by_what_it_holds(wheels, cache, tmp_path):

@@ -7,14 +7,19 @@ import zipfile
 from pathlib import Path
 
 
-def add_wheel(folder: Path, name: str, version: str, *, code="", needs=(), whole=True) -> Path:
-    """A wheel with one module of the package's name. Not `whole`: it cannot be installed."""
+def add_wheel(
+    folder: Path, name: str, version: str, *, code="", needs=(), python=">=3", whole=True
+) -> Path:
+    """A wheel with one module of the package's name, which asks for packages and a Python. Not
+    `whole`: it cannot be installed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
     requires = "".join(f"Requires-Dist: {one}\n" for one in needs)
     files = {
         f"{name}/__init__.py": code,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        f"Requires-Python: {python}\n{requires}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\n"
         "Tag: py3-none-any\n",
     }

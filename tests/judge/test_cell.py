@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from conformance.judge import judgement as verdict
 from conformance.records import BF16_LIMITS, Site, Verdict, from_json, to_json
@@ -323,6 +324,57 @@ def test_an_equal_pair_that_is_not_equal_is_wrong() -> None:
     good["p0/s0/source"] = -good["p0/s0/source"]
     found = toy.judge(good, toy.reference(run), equal=equal)
     assert found.verdict is Verdict.WRONG and "source ≡ stream.1" in str(found.relations)
+
+
+#: What an engine may hand over that is no observation of these shapes.
+MISSHAPEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "no rows": lambda value: value[:0],
+    "no columns": lambda value: value[..., :0],
+    "nothing": lambda value: value.new_zeros(0),
+    "one number": lambda value: value.reshape(-1)[0],
+    "flat": lambda value: value.reshape(-1),
+    "deep": lambda value: value[None, None],
+    "bits": lambda value: value.bool(),
+    "complex": lambda value: value.to(torch.complex64),
+    "infinite": lambda value: torch.full_like(value.float(), torch.inf),
+}
+
+
+@cache
+def paired(twin: bool) -> tuple[dict[str, toy.Observations], toy.Observations]:
+    """A reference and an honest run, of which a value is observed a second time."""
+
+    def run(dtype: torch.dtype, parts: int) -> toy.Observations:
+        write = {AT: toy.add(toy.vector(4.0), rows(last=False))}
+        seen = toy.edited(dtype, parts, write) if twin else toy.observe(dtype, parts)
+        again = {site.replace("stream.1", "alone"): seen[site] for site in seen if ".1" in site}
+        return seen | {site: value.clone() for site, value in again.items()}
+
+    return toy.reference(run), run(BF16, toy.CANDIDATE)
+
+
+@given(st.data(), st.booleans())
+def test_whatever_an_engine_hands_over_is_judged_and_does_not_pass(
+    data: st.DataObject, twin: bool
+) -> None:
+    reference, good = paired(twin)
+    pairs = [("alone", "stream.1")]
+    judged = partial(toy.judge, twin=twin, equal=pairs, equal_alone=pairs, bitwise=True)
+    assert judged(good, reference).verdict.passes
+    run = dict(good)
+    kinds = st.sampled_from(sorted(MISSHAPEN))
+    if data.draw(st.booleans()):
+        kind = data.draw(kinds)
+        run = {site: MISSHAPEN[kind](value) for site, value in run.items()}
+    else:
+        for site in data.draw(st.sets(st.sampled_from(sorted(run)), min_size=1)):
+            run[site] = MISSHAPEN[data.draw(kinds)](run[site])
+    same = all(
+        run[site].dtype == good[site].dtype and torch.equal(run[site], good[site]) for site in run
+    )
+    found = judged(run, reference)
+    assert found.verdict.passes is same, (found.verdict, found.reason)
+    assert not found.harness
 
 
 def test_beside_others_is_held_to_the_bits_of_alone_where_the_engine_keeps_them() -> None:

@@ -211,3 +211,44 @@ def test_nnterp_is_told_its_accessors_and_written_to_only_where_something_change
     held = before[1]
     module.act(model, reading, ("stream", 1))
     assert model.layers_output[1] is held
+
+
+def test_vllm_lens_is_told_layers_for_each_request_and_acts_on_its_rows_alone(monkeypatch):
+    made: list[Any] = []
+    vllm = ModuleType("vllm")
+    vars(vllm).update(SamplingParams=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+
+    def generate(texts: Any, asked: Any, use_tqdm: bool) -> Any:
+        assert texts == TEXTS and not use_tqdm
+        made.extend(asked)
+        for params, text in zip(asked, texts, strict=True):
+            [hook] = params.extra_args["apply_hooks"]
+            rows = [len(text.split()), 1]  # of the prompt, and of the step after it
+            made.append([hook.fn(None, torch.ones(count, WIDTH)) for count in rows])
+        flat = SimpleNamespace(
+            start_indices=[0, 3], end_indices=[3, 6],
+            token_ids=[2, 0, 1, 1, 2, 0], logprobs=[0.2, 0.0, 0.1, 1.1, 1.2, 1.0],
+        )  # fmt: skip
+        return [SimpleNamespace(outputs=[SimpleNamespace(logprobs=flat, token_ids=[2, 2])])] * 2
+
+    module = adapter(monkeypatch, "vllm-lens", Hook=SimpleNamespace)
+    library = module.Lens.__new__(module.Lens)
+    library.llm = SimpleNamespace(generate=generate)
+    ends = library.run(batch([("input", 2)], steps=2))
+    first, second, *seen = made
+    for params in (first, second):
+        [hook] = params.extra_args["apply_hooks"]
+        assert hook.layer_indices == [2] and hook.pre
+        assert params.max_tokens == 2 and params.temperature == 0.0 and params.ignore_eos
+    assert [[tuple(rows.shape) for rows in of_request] for of_request in seen] == [
+        [(1, WIDTH), (1, WIDTH)],
+        [(3, WIDTH), (1, WIDTH)],
+    ]
+    assert not any(rows.any() for of_request in seen for rows in of_request)
+    assert torch.equal(ends[0].logits[0], torch.tensor([0.0, 0.1, 0.2]))
+    assert torch.equal(ends[1].logits[1], torch.tensor([1.0, 1.1, 1.2]))
+    assert not module._RUNNING  # nothing is held once a batch is through
+    with pytest.raises(Refused, match="none of their parts: mlp"):
+        library.run(batch([("mlp", 1)]))
+    assert not module._RUNNING

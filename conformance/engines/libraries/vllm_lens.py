@@ -48,11 +48,13 @@ class Lens:
         config = self.llm.llm_engine.model_config
         self.dtype = str(config.dtype)
         self.layers = int(config.hf_text_config.num_hidden_layers)
+        [self.model] = self.llm.apply_model(_class_of)
         # With its first request vLLM imports what changes this process: no scenario's doing.
         self.run(Batch(["a"], [{(Part.STREAM, 0): lambda step, rows: rows}], 2).with_lengths([1]))
 
     def identity(self) -> dict[str, str]:
-        return {"dtype": self.dtype, "prompts": "one request each, in one batch"}
+        prompts = "one request each, in one batch"
+        return {"dtype": self.dtype, "model": self.model, "prompts": prompts}
 
     def tokenize(self, prompt: str) -> list[int]:
         return [int(token) for token in self.llm.get_tokenizer()(prompt).input_ids]
@@ -96,6 +98,10 @@ def _asked(number: int, alone: Batch, steps: int) -> Any:
         detokenize=False,
         extra_args={"apply_hooks": hooks} if hooks else None,
     )
+
+
+def _class_of(model: torch.nn.Module) -> str:
+    return type(model).__name__
 
 
 def _act(number: int, place: Place, context: Any, rows: Tensor) -> Tensor | None:

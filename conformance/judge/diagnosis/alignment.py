@@ -21,7 +21,7 @@ def align(candidate: Tensor, site: Site, reference: Reference, limits: Limits) -
     truth = reference.truth.get(site)
     if truth is None or truth.ndim < 2 or not candidate.is_floating_point():
         return "", ""
-    if not candidate.numel() or candidate.shape[-1] != truth.shape[-1]:
+    if not candidate.ndim or not candidate.numel() or candidate.shape[-1] != truth.shape[-1]:
         return "", ""
     prompts = [twin for twin in reference.truth if replace(twin, prompt=site.prompt) == site]
     batch = {twin.prompt: reference.known()[twin] for twin in prompts}

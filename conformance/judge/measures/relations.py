@@ -94,7 +94,7 @@ def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
 def _bits(*tensors: Tensor) -> list[Tensor]:
     """The bytes of each: uint8 [elements, bytes of one]."""
     raw = [tensor.detach().contiguous().reshape(-1) for tensor in tensors]
-    return [tensor.view(torch.uint8).reshape(len(tensor), -1) for tensor in raw]
+    return [tensor.view(torch.uint8).reshape(-1, tensor.element_size()) for tensor in raw]
 
 
 def equal_within(
