@@ -20,6 +20,7 @@ LIBRARIES: Mapping[str, str] = {
     "nnterp": "conformance.engines.libraries.nnterp",
     "pyvene": "conformance.engines.libraries.pyvene",
     "interp-engine": "conformance.engines.libraries.interp_engine",
+    "interp-engine-vllm": "conformance.engines.libraries.interp_engine_vllm",
     "vllm-lens": "conformance.engines.libraries.vllm_lens",
 }
 

@@ -61,14 +61,18 @@ class LibraryEngine:
             acts = [
                 Acts(program, prompt, values, self._direction, active=active) for prompt in group
             ]
-            texts = [program.prompts[prompt] for prompt in group]
-            batch = Batch(texts, [act.visits() for act in acts], program.steps)
-            batch.lengths = [len(self.library.tokenize(text)) for text in texts]
+            batch = self.batch(program, acts)
+            batch.lengths = [len(self.library.tokenize(text)) for text in batch.prompts]
             with torch.no_grad():
                 ends = self.library.run(batch)
             for prompt, act, end in zip(group, acts, ends, strict=True):
                 saved[prompt] = act.saved(end.logits, end.tokens)
         return saved
+
+    def batch(self, program: Program, acts: Sequence[Acts]) -> Batch:
+        """What the library is handed for the prompts of one trace."""
+        texts = [program.prompts[act.prompt] for act in acts]
+        return Batch(texts, [act.visits() for act in acts], program.steps)
 
     def _direction(self, layer: int, seed: int = 0) -> Tensor:
         return vector(self.probe, layer, seed).to(self.dtype)
