@@ -15,6 +15,7 @@ import torch
 
 from conformance.engines import LIBRARIES, Refused
 from conformance.engines.libraries import Batch
+from conformance.programs import Acts, Do, Operation, Part, Program, Tokens
 from conformance.records import Backend, Column, Job, Model, Precision
 
 WIDTH = 4
@@ -165,6 +166,110 @@ def test_interp_engine_is_told_points_and_takes_the_prompts_one_by_one(monkeypat
     assert [(where, side) for where, side, _ in Hooks.made] == [(("resid_post", 1), "output")] * 2
     assert not Hooks.made[1][2](torch.ones(1, 3, WIDTH)).any()
     assert [int(token) for token in ends[1].tokens] == [0, 1]
+
+
+class Attached:
+    """interp-engine's model on vLLM: what was asked of it, and the ones it says it has captured."""
+
+    n_layers = 3
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[int], list[str], int]] = []
+        self.steered: list[tuple[list[Any], list[int]]] = []
+
+    async def warmup(self) -> None: ...
+
+    async def shutdown(self) -> None: ...
+
+    def to_tokens(self, text: str, *, prepend_bos: bool) -> torch.Tensor:
+        assert not prepend_bos
+        return torch.tensor([[7] * len(text.split())])
+
+    def refuses(self, point: str) -> str | None:
+        return "there is none" if point.startswith("mlp") else None
+
+    async def capture_generation(
+        self, ids: list[int], points: list[str], *, max_tokens: int
+    ) -> Any:
+        self.asked.append((ids, points, max_tokens))
+        rows = torch.arange(len(ids) + max_tokens - 1.0)[:, None].expand(-1, WIDTH)
+        output = SimpleNamespace(token_ids=list(range(max_tokens)))
+        return output, dict.fromkeys(points, rows)
+
+    async def decode_residuals(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows * 10
+
+    @contextmanager
+    def steer(self, model: Any, specs: list[Any], position_mask: list[int]) -> Iterator[None]:
+        assert model is self
+        self.steered.append((specs, position_mask))
+        yield
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Callable[[Program], Any]:
+    attached = Attached()
+    specs = {
+        "AddSpec": lambda vector, scale: ("add", vector.tolist(), scale),
+        "AblateSpec": lambda vector: ("ablate", vector.tolist()),
+        "SteeringSpec": SimpleNamespace(at=lambda point, spec: (point, *spec)),
+    }
+    told = ModuleType("interp_engine")
+    vars(told).update(load_model=lambda *_, **__: attached, steer=attached.steer)
+    words = ModuleType("interp_engine.steer_specs")
+    vars(words).update(specs)
+    monkeypatch.setitem(sys.modules, "interp_engine", told)
+    monkeypatch.setitem(sys.modules, "interp_engine.steer_specs", words)
+    module = adapter(monkeypatch, "interp-engine-vllm")
+    engine = module.open_engine(job("interp-engine-vllm"))
+
+    def run(program: Program) -> Any:
+        values: dict[tuple[int, int, int], torch.Tensor] = {}
+        acts = [
+            Acts(program, prompt, values, lambda *_, **__: torch.ones(WIDTH), active=True)
+            for prompt in range(len(program.prompts))
+        ]
+        batch = engine.batch(program, acts)
+        batch.lengths = [len(engine.library.tokenize(text)) for text in batch.prompts]
+        return engine.library.run(batch), acts, attached
+
+    run.close = engine.close  # type: ignore[attr-defined]
+    return run
+
+
+def test_interp_engine_on_vllm_is_told_its_writes_and_what_it_captured_is_shown(served):
+    add = Operation(Do.ADD, layer=1, amount=0.5, tokens=Tokens.LAST)
+    program = Program(tuple(TEXTS), (add, Operation(Do.READ, layer=1)), steps=2)
+    ends, acts, attached = served(program)
+    assert attached.asked == [
+        ([7], ["resid_post.1", "resid_post.2"], 2), ([7] * 3, ["resid_post.1", "resid_post.2"], 2),
+    ]  # fmt: skip
+    written = ("resid_post.1", "add", [1.0] * WIDTH, 0.5)
+    assert attached.steered == [([written], []), ([written], [0, 1])]
+    saved = acts[1].saved(ends[1].logits, ends[1].tokens)
+    # As they came: written to already, and not once more.
+    assert saved["read", 1, 0][:, 0].tolist() == [0, 1, 2]
+    assert saved["read", 1, 1][:, 0].tolist() == [3] == saved["written", 0, 1][:, 0].tolist()
+    assert [float(step[0]) for step in ends[1].logits] == [20, 30]
+    assert [int(token) for token in ends[0].tokens] == [0, 1]
+    served.close()
+
+
+@pytest.mark.parametrize(
+    ("operations", "reason"),
+    [
+        ([Operation(Do.ZERO, layer=1)], "no word for this: zero"),
+        ([Operation(Do.READ), Operation(Do.ADD, layer=1, value=0)], "no value that a run reads"),
+        ([Operation(Do.ADD, layer=1, step=0)], "at every step"),
+        ([Operation(Do.READ, layer=1), Operation(Do.PROJECT, layer=1)], "after what is written"),
+        ([Operation(Do.ADD, layer=at, tokens=rows) for at, rows in enumerate(Tokens)], "one mask"),
+        ([Operation(Do.READ, part=Part.MLP, layer=1)], "there is none"),
+    ],
+)
+def test_what_interp_engine_on_vllm_has_no_words_for_is_refused(served, operations, reason):
+    with pytest.raises(Refused, match=reason):
+        served(Program(tuple(TEXTS), tuple(operations), steps=2))
+    served.close()
 
 
 @pytest.mark.parametrize("mapped", [True, False])
