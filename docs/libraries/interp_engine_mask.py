@@ -2,7 +2,7 @@
 
     python interp_engine_mask.py        # exits 1 while it is
 
-vLLM computes a prompt in chunks of `max_num_batched_tokens` at most, and of fewer while others run.
+vLLM computes a prompt in chunks of `max_num_batched_tokens` at most.
 The mask is laid over a forward that is as long as the prompt, and over no other: in a chunk every
 position is steered, masked or not, and nothing says so. Needs vLLM, and no model hub.
 """
