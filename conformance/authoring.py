@@ -285,6 +285,11 @@ class Reference(Protocol):
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """[width]: the vector that `LM.direction` gives."""
 
+    def project_out(self, rows: Tensor, direction: Tensor) -> Tensor:
+        """[rows, width]: the rows without their part along a direction [width]. Computed in several
+        ways, as all that a reference is: what is left of a row along the direction is a rounding.
+        """
+
     def lens(self, stream: Tensor) -> Tensor:
         """[rows, vocabulary]: the final norm and the head on rows of a stream."""
 

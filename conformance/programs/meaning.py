@@ -25,10 +25,30 @@ Moment = tuple[int, int, int]
 #: Gives the fixed random vector of a layer and a seed.
 Direction = Callable[..., "Tensor"]
 
+#: Takes a direction [width] out of rows [tokens, width].
+ProjectOut = Callable[["Tensor", "Tensor"], "Tensor"]
+
 #: What a scenario calls the ends of a step, and how a block saves them.
 _ENDS = {"logits": "logits", GREEDY: "token"}
 
 _ROWS = {Tokens.ALL: slice(None), Tokens.FIRST: slice(0, 1), Tokens.LAST: slice(-1, None)}
+
+
+def project_out(rows: Tensor, direction: Tensor) -> Tensor:
+    """The rows [tokens, width] without their part along a direction [width], as a trace says it."""
+    return without(rows, unit(direction))
+
+
+def unit(direction: Tensor) -> Tensor:
+    """A vector of length one along a direction; zeros stay what they are."""
+    along: Tensor = direction / direction.norm().clamp_min(1e-12)
+    return along
+
+
+def without(rows: Tensor, along: Tensor) -> Tensor:
+    """The rows [tokens, width] without their part along a vector of length one [width]."""
+    left: Tensor = rows - (rows @ along)[:, None] * along
+    return left
 
 
 def meaning(program: Program, model: Reference, case: Case) -> list[dict[str, Any]]:
@@ -37,7 +57,9 @@ def meaning(program: Program, model: Reference, case: Case) -> list[dict[str, An
     by_prompt: list[dict[Any, Any]] = [{} for _ in program.prompts]
     for group in program.groups:
         for prompt in group:
-            acts = Acts(program, prompt, values, model.direction, active=case.active)
+            acts = Acts(
+                program, prompt, values, model.direction, model.project_out, active=case.active
+            )
             by_prompt[prompt] = _run(acts, model)
     return gathered(program, by_prompt, active=case.active)
 
@@ -62,7 +84,7 @@ def _run(acts: Acts, model: Reference) -> dict[Any, Any]:
 class Acts:
     """What one prompt of a program does wherever a forward passes its places, and what it has
     seen there. `values` are shared by the prompts of a program; `direction` gives the fixed
-    vector of a layer and a seed.
+    vector of a layer and a seed, `out` takes a direction out of rows.
     """
 
     def __init__(
@@ -71,6 +93,7 @@ class Acts:
         prompt: int,
         values: dict[Moment, Tensor],
         direction: Direction,
+        out: ProjectOut = project_out,
         *,
         active: bool,
     ) -> None:
@@ -78,6 +101,7 @@ class Acts:
         self.prompt = prompt
         self.values = values
         self.direction = direction
+        self.project_out = out
         self.active = active
         self.written: dict[tuple[int, int], Tensor] = {}
         operations = [
@@ -132,7 +156,7 @@ class Acts:
                 continue
             if operation.do.writes:
                 if self.active and operation.do is not Do.SKIP:
-                    rows = changed(operation, rows, self._value(operation, step))
+                    rows = changed(operation, rows, self._value(operation, step), self.project_out)
                 self.written[index, step] = rows.clone()
                 continue
             own = rows[_ROWS[operation.tokens]].clone()
@@ -177,8 +201,10 @@ def _instead(visit: Visit | None, came_in: list[Tensor]) -> Visit:
     return exchange
 
 
-def changed(operation: Operation, rows: Tensor, value: Any) -> Tensor:
-    """The rows [tokens, width] after a write."""
+def changed(
+    operation: Operation, rows: Tensor, value: Any, out: ProjectOut = project_out
+) -> Tensor:
+    """The rows [tokens, width] after a write; `out` takes a direction out of rows."""
     rows = rows.clone()
     row_index = _ROWS[operation.tokens]
     match operation.do:
@@ -191,21 +217,8 @@ def changed(operation: Operation, rows: Tensor, value: Any) -> Tensor:
         case Do.REPLACE:
             rows[row_index] = value
         case Do.PROJECT:
-            rows[row_index] = _without(value.reshape(-1), rows[row_index])
+            rows[row_index] = out(rows[row_index], value.reshape(-1))
     return rows
-
-
-def _without(direction: Tensor, rows: Tensor) -> Tensor:
-    """The rows [tokens, width] without their part along a direction [width].
-
-    Out of a row along the direction itself nothing is left but a rounding. Where that is by chance
-    exactly zero it is the smaller rounding of a double: the judge holds every engine to a zero.
-    """
-    unit = direction / direction.norm().clamp_min(1e-12)
-    left = rows - (rows @ unit)[:, None] * unit
-    exact = rows.double() - (rows.double() @ unit.double())[:, None] * unit.double()
-    kept: Tensor = left.where(left != 0, exact.to(left.dtype))
-    return kept
 
 
 def forced_at(program: Program, prompt: int) -> dict[int, int]:

