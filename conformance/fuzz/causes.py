@@ -108,10 +108,13 @@ def undetermined(cell: CellResult) -> bool:
 
 def differs(cell: CellResult) -> bool:
     """Whether the cell is a finding: neither a pass, nor refused, nor without power. That the write
-    has none hides nothing that is wrong besides.
+    has none hides nothing that is wrong besides; of what honest runs make several things nobody can
+    say that it is.
     """
     if cell.verdict is Verdict.VACUOUS:
-        observed = any(observation.verdict.fails for observation in cell.observations)
+        observed = any(
+            each.verdict.fails and each.message != HONEST_RUNS_DIFFER for each in cell.observations
+        )
         return observed or any(relation.gates and not relation.holds for relation in cell.relations)
     return cell.verdict.fails and not cell.harness
 

@@ -38,6 +38,8 @@ from conformance.store.files import write_record
 HF, PP1, PP2 = Backend("hf", "hf"), Backend("vllm-pp1", "vllm"), Backend("vllm-pp2", "vllm", 2)
 SHAPE = Shape(4, ("embedding", "attention", "mlp", "norm", "head"))
 WHERE = Where(versions={}, devices=("cpu",), architecture="llama")
+#: Honest runs make several things of it.
+UNCLEAR = Judged("edited/p0/s0/x", Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
 ASKED = tally.Request(("llama",), ("hf", "vllm-pp1", "vllm-pp2"), 0, 1.0, None, 40, "none", True)
 
 
@@ -137,6 +139,8 @@ def test_the_cause_is_one_whatever_layer_amount_and_text():
         (result(Verdict.UNSUPPORTED, "says so"), False),
         (result(Verdict.VACUOUS), False),
         (result(Verdict.VACUOUS, observations=(Judged("p0/s0/x", Verdict.WRONG),)), True),
+        (result(Verdict.VACUOUS, observations=(UNCLEAR,)), False),
+        (result(Verdict.VACUOUS, observations=(UNCLEAR, Judged("x", Verdict.WRONG))), True),
         (result(Verdict.UNKNOWN, harness=True), False),
         *[(result(one), True) for one in (Verdict.WRONG, Verdict.CRASH, Verdict.TIMEOUT)],
     ],
@@ -146,10 +150,9 @@ def test_what_is_a_difference(cell: CellResult, expected: bool):
 
 
 def test_a_program_without_one_result_is_no_failure_of_the_harness():
-    unclear = Judged("edited/p0/s0/x", Verdict.UNKNOWN, HONEST_RUNS_DIFFER)
     fine, off = Judged("edited/p0/s0/y", Verdict.MATCH), Judged("edited/p0/s0/y", Verdict.WRONG)
-    assert causes.undetermined(result(Verdict.UNKNOWN, harness=True, observations=(fine, unclear)))
-    assert not causes.undetermined(result(Verdict.WRONG, observations=(off, unclear)))
+    assert causes.undetermined(result(Verdict.UNKNOWN, harness=True, observations=(fine, UNCLEAR)))
+    assert not causes.undetermined(result(Verdict.WRONG, observations=(off, UNCLEAR)))
     assert not causes.undetermined(result(Verdict.UNKNOWN, "no reference", harness=True))
 
 
