@@ -51,7 +51,7 @@ from bench.soak import PROMPTS, Weight, opened, show, weights
 from conformance.direction import direction
 from conformance.engines.lm import words
 from conformance.engines.vllm import async_engine
-from conformance.engines.vllm.engine import asked_alone, own_words
+from conformance.engines.vllm.sampled import asked_alone, own_words
 from conformance.processes import sessions
 from conformance.records import FLOAT32_LIMITS, Precision
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from conformance.engines import Refused
 from conformance.engines.libraries import Batch, Ends, Place
 from conformance.engines.libraries.engine import LibraryEngine
+from conformance.engines.vllm.sampled import asked_alone, own_words
 from conformance.programs import Part
 from conformance.records import Job
 
@@ -64,7 +65,7 @@ class Lens:
         with _known(batch) as known:
             asked = [_asked(number, alone, batch.steps) for number, alone in known]
             outputs = self.llm.generate(batch.prompts, asked, use_tqdm=False)
-        return [_ends(output.outputs[0]) for output in outputs]
+        return [Ends(**own_words(output.outputs[0])) for output in outputs]
 
 
 @contextmanager
@@ -79,7 +80,6 @@ def _known(batch: Batch) -> Iterator[list[tuple[int, Batch]]]:
 
 
 def _asked(number: int, alone: Batch, steps: int) -> Any:
-    from vllm import SamplingParams
     from vllm_lens import Hook
 
     hooks = []
@@ -89,15 +89,7 @@ def _asked(number: int, alone: Batch, steps: int) -> Any:
             raise Refused(f"vllm-lens hooks layers, and none of their parts: {part}")
         act = partial(_act, number, place)
         hooks.append(Hook(fn=act, layer_indices=[layer], pre=_BEFORE[Part(part)]))
-    return SamplingParams(
-        temperature=0.0,
-        max_tokens=steps,
-        ignore_eos=True,
-        logprobs=-1,
-        flat_logprobs=True,
-        detokenize=False,
-        extra_args={"apply_hooks": hooks} if hooks else None,
-    )
+    return asked_alone(steps, extra_args={"apply_hooks": hooks} if hooks else None)
 
 
 def _class_of(model: torch.nn.Module) -> str:
@@ -107,17 +99,6 @@ def _class_of(model: torch.nn.Module) -> str:
 def _act(number: int, place: Place, context: Any, rows: Tensor) -> Tensor | None:
     changed = _RUNNING[number].pass_by(place, rows[None])
     return None if changed is None else changed[0]
-
-
-def _ends(output: Any) -> Ends:
-    flat = output.logprobs
-    logits = []
-    for start, end in zip(flat.start_indices, flat.end_indices, strict=True):
-        ids = torch.tensor(flat.token_ids[start:end])
-        step = torch.empty(int(ids.max()) + 1)
-        step[ids] = torch.tensor(flat.logprobs[start:end])
-        logits.append(step)
-    return Ends(logits, [torch.tensor([token]) for token in output.token_ids])
 
 
 def open_engine(job: Job) -> LibraryEngine:

@@ -33,6 +33,7 @@ from conformance.engines.vllm import aborts, adapted, core_process, cpu, hidden_
 from conformance.engines.vllm.hook_canary import proven
 from conformance.engines.vllm.patches import Place
 from conformance.engines.vllm.relay import relay_needed
+from conformance.engines.vllm.sampled import asked_alone, own_words
 from conformance.engines.vllm.trace_scope import trace_scope
 from conformance.engines.vllm.worker_rpc import unpacked
 from conformance.engines.watching import Streams
@@ -155,33 +156,6 @@ class VLLMModel(TracedModel):
         self.generate([prompt], 1)
         by_stage = map(unpacked, self.rpc("conformance_watched"))
         return {index: rows for streams in by_stage for index, rows in streams.items()}
-
-
-def asked_alone(steps: int) -> Any:
-    """What vLLM is asked for where there is no trace: so many tokens, and every log-probability."""
-    from vllm import SamplingParams
-
-    return SamplingParams(
-        temperature=0.0,
-        max_tokens=steps,
-        ignore_eos=True,
-        logprobs=-1,
-        flat_logprobs=True,
-        detokenize=False,
-    )
-
-
-def own_words(output: Any) -> dict[str, list[Tensor]]:
-    """One request's tokens and log-probabilities, float32 [vocabulary] a step."""
-    flat = output.logprobs
-    logits = []
-    for start, end in zip(flat.start_indices, flat.end_indices, strict=True):
-        ids = torch.tensor(flat.token_ids[start:end])
-        step = torch.empty(int(ids.max()) + 1)
-        step[ids] = torch.tensor(flat.logprobs[start:end])
-        logits.append(step)
-    tokens = [torch.tensor([token]) for token in output.token_ids]
-    return {"logits": logits, "tokens": tokens}
 
 
 def worker_class(backend: Backend) -> str:
