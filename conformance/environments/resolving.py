@@ -63,7 +63,7 @@ class Resolution:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(canonicalize_name(Requirement(line).name) for line in self.lines)
+        return tuple(map(package, self.lines))
 
 
 Moved = Mapping[str, str]
@@ -142,7 +142,7 @@ def _compile(
         overrides.write_text("\n".join(f"{name} ; sys_platform == 'never'" for name in _UNWANTED))
         # uv prefers what its output file holds already: pins that give way where they must.
         output.write_text("\n".join(pins))
-        names = [canonicalize_name(Requirement(line).name) for line in lines]
+        names = list(map(package, lines))
         status, output_words = uv.run(
             [
                 *(program, "pip", "compile", wanted_file, "--quiet"),

@@ -35,4 +35,4 @@ def test_a_library_runs_the_scenarios_that_are_programs_and_refuses_others(
     assert bool(untold) == (library in TOLD), ran.output
     assert all(re.search(TOLD[library], cells[name].reason) for name in untold)
     passed = {name for name, cell in cells.items() if cell.verdict.passes}
-    assert passed == set(cells) - refused and len(passed) >= 8, ran.output
+    assert passed == set(cells) - refused and len(passed | untold) > 8, ran.output

@@ -1,5 +1,6 @@
 """The checkpoints themselves: built for every entry of the manifest, the same each time."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,7 @@ def test_a_tiny_model_hides_no_fault(made):
 def test_an_adapter_changes_every_layer_and_lies_beside_the_weights(made):
     adapter = adapter_of(made.path)
     assert adapter is not None
+    assert json.loads((adapter / "adapter_config.json").read_text())["r"] == 8
     state = load_file(adapter / "adapter_model.safetensors")
     config = AutoConfig.from_pretrained(made.path)
     assert len(state) == 2 * 7 * config.num_hidden_layers

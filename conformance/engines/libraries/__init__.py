@@ -42,11 +42,6 @@ class Batch:
         self.lengths: list[int] = []
         self._passed: Counter[Place] = Counter()
 
-    def with_lengths(self, lengths: Sequence[int]) -> Batch:
-        """The same, of prompts of so many tokens."""
-        self.lengths = list(lengths)
-        return self
-
     def each(self) -> Iterator[tuple[str, Batch]]:
         """The prompts one by one, for a library that takes no more."""
         for index, prompt in enumerate(self.prompts):

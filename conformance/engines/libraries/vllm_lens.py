@@ -51,7 +51,9 @@ class Lens:
         self.layers = int(config.hf_text_config.num_hidden_layers)
         [self.model] = self.llm.apply_model(_class_of)
         # With its first request vLLM imports what changes this process: no scenario's doing.
-        self.run(Batch(["a"], [{(Part.STREAM, 0): lambda step, rows: rows}], 2).with_lengths([1]))
+        first = Batch(["a"], [{(Part.STREAM, 0): lambda step, rows: rows}], 2)
+        first.lengths = [1]
+        self.run(first)
 
     def identity(self) -> dict[str, str]:
         prompts = "one request each, in one batch"
