@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 import psutil
 
 from conformance.engines import Refused, Unreadable
+from conformance.engines.float32_products import products
 from conformance.processes import sessions
 from conformance.records import Case, Group, Job, Status
 from conformance.scenario import Scenario
@@ -285,6 +286,17 @@ def does_not_start(job: Job) -> Healthy:
 
 def refuses_to_start(job: Job) -> Healthy:
     raise Refused("SupportsPP is not implemented")
+
+
+class TellsProducts(Healthy):
+    """Says how the process in which it is opened multiplies float32."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.identity = {"products": products()}
+
+    def group(self) -> Group:
+        return replace(super().group(), identity=self.identity)
 
 
 def refuses_elsewhere(job: Job) -> Healthy:

@@ -222,3 +222,11 @@ def test_no_socket_is_left_behind(place: Path, tmp_path: Path, end: signal.Signa
 )
 def test_who_can_connect(where: str, outside: bool) -> None:
     assert sessions.reached_from_outside(where) is outside
+
+
+def test_code_is_kept_by_the_instructions_that_it_was_compiled_for(tmp_path: Path) -> None:
+    kept = [
+        temporary.environment(tmp_path, tmp_path, device)["TORCHINDUCTOR_CACHE_DIR"]
+        for device in ("cpu: A", "cpu: A; ATEN_CPU_CAPABILITY=default", "cpu: A")
+    ]
+    assert kept[0] == kept[2] != kept[1]

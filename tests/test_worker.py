@@ -7,22 +7,26 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.engines import Refused, Unreadable
+from conformance.engines.float32_products import WHOLE
 from conformance.errors import ConformanceError
 from conformance.processes import sessions
-from conformance.records import Case, Job, Outcome, Status, to_json
+from conformance.records import Case, Job, Outcome, Precision, Status, to_json
 from conformance.store import GroupFolder
 from conformance.worker import main
 from tests.faulty_run import group, job, noted
 
 ROOT = Path(__file__).parent.parent
+SWITCHES: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
 
 
 def run(folder: Path, engine: str, **more: Any) -> tuple[GroupFolder, list[dict[str, Any]], int]:
@@ -70,6 +74,30 @@ def test_an_engine_that_raised_gets_no_further_case(tmp_path: Path) -> None:
     assert status == 0
     assert folder.finished() == ("plain.bad", "plain.first")
     assert events[-1]["event"] == "closed"
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"), [(Precision.FLOAT32, "ieee"), (Precision.BF16, "tf32")]
+)
+def test_whatever_opens_in_float32_multiplies_whole_numbers_from_its_first_product(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Precision, expected: str
+) -> None:
+    for name in WHOLE:
+        monkeypatch.setenv(name, "")
+    todo = replace(job("TellsProducts", tmp_path, cases=("first",)), precision=precision)
+    folder = GroupFolder(todo.folder)
+    folder.path.mkdir(parents=True)
+    before = [switches.allow_tf32 for switches in SWITCHES]
+    try:
+        for switches in SWITCHES:
+            switches.allow_tf32 = True
+        main.run(todo, folder, main.EventLog(folder.events))
+    finally:
+        for switches, value in zip(SWITCHES, before, strict=True):
+            switches.allow_tf32 = value
+    told = folder.group()
+    assert told is not None
+    assert told.identity["products"] == expected
 
 
 @pytest.mark.parametrize(("well", "finished"), [(True, 3), (False, 2), ("broken", 2)])

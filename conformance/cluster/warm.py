@@ -75,6 +75,6 @@ def _begun(limits: Limits, device: str, gpus: str | None) -> _Kept:
     stack = ExitStack()
     # It goes with the zygotes, which go with this process.
     folder: Path = stack.enter_context(temporary.folder())
-    places = temporary.environment(folder, cache_folder())
+    places = temporary.environment(folder, cache_folder(), device)
     local = Warm(folder / "zygotes", jobs=1, limits=limits, device=device, places=places)
     return _Kept(local, gpus, stack)

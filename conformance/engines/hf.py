@@ -16,7 +16,6 @@ from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, beside
 from conformance.engines.adapters import adapter_of
 from conformance.engines.attention import attention
-from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
 from conformance.engines.probe_failure import probed, stop_at, tell_probing
@@ -316,7 +315,6 @@ class HFEngine:
 
 def open_engine(job: Job) -> HFEngine:
     """Raises Refused where transformers has not the attention that the backend asks for."""
-    whole_products(job.precision)
     try:
         return HFEngine(job)
     except ValueError as error:

@@ -9,6 +9,7 @@ it is the run's is known by its name, or noted in the folder, and goes with it.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import secrets
 import shutil
@@ -113,11 +114,15 @@ def _shared_memory_of(path: Path) -> list[str]:
     return []
 
 
-def environment(path: Path, cache: Path) -> dict[str, str]:
+def environment(path: Path, cache: Path, device: str) -> dict[str, str]:
     """What sends a process's temporary files there, but for compiled code, which is worth keeping
     and would else lie where any user of the machine can put it first.
+
+    It is kept by `device`, the hardware and what is chosen of its instructions: torch finds the
+    sources of another instruction set again, and cannot compile them.
     """
-    inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
+    kept = cache / "inductor" / hashlib.sha256(device.encode()).hexdigest()[:12]
+    inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(kept))
     return {"TMPDIR": str(path), "TORCHINDUCTOR_CACHE_DIR": inductor}
 
 

@@ -89,6 +89,6 @@ def run(
             jobs=jobs,
             limits=limits or Limits(),
             device=device,
-            places=temporary.environment(folder, cache_folder()),
+            places=temporary.environment(folder, cache_folder(), device),
         )
         return Runner(planned, crew=hire(local), cache=cache, on_event=on_event).run()

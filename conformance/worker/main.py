@@ -33,6 +33,7 @@ from conformance.builtin.one_layer import ONE_LAYER
 from conformance.builtin.probe import PROBING
 from conformance.builtin.user_trace import USER_TRACE
 from conformance.engines import Engine, Refused, Unreadable
+from conformance.engines.float32_products import whole_products
 from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError
 from conformance.processes import sessions, temporary
@@ -299,6 +300,8 @@ def _with_doings(outcome: Outcome, did: Sequence[Doing]) -> Outcome:
 
 
 def _open(job: Job) -> Engine:
+    # Before anything of the engine's is imported or started: its processes inherit it.
+    whole_products(job.precision)
     module, _, function = job.engine.partition(":")
     engine: Engine = getattr(importlib.import_module(module), function)(job)
     return engine

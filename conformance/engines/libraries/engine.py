@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from conformance.engines import Refused
-from conformance.engines.float32_products import whole_products
 from conformance.engines.libraries import Batch, Library
 from conformance.engines.model_parts import require_layers
 from conformance.engines.traced import Probe, flatten_runs, read_probe, vector
@@ -25,7 +24,6 @@ class LibraryEngine:
     """A library's model, to which each case is said as a program."""
 
     def __init__(self, job: Job, library: Library) -> None:
-        whole_products(job.precision)
         self.job = job
         self.library = library
         self.dtype: torch.dtype = getattr(torch, job.precision.dtype)

@@ -15,7 +15,6 @@ from transformers import AutoConfig
 
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, beside
-from conformance.engines.float32_products import whole_products
 from conformance.engines.lm import TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
 from conformance.engines.probe_failure import probed, stop_at, tell_probing
@@ -171,7 +170,6 @@ def worker_class(backend: Backend) -> str:
 def load(job: Job, mode: str = "sync") -> Any:
     """nnsight's VLLM over the checkpoint, in one of its modes. Raises Refused in vLLM's words."""
     backend = job.backend
-    whole_products(job.precision)
     patches.apply(Place.CLIENT)
     if mode == "async":
         patches.apply(Place.STREAMING)
