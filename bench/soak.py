@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import importlib
 import os
 import sys
 import tempfile
@@ -133,14 +132,14 @@ def opened(
     column: str, model: str = "llama-4", precision: Precision = Precision.BF16
 ) -> Iterator[Any]:
     """The engine of a column, on a tiny model and without a probe: this process is its client."""
-    from conformance.engines import set_environment
+    from conformance.engines import load_engine, set_environment
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         set_environment()
         name = ENGINES[column]
-        module, _, function = name.partition(":")
-        engine = getattr(importlib.import_module(module), function)(
+        engine: Any = load_engine(
+            name,
             Job(
                 name,
                 Model("llama", "llama", ()),
@@ -150,7 +149,7 @@ def opened(
                 Path(folder, "scenarios"),
                 (),
                 precision=precision,
-            )
+            ),
         )
         shared = sessions.shared_files(sessions.members(os.getpid()))
         try:

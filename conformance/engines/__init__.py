@@ -6,13 +6,14 @@ parent needs none of them installed.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping, MutableMapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from conformance.records import Case, Group
+from conformance.records import Case, Group, Job
 from conformance.scenario import Scenario
 
 #: Engines that run programs in the words of another library → the module of each one's adapter.
@@ -143,3 +144,14 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def load_engine(name: str, job: Job) -> Engine:
+    """The engine of this name, `module:function`, over a job: this is its load."""
+    from conformance.engines.float32_products import whole_products
+
+    # Before anything of the engine's is imported or started: its processes inherit it.
+    whole_products(job.precision)
+    module, _, function = name.partition(":")
+    engine: Engine = getattr(importlib.import_module(module), function)(job)
+    return engine

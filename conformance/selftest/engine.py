@@ -6,7 +6,6 @@ column whose engine is faulty from its start; else the variant stands in the cas
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
-from conformance.engines import ENGINES, FRONTS, Engine, Refused
+from conformance.engines import ENGINES, FRONTS, Engine, Refused, load_engine
 from conformance.records import Case, Group, Job
 from conformance.scenario import Scenario
 from conformance.selftest import hooks, switch
@@ -42,10 +41,10 @@ class FaultyEngine:
         if self.own and self.own.fault.point is Point.CHECKPOINT:
             checkpoint = changed(checkpoint, job.folder / "checkpoint", self.own)
         backend = replace(job.backend, engine=self.kind, options=options.get("options", {}))
-        module, _, function = ENGINES[self.kind].partition(":")
-        opened = getattr(importlib.import_module(module), function)
         column = replace(job.column, backend=backend)
-        self.real: Any = opened(replace(job, column=column, checkpoint=checkpoint))
+        self.real: Any = load_engine(
+            ENGINES[self.kind], replace(job, column=column, checkpoint=checkpoint)
+        )
 
     def group(self) -> Group:
         identity: Group = self.real.group()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import faulthandler
-import importlib
 import json
 import os
 import resource
@@ -32,8 +31,7 @@ from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.builtin.one_layer import ONE_LAYER
 from conformance.builtin.probe import PROBING
 from conformance.builtin.user_trace import USER_TRACE
-from conformance.engines import Engine, Refused, Unreadable
-from conformance.engines.float32_products import whole_products
+from conformance.engines import Engine, Refused, Unreadable, load_engine
 from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError
 from conformance.processes import sessions, temporary
@@ -142,7 +140,7 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     try:
         built_in = {scenario.name: scenario for scenario in (PROBING, ONE_LAYER, USER_TRACE)}
         scenarios = built_in | WITHOUT_NNSIGHT | discover(job.scenarios) if todo else {}
-        engine = _open(job)
+        engine = load_engine(job.engine, job)
         group = replace(
             engine.group(),
             model=job.model.id,
@@ -297,14 +295,6 @@ def _with_doings(outcome: Outcome, did: Sequence[Doing]) -> Outcome:
     status = Status.CRASH if ended.how is How.ENDS else Status.ERROR
     detail = f"{outcome.detail}\n{ended.calls}"
     return replace(outcome, status=status, reason=ended.words, detail=detail, frames=ended.frames)
-
-
-def _open(job: Job) -> Engine:
-    # Before anything of the engine's is imported or started: its processes inherit it.
-    whole_products(job.precision)
-    module, _, function = job.engine.partition(":")
-    engine: Engine = getattr(importlib.import_module(module), function)(job)
-    return engine
 
 
 def _refuse_all(

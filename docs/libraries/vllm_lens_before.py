@@ -28,7 +28,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
-)  # fmt: skip
+)
 from vllm import LLM, SamplingParams
 from vllm_lens import Hook
 
