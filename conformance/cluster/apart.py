@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from types import FrameType
 
 from conformance.errors import ConformanceError, ExitCode
 from conformance.processes import sessions, temporary
@@ -29,6 +28,10 @@ def apart() -> int | None:
     sys.stdout.flush()
     sys.stderr.flush()
     said, says = os.pipe()
+    # Waited for rather than handled: a handler of Python's runs late for a signal that comes just
+    # before a wait begins, and one that comes before it is installed would end the wrong process.
+    heard = {number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard | {signal.SIGCHLD})
     pid = os.fork()
     if pid == 0:
         sessions.die_with_parent()
@@ -36,20 +39,14 @@ def apart() -> int | None:
         os.setpgid(0, 0)
         os.close(said)
         atexit.register(os.write, says, b".")  # which Ray's way out of a process leaves out
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return None
     os.close(says)
     os.set_blocking(said, False)  # others may still have the end that was written to
-
-    def hand_on(number: int, _: FrameType | None) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-    for number in _ENDING:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, hand_on)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = _end(pid, heard)
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     with suppress(BlockingIOError):
         if os.read(said, 1):
             return code
@@ -62,3 +59,14 @@ def apart() -> int | None:
         remedy="go on, there or elsewhere: conformance run --resume latest",
         code=ExitCode.HARNESS,
     )
+
+
+def _end(pid: int, heard: set[signal.Signals]) -> int:
+    """What the process has ended with; what is heard meanwhile is handed on to it."""
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        number = signal.sigwait(heard | {signal.SIGCHLD})
+        if number in heard:
+            os.kill(pid, number)  # not waited for yet, so the number is still its own

@@ -20,7 +20,7 @@ import os, subprocess, sys, time, typer
 import conformance_command
 from conformance import cli, cluster
 from conformance.processes import sessions, temporary
-
+{}
 def verb() -> None:
     if (ended := cluster.apart()) is not None:
         raise typer.Exit(ended)
@@ -40,10 +40,33 @@ _LEAVES = """
         {}
 """
 
+#: With a folder, until it is told to end. A sleep that is short: CPython sleeps on where a signal
+#: comes between its last look and the system call.
+_WAITS = """
+    try:
+        with temporary.folder():
+            {}
+            while True:
+                time.sleep(0.01)
+    finally:
+        open(os.environ["TMPDIR"] + "/heard", "w").close()
+"""
 
-def begun(what: str, folder: Path) -> subprocess.Popen[str]:
+#: The first process is told to end right after the fork, before it runs another line.
+_TOLD_AT_ONCE = """
+fork = os.fork
+def told():
+    pid = fork()
+    if pid:
+        os.kill(os.getpid(), 15)
+    return pid
+os.fork = told
+"""
+
+
+def begun(what: str, folder: Path, first: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM.format(what)],
+        [sys.executable, "-c", _PROGRAM.format(first, what)],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -68,11 +91,20 @@ def test_what_ray_ends_is_told_and_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_who_is_told_to_end_hears_it_there(tmp_path: Path) -> None:
-    process = begun("print('there', flush=True); time.sleep(600)", tmp_path)
+    process = begun(_WAITS.format("print('there', flush=True)"), tmp_path)
     assert process.stdout is not None and process.stdout.readline() == "there\n"
     process.send_signal(signal.SIGTERM)
     _, words = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, words
+    assert [each.name for each in tmp_path.iterdir()] == ["heard"]
+
+
+def test_who_is_told_to_end_while_it_begins_hears_it_there(tmp_path: Path) -> None:
+    """The one that waits must not end in its place, and take it along with its folders."""
+    process = begun(_WAITS.format("pass"), tmp_path, first=_TOLD_AT_ONCE)
+    _, words = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, words
+    assert [each.name for each in tmp_path.iterdir()] == ["heard"]
 
 
 def test_who_is_killed_takes_the_other_along(tmp_path: Path) -> None:
