@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from conformance.judge.cell import judge_cell, read_reference
+from conformance.judging_runs import judge_model
+from conformance.judging_runs.models import judge_models
 from conformance.processes.parallel import cores, worth
 from conformance.records import CellResult, Precision, Site, Thresholds
 from conformance.scenario import discover
 from conformance.store import RunFolder
-from conformance.verdicts import judge_model
-from conformance.verdicts.models import judge_models
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPTS = (5, 14)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from conformance import verdicts
+from conformance import judging_runs
 from conformance.diff import since
 from conformance.expectations import Known, concluded, marked
 from conformance.live_judging import LiveJudging
@@ -239,7 +239,7 @@ def judge(
         plan.run, plan.started, plan.started, 0.0, plan.command, plan.jobs
     )
     machine = environment(thresholds)
-    results = verdicts.judge_run(
+    results = judging_runs.judge_run(
         run, scenarios, thresholds, info=info, environment=machine, before=before
     )
     if known is not None:

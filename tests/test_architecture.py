@@ -104,7 +104,7 @@ def test_the_parent_starts_without_any_engine():
     script = (
         "import sys\n"
         "import conformance.cli, conformance.planning.jobs\n"
-        "import conformance.verdicts, conformance.doctor\n"
+        "import conformance.judging_runs, conformance.doctor\n"
         f"print(sorted({ENGINE_LIBRARIES!r} & set(sys.modules)))"
     )
     ran = subprocess.run(
@@ -136,7 +136,7 @@ def test_imports_go_one_way(tmp_path):
     ("module", "line", "contract"),
     [
         ("records.py", "from conformance import store", "Imports go one way"),
-        ("planning/plan.py", "import conformance.verdicts", "Imports go one way"),
+        ("planning/plan.py", "import conformance.judging_runs", "Imports go one way"),
         ("runner/loop.py", "from conformance.worker import main", "The parent needs no engine"),
         (
             "checkpoints.py",

@@ -21,6 +21,7 @@ from conformance.check.values import compare, naming
 from conformance.check.values.compare import Compared, Values
 from conformance.errors import ConformanceError
 from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER
+from conformance.judging_runs.one_case import UNJUDGED
 from conformance.planning.jobs import BUILD
 from conformance.records import Answer as Evidence
 from conformance.records import (
@@ -33,7 +34,6 @@ from conformance.records import (
 )
 from conformance.shortening import few
 from conformance.store import RunFolder, gathered_in
-from conformance.verdicts.one_case import UNJUDGED
 
 #: So many values are named in a note.
 _NAMED = 4

@@ -28,6 +28,7 @@ from conformance.check.parsing.source import UserFile
 from conformance.check.verdict import leading, verdict_of
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
+from conformance.judging_runs.run import results_of
 from conformance.records import (
     Backend,
     CellResult,
@@ -42,7 +43,6 @@ from conformance.report import html, tables
 from conformance.runner import Summary
 from conformance.store import CHECK, RunFolder
 from conformance.store.files import read_record, write_record
-from conformance.verdicts.run import results_of
 
 #: What the gathering took, for answers that are given later.
 _GATHERED = "gathered.json"

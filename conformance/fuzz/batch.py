@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from conformance.judging_runs.one_model import judge_model
 from conformance.planning.jobs import planned_jobs
 from conformance.programs import Program, text
 from conformance.records import (
@@ -25,7 +26,6 @@ from conformance.records import (
 from conformance.runner import Planned
 from conformance.scenario import Scenario, discover
 from conformance.store import RunFolder, RunPlan, create_run
-from conformance.verdicts.one_model import judge_model
 
 #: Every program is one case.
 CASE = "all"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from conformance import verdicts
+from conformance import judging_runs
 from conformance.errors import ConformanceError
 from conformance.execution import environment, publish
 from conformance.expectations import Known, concluded, marked
@@ -76,7 +76,7 @@ def _of_model(
     plan = batch.run.plan()
     now = datetime.now(UTC).isoformat(timespec="seconds")
     info = RunInfo(plan.run, plan.started, now, summary.seconds, plan.command)
-    results = verdicts.judge_run(
+    results = judging_runs.judge_run(
         batch.run, batch.scenarios, thresholds, info=info, environment=environment(thresholds)
     )
     results = concluded(marked(results, known, datetime.now(UTC).date()))

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from conformance import execution
 from conformance.errors import ConformanceError, ExitCode
+from conformance.judging_runs.attributing import one_stage
 from conformance.records import Cell, Column, Results
 from conformance.runner import Event, Limits
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, RunPlan
-from conformance.verdicts.attributing import one_stage
 
 #: Within the run's folder.
 REPEATS = "repeats"

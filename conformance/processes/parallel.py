@@ -23,7 +23,7 @@ T = TypeVar("T")
 CELLS_A_PROCESS = 400
 
 #: What the server imports once, so that its processes need not.
-_PRELOADED = ["conformance.verdicts", "conformance.report.payload"]
+_PRELOADED = ["conformance.judging_runs", "conformance.report.payload"]
 
 
 def cores() -> int:

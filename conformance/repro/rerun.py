@@ -27,6 +27,7 @@ import torch
 from conformance import runner
 from conformance.checkpoints import cache_folder
 from conformance.errors import ConformanceError, ExitCode
+from conformance.judging_runs.models import judge_models
 from conformance.planning.jobs import REFERENCE, planned_jobs
 from conformance.records import (
     Cell,
@@ -44,7 +45,6 @@ from conformance.repro.literals import assigned
 from conformance.runner import Event, GroupStarted, WorkerDied
 from conformance.scenario import discover
 from conformance.store import RunFolder, RunPlan, create_run, installed, installed_in
-from conformance.verdicts.models import judge_models
 
 #: The names of a script's literals: what was recorded, and the files beside the scenario's.
 RECORDED, BESIDE = "RECORDED", "BESIDE"

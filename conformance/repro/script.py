@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
+from conformance.judging_runs.attributing import one_stage
 from conformance.records import (
     Cell,
     CellResult,
@@ -30,7 +31,6 @@ from conformance.records.base import adapter
 from conformance.repro import package
 from conformance.repro.rerun import BESIDE, RECORDED, Recorded
 from conformance.scenario import Scenario
-from conformance.verdicts.attributing import one_stage
 
 _WIDTH = 98
 _NAME_LENGTH = 150

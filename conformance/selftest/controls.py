@@ -18,8 +18,8 @@ from conformance.errors import ConformanceError
 from conformance.judge import cell, conclude
 from conformance.judge.evidence import Evidence
 from conformance.judge.measures import floor, gain, reach, relations, structure, tokens
+from conformance.judging_runs import one_case
 from conformance.records import Limits, Relation, Thresholds, Verdict
-from conformance.verdicts import one_case
 
 
 def _as_they_are(thresholds: Thresholds) -> Thresholds:

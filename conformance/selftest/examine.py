@@ -10,6 +10,7 @@ from torch import Tensor
 
 from conformance.judge.measures import metrics
 from conformance.judge.measures.relations import BITWISE
+from conformance.judging_runs import OneModel
 from conformance.records import (
     Attribution,
     Backend,
@@ -28,7 +29,6 @@ from conformance.scenario import Scenario
 from conformance.selftest.fault import INSIDE
 from conformance.selftest.faulty_columns import FaultyColumn
 from conformance.store import RunFolder
-from conformance.verdicts import OneModel
 
 #: The printed bound takes two errors to be at right angles. Those of some hundred numbers are
 #: so to a few per cent only: what lies so little above it is not counted as missed.

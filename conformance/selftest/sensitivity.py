@@ -27,6 +27,9 @@ from conformance.judge.measures import metrics
 from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.floor import Floor
 from conformance.judge.measures.relations import same_bits
+from conformance.judging_runs.one_case import draws_of
+from conformance.judging_runs.one_model import model_info
+from conformance.judging_runs.truths import Truth, Truths
 from conformance.records import (
     Answer,
     Backend,
@@ -43,9 +46,6 @@ from conformance.scenario import Scenario
 from conformance.selftest import doses
 from conformance.selftest.doses import Chance, Fault, clean_twin, pairs, touched
 from conformance.store import RunFolder, gathered_in
-from conformance.verdicts.one_case import draws_of
-from conformance.verdicts.one_model import model_info
-from conformance.verdicts.truths import Truth, Truths
 
 #: Doses are powers of two and quarters of them. The finest are a millionth in float32, and in bf16,
 #: whose numbers have eight bits, less than one of them can show.

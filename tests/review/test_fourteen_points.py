@@ -26,6 +26,7 @@ from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.gain import Effect, Landing
 from conformance.judge.plain import Plain
 from conformance.judge.reference import Reference, read_reference
+from conformance.judging_runs.witness import truth_of
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     BF16_LIMITS,
@@ -56,7 +57,6 @@ from conformance.selftest.fault import INSIDE
 from conformance.selftest.faults import FAULTS
 from conformance.selftest.table import totals
 from conformance.store import RunFolder, gathered_in
-from conformance.verdicts.witness import truth_of
 from conformance.worker.frames import frames
 from tests import known_runs
 from tests.judge import toy

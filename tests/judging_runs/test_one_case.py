@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance import verdicts
+from conformance import judging_runs
 from conformance.builtin.engine_alone import GENERATED, alone
 from conformance.judge.cell import judge_cell
 from conformance.judge.measures import floor
 from conformance.judge.measures.across_environments import TITLE
+from conformance.judging_runs import one_case
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
@@ -33,7 +34,6 @@ from conformance.records import (
 )
 from conformance.scenario import scenario
 from conformance.store import RunFolder
-from conformance.verdicts import one_case
 from tests.judge import toy
 
 MODEL = Model("toy", "llama", ())
@@ -80,7 +80,7 @@ def judged(folder: Path, columns: dict[str, Observed]) -> dict[str, CellResult]:
     observed(run, "reading.all", columns)
     cells = [Cell(MODEL.id, backend, "reading", "all") for backend in columns]
     known = {"reading": reading}
-    found = verdicts.judge_model(run, MODEL, COLUMNS, cells, known, Thresholds())
+    found = judging_runs.judge_model(run, MODEL, COLUMNS, cells, known, Thresholds())
     return {cell.backend: cell for cell in found.values()}
 
 
@@ -105,7 +105,7 @@ def test_one_column_is_held_to_the_bits_of_alone_and_another_with_the_same_bits_
         group = Group(MODEL.id, name, identity={"device": "cpu", **identity})
         run.group_folder(MODEL.id, name).write_group(group)
     cells = [Cell(MODEL.id, name, "tenant", "all") for name in said]
-    found = verdicts.judge_model(run, MODEL, COLUMNS, cells, {"tenant": tenant}, Thresholds())
+    found = judging_runs.judge_model(run, MODEL, COLUMNS, cells, {"tenant": tenant}, Thresholds())
     by_column = {cell.backend: cell for cell in found.values()}
     assert by_column["a"].verdict is Verdict.WRONG
     assert "stream.1 ≡ alone" in by_column["a"].reason
@@ -123,7 +123,7 @@ def test_a_column_is_compared_with_those_of_its_backend_in_other_environments(
     observed(run, "reading.all", {column.id: candidate() for column in columns})
     cells = [Cell(MODEL.id, column.id, "reading", "all") for column in columns]
     known = {"reading": reading}
-    found = verdicts.judge_model(run, MODEL, columns, cells, known, Thresholds()).values()
+    found = judging_runs.judge_model(run, MODEL, columns, cells, known, Thresholds()).values()
     said = {
         cell.backend: [each.detail for each in cell.relations if each.name == TITLE]
         for cell in found
@@ -172,7 +172,7 @@ def test_a_case_takes_over_the_floors_of_what_it_shares_with_the_one_before(
     observed(run, "twice.first", {"a": candidate()})
     observed(run, "twice.second", {"a": candidate(edits=edits)}, edits)
     cells = [Cell(MODEL.id, "a", "twice", case) for case in ("first", "second")]
-    found = verdicts.judge_model(run, MODEL, COLUMNS, cells, {"twice": twice}, Thresholds())
+    found = judging_runs.judge_model(run, MODEL, COLUMNS, cells, {"twice": twice}, Thresholds())
     assert {cell.verdict for cell in found.values()} == {Verdict.MATCH}
     assert counted() == (2, times * len(toy.IDS) * (toy.LAYERS + 1))
 
@@ -241,7 +241,7 @@ def test_a_cell_is_blamed_by_what_the_engine_did_alone_with_its_settings(tmp_pat
     assert without is not None
     observed(run, without.key, {"a": candidate()})
     cells = [Cell(MODEL.id, "a", "reading", "all")]
-    [result] = verdicts.judge_model(
+    [result] = judging_runs.judge_model(
         run, MODEL, COLUMNS, cells, {"reading": crowded}, Thresholds()
     ).values()
     assert result.attribution is not None

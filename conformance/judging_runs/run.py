@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from conformance.expectations import conclude
+from conformance.judging_runs.models import judge_models
+from conformance.judging_runs.one_model import model_info
+from conformance.judging_runs.witness import truth_of
 from conformance.planning import engine_settings
 from conformance.planning.jobs import BUILD
 from conformance.records import (
@@ -21,9 +24,6 @@ from conformance.records import (
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder
-from conformance.verdicts.models import judge_models
-from conformance.verdicts.one_model import model_info
-from conformance.verdicts.witness import truth_of
 
 
 def judge_run(

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, alone
+from conformance.judging_runs.attributing import attributed, one_stage
+from conformance.judging_runs.one_case import Columns
+from conformance.judging_runs.witness import confirmed
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Case,
@@ -20,9 +23,6 @@ from conformance.records import (
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, gathered_in
-from conformance.verdicts.attributing import attributed, one_stage
-from conformance.verdicts.one_case import Columns
-from conformance.verdicts.witness import confirmed
 
 #: What judges an engine without nnsight, and what it said, once each.
 _Beside = dict[tuple[str, Precision], Columns]

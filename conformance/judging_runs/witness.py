@@ -15,6 +15,7 @@ from torch import Tensor
 from conformance.builtin.engine_alone import GENERATED
 from conformance.generated_tokens import by_member, in_precision
 from conformance.judge.measures.metrics import ROUNDING
+from conformance.judging_runs.confirmed import remembered
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     FLOAT32_LIMITS,
@@ -27,7 +28,6 @@ from conformance.records import (
     Witness,
 )
 from conformance.store import RunFolder, gathered_in
-from conformance.verdicts.confirmed import remembered
 
 #: How the model classes begin by which vLLM runs transformers' own code.
 _BACKEND = "Transformers"

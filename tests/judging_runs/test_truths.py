@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from conformance.judge.cell import judge_cell
+from conformance.judging_runs.truths import Truth, Truths
 from conformance.planning.jobs import FORCED, REFERENCE
 from conformance.records import Case, Group, Outcome, Precision, Status, Thresholds, Verdict
 from conformance.store import RunFolder
-from conformance.verdicts.truths import Truth, Truths
 
 CASE = Case("reading", "all", ("a",))
 IDS = ((4, 5),)

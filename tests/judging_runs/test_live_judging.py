@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance import verdicts
+from conformance import judging_runs
 from conformance.execution import environment
 from conformance.expectations import Known
 from conformance.live_judging import LiveJudging
@@ -12,7 +12,7 @@ from conformance.records import CellResult, Environment, RunInfo, Thresholds
 from conformance.runner.events import GroupFinished
 from conformance.scenario import discover
 from conformance.store import RunFolder
-from tests.verdicts.test_side_by_side import judged, run, scenarios_of
+from tests.judging_runs.test_side_by_side import judged, run, scenarios_of
 
 __all__ = ["run"]
 
@@ -64,16 +64,16 @@ def test_the_rest_is_judged_at_the_end_and_nothing_twice(
     early = while_gathered(run, [])
     final = judged(run)
     again: list[str] = []
-    judge_model = verdicts.models.judge_model
+    judge_model = judging_runs.models.judge_model
 
     def counted(folder, model, *rest):  # type: ignore[no-untyped-def]
         again.append(model.id)
         return judge_model(folder, model, *rest)
 
-    monkeypatch.setattr(verdicts.models, "judge_model", counted)
+    monkeypatch.setattr(judging_runs.models, "judge_model", counted)
     scenarios = discover(scenarios_of(run.path.parent))
     info = RunInfo("run", "", "", 0.0, "")
-    results = verdicts.judge_run(
+    results = judging_runs.judge_run(
         run, scenarios, Thresholds(), info=info, environment=here(), before=early
     )
     assert {cell.id: cell for cell in results.cells} == final

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from conformance.judging_runs.witness import truth_of
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
@@ -19,7 +20,6 @@ from conformance.records import (
     Witness,
 )
 from conformance.store import RunFolder, gathered_in
-from conformance.verdicts.witness import truth_of
 
 MODEL = Model("m", "llama", ())
 HF, VLLM = Column(Backend("hf", "hf")), Column(Backend("vllm-pp1", "vllm"))

@@ -20,6 +20,8 @@ from conformance.judge.diagnosis.first_bad_layer import place
 from conformance.judge.measures.across_environments import Environments
 from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.relations import BITWISE, same_bits
+from conformance.judging_runs.attributing import one_stage
+from conformance.judging_runs.truths import Truth, Truths
 from conformance.planning.jobs import FORCED
 from conformance.records import (
     Answer,
@@ -37,8 +39,6 @@ from conformance.records import (
 )
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, gathered_in
-from conformance.verdicts.attributing import one_stage
-from conformance.verdicts.truths import Truth, Truths
 
 #: How gathering ended → the verdict where nothing is left to judge.
 UNJUDGED: Mapping[Status, Verdict] = {

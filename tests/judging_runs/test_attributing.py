@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conformance.builtin.engine_alone import COMPUTED, GENERATED
+from conformance.judging_runs.attributing import attributed, plain_of
 from conformance.records import Backend, CellResult, Column, Frame, Judged, Owner, Side, Verdict
-from conformance.verdicts.attributing import attributed, plain_of
 from tests import known_runs
 
 ENGINE = (Frame(Owner.ENGINE, "vllm/x.py", 3),)

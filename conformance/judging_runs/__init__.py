@@ -4,7 +4,7 @@ results = judge_run(folder, scenarios, thresholds, info=..., environment=...)
 cells = judge_model(folder, model, columns, cells, scenarios, thresholds)    # one model's
 """
 
-from conformance.verdicts.one_model import OneModel, judge_model
-from conformance.verdicts.run import judge_run, results_of
+from conformance.judging_runs.one_model import OneModel, judge_model
+from conformance.judging_runs.run import judge_run, results_of
 
 __all__ = ["OneModel", "judge_model", "judge_run", "results_of"]

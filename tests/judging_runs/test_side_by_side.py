@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from conformance.errors import ConformanceError
+from conformance.judging_runs import models
 from conformance.records import Cell, CellResult, Thresholds, Verdict
 from conformance.scenario import discover
 from conformance.store import RunFolder
 from conformance.store.folder import RunPlan
-from conformance.verdicts import models
-from tests.verdicts.test_one_case import COLUMNS, MODEL, candidate, observed
+from tests.judging_runs.test_one_case import COLUMNS, MODEL, candidate, observed
 
 SOURCE = '''"""Reads."""
 from conformance.scenario import scenario

@@ -9,6 +9,9 @@ import torch
 
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest
+from conformance.judging_runs import confirmed as ledgers
+from conformance.judging_runs.confirmed import Confirmed, Ledger, excerpt, ledger, remembered
+from conformance.judging_runs.witness import confirmed
 from conformance.planning.jobs import REFERENCE
 from conformance.records import (
     Backend,
@@ -21,9 +24,6 @@ from conformance.records import (
     to_json,
 )
 from conformance.store import RunFolder, gathered_in
-from conformance.verdicts import confirmed as ledgers
-from conformance.verdicts.confirmed import Confirmed, Ledger, excerpt, ledger, remembered
-from conformance.verdicts.witness import confirmed
 
 ROOT = Path(__file__).parents[2]
 MODEL = Model("m", "llama", ())

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from conformance.judging_runs.one_model import judge_model, model_info
 from conformance.processes.parallel import side_by_side, worth
 from conformance.records import Cell, CellResult, Column, Model, Precision, Thresholds
 from conformance.scenario import Scenario, discover
 from conformance.store import RunFolder
-from conformance.verdicts.one_model import judge_model, model_info
 
 #: What a process of its own judges by.
 _scenarios: dict[str, Scenario] = {}
