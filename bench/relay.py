@@ -26,7 +26,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TextIO
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engines"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engines" / "relay"))
 
 from relay_lab import Engine, Lab, Spec
 

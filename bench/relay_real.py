@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests" / "engines")]
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests" / "engines" / "relay")]
 
 STEPS = 16
 PROMPT = "the quick brown fox jumps"

