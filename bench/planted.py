@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from conformance.checkpoints import cache_folder, locate, obtain
-from conformance.engines import checkpoint_builder
+from conformance.engines.building import checkpoint_builder
 from conformance.fuzz import batch as batches
 from conformance.fuzz.batch import Batch, Trial
 from conformance.fuzz.causes import Failure, differs, failure, pattern

@@ -17,7 +17,7 @@ import torch
 import typer
 from transformers import AutoModelForCausalLM
 
-from conformance.engines import checkpoint_builder
+from conformance.engines.building import checkpoint_builder
 
 IDS = 512
 SEED = 11

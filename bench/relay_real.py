@@ -93,7 +93,7 @@ def opened(asked: dict[str, Any], folder: str) -> Any:
         worker = (
             "conformance.engines.vllm.relay.gpu.RelayGPUWorker"
             if relayed
-            else "conformance.engines.vllm.gpu_worker.GPUTraceWorker"
+            else "conformance.engines.vllm.inside.gpu_worker.GPUTraceWorker"
         )
     else:
         worker = cpu.worker_class(asked["pipeline"], relay=relayed)

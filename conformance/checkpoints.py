@@ -37,8 +37,8 @@ FETCH_SECONDS = 900.0
 #: Converting what was fetched takes longer than this only where it hangs.
 CONVERT_SECONDS = 300.0
 
-_ENGINES = Path(__file__).parent / "engines"
-_BUILDER = (_ENGINES / "checkpoint_builder.py", _ENGINES / "changed_weights.py")
+_BUILDING = Path(__file__).parent / "engines" / "building"
+_BUILDER = (_BUILDING / "checkpoint_builder.py", _BUILDING / "changed_weights.py")
 
 
 @record()

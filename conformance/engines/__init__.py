@@ -33,7 +33,7 @@ ENGINES: Mapping[str, str] = {
     "vllm-async": "conformance.engines.vllm.async_engine:open_engine",
     "vllm-serve": "conformance.engines.vllm.serve_engine:open_engine",
     "reference": "conformance.engines.reference.engine:open_engine",
-    "build": "conformance.engines.checkpoint_builder:open_engine",
+    "build": "conformance.engines.building.checkpoint_builder:open_engine",
     **{name: f"{module}:open_engine" for name, module in LIBRARIES.items()},
 }
 

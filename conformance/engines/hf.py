@@ -13,13 +13,15 @@ from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 
 from conformance.builtin.probe import PROBE
-from conformance.engines import Refused, beside
-from conformance.engines.adapters import adapter_of
+from conformance.engines import Refused
 from conformance.engines.attention import attention
+from conformance.engines.building.adapters import adapter_of
 from conformance.engines.lm import TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
-from conformance.engines.probe_failure import probed, stop_at, tell_probing
-from conformance.engines.repeated import repeats
+from conformance.engines.probing import beside
+from conformance.engines.probing.probe_failure import probed, stop_at, tell_probing
+from conformance.engines.probing.repeated import repeats
+from conformance.engines.probing.watching import Streams, watched
 from conformance.engines.traced import (
     Layers,
     Probe,
@@ -27,7 +29,6 @@ from conformance.engines.traced import (
     read_probe,
 )
 from conformance.engines.tree import follow, layer_path
-from conformance.engines.watching import Streams, watched
 from conformance.records import Case, Group, Job, Status
 from conformance.residual_stream import LAYOUTS
 from conformance.scenario import Scenario

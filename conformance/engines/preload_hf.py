@@ -12,7 +12,7 @@ from contextlib import suppress
 import gguf
 import transformers.generation
 
-import conformance.engines.checkpoint_builder
+import conformance.engines.building.checkpoint_builder
 import conformance.engines.hf
 import conformance.engines.reference.engine
 from conformance.engines.forkable import import_present, require_forkable

@@ -1,7 +1,7 @@
 """What a fault is: where it acts, whom it belongs to, where it must be caught and as what.
 
 Nothing here knows an engine. A fault's `act` is a plain function on what passes its hook
-point; `conformance.selftest.hooks` puts the points into a worker's processes.
+point; `conformance.selftest.injecting.hooks` puts the points into a worker's processes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from conformance.scenario import Scenario
 from conformance.selftest.fault import CLIENTS, MARK, WITH_A_BLOCK, Fault, Variant
 from conformance.store import RunFolder, gathered_in, link
 
-ENGINE = "conformance.selftest.engine:open_engine"
+ENGINE = "conformance.selftest.injecting.engine:open_engine"
 #: The group of all faults of a model and backend that one engine load can run.
 SHARED = "faults"
 

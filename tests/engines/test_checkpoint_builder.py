@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from conformance.builtin.probe import PROBE
 from conformance.checkpoints import cache_folder, locate, obtain
-from conformance.engines import checkpoint_builder
-from conformance.engines.adapters import adapter_of
+from conformance.engines.building import checkpoint_builder
+from conformance.engines.building.adapters import adapter_of
 from conformance.engines.reference.engine import load
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest

@@ -6,7 +6,7 @@ import torch
 from conformance.builtin.engine_alone import GENERATED
 from conformance.builtin.probe import PROBING
 from conformance.engines import Refused, Unreadable
-from conformance.engines.probe_failure import Obstacle, probed, stop_at
+from conformance.engines.probing.probe_failure import Obstacle, probed, stop_at
 from conformance.engines.traced import Probe, read_probe
 from conformance.errors import ConformanceError
 from conformance.records import Status

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conformance.engines.beside import kept_beside
-from conformance.engines.repeated import repeats
+from conformance.engines.probing.beside import kept_beside
+from conformance.engines.probing.repeated import repeats
 from conformance.engines.vllm import core_process, engine
 from conformance.records import Backend, Column, Group, Job, Model
 

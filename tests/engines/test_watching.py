@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from conformance.engines.vllm.worker_rpc import packed, unpacked
-from conformance.engines.watching import watched
+from conformance.engines.probing.watching import watched
+from conformance.engines.vllm.inside.worker_rpc import packed, unpacked
 
 
 def test_streams_come_out_of_an_engines_process_as_they_went_in() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conformance.engines import LIBRARIES
-from conformance.engines.checkpoint_builder import build
+from conformance.engines.building.checkpoint_builder import build
 from conformance.inputs import manifest
 from conformance.judge.measures.detection import detected
 from conformance.judge.measures.draws import (

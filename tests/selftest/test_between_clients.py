@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.engines.vllm import worker_rpc
+from conformance.engines.vllm.inside import worker_rpc
 from conformance.inputs import manifest
-from conformance.selftest import command, hooks, run, switch
+from conformance.selftest import command, run
 from conformance.selftest.fault import CLIENTS, find
 from conformance.selftest.faults import FAULTS
+from conformance.selftest.injecting import hooks, switch
 
 SENT = [fault for fault in FAULTS.values() if set(fault.backends) & set(CLIENTS)]
 KNOWN = manifest.load(Path(__file__).parents[2] / "models.yaml")

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from conformance.residual_stream import LAYOUTS
-from conformance.selftest import handed, switch
 from conformance.selftest.fault import find
 from conformance.selftest.faults import FAULTS
+from conformance.selftest.injecting import handed, switch
 
 LAYER, T, D = "model.model.layers.2.output", 4, 8
 

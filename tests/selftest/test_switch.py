@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conformance.engines.vllm import worker_rpc
-from conformance.selftest import hooks, switch
+from conformance.engines.vllm.inside import worker_rpc
 from conformance.selftest.fault import SKIPPED, Point, find
 from conformance.selftest.faults import FAULTS
+from conformance.selftest.injecting import hooks, switch
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from conformance import loose_json
 from conformance.builtin.probe import PROBE, PROBING
 from conformance.checkpoints import SEAL
-from conformance.engines.adapters import adapter_of
+from conformance.engines.building.adapters import adapter_of
 from conformance.engines.model_parts import require_layers
 from conformance.engines.reference.at_once import Tried
 from conformance.engines.reference.branches import find, observed

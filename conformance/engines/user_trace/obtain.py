@@ -7,7 +7,7 @@ from dataclasses import replace
 from transformers import AutoConfig
 
 from conformance import checkpoints
-from conformance.engines.checkpoint_builder import BuiltCheckpoint, build
+from conformance.engines.building.checkpoint_builder import BuiltCheckpoint, build
 from conformance.records import Job
 
 

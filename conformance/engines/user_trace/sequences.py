@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from conformance.engines.tree import follow
-from conformance.engines.vllm.worker_rpc import identity
+from conformance.engines.vllm.inside.worker_rpc import identity
 from conformance.records import Site
 from conformance.residual_stream import LAYOUTS
 

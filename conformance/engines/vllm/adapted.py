@@ -8,7 +8,7 @@ from typing import Any
 
 from nnsight.modeling.vllm import VLLM
 
-from conformance.engines.adapters import adapter_of
+from conformance.engines.building.adapters import adapter_of
 
 #: The highest rank that models.yaml may ask for (`conformance.inputs.usable`).
 _MOST_RANK = 64

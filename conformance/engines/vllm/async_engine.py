@@ -19,7 +19,7 @@ from nnsight.modeling.vllm.async_backend import AsyncVLLMBackend
 from nnsight.tracing.tracer import mark
 from nnsight.tracing.util import push
 
-from conformance.engines import beside
+from conformance.engines.probing import beside
 from conformance.engines.vllm import adapted, cpu
 from conformance.engines.vllm.aborts import NOT_ABORTED
 from conformance.engines.vllm.engine import VLLMEngine, VLLMModel, load

@@ -13,7 +13,7 @@ from conformance.engines.vllm import core_process, patches
 from conformance.engines.vllm.patches import Place
 
 #: The worker class to name as ``VLLM._WORKER_CLS`` when stages need no relay.
-WORKER = "conformance.engines.vllm.cpu_worker.CPUTraceWorker"
+WORKER = "conformance.engines.vllm.inside.cpu_worker.CPUTraceWorker"
 
 #: Plenty for tiny models. Without an explicit size vLLM takes 92 % of the memory.
 KV_CACHE_BYTES = 64 * 1024 * 1024
@@ -47,7 +47,7 @@ def import_everything() -> None:
     import transformers  # noqa: F401
     import vllm.v1.executor.multiproc_executor  # noqa: F401
 
-    import conformance.engines.vllm.cpu_worker  # noqa: F401
+    import conformance.engines.vllm.inside.cpu_worker  # noqa: F401
 
 
 def prepare(*, fork: bool = False) -> None:

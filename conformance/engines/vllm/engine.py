@@ -14,12 +14,14 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from conformance.builtin.probe import PROBE
-from conformance.engines import Refused, beside
+from conformance.engines import Refused
 from conformance.engines.lm import TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
-from conformance.engines.probe_failure import probed, stop_at, tell_probing
+from conformance.engines.probing import beside
+from conformance.engines.probing.probe_failure import probed, stop_at, tell_probing
+from conformance.engines.probing.repeated import repeats
+from conformance.engines.probing.watching import Streams
 from conformance.engines.refusals import refused
-from conformance.engines.repeated import repeats
 from conformance.engines.structure import map_tensors
 from conformance.engines.traced import (
     Layers,
@@ -30,12 +32,11 @@ from conformance.engines.traced import (
 from conformance.engines.tree import layer_path
 from conformance.engines.vllm import aborts, adapted, core_process, cpu, hidden_states, patches
 from conformance.engines.vllm.hook_canary import proven
+from conformance.engines.vllm.inside.worker_rpc import unpacked
 from conformance.engines.vllm.patches import Place
 from conformance.engines.vllm.relay import relay_needed
 from conformance.engines.vllm.sampled import asked_alone, own_words
 from conformance.engines.vllm.trace_scope import trace_scope
-from conformance.engines.vllm.worker_rpc import unpacked
-from conformance.engines.watching import Streams
 from conformance.records import Backend, Case, Group, Job, Precision, Status
 from conformance.scenario import Scenario
 
@@ -164,7 +165,7 @@ def worker_class(backend: Backend) -> str:
         return cpu.worker_class(backend.pipeline, relay=relay)
     if relay:
         return "conformance.engines.vllm.relay.gpu.RelayGPUWorker"
-    return "conformance.engines.vllm.gpu_worker.GPUTraceWorker"
+    return "conformance.engines.vllm.inside.gpu_worker.GPUTraceWorker"
 
 
 def load(job: Job, mode: str = "sync") -> Any:

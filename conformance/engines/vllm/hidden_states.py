@@ -19,7 +19,7 @@ from conformance.engines.vllm.trace_scope import trace_scope
 from conformance.records import Job
 
 #: Where `WritingConnector` is; a script that holds all in one file is in no package.
-_WRITING = f"{__package__}.kv_connector" if __package__ else __name__
+_WRITING = f"{__package__}.inside.kv_connector" if __package__ else __name__
 _PACKAGE = "vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connector"
 
 

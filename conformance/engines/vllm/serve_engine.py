@@ -26,7 +26,7 @@ from nnsight.modeling.vllm.serve import server as nnsight_serve
 from nnsight.modeling.vllm.serve.backend import LocalServeBackend
 from nnsight.schema.request import RequestModel
 
-from conformance.engines import beside
+from conformance.engines.probing import beside
 from conformance.engines.vllm import cpu, patches
 from conformance.engines.vllm.aborts import NOT_ABORTED
 from conformance.engines.vllm.async_engine import generated

@@ -221,7 +221,7 @@ def _worker(relayed: bool) -> str:
         return ""
     if relayed:
         return "conformance.engines.vllm.relay.gpu.RelayGPUWorker"
-    return "conformance.engines.vllm.gpu_worker.GPUTraceWorker"
+    return "conformance.engines.vllm.inside.gpu_worker.GPUTraceWorker"
 
 
 def _serve_engine(spec: Spec, folder: str, address: str) -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from conformance.engines.vllm.worker_rpc import clear_caches
+from conformance.engines.vllm.inside.worker_rpc import clear_caches
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.engines.vllm.cpu_worker import CPUTraceRunner, CPUTraceWorker
+from conformance.engines.vllm.inside.cpu_worker import CPUTraceRunner, CPUTraceWorker
 from conformance.engines.vllm.relay.runner import RelayRunner
 from conformance.engines.vllm.relay.worker import RelayWorker
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.engines.vllm.gpu_worker import GPUTraceRunner, GPUTraceWorker
+from conformance.engines.vllm.inside.gpu_worker import GPUTraceRunner, GPUTraceWorker
 from conformance.engines.vllm.relay.runner import RelayRunner
 from conformance.engines.vllm.relay.worker import RelayWorker
 

@@ -9,7 +9,7 @@ from nnsight.modeling.vllm.workers.GPUWorker import NNsightGPUWorker
 from conformance.engines.float32_products import whole_products
 from conformance.engines.vllm import patches
 from conformance.engines.vllm.hook_canary import WatchedRunner
-from conformance.engines.vllm.worker_rpc import BlockRPC, IdentityRPC, WatchRPC
+from conformance.engines.vllm.inside.worker_rpc import BlockRPC, IdentityRPC, WatchRPC
 from conformance.processes import temporary
 from conformance.records import Precision
 

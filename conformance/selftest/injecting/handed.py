@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from conformance.residual_stream import LAYOUTS
-from conformance.selftest import switch
 from conformance.selftest.fault import SKIPPED, Point, Raw
+from conformance.selftest.injecting import switch
 
 #: The rows of a block's own prompt among a layer's; what stands before them is padding.
 Own = Callable[[Tensor], Tensor]

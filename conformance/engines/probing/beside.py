@@ -14,7 +14,7 @@ from nnsight import save
 from torch import Tensor
 
 from conformance.builtin.probe import PROBE
-from conformance.engines.repeated import same_bits
+from conformance.engines.probing.repeated import same_bits
 
 #: Of several lengths, none of them a scenario's: one that kernels may take as a whole, and others.
 PROMPTS = (

@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from conformance.selftest import handed, switch
 from conformance.selftest.fault import SKIPPED, Inexpressible, Point, Raw, find
 from conformance.selftest.faults import FAULTS
+from conformance.selftest.injecting import handed, switch
 
 _LAYER = re.compile(r"\.(\d+)\.(?:output|input)")
 _INSIDE = re.compile(r"\.(\d+)\.")
@@ -223,7 +223,7 @@ TOLD = "selftest_arm"
 
 
 def _told_by_name() -> None:
-    rpc = importlib.import_module("conformance.engines.vllm.worker_rpc").IdentityRPC
+    rpc = importlib.import_module("conformance.engines.vllm.inside.worker_rpc").IdentityRPC
 
     def arm(
         self: Any, name: str, layers: int, noise: Sequence[float], path: str, layout: str
@@ -263,7 +263,7 @@ def arm_worker(
     worker: Any, name: str, layers: int, noise: tuple[float, ...], model: switch.Traced
 ) -> str:
     """In a process of vLLM: switch a fault on, there also in the model. "" or why not."""
-    from conformance.engines.vllm.worker_rpc import pipeline_place
+    from conformance.engines.vllm.inside.worker_rpc import pipeline_place
 
     if not name:
         switch.disarm()

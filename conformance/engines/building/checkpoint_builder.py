@@ -28,7 +28,7 @@ from transformers import (
 
 from conformance import checkpoints
 from conformance.checkpoints import Shape
-from conformance.engines.changed_weights import add_adapter, quantize
+from conformance.engines.building.changed_weights import add_adapter, quantize
 from conformance.errors import ConformanceError
 from conformance.records import Case, Group, Job, Source
 from conformance.scenario import Scenario

@@ -20,9 +20,9 @@ from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.engines import ENGINES, FRONTS, Engine, Refused, load_engine
 from conformance.records import Case, Group, Job
 from conformance.scenario import Scenario
-from conformance.selftest import hooks, switch
 from conformance.selftest.fault import MARK, Inexpressible, Moment, Point, Variant, find
 from conformance.selftest.faults import FAULTS
+from conformance.selftest.injecting import hooks, switch
 
 
 class FaultyEngine:

@@ -13,10 +13,10 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from conformance.engines.float32_products import products
+from conformance.engines.probing.watching import Streams, watched
 from conformance.engines.structure import tensors_in
 from conformance.engines.tree import follow
 from conformance.engines.vllm.hook_canary import Hooks, output_locations
-from conformance.engines.watching import Streams, watched
 from conformance.worker import own_doing
 
 #: Types of a cache that can be summed as they are.

@@ -17,7 +17,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 from conformance.engines.vllm import patches
 from conformance.engines.vllm.hook_canary import WatchedRunner
-from conformance.engines.vllm.worker_rpc import BlockRPC, IdentityRPC, WatchRPC
+from conformance.engines.vllm.inside.worker_rpc import BlockRPC, IdentityRPC, WatchRPC
 from conformance.processes import sessions, temporary
 from conformance.worker import own_doing
 

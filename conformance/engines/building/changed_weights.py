@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from conformance.engines.adapters import FOLDER
+from conformance.engines.building.adapters import FOLDER
 from conformance.errors import ConformanceError
 
 #: Spread of an adapter's two matrices: what they add is about as large as what they are added to.

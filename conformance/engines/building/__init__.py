@@ -1,0 +1,1 @@
+"""From an entry of models.yaml to a checkpoint on disk."""

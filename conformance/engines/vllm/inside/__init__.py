@@ -1,0 +1,1 @@
+"""Imported by name inside of the processes that vLLM starts."""
