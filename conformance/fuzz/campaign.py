@@ -32,6 +32,7 @@ from conformance.fuzz.causes import (
     undetermined,
 )
 from conformance.fuzz.shrinking import Shrinking, Stage, few_columns
+from conformance.judging_runs.one_model import model_info
 from conformance.planning.jobs import BUILD, FORCED, REFERENCE, build_job, launch
 from conformance.planning.machine import conditions
 from conformance.programs import Program
@@ -404,6 +405,7 @@ class Campaign:
             architecture=batch.model.architecture,
             engine_class=str(group.identity.get("model", "")) if group else "",
             layout=group.layout if group else "",
+            config=model_info(batch.run, batch.model).config,
         )
         plain = Cell(cell.model, cell.backend, cell.scenario, cell.case)
         return explained_by(self.known, cell, plain, where)

@@ -55,6 +55,7 @@ def model_info(run: RunFolder, model: Model) -> ModelInfo:
         layers=int(identity.get("layers", 0)),
         width=int(identity.get("width", 0)),
         harder_than=model.harder_than,
+        config=reference.config if reference else {},
     )
 
 

@@ -304,6 +304,7 @@ class ModelInfo:
     width: int = 0
     truth: Confirmation | None = None
     harder_than: str = ""
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 @record()

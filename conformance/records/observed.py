@@ -75,7 +75,7 @@ class Group:
     """What one worker said about itself: what it loaded and what it really was.
 
     `machine` is where it ran, where that was one of several; `lost` are those that were lost, or
-    could not, before it.
+    could not, before it. `config` is the model's, of the reference's worker alone: text by key.
     """
 
     model: Id
@@ -95,6 +95,7 @@ class Group:
     reused: bool = False
     machine: str = ""
     lost: tuple[str, ...] = ()
+    config: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bitwise(self) -> bool:

@@ -50,6 +50,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "layers": "Number of decoder layers.",
         "width": "Width of the residual stream.",
         "harder_than": "The model that this is a harder form of; empty for none.",
+        "config": "Values of its config by key, as text: what known.yaml may ask for.",
     },
     "Column": {
         "backend": "Its entry in models.yaml.",
@@ -86,6 +87,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "layout": "The reading of the residual stream that agrees with the truth.",
         "layout_tried": "Reading → distance from the truth, multiples of noise.",
         "identity": "What the engine proved to be: stages, eager mode, device and so on.",
+        "config": "Values of the model's config by key, as text, from the reference alone.",
         "versions": "Package → version, in the worker.",
         "load_seconds": "Seconds until the engine was ready.",
         "seconds": "Seconds of the whole worker.",

@@ -14,6 +14,7 @@ import torch
 from conformance.errors import ConformanceError
 from conformance.expectations import Entry
 from conformance.expectations.assess import Where, explains, holds, where_in
+from conformance.judging_runs.one_model import model_info
 from conformance.planning import machine
 from conformance.processes.parallel import side_by_side
 from conformance.records import (
@@ -94,7 +95,8 @@ class Plan:
 def _where(run: RunFolder, model: Model, backend: Backend) -> Where:
     """What an honest column ran with; in bf16, for an engine may refuse float32."""
     group = run.group(model.id, gathered_in(backend.id, Precision.BF16))
-    return where_in(group or Group(model.id, backend.id), model.architecture)
+    where = where_in(group or Group(model.id, backend.id), model.architecture)
+    return replace(where, config=model_info(run, model).config)
 
 
 def plan(

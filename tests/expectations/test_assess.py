@@ -16,7 +16,7 @@ from conformance.expectations import (
     load,
     standing,
 )
-from conformance.records import Precision, Verdict
+from conformance.records import ModelInfo, Precision, Verdict
 from tests.known_runs import TODAY, cell, group, results
 
 
@@ -149,6 +149,28 @@ LOADED = group(identity={"model": "TransformersForCausalLM"}, layout="batched")
 def test_an_entry_names_its_cause_not_the_models_that_have_it(when, met):
     own = entry(Match(scenario="steering"), when=when)
     found, said = one(UNSUPPORTED, own, groups=[LOADED])
+    assert found is (Finding.KNOWN if met else Finding.UNEXPECTED)
+    assert said == ((Standing.USED,) if met else (Standing.NOT_HERE,))
+
+
+@pytest.mark.parametrize(
+    ("config", "met"),
+    [
+        ({"swiglu_limit": "1.5"}, True),
+        ({"swiglu_limit": "!7.0"}, True),
+        ({"swiglu_limit": "!1.5"}, False),
+        ({"swiglu_limit": ("7.0", "1.*")}, True),
+        ({"rope_parameters.rope_type": "default"}, True),
+        ({"rope_parameters.rope_type": "default", "swiglu_limit": "7.0"}, False),
+        ({"absent": "*"}, False),
+        ({"absent": "!7.0"}, False),
+    ],
+)
+def test_an_entry_names_a_value_of_the_model_s_config(config, met):
+    values = {"swiglu_limit": "1.5", "rope_parameters.rope_type": "default"}
+    model = ModelInfo("llama", "llama", "", "", config=values)
+    own = entry(Match(scenario="steering"), when=Conditions(config=config))
+    found, said = one(UNSUPPORTED, own, models=[model])
     assert found is (Finding.KNOWN if met else Finding.UNEXPECTED)
     assert said == ((Standing.USED,) if met else (Standing.NOT_HERE,))
 

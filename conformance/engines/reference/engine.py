@@ -7,6 +7,7 @@ observation file per case holds the truth and every member, keyed `member|site`,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -142,6 +143,7 @@ class ReferenceEngine:
                 "float32_disagreement": self.disagreement,
                 "routers": len(routers(self.modules[torch.float32])),
             },
+            config=dict(_values(config.to_dict())),
         )
 
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Tensor]:
@@ -248,6 +250,17 @@ def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:
 def source_of(checkpoint: Path) -> str:
     """What the checkpoint was made from, in the words of its seal."""
     return str(loose_json.mapping(checkpoint / SEAL).get("source", checkpoint))
+
+
+def _values(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
+    """A config's texts, numbers, truths and nulls by key, those of a mapping in it as `key.inner`:
+    a text as it is, the rest as JSON writes it.
+    """
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _values(value, f"{within}{key}.")
+        elif isinstance(value, str | int | float | None):
+            yield f"{within}{key}", value if isinstance(value, str) else json.dumps(value)
 
 
 def relative(value: Tensor, truth: Tensor) -> float:
