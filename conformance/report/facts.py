@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-from conformance.records import Group, Precision, Results
+from conformance.records import Finding, Group, Precision, Results
 from conformance.report import figures
 from conformance.report.sections.findings import Summary, by_backend, by_group
 from conformance.report.sections.gaps import anchor, title
@@ -25,14 +25,15 @@ _SERVED = {
 class ColumnFacts:
     """One backend: whether it works, how its models went, what its engines proved to be.
 
-    `clean` models pass everywhere, `fine` ones but for known gaps. `gaps` are the anchors and
-    titles of those.
+    `clean` models pass everywhere, `fine` ones but for known gaps and numerics, whichever is there
+    (`but_for`). `gaps` are the anchors and titles of those.
     """
 
     id: str
     summary: Summary
     clean: int
     fine: int
+    but_for: str
     models: int
     engine: str
     gaps: tuple[tuple[str, str], ...]
@@ -49,11 +50,15 @@ def backends(results: Results) -> list[ColumnFacts]:
         summaries = [summary for (_, backend), summary in pairs.items() if backend == name]
         clean = sum(summary.passed == summary.total for summary in summaries)
         fine = sum(not summary.new for summary in summaries)
+        allowed = {Finding.KNOWN: "known gaps", Finding.NUMERICS: "numerics"}
+        seen = (w for f, w in allowed.items() if any(s.findings.get(f) for s in summaries))
         words = engine(groups[name])
         if with_versions.get(name):
             words = f"{words}; with {with_versions[name]}"
         gaps = tuple((anchor(index), title(results.gaps[index])) for index in total.gaps)
-        columns.append(ColumnFacts(name, total, clean, fine, len(summaries), words, gaps))
+        columns.append(
+            ColumnFacts(name, total, clean, fine, " and ".join(seen), len(summaries), words, gaps)
+        )
     return columns
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.expectations import finding_of
-from conformance.records import Finding, Group, Precision, Results, Verdict
+from conformance.records import CellResult, Finding, Gap, Group, Precision, Results, Verdict
 from conformance.report import facts, verdict_styles
 from conformance.report.sections import findings
 
@@ -122,6 +122,37 @@ def test_a_column_works_or_works_but_for_known_gaps(results: Results) -> None:
     assert findings.summary((gap, *good[1:])).column_word == "works but for known gaps"
     assert findings.summary((gap, *good[1:])).word == f"{len(good) - 1} pass, 1 known"
     assert Verdict.WRONG in findings.summary((gap, *good[1:])).quiet
+
+
+def test_a_column_says_what_its_models_are_clean_but_for(results: Results) -> None:
+    good = tuple(c for c in results.cells if c.verdict.passes and c.backend == "hf")
+    known = replace(good[0], verdict=Verdict.WRONG, expected="why", finding=KNOWN)
+    drift = replace(good[1], verdict=Verdict.DRIFT, finding=Finding.NUMERICS)
+
+    def but_for(*cells: CellResult) -> str:
+        (column,) = facts.backends(replace(results, cells=cells, groups=()))
+        return column.but_for
+
+    assert but_for(*good) == ""
+    assert but_for(known, *good) == "known gaps"
+    assert but_for(drift, *good) == "numerics"
+    assert but_for(drift, known, *good) == "known gaps and numerics"
+
+
+def test_a_gap_that_is_gone_is_named_by_its_line(results: Results) -> None:
+    gaps = tuple(Gap(reason, "stale", "2026-11-21", lines=(line,)) for reason, line in GONE)
+    some = [cell for cell in results.cells if cell.verdict is Verdict.MATCH][:3]
+    cells = tuple(
+        replace(cell, finding=Finding.STALE, gap=gap)
+        for cell, gap in zip(some, (0, 0, 1), strict=True)
+    )
+    found = findings.troubles(replace(results, cells=cells, gaps=gaps))
+    assert sorted(trouble.text for trouble in found) == [
+        f"it passes, though known.yaml:{line} expects that it does not" for _, line in GONE
+    ]
+
+
+GONE = (("one", 12), ("two", 40))
 
 
 def test_what_an_engine_said_is_counted_by_models_not_by_loads() -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.expectations import conclusion_of, finding_of
-from conformance.records import CellResult, Finding, Results, Side, Verdict
+from conformance.records import CellResult, Finding, Gap, Results, Side, Verdict
 from conformance.report.verdict_styles import ORDER, worst
 from conformance.report.words import headline
 
@@ -57,15 +57,16 @@ def blamed(cell: CellResult) -> str:
 
 def troubles(results: Results) -> tuple[Trouble, ...]:
     """What is new, the worst first; then what only drifts."""
-    groups: dict[tuple[Finding, Verdict, str, str, str], list[CellResult]] = defaultdict(list)
+    groups: dict[tuple[object, ...], list[CellResult]] = defaultdict(list)
     for cell in results.cells:
         finding = finding_of(cell)
         if finding not in (Finding.PASSED, Finding.KNOWN):
             words = cell.diagnosis or (cell.reason if cell.verdict.neutral else "")
-            key = (finding, cell.verdict, cell.backend, _alike(words), blamed(cell))
+            gone = cell.gap if finding is Finding.STALE else None
+            key = (finding, cell.verdict, cell.backend, _alike(words), blamed(cell), gone)
             groups[key].append(cell)
     totals = Counter((cell.model, cell.backend, cell.scenario) for cell in results.cells)
-    listed = _merged(_trouble(cells, totals) for cells in groups.values())
+    listed = _merged(_trouble(cells, totals, results.gaps) for cells in groups.values())
     return tuple(
         sorted(listed, key=lambda t: (t.finding.fine, ORDER[t.verdict], -t.cells, t.backends))
     )
@@ -80,7 +81,9 @@ def _merged(troubles: Iterable[Trouble]) -> list[Trouble]:
     """The same trouble in the same cells of two backends is one."""
     by_subject: dict[object, Trouble] = {}
     for trouble in troubles:
-        subject = (trouble.finding, trouble.verdict, _alike(trouble.text), trouble.blamed)
+        stale = trouble.finding is Finding.STALE  # where the number is a line of known.yaml
+        text = trouble.text if stale else _alike(trouble.text)
+        subject = (trouble.finding, trouble.verdict, text, trouble.blamed)
         key = (subject, trouble.models, trouble.scenarios)
         earlier = by_subject.get(key)
         by_subject[key] = trouble if earlier is None else _together(earlier, trouble)
@@ -96,7 +99,9 @@ def _together(earlier: Trouble, further: Trouble) -> Trouble:
     )
 
 
-def _trouble(cells: list[CellResult], totals: Mapping[tuple[str, str, str], int]) -> Trouble:
+def _trouble(
+    cells: list[CellResult], totals: Mapping[tuple[str, str, str], int], gaps: Sequence[Gap]
+) -> Trouble:
     models = tuple(dict.fromkeys(cell.model for cell in cells))
     concerned = set(models)
     counts = Counter(cell.scenario for cell in cells)
@@ -107,7 +112,7 @@ def _trouble(cells: list[CellResult], totals: Mapping[tuple[str, str, str], int]
             of[scenario] += total
     one_reason = len({_alike(cell.diagnosis or cell.reason) for cell in cells}) == 1
     stale = finding_of(example) is Finding.STALE
-    text = "it passes, though known.yaml expects that it does not" if stale else headline(example)
+    text = _gone(example, gaps) if stale else headline(example)
     return Trouble(
         example.verdict,
         (example.backend,),
@@ -120,6 +125,13 @@ def _trouble(cells: list[CellResult], totals: Mapping[tuple[str, str, str], int]
         finding_of(example),
         blamed(example),
     )
+
+
+def _gone(cell: CellResult, gaps: Sequence[Gap]) -> str:
+    """`it passes, though known.yaml:12 expects that it does not`."""
+    lines = gaps[cell.gap].lines if cell.gap is not None else ()
+    where = "".join(f":{line}" for line in lines[:1] if line)
+    return f"it passes, though known.yaml{where} expects that it does not"
 
 
 @dataclass(frozen=True, slots=True)
