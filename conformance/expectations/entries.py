@@ -233,6 +233,13 @@ def _sensible(entry: Entry, place: Location) -> None:
                 (*place, "match"), "this entry would excuse every cell", "say which cells"
             )
     _sensible_verdicts(entry, place)
+    for key, patterns in entry.when.config.items():
+        if "*" in listed(patterns):
+            raise Refusal(
+                (*place, "when", "config", key),
+                "any value meets this condition",
+                'write the value, or "!" and the one that it is not',
+            )
     if not entry.reason.strip():
         raise Refusal((*place, "reason"), "the reason is empty", "say why this is expected")
     if not (entry.link.strip() or entry.reproduce.strip()):
@@ -265,7 +272,8 @@ def _sensible_verdicts(entry: Entry, place: Location) -> None:
         if entry.says.strip():
             return
     sized = [verdict for verdict in entry.verdicts if verdict in SIZED]
-    if sized and says_nothing(entry.says):
+    # A value of the config that an engine ignores is a cause: whatever it computes is off by it.
+    if sized and says_nothing(entry.says) and not (entry.when.config and entry.says.strip()):
         name = f"`{sized[0].value}`"
         raise Refusal(
             (*place, "says" if entry.says else "verdict"),

@@ -57,6 +57,20 @@ def test_an_entry_says_which_cells_what_and_why(tmp_path):
     assert Cell("any", "thing", "ablation", "first-small") not in second
 
 
+def test_a_value_of_the_config_is_a_cause_of_whatever_is_off(tmp_path):
+    text = GOOD.replace("says: the layer before", "says: observations are off")
+    with pytest.raises(ConformanceError, match="would excuse any other wrongness"):
+        expectations.load(write(tmp_path, text))
+    when = "    when: {config: {swiglu_limit: '!7.0'}}\n    reason: off by one\n"
+    text = text.replace("    reason: off by one\n", when)
+    _, second = expectations.load(write(tmp_path, text)).entries
+    assert second.when.config == {"swiglu_limit": "!7.0"}
+    with pytest.raises(ConformanceError, match="any value meets this condition"):
+        expectations.load(write(tmp_path, text.replace("!7.0", "*")))
+    with pytest.raises(ConformanceError, match="would excuse any other wrongness"):
+        expectations.load(write(tmp_path, text.replace("    says: observations are off\n", "")))
+
+
 def test_an_entry_holds_through_its_last_day(tmp_path):
     first, second = expectations.load(write(tmp_path, GOOD)).entries
     assert not first.expired(dt.date(2027, 11, 21))
