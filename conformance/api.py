@@ -63,13 +63,14 @@ def compare(
     from conformance.judge.cell import judge_cell
     from conformance.judge.reference import TRUTH, read_reference
     from conformance.records import Site
+    from conformance.store.files import as_reals
 
     def named(values: Values) -> dict[str, Tensor]:
         several = values if isinstance(values, Mapping) else {"value": values}
         for name in several:
             if not name.isidentifier():
                 raise ConformanceError(f"{name!r} cannot name a value", remedy="letters and digits")
-        return {str(Site(name)): tensor.detach().cpu() for name, tensor in several.items()}
+        return {str(Site(name)): as_reals(each.detach().cpu()) for name, each in several.items()}
 
     observed, true = named(candidate), named(truth)
     kind = precision or _precision(observed)

@@ -81,6 +81,17 @@ def test_in_float32_a_part_in_ten_thousand_is_not_the_same(truth):
         conformance.assert_same(truth * (1 + 1e-4), truth, floor=floor)
 
 
+def test_complex_numbers_are_judged_whole(truth):
+    """As pairs of real ones, and not by their real parts or bit by bit."""
+    right = torch.fft.fft(truth, dim=-1)
+    near, *floor = (right * (1 + 1e-7 * way) for way in range(1, 6))
+    assert conformance.compare(near, right, floor=floor).verdict.passes
+    other = torch.complex(right.real, 1.001 * right.imag)
+    assert conformance.compare(other, right, floor=floor).verdict is Verdict.WRONG
+    total = right.sum()
+    assert conformance.compare(total, total, floor=[way.sum() for way in floor]).verdict.passes
+
+
 def test_what_has_another_dtype_or_shape_is_not_the_same(truth, floor):
     with pytest.raises(conformance.NotSame, match="structure"):
         conformance.assert_same(floor[0][:-1], truth, floor=floor)

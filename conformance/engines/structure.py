@@ -1,4 +1,4 @@
-"""Walking the tensors in a value that a module takes or returns."""
+"""The tensors in a value that a module takes or returns, or that a trace hands out."""
 
 from __future__ import annotations
 
@@ -37,3 +37,13 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
     map_tensors(value, note)
     return tensors
+
+
+def dense_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU that can be written: what is sparse or quantised as what it stands for."""
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from conformance.direction import direction
 from conformance.engines.model_parts import Parts, TracedLayer, require_layers
-from conformance.engines.structure import map_tensors
+from conformance.engines.structure import dense_copy, map_tensors
 from conformance.engines.tree import follow
 from conformance.errors import ConformanceError
 from conformance.records import Case, Site
@@ -151,7 +151,7 @@ def flatten(prompts: Sequence[Mapping[str, Any]], run: str) -> dict[str, Tensor]
             for step, part in enumerate(value):
                 walk(part, dataclasses.replace(site, step=step))
         elif isinstance(value, Tensor):
-            values[str(site)] = value.detach().to("cpu", copy=True).contiguous()
+            values[str(site)] = dense_copy(value)
         elif isinstance(value, str):
             values[str(site)] = torch.tensor(list(value.encode()), dtype=torch.uint8)
         else:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from conformance.generated_tokens import in_precision
 from conformance.judge.diagnosis.predictions import Known
-from conformance.judge.measures import floor, metrics, structure, tokens
+from conformance.judge.measures import floor, metrics, rounded, structure, tokens
 from conformance.records import TIED, Precision, Site
 
 #: Fewer honest runs do not show how far honest runs can be apart. In float32 the limit is a
@@ -67,8 +67,13 @@ class Reference:
         }
 
     def numbers(self, observed: Mapping[Site, Tensor]) -> dict[Site, Tensor]:
-        """A candidate's observations with 0 where truth and honest runs are no numbers."""
-        return _filled(observed, self.numberless)
+        """A candidate's observations with 0 where truth and honest runs are no numbers; in float32
+        with the truth's entries where both were rounded, and the other way by chance.
+        """
+        numbers = _filled(observed, self.numberless)
+        if self.precision is Precision.FLOAT32:
+            return rounded.settled(numbers, self.truth)
+        return numbers
 
     def floor(self, site: Site) -> floor.Floor:
         """The noise floor of one observation; an edited run is scaled by its clean twin."""
@@ -178,6 +183,8 @@ def read_reference(
         odd, unclear = _numberless(truth, members.values())
         truth = _filled(truth, odd)
         members = {name: _filled(values, odd) for name, values in members.items()}
+    if precision is Precision.FLOAT32:
+        members = {name: rounded.settled(values, truth) for name, values in members.items()}
     flaw = next(_flaws(truth, members, precision, twin=twin), "")
     if flaw:
         return flaw

@@ -48,7 +48,7 @@ from conformance.store import (
     read_results,
     scenario_digest,
 )
-from conformance.store.files import safe, write_text
+from conformance.store.files import read_tensors, safe, write_tensors, write_text
 
 NOW = datetime(2031, 5, 4, 3, 2, 1, tzinfo=UTC)
 OK = Outcome(Status.OK, 0.5, prompt_ids=((1, 2),))
@@ -99,6 +99,15 @@ def test_views_of_one_storage_and_other_layouts_can_be_kept(tmp_path: Path) -> N
     folder.write_cell("a.b", OK, tensors)
     found = folder.observations("a.b")
     assert all(torch.equal(found[name], value) for name, value in tensors.items())
+
+
+def test_complex_numbers_come_back_as_pairs(tmp_path: Path) -> None:
+    numbers = torch.tensor([[1 + 2j, 3 - 4j]])
+    path = tmp_path / "observations.safetensors"
+    write_tensors(path, {"row": numbers, "one": numbers[0, 1]})
+    found = read_tensors(path)
+    assert found["row"].tolist() == [[1.0, 2.0, 3.0, -4.0]]
+    assert found["one"].tolist() == [3.0, -4.0]
 
 
 def test_observations_are_there_before_the_outcome(

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from conformance.builtin.user_trace import USER_TRACE
+from conformance.engines.structure import dense_copy
 from conformance.records import Case, Job, Site
 
 #: What the traces that run at a time may take of the memory that is free when they begin. Others
@@ -220,7 +221,7 @@ def _key(key: Any) -> int | str:
 
 def _tensor(value: Any, site: Site) -> Tensor:
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True).contiguous()
+        return dense_copy(value)
     if isinstance(value, str):
         return torch.tensor(list(value.encode()), dtype=torch.uint8)
     if value is None:

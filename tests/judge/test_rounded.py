@@ -1,0 +1,91 @@
+"""Values that a trace rounds by itself, judged in float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import conformance
+from conformance.judge.measures.rounded import rounded_to, settled
+from conformance.records import Precision, Site, Verdict
+
+SITE = Site("value")
+KINDS = (torch.float16, torch.bfloat16)
+kinds = st.sampled_from(KINDS)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def drawn(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def one(value: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    return settled({SITE: value}, {SITE: truth})[SITE]
+
+
+@given(kinds, seeds, st.sampled_from([3, 256, 4096]), st.booleans())
+def test_of_two_roundings_no_more_is_left_than_the_values_differ_by(kind, seed, width, back):
+    truth = drawn(seed, 4, width)
+    noise = 1e-4 * drawn(seed + 1, 4, width)
+    value, right = (truth + noise).to(kind), truth.to(kind)
+    if back:
+        value, right = value.float(), right.float()
+    left = one(value, right).double() - right.double()
+    assert left.norm() <= 3 * noise.norm()
+
+
+@given(kinds, seeds)
+def test_a_fault_of_half_a_rounding_in_every_entry_stays(kind, seed):
+    truth = drawn(seed, 16, 256)
+    value = (truth * (1 + torch.finfo(kind).eps / 2)).to(kind)
+    assert torch.equal(one(value, truth.to(kind)), value)
+
+
+@given(kinds, seeds, st.integers(2, 100))
+def test_an_entry_further_off_than_a_neighbour_stays(kind, seed, times):
+    truth = drawn(seed, 8, 64).to(kind)
+    value = truth.clone()
+    for _ in range(times):
+        value[3, 5] = torch.nextafter(value[3, 5], torch.tensor(torch.inf, dtype=kind))
+    assert torch.equal(one(value, truth)[3, 5], value[3, 5])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_overflows_is_no_neighbour_of_the_largest(kind):
+    truth = drawn(0, 4, 64).to(kind)
+    truth[0, 0] = torch.finfo(kind).max
+    value = truth.clone()
+    value[0, 0] = torch.inf
+    assert one(value, truth) is value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_judge_lets_a_rounding_pass_and_finds_a_thousandth(kind):
+    """As a user's `.half()` in a trace: one entry of 384 went to the other side."""
+    exact = 3 * drawn(0, 6, 64)
+    floor = [(exact * (1 + 1e-7 * drawn(1 + i, 6, 64))).to(kind) for i in range(4)]
+    truth = exact.to(kind)
+    other = truth.clone()
+    other[2, 7] = torch.nextafter(truth[2, 7], torch.tensor(torch.inf, dtype=kind))
+
+    def judged(candidate: torch.Tensor) -> Verdict:
+        return conformance.compare(
+            candidate, truth, floor=floor, precision=Precision.FLOAT32
+        ).verdict
+
+    assert judged(other).passes
+    assert judged((exact * (1 + torch.finfo(kind).eps / 2)).to(kind)) is Verdict.WRONG
+    other[2, 7] *= 1.1
+    assert judged(other) is Verdict.WRONG
+
+
+def test_float32_that_nobody_rounded_is_left_alone():
+    truth = drawn(0, 4, 256)
+    value = truth + 1e-6 * drawn(1, 4, 256)
+    assert rounded_to(truth) is None
+    assert one(value, truth) is value
+    assert one(value.half(), truth) is not truth
+    integers = torch.arange(12)
+    assert one(integers, integers + 1) is integers
