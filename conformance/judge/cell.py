@@ -280,14 +280,14 @@ def distances(
 
 
 def _compare_integers(evidence: Evidence, site: Site, limits: Limits) -> None:
-    """Integers that a trace makes of numbers: in bf16 by the numbers beside them, where they are
-    the ids of the largest, as greedy ids are; else by how many differ in honest runs.
+    """Integers that a trace makes of numbers: by the numbers beside them, where they are the ids of
+    the largest, as greedy ids are; else by how many differ in honest runs.
     """
     reference, mine = evidence.reference, evidence.observed[site]
     truth = reference.truth[site]
     verdict, words = integers.compare(mine, truth, reference.honest[site], reference.precision)
-    weighed = _weighed(evidence, site, limits) if reference.precision is Precision.BF16 else None
-    if weighed is None or verdict is Verdict.EXACT:
+    weighed = None if verdict is Verdict.EXACT else _weighed(evidence, site, limits)
+    if weighed is None:
         evidence.settle(site, verdict, words)
         return
     beside, worst = weighed

@@ -111,7 +111,8 @@ def test_without_numbers_what_no_honest_run_flips_is_wrong() -> None:
 def test_in_float32_no_order_is_another() -> None:
     truth, _ = made()
     judgement = judged(truth, SWAPPED, precision=Precision.FLOAT32)
-    assert ids_of(judgement) == (Verdict.WRONG, "2 of 6 integers differ, the first at [2]")
+    verdict, words = ids_of(judgement)
+    assert verdict is Verdict.WRONG and "41 stands for 40" in words
 
 
 def test_numbers_that_the_ids_are_not_the_largest_of_say_nothing() -> None:

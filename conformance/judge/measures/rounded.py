@@ -11,6 +11,7 @@ rounding in it with the chance δ/u, u being the distance of neighbours there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -50,19 +51,23 @@ def _settled(value: Tensor, truth: Tensor) -> Tensor:
     off = (mine != right) & (torch.nextafter(right, mine) == mine)
     if not bool(off.any()):
         return value
-    chance = _chance(right)
-    expected, variance = float(chance.sum()), float((chance * (1 - chance)).sum())
-    if int(off.sum()) > expected + SIGMAS * variance**0.5 + 1:
-        return value
-    return torch.where(off, truth, value)
+    rows = metrics.rows(right)
+    spacing = metrics.rows(torch.nextafter(right, torch.full_like(right, torch.inf))) - rows
+    # One is always let: of a single number nothing can be expected.
+    by_chance = chance_of(int(off.sum()) - 1, chance(rows, spacing))
+    return torch.where(off, truth, value) if by_chance else value
 
 
-def _chance(numbers: Tensor) -> Tensor:
-    """That float32 rounds each entry otherwise: float64 [rows, width]."""
-    spacing = torch.nextafter(numbers, torch.full_like(numbers, torch.inf))
-    right = metrics.rows(numbers)
-    mean_square = right.square().mean(dim=-1, keepdim=True)
-    return (OFF * mean_square.sqrt() / (metrics.rows(spacing) - right)).clamp(max=1.0)
+def chance(rows: Tensor, spacing: Tensor | float) -> Tensor:
+    """That float32 rounds an entry otherwise, where its neighbour is so far: [rows, width]."""
+    mean_square = rows.square().mean(dim=-1, keepdim=True)
+    return (OFF * mean_square.sqrt() / spacing).clamp(max=1.0).expand_as(rows)
+
+
+def chance_of(count: int, each: Tensor) -> bool:
+    """Are so many no more than chance lets, of entries of which each has its own?"""
+    expected, variance = float(each.sum()), float((each * (1 - each)).sum())
+    return count <= expected + SIGMAS * math.sqrt(variance)
 
 
 def rounded_to(tensor: Tensor) -> torch.dtype | None:
