@@ -53,6 +53,24 @@ def test_a_prompt_is_a_call_and_prompts_are_one():
     assert int(call(lambda model, prompts: {"n": len(prompts)}, "a", "b")["p0/s0/n"]) == 2
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's, of layouts that are new or go out of use
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.Tensor.to_sparse,
+        torch.Tensor.to_sparse_csr,
+        lambda rows: torch.complex(rows, -rows).conj().imag,
+        lambda rows: torch.quantize_per_tensor(rows, 0.5, 0, torch.qint8),
+        lambda rows: rows.T.contiguous().T,
+    ],
+)
+def test_a_tensor_of_any_layout_is_what_it_stands_for(other):
+    rows = torch.tensor([[1.0, 0.0, 2.5], [0.0, 3.0, 0.0]])
+    [kept] = call(lambda _: {"rows": other(rows)}).values()
+    assert torch.equal(kept, rows) and kept.is_contiguous()
+    assert not kept.is_neg() and kept.layout is torch.strided
+
+
 def test_random_numbers_are_the_same_in_every_call():
     def draw(_):
         return {"x": torch.randn(3)}
