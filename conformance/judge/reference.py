@@ -41,7 +41,8 @@ class Reference:
     and `numberless` has the `structure.kinds` of all entries. Where they have them at others, or
     have no number at all, the observation is `unclear`, with the reason: all of it is 0.
     `greedy` are the ids that a generation left to itself must take from its own logits. `ties`, of
-    float32, are the tokens whose experts are a matter of rounding, after each layer.
+    float32, are the tokens whose experts are a matter of rounding, after each layer; `rounded` is
+    what a trace rounded by itself, there too, with the dtype.
     """
 
     truth: Mapping[Site, Tensor]
@@ -54,6 +55,7 @@ class Reference:
     unclear: Mapping[Site, str] = field(default_factory=dict)
     greedy: frozenset[Site] = frozenset()
     ties: Mapping[Site, Tensor] = field(default_factory=dict)
+    rounded: Mapping[Site, torch.dtype] = field(default_factory=dict)
     _floors: dict[Site, floor.Floor] = field(default_factory=dict)
     _known: dict[Site, Known] = field(default_factory=dict)
 
@@ -71,9 +73,7 @@ class Reference:
         with the truth's entries where both were rounded, and the other way by chance.
         """
         numbers = _filled(observed, self.numberless)
-        if self.precision is Precision.FLOAT32:
-            return rounded.settled(numbers, self.truth)
-        return numbers
+        return rounded.settled(numbers, self.truth, self.rounded)
 
     def floor(self, site: Site) -> floor.Floor:
         """The noise floor of one observation; an edited run is scaled by its clean twin."""
@@ -183,8 +183,8 @@ def read_reference(
         odd, unclear = _numberless(truth, members.values())
         truth = _filled(truth, odd)
         members = {name: _filled(values, odd) for name, values in members.items()}
-    if precision is Precision.FLOAT32:
-        members = {name: rounded.settled(values, truth) for name, values in members.items()}
+    kinds = rounded.kinds(truth) if precision is Precision.FLOAT32 else {}
+    members = {name: rounded.settled(values, truth, kinds) for name, values in members.items()}
     flaw = next(_flaws(truth, members, precision, twin=twin), "")
     if flaw:
         return flaw
@@ -202,6 +202,7 @@ def read_reference(
         unclear=unclear,
         greedy=tokens.greedy_sites(own),
         ties=ties if precision is Precision.FLOAT32 else {},
+        rounded=kinds,
     )
 
 

@@ -31,21 +31,29 @@ SIGMAS = 6
 _FEW = 8
 
 
-def settled(values: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]) -> dict[Site, Tensor]:
+def kinds(truth: Mapping[Site, Tensor]) -> dict[Site, torch.dtype]:
+    """What the truth's values were rounded to, of those that were."""
+    found = {site: rounded_to(tensor) for site, tensor in truth.items()}
+    return {site: kind for site, kind in found.items() if kind is not None}
+
+
+def settled(
+    values: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], kinds: Mapping[Site, torch.dtype]
+) -> dict[Site, Tensor]:
     """The values with the truth's entries in the place of their neighbours, where both were rounded
     and no more entries differ than chance lets.
     """
-    return {
-        site: _settled(value, truth[site]) if site in truth else value
-        for site, value in values.items()
+    near = {
+        site: _settled(values[site], truth[site], kinds[site])
+        for site in kinds.keys() & values.keys()
     }
+    return {**values, **near}
 
 
-def _settled(value: Tensor, truth: Tensor) -> Tensor:
-    if value.shape != truth.shape or value.dtype != truth.dtype or not value.is_floating_point():
+def _settled(value: Tensor, truth: Tensor, kind: torch.dtype) -> Tensor:
+    if value.shape != truth.shape or value.dtype != truth.dtype:
         return value
-    kind = rounded_to(truth)
-    if kind is None or rounded_to(value) is not kind or not bool(torch.isfinite(value).all()):
+    if rounded_to(value) is not kind or not bool(torch.isfinite(value).all()):
         return value
     mine, right = value.to(kind), truth.to(kind)
     off = (mine != right) & (torch.nextafter(right, mine) == mine)
@@ -72,6 +80,8 @@ def chance_of(count: int, each: Tensor) -> bool:
 
 def rounded_to(tensor: Tensor) -> torch.dtype | None:
     """The coarser dtype whose numbers these are, all of them; None for none."""
+    if not tensor.is_floating_point():
+        return None
     flat = tensor.detach().reshape(-1)
     if tensor.dtype in _COARSE:
         return tensor.dtype if _carries(flat, tensor.dtype) else None
