@@ -140,7 +140,7 @@ def test_imports_go_one_way(tmp_path):
         ("runner/loop.py", "from conformance.worker import main", "The parent needs no engine"),
         (
             "checkpoints.py",
-            "from conformance.engines import checkpoint_builder",
+            "from conformance.engines.building import checkpoint_builder",
             "The parent needs no engine",
         ),
         ("worker/main.py", "from conformance import judge", "A worker observes"),

@@ -16,12 +16,17 @@ ROOT = Path(__file__).parents[2]
 
 #: What one command does: joined by a process of its own, as `--on` is.
 _PROGRAM = """
-import os, subprocess, sys, time, typer
+import atexit, os, subprocess, sys, time, typer
 import conformance_command
 from conformance import cli, cluster
 from conformance.processes import sessions, temporary
 {}
+def heard(begun=os.getpid()) -> None:
+    if os.getpid() != begun:  # the process that works comes to an end of its own
+        open(os.environ["TMPDIR"] + "/heard", "w").close()
+
 def verb() -> None:
+    atexit.register(heard)
     if (ended := cluster.apart()) is not None:
         raise typer.Exit(ended)
     {}
@@ -43,13 +48,10 @@ _LEAVES = """
 #: With a folder, until it is told to end. A sleep that is short: CPython sleeps on where a signal
 #: comes between its last look and the system call.
 _WAITS = """
-    try:
-        with temporary.folder():
-            {}
-            while True:
-                time.sleep(0.01)
-    finally:
-        open(os.environ["TMPDIR"] + "/heard", "w").close()
+    with temporary.folder():
+        {}
+        while True:
+            time.sleep(0.01)
 """
 
 #: The first process is told to end right after the fork, before it runs another line.
