@@ -82,25 +82,29 @@ def where_of(results: Results) -> dict[tuple[str, str], Where]:
     places: dict[tuple[str, str], Where] = {}
     for (model, column), architecture in architectures.items():
         group = groups.get((model, column)) or Group(model, column)
-        place = where_in(group, architecture, device=here.device)
+        place = where_in(group, architecture, configs.get(model, {}), device=here.device)
         places[model, column] = replace(
             place,
             versions=place.versions or here.versions,
             devices=(*place.devices, *here.devices),
             environment=environments.get(column, ""),
-            config=configs.get(model, {}),
         )
     return places
 
 
-def where_in(group: Group, architecture: str, *, device: str = "") -> Where:
-    """The circumstances that a group's own record tells; `device` for one that names none."""
+def where_in(
+    group: Group, architecture: str, config: Mapping[str, str], *, device: str = ""
+) -> Where:
+    """The circumstances that a group's own record tells, beside its model's architecture and
+    config; `device` for a group that names none.
+    """
     return Where(
         versions=group.versions,
         devices=(str(group.identity.get("device", device)),),
         architecture=architecture,
         engine_class=str(group.identity.get("model", "")),
         layout=group.layout,
+        config=config,
     )
 
 

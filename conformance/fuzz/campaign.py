@@ -16,7 +16,7 @@ from pathlib import Path
 from conformance.checkpoints import locate
 from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import Known
-from conformance.expectations.assess import Where
+from conformance.expectations.assess import where_in
 from conformance.fuzz import batch as batches
 from conformance.fuzz import corpus, draw, smaller, tally
 from conformance.fuzz.batch import Batch, Trial
@@ -41,6 +41,7 @@ from conformance.records import (
     Cell,
     CellResult,
     Column,
+    Group,
     Job,
     Model,
     Precision,
@@ -399,13 +400,11 @@ class Campaign:
 
     def _explained(self, batch: Batch, cell: CellResult) -> str:
         group = batch.run.group(cell.model, gathered_in(cell.backend, cell.precision))
-        where = Where(
-            versions=group.versions if group else {},
-            devices=(str(group.identity.get("device", "cpu")) if group else "cpu",),
-            architecture=batch.model.architecture,
-            engine_class=str(group.identity.get("model", "")) if group else "",
-            layout=group.layout if group else "",
-            config=model_info(batch.run, batch.model).config,
+        where = where_in(
+            group or Group(cell.model, cell.backend),
+            batch.model.architecture,
+            model_info(batch.run, batch.model).config,
+            device="cpu",
         )
         plain = Cell(cell.model, cell.backend, cell.scenario, cell.case)
         return explained_by(self.known, cell, plain, where)

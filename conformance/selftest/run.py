@@ -95,8 +95,8 @@ class Plan:
 def _where(run: RunFolder, model: Model, backend: Backend) -> Where:
     """What an honest column ran with; in bf16, for an engine may refuse float32."""
     group = run.group(model.id, gathered_in(backend.id, Precision.BF16))
-    where = where_in(group or Group(model.id, backend.id), model.architecture)
-    return replace(where, config=model_info(run, model).config)
+    config = model_info(run, model).config
+    return where_in(group or Group(model.id, backend.id), model.architecture, config)
 
 
 def plan(
