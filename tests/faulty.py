@@ -126,6 +126,14 @@ def hangs(engine: Healthy, case: Case) -> Mapping[str, Any]:
 
 
 @_with
+def waits_for_gate(engine: Healthy, case: Case) -> Mapping[str, Any]:
+    """Goes on when somebody has made the file `gate`."""
+    while not (Path(engine.options["folder"]) / "gate").exists():
+        threading.Event().wait(0.01)
+    return engine.good(case)
+
+
+@_with
 def hangs_in_a_stage(engine: Healthy, case: Case) -> Mapping[str, Any]:
     """The process that is asked waits for one that was forked from it, and that hangs."""
     stage = os.fork()

@@ -1,8 +1,9 @@
 """From the plan of a run to the jobs of its workers, in the order they need each other.
 
-For each model: build its checkpoint, run the reference (the probe first), then every
-backend, then the reference once more: along the tokens that a backend chose differently, and
-layer by layer where one computed something else.
+For each model: build its checkpoint, run the reference, and every backend beside it as soon as
+the reference has the probe, which is all of the truth that an engine is told; then the reference
+once more: along the tokens that a backend chose differently, and layer by layer where one computed
+something else.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ REFERENCE = Column(Backend(id="reference", engine="reference", default=False))
 FORCED = Column(Backend(id="reference-forced", engine="reference", default=False))
 #: Not a column either: makes the checkpoint.
 BUILD = Column(Backend(id="build", engine="build", default=False))
+
+#: The reference's cell that engines read.
+_PROBE = "probe.all"
 
 #: The columns of one model with their cells.
 Columns = Sequence[tuple[Column, Sequence[Cell]]]
@@ -112,7 +116,7 @@ class _Maker:
                         f"{self.model.id}:{group.folder(own, main)}",
                         column,
                         self._column(column, group, main, precision),
-                        needs=(reference,),
+                        needs_cells=((reference, _PROBE),),
                     )
                 )
         jobs.append(
@@ -142,6 +146,7 @@ class _Maker:
         make: Callable[[], Job | None],
         *,
         needs: tuple[str, ...] = (),
+        needs_cells: tuple[tuple[str, str], ...] = (),
         after: tuple[str, ...] = (),
         load: float = 0.0,
     ) -> Planned:
@@ -150,6 +155,7 @@ class _Maker:
             make=make,
             launch=launch(column),
             needs=needs,
+            needs_cells=needs_cells,
             after=after,
             cached=column.engine in CACHED,
             ours=column in (BUILD, REFERENCE, FORCED),
@@ -229,7 +235,7 @@ class _Maker:
         main: engine_settings.Group,
         precision: Precision,
     ) -> Callable[[], Job]:
-        probe = self.run.group_folder(self.model.id, REFERENCE.id).cell("probe.all")
+        probe = self.run.group_folder(self.model.id, REFERENCE.id).cell(_PROBE)
         own = gathered_in(column.id, precision)
 
         def make() -> Job:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Group, Status
 from conformance.runner.crew import Crew
-from conformance.runner.events import Event, GroupFinished
+from conformance.runner.events import CellFinished, Event, GroupFinished
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Done, Planned, Summary, check
 from conformance.store import GroupFolder, ObservationCache
@@ -32,10 +32,13 @@ class Runner:
         self._waiting = list(planned)
         self._crew = crew
         self._cache = cache
-        self._tell = on_event
+        self._on_event = on_event
         self._begun: list[GroupRun] = []
         self._running: dict[str, GroupRun] = {}
         self._done: dict[str, Done] = {}
+        #: By job, the cells that some other job waits for and that have gone well.
+        self._good: set[tuple[str, str]] = set()
+        self._awaited = {cell for each in planned for cell in each.needs_cells}
         self._resumed = 0
 
     def run(self) -> Summary:
@@ -68,11 +71,28 @@ class Runner:
 
     def _begin_ready(self) -> None:
         for planned in list(self._waiting):
-            ready = all(name in self._done for name in (*planned.after, *planned.needs))
-            if ready and self._crew.has_room_for(planned):
+            if self._ready(planned) and self._crew.has_room_for(planned):
                 self._waiting.remove(planned)
                 self._begin(planned)
         self._crew.prepare(self._waiting)
+
+    def _ready(self, planned: Planned) -> bool:
+        """Whether all has ended that this job waits for, or it is known that it cannot be run."""
+        return all(name in self._done for name in (*planned.after, *planned.needs)) and all(
+            self._has(job, case) or job in self._done for job, case in planned.needs_cells
+        )
+
+    def _has(self, job: str, case: str) -> bool:
+        """Whether a cell has gone well and lies in the run's folder: what another machine has
+        observed comes home with the rest of its group.
+        """
+        group = self._running.get(job)
+        return (job, case) in self._good and (group is None or case in group.folder.finished())
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, CellFinished) and event.status is Status.OK:
+            self._good |= {(event.id, event.case)} & self._awaited
+        self._on_event(event)
 
     def _begin(self, planned: Planned) -> None:
         why = self._broken(planned)
@@ -111,10 +131,13 @@ class Runner:
 
     def _broken(self, planned: Planned) -> str:
         """What went wrong with the jobs this one cannot do without, "" when nothing did."""
+        broken = {
+            **{name: "" for name in planned.needs if not self._done[name].ok},
+            **{job: case for job, case in planned.needs_cells if not self._has(job, case)},
+        }
         return "; ".join(
-            f"{name} failed: {self._done[name].reason}"
-            for name in planned.needs
-            if not self._done[name].ok
+            f"{name} failed: {self._done[name].reason or f'it has no {case}'}"
+            for name, case in broken.items()
         )
 
     def _close(self, group: GroupRun) -> None:

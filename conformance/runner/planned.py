@@ -31,7 +31,9 @@ class Planned:
 
     `make` may return None: nothing to do. It is called after every job of `after` and
     `needs` has ended; when one of `needs` failed, the job's cells become errors with that
-    one's words. With `cached`, finished observations come from the cache and go there.
+    one's words. Of the jobs of `needs_cells` it wants no more than the cell (`Case.key`) that
+    stands beside each, and is begun as soon as that has gone well, while the job goes on.
+    With `cached`, finished observations come from the cache and go there.
     `folder` is the group's: there it is said when no job could be made. `load` is how many
     seconds loading may take where that is more than the limit for all: a download, for one.
     A cell is given up when `tries` workers have died under it.
@@ -45,12 +47,18 @@ class Planned:
     launch: Launch
     after: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    needs_cells: tuple[tuple[str, str], ...] = ()
     cached: bool = False
     folder: Path | None = None
     load: float = 0.0
     tries: int = DEATHS_OF_A_CELL
     ours: bool = False
     at_home: bool = False
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The jobs that must have begun, at least, before this one may."""
+        return (*self.after, *self.needs, *(job for job, _ in self.needs_cells))
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ def check(planned: Sequence[Planned]) -> None:
     placed: set[str] = set()
     waiting = list(planned)
     while waiting:
-        ready = [group for group in waiting if placed.issuperset((*group.after, *group.needs))]
+        ready = [group for group in waiting if placed.issuperset(group.waits_for)]
         if not ready:
             stuck = ", ".join(group.id for group in waiting)
             raise ConformanceError(f"these jobs wait for each other or for none: {stuck}")

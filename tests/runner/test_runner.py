@@ -546,6 +546,37 @@ def test_what_a_job_needs_and_did_not_get_is_the_reason_of_its_cells(tmp_path: P
     assert noted(tmp_path, "refuses") == list(CASES)
 
 
+def test_a_job_that_needs_one_cell_is_begun_while_the_other_cells_are_run(tmp_path: Path) -> None:
+    waiting = planned("waits_for_gate", tmp_path, cases=("first", "bad"))
+    beside = Planned(
+        "beside",
+        (tmp_path / "gate").touch,
+        Launch(),
+        needs_cells=(("waits_for_gate", "plain.first"),),
+    )
+    summary = run([beside, waiting], logs=tmp_path / "logs", jobs=2, limits=LIMITS)
+    assert summary.done["beside"].ok
+    assert noted(tmp_path, "waits_for_gate") == ["first", "bad"]
+    outcome = group(tmp_path, "waits_for_gate").outcome("plain.bad")
+    assert outcome is not None
+    assert outcome.status is Status.OK
+
+
+@pytest.mark.parametrize("cases", [("first", "bad"), ("first",)])
+def test_a_job_whose_cell_went_wrong_or_never_was_says_so(
+    tmp_path: Path, cases: tuple[str, ...]
+) -> None:
+    needing = dataclasses.replace(
+        planned("healthy", tmp_path), needs_cells=(("raises", "plain.bad"),)
+    )
+    run([needing, planned("raises", tmp_path, cases=cases)], logs=tmp_path / "logs")
+    assert noted(tmp_path, "healthy") == []
+    outcome = group(tmp_path, "healthy").outcome("plain.first")
+    assert outcome is not None
+    assert (outcome.status, outcome.harness) == (Status.ERROR, True)
+    assert outcome.reason == "raises failed: it has no plain.bad"
+
+
 def test_what_failed_in_a_job_of_our_own_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
     def once(*, ours: bool) -> int:
         job = planned("does_not_start", tmp_path)

@@ -343,7 +343,7 @@ def _weighted_sums(tensor: torch.Tensor) -> list[torch.Tensor]:
     """
     whole = bits(tensor)
     weights = _weights(whole.device)
-    return [(part.long() * weights[: part.numel()]).sum() for part in whole.split(_PART)]
+    return [(part.long() * weights[: part.numel()]).sum() for part in torch.split(whole, _PART)]
 
 
 @functools.cache
