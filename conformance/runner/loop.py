@@ -77,7 +77,7 @@ class Runner:
         self._crew.prepare(self._waiting)
 
     def _ready(self, planned: Planned) -> bool:
-        """Whether all has ended that this job waits for, or it is known that it cannot be run."""
+        """Whether all that this job waits for has ended, or come as far as it needs."""
         return all(name in self._done for name in (*planned.after, *planned.needs)) and all(
             self._has(job, case) or job in self._done for job, case in planned.needs_cells
         )
@@ -131,13 +131,11 @@ class Runner:
 
     def _broken(self, planned: Planned) -> str:
         """What went wrong with the jobs this one cannot do without, "" when nothing did."""
-        broken = {
-            **{name: "" for name in planned.needs if not self._done[name].ok},
-            **{job: case for job, case in planned.needs_cells if not self._has(job, case)},
-        }
+        needed = (*planned.needs, *(job for job, _ in planned.needs_cells if job in self._done))
         return "; ".join(
-            f"{name} failed: {self._done[name].reason or f'it has no {case}'}"
-            for name, case in broken.items()
+            f"{name} failed: {self._done[name].reason}"
+            for name in needed
+            if not self._done[name].ok
         )
 
     def _close(self, group: GroupRun) -> None:

@@ -31,8 +31,8 @@ class Planned:
 
     `make` may return None: nothing to do. It is called after every job of `after` and
     `needs` has ended; when one of `needs` failed, the job's cells become errors with that
-    one's words. Of the jobs of `needs_cells` it wants no more than the cell (`Case.key`) that
-    stands beside each, and is begun as soon as that has gone well, while the job goes on.
+    one's words. The jobs of `needs_cells` are needed likewise, but it does not wait for their end
+    where the cell (`Case.key`) that stands beside each has gone well before.
     With `cached`, finished observations come from the cache and go there.
     `folder` is the group's: there it is said when no job could be made. `load` is how many
     seconds loading may take where that is more than the limit for all: a download, for one.
@@ -57,7 +57,7 @@ class Planned:
 
     @property
     def waits_for(self) -> tuple[str, ...]:
-        """The jobs that must have begun, at least, before this one may."""
+        """The jobs that must have begun, at least, before this one may be."""
         return (*self.after, *self.needs, *(job for job, _ in self.needs_cells))
 
 

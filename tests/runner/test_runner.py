@@ -562,19 +562,31 @@ def test_a_job_that_needs_one_cell_is_begun_while_the_other_cells_are_run(tmp_pa
     assert outcome.status is Status.OK
 
 
-@pytest.mark.parametrize("cases", [("first", "bad"), ("first",)])
-def test_a_job_whose_cell_went_wrong_or_never_was_says_so(
-    tmp_path: Path, cases: tuple[str, ...]
-) -> None:
-    needing = dataclasses.replace(
-        planned("healthy", tmp_path), needs_cells=(("raises", "plain.bad"),)
+def test_a_job_waits_for_the_end_of_one_whose_cell_goes_wrong(tmp_path: Path) -> None:
+    needs = ("raises", "plain.bad")
+    run(
+        [
+            dataclasses.replace(planned("healthy", tmp_path), needs_cells=(needs,)),
+            planned("raises", tmp_path, cases=("bad", "last")),
+        ],
+        logs=tmp_path / "logs",
+        jobs=2,
     )
-    run([needing, planned("raises", tmp_path, cases=cases)], logs=tmp_path / "logs")
+    ended = group(tmp_path, "raises").path / "cells" / "plain.last" / "outcome.json"
+    begun = group(tmp_path, "healthy").path / "job.json"
+    assert ended.stat().st_mtime_ns < begun.stat().st_mtime_ns
+
+
+def test_a_job_whose_cells_owner_did_not_start_says_so(tmp_path: Path) -> None:
+    needing = planned("healthy", tmp_path)
+    owner = planned("does_not_start", tmp_path, cases=("first",))
+    cells = (("does_not_start", "plain.first"),)
+    run([dataclasses.replace(needing, needs_cells=cells), owner], logs=tmp_path / "logs")
     assert noted(tmp_path, "healthy") == []
     outcome = group(tmp_path, "healthy").outcome("plain.first")
     assert outcome is not None
     assert (outcome.status, outcome.harness) == (Status.ERROR, True)
-    assert outcome.reason == "raises failed: it has no plain.bad"
+    assert outcome.reason.startswith("does_not_start failed: ")
 
 
 def test_what_failed_in_a_job_of_our_own_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
