@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from conformance.engines.structure import map_tensors, tensors_in
-from conformance.engines.vllm.relay.record import Reader, bits, digests, same, snapshot
+from conformance.engines.vllm.relay.record import Reader, digest, flat, same, snapshot
 
 #: A request's rows of a step's batch: the first, and how many.
 Rows = Sequence[int]
@@ -46,11 +46,8 @@ def later(value: Any) -> bool:
 def readers(visits: Sequence[Visit], batcher: Any) -> list[tuple[Reader, ...]]:
     """Each visit's requests, with what each left of its own rows."""
     untouched = _untouched(visits)
-    edited = iter(
-        _by_row([v for v, clean in zip(visits, untouched, strict=True) if not clean], batcher)
-    )
     return [
-        tuple(Reader(row, None) for row in visit.groups) if clean else next(edited)
+        tuple(Reader(row, None) for row in visit.groups) if clean else _by_row(visit, batcher)
         for visit, clean in zip(visits, untouched, strict=True)
     ]
 
@@ -83,8 +80,8 @@ def _differing(alike: Sequence[Sequence[tuple[int, torch.Tensor, torch.Tensor]]]
     """The visits of those pairs, in lists of one shape each, that are not equal bit by bit."""
     flags = []
     for pairs in alike:
-        before = torch.stack([bits(one) for _, one, _ in pairs])
-        after = torch.stack([bits(other) for _, _, other in pairs])
+        before = torch.stack([_bits(one) for _, one, _ in pairs])
+        after = torch.stack([_bits(other) for _, _, other in pairs])
         flags.append((before != after).any(dim=1))
     if not flags:
         return set()
@@ -93,27 +90,22 @@ def _differing(alike: Sequence[Sequence[tuple[int, torch.Tensor, torch.Tensor]]]
     return {index for index, differ in zip(indices, differs, strict=True) if differ}
 
 
-def _by_row(visits: Sequence[Visit], batcher: Any) -> list[tuple[Reader, ...]]:
-    """Of visits that did not leave everything as it was: what each request left of its own rows."""
-    values = [
-        _rows(batcher, visit, value, group)
-        for visit in visits
-        for group in visit.groups.values()
-        for value in (visit.before, visit.after)
-    ]
-    found = iter(digests(values))
-    return [
-        tuple(
-            Reader(row, None if before == after else after)
-            for row, before, after in ((row, next(found), next(found)) for row in visit.groups)
-        )
-        for visit in visits
-    ]
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    whole = flat(tensor)
+    return whole.view(torch.int16) if whole.element_size() % 2 == 0 else whole.view(torch.uint8)
 
 
-def _rows(batcher: Any, visit: Visit, value: Any, group: Rows) -> Any:
+def _by_row(visit: Visit, batcher: Any) -> tuple[Reader, ...]:
     present, batcher.total = batcher.total, visit.total
     try:
-        return map_tensors(value, lambda t: batcher._narrow_tensor(t, group) if t.ndim else t)
+        found = []
+        for row, group in visit.groups.items():
+            mine, theirs = _rows(batcher, visit.before, group), _rows(batcher, visit.after, group)
+            found.append(Reader(row, None if same(mine, theirs) else digest(theirs)))
+        return tuple(found)
     finally:
         batcher.total = present
+
+
+def _rows(batcher: Any, value: Any, group: Rows) -> Any:
+    return map_tensors(value, lambda t: batcher._narrow_tensor(t, group) if t.ndim else t)

@@ -7,14 +7,12 @@ step, so each list of names is sent once and afterwards by its number.
 
 from __future__ import annotations
 
-import functools
 import io
 import itertools
 import math
 import pickle
-import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -25,9 +23,6 @@ from conformance.engines.structure import map_tensors, tensors_in
 
 #: Location lists remembered per sender; beyond it they are sent in full each time.
 SEQUENCES = 1024
-
-#: Words of a tensor that are added up at a time for its digest.
-_PART = 1 << 18
 
 _LENGTH = 8
 _ALIGNMENT = 64
@@ -293,71 +288,11 @@ def same(before: Any, after: Any) -> bool:
     )
 
 
-def digests(values: Sequence[Any]) -> list[int]:
-    """For each value a checksum over the types, shapes and bits of its tensors. Those of all values
-    are computed where the tensors are, and come to the host together.
-    """
-    tensors = [tensors_in(value) for value in values]
-    sums = [[_weighted_sums(tensor) for tensor in each] for each in tensors]
-    flat_sums = [one for each in sums for parts in each for one in parts]
-    home = iter(_at_home(flat_sums))
-    return [
-        _checksum(
-            (f"{tensor.dtype}{tuple(tensor.shape)}", [next(home) for _ in parts])
-            for tensor, parts in zip(each, mine, strict=True)
-        )
-        for each, mine in zip(tensors, sums, strict=True)
-    ]
-
-
 def digest(value: Any) -> int:
-    """The checksum of one value, see :func:`digests`."""
-    return digests([value])[0]
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Its numbers' bits side by side: int16 [2-byte words], or uint8 [bytes] of an odd size."""
-    whole = flat(tensor.detach())
-    return whole.view(torch.int16) if whole.element_size() % 2 == 0 else whole.view(torch.uint8)
-
-
-def _checksum(parts: Iterable[tuple[str, list[int]]]) -> int:
+    """A checksum over types, shapes and bytes of the tensors in ``value``."""
     result = 0
-    for description, sums in parts:
-        result = zlib.crc32(description.encode(), result)
-        result = zlib.crc32(struct.pack(f"<{len(sums)}q", *sums), result)
+    for tensor in tensors_in(value):
+        result = zlib.crc32(f"{tensor.dtype}{tuple(tensor.shape)}".encode(), result)
+        data = _bytes_of(tensor.to("cpu"))
+        result = zlib.crc32(cast(Any, data.numpy()), result)
     return result
-
-
-def _at_home(sums: Sequence[torch.Tensor]) -> list[int]:
-    if not sums:
-        return []
-    device = sums[0].device
-    numbers: list[int] = torch.stack([one.to(device) for one in sums]).tolist()
-    return numbers
-
-
-def _weighted_sums(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Sums of the bits of each :data:`_PART` words, modulo 2⁶⁴, int64 [] each. A word has an odd
-    weight, so that no change of one word alone leaves the sum as it was.
-    """
-    whole = bits(tensor)
-    weights = _weights(whole.device)
-    return [(part.long() * weights[: part.numel()]).sum() for part in torch.split(whole, _PART)]
-
-
-@functools.cache
-def _weights(device: torch.device) -> torch.Tensor:
-    """Odd pseudo-random numbers, int64 [_PART]: the finaliser of SplitMix64 (Steele, Lea and Flood,
-    OOPSLA 2014) of their places, as products that wrap around.
-    """
-    with torch.inference_mode(mode=False):
-        mixed = (torch.arange(1, _PART + 1, device=device)) * _signed(0x9E3779B97F4A7C15)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            # Shifted as if without a sign.
-            mixed = (mixed ^ ((mixed >> shift) & ((1 << (64 - shift)) - 1))) * _signed(factor)
-        return (mixed ^ ((mixed >> 31) & ((1 << 33) - 1))) | 1
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64)
