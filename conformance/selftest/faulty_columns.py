@@ -21,8 +21,11 @@ from conformance.selftest.fault import CLIENTS, MARK, WITH_A_BLOCK, Fault, Varia
 from conformance.store import RunFolder, gathered_in, link
 
 ENGINE = "conformance.selftest.injecting.engine:open_engine"
-#: The group of all faults of a model and backend that one engine load can run.
+#: The groups of a model's and a backend's faults that can share an engine load.
 SHARED = "faults"
+#: Cells that one load runs, give or take a column: a load takes some seconds, and a cell of a real
+#: model in float32 as many, while the processors that have no group to run are idle.
+CELLS_OF_A_LOAD = 50
 
 
 @dataclass(frozen=True)
@@ -220,17 +223,32 @@ def _shared_jobs(
     shared = []
     for (model, backend, precision), members in groups.items():
         honest = by_id[f"{model}:{gathered_in(backend, precision)}"]
-        name = gathered_in(f"{backend}{MARK}{SHARED}", precision)
-        shared.append(
-            replace(
-                honest,
-                id=f"{model}:{name}",
-                make=_sharing(run, honest.make, members, name),
-                folder=run.group_folder(model, name).path,
-                cached=False,
+        for number, together in enumerate(_loads(members), start=1):
+            which = SHARED if number == 1 else f"{SHARED}-{number}"
+            name = gathered_in(f"{backend}{MARK}{which}", precision)
+            shared.append(
+                replace(
+                    honest,
+                    id=f"{model}:{name}",
+                    make=_sharing(run, honest.make, together, name),
+                    folder=run.group_folder(model, name).path,
+                    cached=False,
+                )
             )
-        )
     return shared
+
+
+def _loads(members: Sequence[FaultyColumn]) -> Iterable[Sequence[FaultyColumn]]:
+    """The columns, those of one engine load together."""
+    cells, together = 0, list[FaultyColumn]()
+    for column in members:
+        together.append(column)
+        cells += len(column.cells)
+        if cells >= CELLS_OF_A_LOAD:
+            yield together
+            cells, together = 0, []
+    if together:
+        yield together
 
 
 def _sharing(

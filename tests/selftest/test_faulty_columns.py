@@ -17,6 +17,18 @@ VLLM = Backend("vllm-pp1", "vllm")
 DONE = Outcome(Status.OK, prompt_ids=((1, 2),))
 
 
+def test_faults_that_share_a_load_are_parted_so_that_many_processors_have_work() -> None:
+    columns = faulty_columns.columns(FAULTS.values(), MODEL, (VLLM,))
+    loads = list(faulty_columns._loads(columns))
+    assert [column for load in loads for column in load] == list(columns)
+    cells = [sum(len(column.cells) for column in load) for load in loads]
+    assert len(loads) > 1
+    assert min(cells[:-1]) >= faulty_columns.CELLS_OF_A_LOAD
+    rest = [sum(len(column.cells) for column in load[:-1]) for load in loads]
+    assert max(rest) < faulty_columns.CELLS_OF_A_LOAD
+    assert list(faulty_columns._loads([])) == []
+
+
 def test_it_is_found_in_a_run_of_a_relative_folder_that_was_moved_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
