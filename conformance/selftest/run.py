@@ -13,7 +13,8 @@ import torch
 
 from conformance.errors import ConformanceError
 from conformance.expectations import Entry
-from conformance.expectations.assess import Where, explains, holds, where_in
+from conformance.expectations.assess import explains
+from conformance.expectations.conditions import Where, holds, where_in
 from conformance.judging_runs.one_model import model_info
 from conformance.planning import machine
 from conformance.processes.parallel import side_by_side

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
 from conformance.expectations import Conditions, Entry, Known, Match
-from conformance.expectations.assess import Where
+from conformance.expectations.conditions import Where
 from conformance.fuzz import campaign, causes, corpus, tally
 from conformance.fuzz.causes import Difference, Failure
 from conformance.fuzz.draw import Shape, draw
