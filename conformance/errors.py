@@ -1,7 +1,8 @@
-"""The one error users see, and the exit codes scripts can rely on."""
+"""The one error users see, what is said of all others, and the exit codes scripts can rely on."""
 
 from __future__ import annotations
 
+import traceback
 from enum import IntEnum
 from pathlib import Path
 
@@ -44,3 +45,13 @@ class ConformanceError(Exception):
             place = f"{self.path}:{self.line}: " if self.line else f"{self.path}: "
         remedy = f"\n  → {self.remedy}" if self.remedy else ""
         return f"{place}{self.message}{remedy}"
+
+
+def described(error: BaseException) -> str:
+    """An exception's type and message. An `assert` has no message as a rule: then the line of the
+    source that raised it.
+    """
+    words = str(error).strip()
+    if not words and isinstance(error, AssertionError) and error.__traceback__ is not None:
+        words = traceback.extract_tb(error.__traceback__)[-1].line or ""
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -6,6 +6,7 @@ Their words are kept as the reason; anything else that goes wrong is an error.
 from __future__ import annotations
 
 from conformance.engines import Refused
+from conformance.errors import described
 
 REFUSALS = (
     "Pipeline parallelism is not supported for this model",
@@ -35,6 +36,8 @@ REFUSALS = (
     "expect weight to be bfloat16",
     # Marlin's answer to float32, for which it has no output.
     "c must be passed for W4A8-FP4",
+    # The answer to float32 of vLLM's kernels for adapters on CUDA.
+    "assert inputs.dtype in [torch.float16, torch.bfloat16]",
     # torch's answer to float32 from a kernel for other types: vLLM's product of packed weights.
     "not implemented for 'Float'",
     # torch's answer to vLLM's linear attention in bf16, on a CPU without AVX-512.
@@ -44,7 +47,7 @@ REFUSALS = (
 
 def refused(error: BaseException) -> Refused | None:
     """The error as a refusal, when vLLM or nnsight says that it does not do this."""
-    return refusal(f"{type(error).__name__}: {error}")
+    return refusal(described(error))
 
 
 def refusal(words: str) -> Refused | None:

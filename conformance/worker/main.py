@@ -33,7 +33,7 @@ from conformance.builtin.probe import PROBING
 from conformance.builtin.user_trace import USER_TRACE
 from conformance.engines import Engine, Refused, Unreadable, load_engine
 from conformance.engines.refusals import refusal
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, described
 from conformance.processes import sessions, temporary
 from conformance.records import Case, Group, Job, Outcome, Status
 from conformance.scenario import Scenario, discover
@@ -414,7 +414,7 @@ def _outcome_of(error: BaseException) -> Outcome:
         return Outcome(Status.STRUCTURE, reason=words)
     return Outcome(
         Status.ERROR,
-        reason=f"{type(error).__name__}: {words}" if words else type(error).__name__,
+        reason=described(error),
         detail="".join(traceback.format_exception(error)),
         harness=harness_fault(error),
     )

@@ -135,7 +135,7 @@ def test_a_case_of_no_scenario_is_our_error(tmp_path: Path) -> None:
         (Refused("  no pipelines\n"), Status.UNSUPPORTED, "no pipelines", False),
         (Unreadable("two readings"), Status.STRUCTURE, "two readings", False),
         (ValueError("a shape"), Status.ERROR, "ValueError: a shape", False),
-        (AssertionError(), Status.ERROR, "AssertionError", False),
+        (AssertionError(), Status.ERROR, "AssertionError: raise error", False),
         (ImportError("x", name="vllm"), Status.ERROR, "ImportError: x", False),
         (
             ImportError("x", name="conformance.residual_stream"),
