@@ -71,7 +71,7 @@ class Runner:
 
     def _begin_ready(self) -> None:
         for planned in list(self._waiting):
-            if self._ready(planned) and self._crew.has_room_for(planned):
+            if self._crew.has_room_for(planned) and self._ready(planned):
                 self._waiting.remove(planned)
                 self._begin(planned)
         self._crew.prepare(self._waiting)
@@ -87,7 +87,9 @@ class Runner:
         observed comes home with the rest of its group.
         """
         group = self._running.get(job)
-        return (job, case) in self._good and (group is None or case in group.folder.finished())
+        return (job, case) in self._good and (
+            group is None or group.folder.outcome(case) is not None
+        )
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, CellFinished) and event.status is Status.OK:
