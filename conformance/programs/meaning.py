@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from conformance.programs.records import Do, Form, Operation, Part, Program, Tokens
+from conformance.programs.operations import Do, Form, Operation, Part, Program, Tokens
 from conformance.programs.validity import prompts_of, source_of
 from conformance.records import FORCED, GREEDY, Case
 

@@ -11,7 +11,7 @@ import pprint
 from collections.abc import Iterator
 from dataclasses import replace
 
-from conformance.programs.records import Do, Operation, Part, Program, Tokens, as_json
+from conformance.programs.operations import Do, Operation, Part, Program, Tokens, as_json
 from conformance.programs.validity import check, prompts_of, source_of
 from conformance.programs.words import meaning_in_words
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from conformance.errors import ConformanceError
-from conformance.programs.records import Do, Operation, Part, Program, Tokens
+from conformance.programs.operations import Do, Operation, Part, Program, Tokens
 
 #: Parts that can be read, and not written to.
 READ_ONLY = (Part.INPUT, Part.TOKEN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from conformance.programs.records import Do, Operation, Program, Tokens
+from conformance.programs.operations import Do, Operation, Program, Tokens
 
 _DOES = {
     Do.READ: "read",

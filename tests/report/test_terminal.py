@@ -11,7 +11,7 @@ from rich.console import Console
 
 from conformance.errors import ConformanceError
 from conformance.records import Judged, Precision, Results, Verdict
-from conformance.report import cell_text, run_summary, words
+from conformance.report import cell_text, terminal_summary, words
 from conformance.report.sections import findings
 from tests.report import hostile, synthetic
 
@@ -24,7 +24,7 @@ def console(*, is_terminal: bool = False) -> tuple[Console, io.StringIO]:
 def test_the_summary_shows_every_model_and_the_path(results: Results) -> None:
     screen, out = console()
     path = Path("reports") / ("long" * 60) / "index.html"
-    run_summary.summary(results, path, screen)
+    terminal_summary.summary(results, path, screen)
     text = out.getvalue()
     for model in results.models:
         assert model.id in text
@@ -117,7 +117,7 @@ def test_where_no_id_is_near_it_is_said_what_there_is(results: Results) -> None:
 def test_nothing_in_a_run_reaches_the_terminal_as_a_command() -> None:
     run = hostile.hostile()
     screen, out = console()
-    run_summary.summary(run, Path("x"), screen)
+    terminal_summary.summary(run, Path("x"), screen)
     for cell in run.cells:
         cell_text.show(run, cell.id, screen)
     text = out.getvalue()
@@ -145,5 +145,5 @@ def test_the_end_of_the_log_is_shown_for_a_crash(results: Results) -> None:
 
 def test_an_empty_run_is_not_called_clean() -> None:
     screen, out = console()
-    run_summary.summary(synthetic.wrapped(()), Path("x"), screen)
+    terminal_summary.summary(synthetic.wrapped(()), Path("x"), screen)
     assert "Nothing was run" in out.getvalue()

@@ -43,7 +43,7 @@ def judge(
 
     from conformance import execution, sweep
     from conformance.check import kept
-    from conformance.report.run_summary import summary
+    from conformance.report.terminal_summary import summary
     from conformance.scenario import discover
 
     if kept.is_check(folder):

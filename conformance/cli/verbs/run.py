@@ -44,7 +44,7 @@ def run(
     time, by default all that can begin.
     """
     engines.needed()
-    from conformance.report.run_summary import summary
+    from conformance.report.terminal_summary import summary
 
     with selecting.hired(on, running) as hire:
         if resume:
