@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Group, Status
 from conformance.runner.crew import Crew
-from conformance.runner.events import CellFinished, Event, GroupFinished
+from conformance.runner.events import Event, GroupFinished
 from conformance.runner.group import GroupRun
 from conformance.runner.planned import Done, Planned, Summary, check
 from conformance.store import GroupFolder, ObservationCache
@@ -32,13 +32,10 @@ class Runner:
         self._waiting = list(planned)
         self._crew = crew
         self._cache = cache
-        self._on_event = on_event
+        self._tell = on_event
         self._begun: list[GroupRun] = []
         self._running: dict[str, GroupRun] = {}
         self._done: dict[str, Done] = {}
-        #: By job, the cells that some other job waits for and that have gone well.
-        self._good: set[tuple[str, str]] = set()
-        self._awaited = {cell for each in planned for cell in each.needs_cells}
         self._resumed = 0
 
     def run(self) -> Summary:
@@ -83,18 +80,12 @@ class Runner:
         )
 
     def _has(self, job: str, case: str) -> bool:
-        """Whether a cell has gone well and lies in the run's folder: what another machine has
-        observed comes home with the rest of its group.
+        """Whether a cell of a job that runs has gone well. What another machine has observed comes
+        home with the rest of its group.
         """
         group = self._running.get(job)
-        return (job, case) in self._good and (
-            group is None or group.folder.outcome(case) is not None
-        )
-
-    def _tell(self, event: Event) -> None:
-        if isinstance(event, CellFinished) and event.status is Status.OK:
-            self._good |= {(event.id, event.case)} & self._awaited
-        self._on_event(event)
+        outcome = group.folder.outcome(case) if group is not None else None
+        return outcome is not None and outcome.status is Status.OK
 
     def _begin(self, planned: Planned) -> None:
         why = self._broken(planned)
