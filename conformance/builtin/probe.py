@@ -29,3 +29,6 @@ PROBING = built_in(
     reference=_probe_reference,
     prompts=(PROBE,),
 )
+
+#: The key of its only case.
+PROBED = PROBING.expand(0)[0].key

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from conformance import loose_json
-from conformance.builtin.probe import PROBING
+from conformance.builtin.probe import PROBED, PROBING
 from conformance.builtin.user_trace import USER_TRACE, case_of
 from conformance.check.parsing.source import UserFile
 from conformance.checkpoints import cache_folder, locate, patience
@@ -235,7 +235,7 @@ class _Maker:
             cases = tuple(case for case in job.cases if self._has_truth(case))
             if not cases:
                 return None
-            probe = self.run.group_folder(self.asked.model.id, TRUTH.id).cell("probe.all")
+            probe = self.run.group_folder(self.asked.model.id, TRUTH.id).cell(PROBED)
             must = expected(column.backend, precision=precision)
             settings = {**room(job.checkpoint), **self._memory(column)}
             return replace(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from conformance.builtin import one_layer
 from conformance.builtin.engine_alone import cases_beside
-from conformance.builtin.probe import PROBING
+from conformance.builtin.probe import PROBED, PROBING
 from conformance.checkpoints import Checkpoint, locate, patience
 from conformance.engines import ENGINES, ENVIRONMENT, FRONTS, LIBRARIES, preload
 from conformance.errors import ConformanceError
@@ -37,9 +37,6 @@ REFERENCE = Column(Backend(id="reference", engine="reference", default=False))
 FORCED = Column(Backend(id="reference-forced", engine="reference", default=False))
 #: Not a column either: makes the checkpoint.
 BUILD = Column(Backend(id="build", engine="build", default=False))
-
-#: The reference's cell that engines read.
-_PROBE = "probe.all"
 
 #: The columns of one model with their cells.
 Columns = Sequence[tuple[Column, Sequence[Cell]]]
@@ -116,7 +113,7 @@ class _Maker:
                         f"{self.model.id}:{group.folder(own, main)}",
                         column,
                         self._column(column, group, main, precision),
-                        needs_cells=((reference, _PROBE),),
+                        needs_cells=((reference, PROBED),),
                     )
                 )
         jobs.append(
@@ -235,7 +232,7 @@ class _Maker:
         main: engine_settings.Group,
         precision: Precision,
     ) -> Callable[[], Job]:
-        probe = self.run.group_folder(self.model.id, REFERENCE.id).cell(_PROBE)
+        probe = self.run.group_folder(self.model.id, REFERENCE.id).cell(PROBED)
         own = gathered_in(column.id, precision)
 
         def make() -> Job:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from conformance.errors import described
 from conformance.records import Frame, Owner
 from conformance.store.doings import Doing, How, event_of, tell
 from conformance.worker import frames
@@ -85,7 +86,7 @@ class Watch:
             call_frames = frames.frames(text, self.roots)
             if not by_the_trace(call_frames):
                 raise  # somebody else's
-            words = f"{type(error).__name__}: {error}".removesuffix(": ")
+            words = described(error)
             self._tell(Doing(How.RAISED, words, text, call_frames))
             raise EndedByBlockError(words) from error
         except Exception:

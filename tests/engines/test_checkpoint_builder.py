@@ -181,9 +181,22 @@ def test_what_transformers_would_ignore_is_refused(tmp_path, architecture, key, 
         obtain(Model("m", architecture, (source,)), tmp_path, checkpoint_builder.build)
 
 
-def test_a_vocabulary_that_the_tokenizer_cannot_fill_is_refused(tmp_path):
-    source = Source("tiny", config={"vocab_size": 5000})
-    with pytest.raises(ConformanceError, match="the tiny tokenizer has"):
+def test_a_large_vocabulary_has_a_word_for_every_id_and_texts_are_read_as_ever(tmp_path):
+    usual = MODELS["llama"].sources[0]
+    large = replace(usual, config={**usual.config, "vocab_size": 5000})
+    made = obtain(Model("m", "llama", (large,)), tmp_path, checkpoint_builder.build)
+    tokenizer = AutoTokenizer.from_pretrained(made.path)
+    assert AutoConfig.from_pretrained(made.path).vocab_size == len(tokenizer) == 5000
+    assert len({tokenizer.decode([number]) for number in range(1000, 5000)}) == 4000
+    for text in (*PAIR, PROBE, "spare999"):
+        ids = tokenizer(text).input_ids
+        assert tokenizer.decode(ids) == text
+        assert max(ids) < 600  # what the corpus fills
+
+
+def test_a_vocabulary_without_a_byte_of_its_own_for_each_is_refused(tmp_path):
+    source = Source("tiny", config={"vocab_size": 100})
+    with pytest.raises(ConformanceError, match="a vocab_size of 257 or more"):
         obtain(Model("m", "llama", (source,)), tmp_path, checkpoint_builder.build)
 
 

@@ -6,6 +6,7 @@ transformers. Changing this file gives every checkpoint a new folder and a new d
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -224,14 +225,24 @@ def _train_tokenizer(size: int) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
-    if tokenizer.get_vocab_size() != size:
-        # Else a model could produce an id that its tokenizer cannot read.
+    if (least := tokenizer.get_vocab_size()) > size:
         raise ConformanceError(
-            f"the tiny tokenizer has {tokenizer.get_vocab_size()} ids, the model {size}",
-            remedy=f"use vocab_size {tokenizer.get_vocab_size()} or fewer",
+            f"the tiny tokenizer has {least} ids at least, the model {size}",
+            remedy=f"use a vocab_size of {least} or more",
         )
+    tokenizer = _with_spare_words(tokenizer, size)
     special = dict.fromkeys(("pad_token", "eos_token", "unk_token"), END)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+def _with_spare_words(tokenizer: Tokenizer, size: int) -> Tokenizer:
+    """So many ids, those that the corpus does not fill as words that no text is made of: every id
+    that a model can produce must be read.
+    """
+    state = json.loads(tokenizer.to_str())
+    known = state["model"]["vocab"]
+    known.update({f"spare{number}": number for number in range(len(known), size)})
+    return Tokenizer.from_str(json.dumps(state))
 
 
 def _convert(source: Source, folder: Path, wheels: Sequence[Path]) -> None:
