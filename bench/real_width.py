@@ -1,11 +1,11 @@
 """Random models of real width, built on the device, and a manifest that names them.
 
-    python bench/real_width.py FOLDER
+    python bench/real_width.py FOLDER [--only llama-7b ...]
     conformance run --models FOLDER/models.yaml -b hf -b vllm-pp1 -b vllm-pp2
 
-A Llama and a mixture of experts of two to three billion weights each, with the tokenizer of the
-tiny models. models.yaml builds no random model of this size: it must lie in a folder, as a trained
-one does.
+Llamas of one to seven billion weights and a mixture of experts, with the tokenizer of the tiny
+models. models.yaml builds no random model of this size: it must lie in a folder, as a trained one
+does.
 """
 
 from __future__ import annotations
@@ -22,50 +22,87 @@ from conformance.engines.building import checkpoint_builder
 IDS = 512
 SEED = 11
 
-#: The keys of each architecture's config; the spread keeps greedy tokens stable, as the tiny ones'.
-MODELS: dict[str, dict[str, Any]] = {
-    "llama": {
-        "hidden_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 8,
-        "intermediate_size": 8192,
-        "initializer_range": 0.03,
-    },
-    "mixtral": {
-        "hidden_size": 2048,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "intermediate_size": 4096,
-        "num_local_experts": 8,
-        "initializer_range": 0.035,
-    },
+#: The architecture of each model and the keys of its config; the spread keeps greedy tokens stable,
+#: as the tiny ones'.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-1b": (
+        "llama",
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 20,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "intermediate_size": 5632,
+            "initializer_range": 0.035,
+        },
+    ),
+    "llama-3b": (
+        "llama",
+        {
+            "hidden_size": 3072,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 24,
+            "num_key_value_heads": 8,
+            "intermediate_size": 8192,
+            "initializer_range": 0.03,
+        },
+    ),
+    "llama-7b": (
+        "llama",
+        {
+            "hidden_size": 4096,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "intermediate_size": 11008,
+            "initializer_range": 0.025,
+        },
+    ),
+    "mixtral-3b": (
+        "mixtral",
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "intermediate_size": 4096,
+            "num_local_experts": 8,
+            "initializer_range": 0.035,
+        },
+    ),
 }
 
-MANIFEST = """\
-models:
-  llama-wide:
-    architecture: llama
-    sources: [{{path: {folder}/llama}}]
-  mixtral-wide:
-    architecture: mixtral
-    parts: [embedding, attention, mlp, norm, head, experts]
-    sources: [{{path: {folder}/mixtral}}]
+#: What runs of a kind of model, where it is more than a dense one has.
+PARTS = {"mixtral": "    parts: [embedding, attention, mlp, norm, head, experts]\n"}
+
+MODEL = """\
+  {name}:
+    architecture: {architecture}
+{parts}    sources: [{{path: {folder}/{name}}}]
+"""
+BACKENDS = """\
 backends:
-  hf: {{engine: hf}}
-  vllm-pp1: {{engine: vllm}}
-  vllm-pp2: {{engine: vllm, pipeline: 2}}
+  hf: {engine: hf}
+  vllm-pp1: {engine: vllm}
+  vllm-pp2: {engine: vllm, pipeline: 2}
 """
 
 
-def main(folder: Annotated[Path, typer.Argument(help="Where the models are to lie.")]) -> None:
-    """Build both, and write FOLDER/models.yaml."""
+def main(
+    folder: Annotated[Path, typer.Argument(help="Where the models are to lie.")],
+    only: Annotated[list[str] | None, typer.Option(help="Only these; all without.")] = None,
+) -> None:
+    """Build them, and write FOLDER/models.yaml."""
     folder = folder.resolve()
-    for architecture, config in MODELS.items():
-        weights = build(architecture, config, folder / architecture)
-        print(f"{architecture}: {weights / 1e9:.1f} billion weights", flush=True)
-    (folder / "models.yaml").write_text(MANIFEST.format(folder=folder))
+    manifest = "models:\n"
+    for name in only or MODELS:
+        architecture, config = MODELS[name]
+        weights = build(architecture, config, folder / name)
+        print(f"{name}: {weights / 1e9:.2f} billion weights", flush=True)
+        manifest += MODEL.format(
+            name=name, architecture=architecture, parts=PARTS.get(architecture, ""), folder=folder
+        )
+    (folder / "models.yaml").write_text(manifest + BACKENDS)
 
 
 def build(architecture: str, config: dict[str, Any], folder: Path) -> int:
