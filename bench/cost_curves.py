@@ -7,8 +7,8 @@ vocabulary, tokens of the prompt; or so many models like it. A run of it reads e
 in the middle and generates four tokens, on every column given, in both precisions, one process at
 a time and nothing in the cache of observations. Seconds are the workers' own, by what they ran,
 and the rest of the whole (planning, zygotes' imports, judging, the page); bytes are those of the
-run's folder and of its cache. Lines are least squares; the furthest point from each is printed
-beside it, as a share of that point.
+run's folder and of its cache. Lines are least squares, in the square of the width and in the value
+itself of all others; the furthest point from each is printed beside it, as a share of that point.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ AXES: Mapping[str, Sequence[int]] = {
     "tokens": (16, 128, 512, 1024),
     "models": (1, 2, 4),
 }
+
+#: A layer's weights grow with the square of its width; a line is laid through that power.
+POWERS: Mapping[str, int] = {"width": 2}
 
 #: A prompt of so many tokens is so many of these: each is a word of its own to the tokenizer.
 _WORD = "a "
@@ -229,15 +232,17 @@ def costs(point: Point) -> dict[str, float]:
 
 def table(points: Sequence[Point]) -> str:
     """One Markdown table of an axis: each cost at each value, and its line."""
-    values = [point.value for point in points]
+    axis, values = points[0].axis, [point.value for point in points]
+    power = POWERS.get(axis, 1)
+    grows = axis + ("²" if power == 2 else "")
     head = " | ".join(f"{value:,}" for value in values)
-    lines = [f"| {points[0].axis} | {head} | line | furthest |"]
+    lines = [f"| {axis} | {head} | line | furthest |"]
     lines.append("| --- " * (len(values) + 3) + "|")
     for name in costs(points[0]):
         found = [costs(point)[name] for point in points]
-        line = fitted(values, found)
+        line = fitted([value**power for value in values], found)
         cells = " | ".join(f"{cost:.2f}" for cost in found)
-        slope = f"{line.begin:.2f} + {line.slope:.3g} × {points[0].axis}"
+        slope = f"{line.begin:.2f} + {line.slope:.3g} × {grows}"
         lines.append(f"| {name} | {cells} | {slope} | {line.furthest:.0%} |")
     return "\n".join(lines)
 

@@ -40,3 +40,8 @@ def test_a_table_has_each_cost_with_its_line() -> None:
     assert "| hf, s | 2.00 | 3.00 | 5.00 | 1.00 + 1 × layers | 0% |" in lines
     assert any(line.startswith("| whole, s | 4.00 | 5.00 | 7.00 |") for line in lines)
     assert any(line.startswith("| run, MiB | 1.00 | 2.00 | 4.00 |") for line in lines)
+
+
+def test_what_grows_with_the_weights_grows_with_the_square_of_the_width() -> None:
+    points = [Point("width", n, {"hf": 1.0 + 2e-6 * n * n}, 0, 0) for n in (256, 512, 1024)]
+    assert "| hf, s | 1.13 | 1.52 | 3.10 | 1.00 + 2e-06 × width² | 0% |" in table(points)
