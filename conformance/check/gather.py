@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from conformance import loose_json
@@ -134,14 +133,10 @@ def room(checkpoint: Path) -> dict[str, int]:
     its cache for two of those.
     """
     config = usable.of_text(loose_json.mapping(checkpoint / "config.json"))
-    number = partial(usable.positive, config)
-    length = min(number("max_position_embeddings", "n_positions") or LENGTH, LENGTH)
-    layers = number("num_hidden_layers", "n_layer") or 1
-    heads = number("num_key_value_heads", "num_attention_heads", "n_head") or 1
-    width = number("hidden_size", "n_embd")
-    size = number("head_dim") or width // max(1, number("num_attention_heads"))
-    keys_and_values = 2 * layers * heads * size * 4
-    return {"length": length, "cache_bytes": max(CACHE_BYTES, 2 * length * keys_and_values)}
+    longest = usable.positive(config, "max_position_embeddings", "n_positions") or LENGTH
+    length = min(longest, LENGTH)
+    two = 2 * length * usable.bytes_of_a_token(config)
+    return {"length": length, "cache_bytes": max(CACHE_BYTES, two)}
 
 
 class _Maker:

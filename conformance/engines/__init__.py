@@ -65,6 +65,19 @@ ENVIRONMENT = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
+#: Variables besides, by the option of a backend that wants them set before vLLM is imported: only
+#: then are the places made at which a CUDA graph can be broken. nnsight sets it later, for cores in
+#: a process of their own; ours stays with the client (`docs/gaps/taps_cuda_graphs.py`).
+OF_OPTIONS: Mapping[str, Mapping[str, str]] = {"taps": {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}}
+
+
+def environment_of(options: Mapping[str, Any]) -> dict[str, str]:
+    """What the workers of a backend with these options find in their environment."""
+    found = dict(ENVIRONMENT)
+    for name in options:
+        found |= OF_OPTIONS.get(name, {})
+    return found
+
 
 def set_environment(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set what is not set yet; a value chosen by the caller stays."""

@@ -36,8 +36,9 @@ REFUSALS = (
     "expect weight to be bfloat16",
     # Marlin's answer to float32, for which it has no output.
     "c must be passed for W4A8-FP4",
-    # The answer to float32 of vLLM's kernels for adapters on CUDA.
-    "assert inputs.dtype in [torch.float16, torch.bfloat16]",
+    # The answer to float32 of vLLM's kernels for adapters on CUDA: of what they are given, or of
+    # the adapter's weights.
+    ".dtype in [torch.float16, torch.bfloat16]",
     # torch's answer to float32 from a kernel for other types: vLLM's product of packed weights.
     "not implemented for 'Float'",
     # torch's answer to vLLM's linear attention in bf16, on a CPU without AVX-512.

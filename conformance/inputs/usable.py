@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,6 +126,18 @@ def positive(config: Mapping[str, Any], *keys: str) -> int:
     """The first of these keys that counts something; 0 where none does."""
     found = (config.get(key) for key in keys)
     return next((value for value in found if type(value) is int and value > 0), 0)
+
+
+def bytes_of_a_token(config: Mapping[str, Any]) -> int:
+    """What an engine keeps of a token: float32 keys and values of all layers, which is an upper
+    bound for the stages of a pipeline and for other ways of attention.
+    """
+    number = partial(positive, config)
+    layers = number(*_LAYERS) or 1
+    heads = number("num_key_value_heads", "num_attention_heads", "n_head") or 1
+    width = number(*_WIDTH)
+    size = number("head_dim") or width // max(1, number("num_attention_heads", "n_head"))
+    return 2 * layers * heads * size * 4
 
 
 def folder(path: Path, architecture: str) -> str:

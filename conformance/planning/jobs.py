@@ -22,7 +22,7 @@ from conformance.builtin import one_layer
 from conformance.builtin.engine_alone import cases_beside
 from conformance.builtin.probe import PROBED, PROBING
 from conformance.checkpoints import Checkpoint, locate, patience
-from conformance.engines import ENGINES, ENVIRONMENT, FRONTS, LIBRARIES, preload
+from conformance.engines import ENGINES, FRONTS, LIBRARIES, environment_of, preload
 from conformance.errors import ConformanceError
 from conformance.generated_tokens import Continuation, by_member, continuation, differing
 from conformance.planning import engine_settings, plan
@@ -297,7 +297,7 @@ def launch(column: Column) -> Launch:
     return Launch(
         python=Path(column.interpreter or sys.executable),
         preload=preload(column.engine),
-        env=tuple(sorted(ENVIRONMENT.items())),
+        env=tuple(sorted(environment_of(column.backend.options).items())),
     )
 
 

@@ -34,8 +34,8 @@ def test_an_assert_without_words_refuses_by_its_line(tmp_path):
     source = """
         import torch
 
-        def shrink(inputs):
-            assert inputs.dtype in [torch.float16, torch.bfloat16]
+        def shrink(weight):
+            assert weight.dtype in [torch.float16, torch.bfloat16]
 
         def expand(inputs):
             assert inputs.is_contiguous()
@@ -44,7 +44,7 @@ def test_an_assert_without_words_refuses_by_its_line(tmp_path):
     kernels = runpy.run_path(str(path))
     with pytest.raises(AssertionError) as caught:
         kernels["shrink"](torch.zeros(1))
-    line = "assert inputs.dtype in [torch.float16, torch.bfloat16]"
+    line = "assert weight.dtype in [torch.float16, torch.bfloat16]"
     assert str(refused(caught.value)) == f"AssertionError: {line}"
     with pytest.raises(AssertionError) as caught:
         kernels["expand"](torch.zeros(2, 2).t())

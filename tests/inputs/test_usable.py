@@ -175,3 +175,28 @@ def test_another_source_may_work_where_a_folder_does_not(model: Path) -> None:
     load(folder, f"models:\n  mine: {{architecture: llama, sources: {sources}}}\n")
     with pytest.raises(ConformanceError, match="there is no backend"):
         select(Choice(model=["mine"], backend=["none"], manifest=folder / "models.yaml"))
+
+
+SEVEN_BILLION = {
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+}
+GROUPED = SEVEN_BILLION | {"num_key_value_heads": 8}
+
+
+@pytest.mark.parametrize(
+    ("config", "layers_by_width"),
+    [
+        (SEVEN_BILLION, 32 * 4096),
+        (GROUPED, 32 * 1024),
+        (GROUPED | {"head_dim": 256}, 32 * 2048),
+        ({"n_layer": 12, "n_embd": 768, "n_head": 12}, 12 * 768),
+        ({"text_config": GROUPED}, 32 * 1024),
+        ({"state_size": 16}, 0),
+    ],
+)
+def test_what_an_engine_keeps_of_a_token_is_its_keys_and_values_in_float32(
+    config: dict[str, object], layers_by_width: int
+) -> None:
+    assert usable.bytes_of_a_token(usable.of_text(config)) == layers_by_width * 2 * 4

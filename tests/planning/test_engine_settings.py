@@ -14,7 +14,7 @@ from conformance.environments.declared import NAME
 from conformance.errors import ConformanceError
 from conformance.planning import engine_settings
 from conformance.planning.engine_settings import Group, apart, split
-from conformance.planning.jobs import beside, expected
+from conformance.planning.jobs import beside, expected, launch
 from conformance.records import Backend, Cell, Column, Job, Model, Outcome, Precision, Status
 from conformance.scenario import built_in
 from conformance.store import GroupFolder, RunFolder
@@ -68,6 +68,16 @@ def test_the_engine_must_prove_the_settings_that_were_asked_for():
     assert expected(VLLM, {"prefix_cache": True})["prefix_caching"] is True
     assert expected(VLLM, {"step_tokens": 16})["chunked_prefill"] is True
     assert expected(VLLM, {"blocks": 6})["chunked_prefill"] is False
+
+
+def test_a_process_of_an_engine_with_taps_is_told_of_them_before_it_imports_vllm() -> None:
+    """Not a worker that has imported vLLM for others: those have a launch of their own."""
+    taps = Column(
+        Backend(id="vllm-taps", engine="vllm", options={"taps": ["model.layers.*.output"]})
+    )
+    told = dict(launch(taps).env)
+    assert told.pop("VLLM_USE_BREAKABLE_CUDAGRAPH") == "1"
+    assert told == dict(launch(VLLM).env)
 
 
 def test_what_another_load_observed_is_found_in_the_cells_own_column(tmp_path: Path):

@@ -13,6 +13,7 @@ from nnsight import save
 from torch import Tensor
 from transformers import AutoConfig
 
+from conformance import loose_json
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused
 from conformance.engines.lm import TracedModel
@@ -37,14 +38,15 @@ from conformance.engines.vllm.patches import Place
 from conformance.engines.vllm.relay import relay_needed
 from conformance.engines.vllm.sampled import asked_alone, own_words
 from conformance.engines.vllm.trace_scope import trace_scope
+from conformance.inputs import usable
 from conformance.records import Backend, Case, Group, Job, Precision, Status
 from conformance.scenario import Scenario
 
 #: Room for the longest prompt and generation of any scenario, in tokens.
 MAX_LENGTH = 256
 
-#: What an engine has room for where its cases ask for nothing else.
-_ROOM = {"max_model_len": MAX_LENGTH, "kv_cache_memory_bytes": cpu.KV_CACHE_BYTES}
+#: Requests that a step computes at once.
+AT_ONCE = 8
 
 #: Of a GPU's memory, what must be free when an engine starts. The cache's size is given, so vLLM
 #: takes no share; but it asks for 0.92 of a GPU that several engines have between them.
@@ -181,7 +183,7 @@ def load(job: Job, mode: str = "sync") -> Any:
             "pipeline_parallel_size": backend.pipeline,
             "tensor_parallel_size": backend.tensor,
             "gpu_memory_utilization": MEMORY_SHARE,
-            "max_num_seqs": 8,
+            "max_num_seqs": AT_ONCE,
             "async_scheduling": False,
             "max_logprobs": -1,
         }
@@ -190,10 +192,20 @@ def load(job: Job, mode: str = "sync") -> Any:
             str(job.checkpoint),
             dispatch=True,
             mode=mode,
-            **(usual | _ROOM | asked | dict(backend.options)),
+            **(usual | room_for(job) | asked | dict(backend.options)),
         )
     except Exception as error:
         raise refused(error) or error from error
+
+
+def room_for(job: Job) -> dict[str, int]:
+    """What an engine has room for where its cases ask for nothing else. vLLM does not start with a
+    cache that is too small for one prompt of the longest, and interrupts what it has no room for.
+    """
+    config = usable.of_text(loose_json.mapping(job.checkpoint / "config.json"))
+    tokens = AT_ONCE * int(job.settings.get("length", MAX_LENGTH))
+    cache = max(cpu.KV_CACHE_BYTES, tokens * usable.bytes_of_a_token(config))
+    return {"max_model_len": MAX_LENGTH, "kv_cache_memory_bytes": cache}
 
 
 def asked_for(job: Job) -> dict[str, Any]:

