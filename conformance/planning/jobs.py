@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -69,7 +69,7 @@ def planned_jobs(
     by_id = {column.id: column for column in columns}
     wanted = plan.groups(cell for cell in cells if not by_id[cell.backend].untestable)
     jobs: list[Planned] = []
-    for model_id in dict.fromkeys(model for model, _ in wanted):
+    for model_id in _small_one_first([by_model[model] for model, _ in wanted]):
         planned = [
             (by_id[column], members)
             for (model, column), members in wanted.items()
@@ -79,6 +79,16 @@ def planned_jobs(
         jobs += maker.jobs(planned)
     places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
     return sorted(jobs, key=lambda job: places.index(job.launch.python))
+
+
+def _small_one_first(models: Sequence[Model]) -> list[str]:
+    """The ids in their order, but one of a model that is built here leads: behind a trained one
+    nobody would see a verdict, and the page, for minutes. The large ones follow at once, so that
+    none of them is what is waited for in the end.
+    """
+    ids = list(dict.fromkeys(model.id for model in models))
+    tiny = (model.id for model in models if model.sources[0].kind == "tiny")
+    return list(dict.fromkeys([*islice(tiny, 1), *ids]))
 
 
 def build_job(run: RunFolder, model: Model, cache: Path) -> Planned:

@@ -83,3 +83,18 @@ def test_no_build_is_ended_before_its_downloads_are_given_up(tmp_path: Path) -> 
     )
     assert build.load > len(model.sources) * FETCH_SECONDS
     assert reference.load == 0.0
+
+
+def test_a_model_that_is_built_here_leads_the_others_and_they_keep_their_order(
+    tmp_path: Path,
+) -> None:
+    known = manifest.load(ROOT / "models.yaml")
+    by_id = {model.id: model for model in known.models}
+    models = [by_id[name] for name in ("smollm2-135m", "gpt2", "llama")]
+    scenarios, columns = ours.scenarios(), [Column(known.backends[0])]
+    cells = plan.cells(models, known.backends[:1], scenarios)
+    planned = jobs.planned_jobs(
+        RunFolder(tmp_path), models, columns, cells, scenarios, folder=ROOT, cache=tmp_path
+    )
+    order = list(dict.fromkeys(one.id.partition(":")[0] for one in planned))
+    assert order == ["gpt2", "smollm2-135m", "llama"]
