@@ -61,12 +61,13 @@ def case_of(name: str, prompts: tuple[str, ...]) -> Case:
 
 
 def alone(name: str, case: Case) -> Case | None:
-    """What an engine does without nnsight beside a case. Where the case asks other settings, the
-    engine generates as many tokens with these: what goes wrong by them need not do so elsewhere.
-    How it extracts is compared in the very cells that ask for it.
+    """What an engine does without nnsight beside a case, with each of its prompts once: hundreds of
+    draws are of one. Where the case asks other settings, the engine generates as many tokens with
+    these, as often: what goes wrong by them need not do so elsewhere. How it extracts is compared
+    in the very cells that ask for it.
     """
     if not case.settings:
-        return case_of(name, case.prompts)
+        return case_of(name, tuple(dict.fromkeys(case.prompts)))
     if name != GENERATED.name or "extraction" in case.settings:
         return None
     [whole] = GENERATED.expand(0)

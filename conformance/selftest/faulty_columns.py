@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
+from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, alone, case_of
 from conformance.errors import ConformanceError
 from conformance.planning.jobs import FORCED, expected, launch, planned_jobs
 from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision, Side
 from conformance.runner import Planned
-from conformance.scenario import Scenario
+from conformance.scenario import PAIR, Scenario
 from conformance.selftest.fault import CLIENTS, MARK, WITH_A_BLOCK, Fault, Variant
 from conformance.store import RunFolder, gathered_in, link
 
@@ -263,18 +263,13 @@ def _sharing(
         honest = {case.key: case for case in job.cases}
         cases: list[Case] = []
         target = run.group_folder(job.model.id, name)
-        # What the engine does without nnsight, with the same fault: the judge blames by it. A fault
-        # of what passes to and from a block is not in there: that is the honest column's.
-        without = [
-            key
-            for key, case in honest.items()
-            if case.scenario in WITHOUT_NNSIGHT and not case.settings
-        ]
         for column in members:
+            without = _without_nnsight(column, honest)
             faulty_group = run.group_folder(job.model.id, column.folder)
             (faulty_group.path / "cells").mkdir(parents=True, exist_ok=True)
             link(faulty_group.path / "group.json", target.path / "group.json")
             honest_group = run.group_folder(job.model.id, column.honest_folder)
+            # A fault of what passes to and from a block is not in there: that is the honest one's.
             acts = column.variant.fault.point not in WITH_A_BLOCK
             for key in () if acts else without:
                 link(faulty_group.cell(key), honest_group.cell(key))
@@ -288,3 +283,14 @@ def _sharing(
         return replace(job, engine=ENGINE, column=faulty, folder=target.path, cases=tuple(cases))
 
     return shared
+
+
+def _without_nnsight(column: FaultyColumn, honest: Mapping[str, Case]) -> list[str]:
+    """The cases by which the judge blames this column: what the engine does with the prompts of its
+    cells, and with those by which a column stands behind the truth.
+    """
+    asked = {case_of(name, PAIR).key for name in WITHOUT_NNSIGHT}
+    for cell in column.cells:
+        beside = (alone(name, honest[cell.key]) for name in WITHOUT_NNSIGHT)
+        asked |= {case.key for case in beside if case is not None and not case.settings}
+    return [key for key in honest if key in asked]
