@@ -123,6 +123,15 @@ def test_what_asks_other_settings_is_asked_of_the_engine_without_nnsight_as_well
     assert run.outcome("llama", "vllm-pp1", without.key) == Outcome(Status.OK)
 
 
+def test_an_engine_without_nnsight_is_asked_once_for_a_prompt_that_a_case_has_many_times() -> None:
+    [plain] = SCENARIOS["plain"].expand(4)
+    one, other = "A boat", "Rain"
+    many = replace(plain, prompts=(one, other) + (one,) * 200)
+    few = replace(plain, prompts=(one, other))
+    assert beside((many,), Precision.FLOAT32) == beside((few,), Precision.FLOAT32)
+    assert {case.prompts for case in beside((many,), Precision.FLOAT32)} == {(one, other)}
+
+
 def test_no_environment_is_named_like_a_load_with_settings():
     """Such a column would be taken for one, and its group be left out of the results."""
     assert not NAME.fullmatch(f"old{engine_settings.MARK}new")

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, cases_beside
 from conformance.records import Backend, Case, Column, Job, Model, Outcome, Source, Status
 from conformance.runner import Planned
+from conformance.scenario import PAIR
 from conformance.selftest import faulty_columns
 from conformance.selftest.faults import FAULTS
 from conformance.store import RunFolder
@@ -51,3 +53,16 @@ def test_it_is_found_in_a_run_of_a_relative_folder_that_was_moved_since(
     run.path.rename("elsewhere")
     moved = RunFolder(Path("elsewhere"))
     assert [moved.outcome(MODEL.id, column.folder, key) for key in cells] == [DONE] * len(cells)
+
+
+def test_beside_a_fault_the_engine_is_asked_for_what_the_judge_reads_of_that_column() -> None:
+    """For the prompts of its cells, and the pair by which a column stands behind the truth."""
+    [column, *_] = faulty_columns.columns([FAULTS["mlp-lost"]], MODEL, (VLLM,))
+    assert column.variant.fault.point not in faulty_columns.WITH_A_BLOCK
+    own = tuple(Case(cell.scenario, cell.case, ("Rain",)) for cell in column.cells)
+    others = (Case("clean", "other", ("A boat",)), Case("clean", "pair", PAIR))
+    cases = (*own, *others, *cases_beside((*own, *others)))
+    beside = faulty_columns._without_nnsight(column, {case.key: case for case in cases})
+    prompts = {case.prompts for case in cases if case.key in beside}
+    assert prompts == {("Rain",), PAIR}
+    assert len(beside) == 2 * len(WITHOUT_NNSIGHT)
