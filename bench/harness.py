@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from conformance.checkpoints import cache_folder, locate
 from conformance.inputs import manifest
 from conformance.planning import plan
 from conformance.planning.jobs import launch, planned_jobs
-from conformance.records import Job, Precision, to_json
+from conformance.records import Case, Job, Precision, to_json
 from conformance.scenario import discover
 from conformance.store import RunFolder, gathered_in, open_run
 
@@ -124,12 +124,13 @@ def _jobs(model: str, folder: Path) -> list[Job]:
     run = open_run(folder / "reports")
     assert locate(plan.choose(known.models, [model], "model")[0], folder / "cache") is not None
     asked = run.plan()
+    scenarios = discover(Path("scenarios"))
     found = planned_jobs(
         run,
         asked.models,
         asked.columns,
         asked.cells,
-        discover(Path("scenarios")),
+        scenarios,
         folder=Path("scenarios").resolve(),
         cache=folder / "cache",
         precisions=asked.precisions,
@@ -137,8 +138,16 @@ def _jobs(model: str, folder: Path) -> list[Job]:
     columns = {gathered_in(c.id, each) for c in asked.columns for each in asked.precisions}
     # With the settings of some cells a column's engine is loaded once more: `hf~…`.
     wanted = [one for one in found if one.id.split(":")[1].partition("~")[0] in columns]
-    jobs = [one.make() for one in wanted]
-    return [replace(job, folder=folder / f"bare-{n}") for n, job in enumerate(jobs) if job]
+    made = [job for job in (one.make() for one in wanted) if job]
+    return [
+        replace(job, folder=folder / f"bare-{number}", cases=_traces(job, scenarios))
+        for number, job in enumerate(made)
+    ]
+
+
+def _traces(job: Job, scenarios: Collection[str]) -> tuple[Case, ...]:
+    """Without what the harness asks besides, of the engine alone."""
+    return tuple(case for case in job.cases if case.scenario in scenarios)
 
 
 def _apart(jobs: list[Job]) -> list[Job]:

@@ -30,7 +30,9 @@ READ = {
     "check/values/naming.py loose_json.parsed": "names of a check",
     "cli/new_project.py text_file.read": "pyproject.toml",
     "cli/selecting.py loose_json.mapping": "check.json",
+    "engines/building/checkpoint_builder.py json.loads": "a tokenizer made here",
     "engines/reference/engine.py loose_json.mapping": "a seal, in the cache",
+    "engines/vllm/engine.py loose_json.mapping": "config.json",
     "environments/building.py loose_json.mapping": "what a command of ours says",
     "execution.py RunInfo": "run.json",
     "fuzz/campaign.py State": "campaign.json",
@@ -60,7 +62,12 @@ READ = {
     "worker/zygote.py json.loads": "what a command of ours says",
 }
 #: What is no file of a run or of a user's: nobody else writes it.
-OURS = {"a seal, in the cache", "what a command of ours says", "what a command says"}
+OURS = {
+    "a seal, in the cache",
+    "a tokenizer made here",
+    "what a command of ours says",
+    "what a command says",
+}
 
 _LOOSE = {"loose_json.mapping", "loose_json.parsed", "loose_json.read"}
 _OF_RECORDS = {"read_record", "record_in"}
