@@ -27,6 +27,7 @@ OBSERVING = (
     "direction.py",
     "engines",
     "generated_tokens.py",
+    "inputs/usable.py",
     "programs",
     "records/matrix.py",
     "residual_stream.py",
