@@ -171,7 +171,7 @@ class OnRay:
             env=launch.env,
             versions={} if here else installed_in(launch.python),
             expected=self._expected,
-            limits=self._limits,
+            limits=group.planned.limits or self._limits,
             load=group.planned.load,
             tries=group.planned.tries,
             ours=group.planned.ours,

@@ -98,6 +98,7 @@ def _run(errand: Errand, job: Job, device: str, send: Callable[[Event], None]) -
         id=errand.group,
         make=lambda: job,
         launch=Launch(errand.python or Path(sys.executable), errand.preload, errand.env),
+        limits=errand.limits,
         load=errand.load,
         tries=errand.tries,
         ours=errand.ours,

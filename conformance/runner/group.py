@@ -148,7 +148,8 @@ class GroupRun:
         """Pass on what the worker said; kill it when it has been silent for too long."""
         if self.attempt is not None:
             self._pass_on(self.attempt)
-            own = replace(limits, load=max(limits.load, self.planned.load))
+            own = self.planned.limits or limits
+            own = replace(own, load=max(own.load, self.planned.load))
             self.attempt.kill_when_overdue(own, time.monotonic())
 
     def hear_out(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from conformance.errors import ConformanceError
 from conformance.records import Group, Job
 from conformance.runner.deaths import DEATHS_OF_A_CELL
+from conformance.runner.timeouts import Limits
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Planned:
     one's words. The jobs of `needs_cells` are needed likewise, but it does not wait for their end
     where the cell (`Case.key`) that stands beside each has gone well before.
     With `cached`, finished observations come from the cache and go there.
-    `folder` is the group's: there it is said when no job could be made. `load` is how many
-    seconds loading may take where that is more than the limit for all: a download, for one.
+    `folder` is the group's: there it is said when no job could be made. `limits` are its own, in
+    place of those for all; `load` is how many seconds loading may take where that is more than the
+    limit: a download, for one.
     A cell is given up when `tries` workers have died under it.
     `ours` is a job of the harness itself, such as the reference: what failed in it is no outcome,
     and is tried again by a resumed run.
@@ -50,6 +52,7 @@ class Planned:
     needs_cells: tuple[tuple[str, str], ...] = ()
     cached: bool = False
     folder: Path | None = None
+    limits: Limits | None = None
     load: float = 0.0
     tries: int = DEATHS_OF_A_CELL
     ours: bool = False

@@ -15,7 +15,7 @@ from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, alone, case_of
 from conformance.errors import ConformanceError
 from conformance.planning.jobs import FORCED, expected, launch, planned_jobs
 from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision, Side
-from conformance.runner import Planned
+from conformance.runner import Limits, Planned
 from conformance.scenario import PAIR, Scenario
 from conformance.selftest.fault import CLIENTS, MARK, WITH_A_BLOCK, Fault, Variant
 from conformance.store import RunFolder, gathered_in, link
@@ -26,6 +26,8 @@ SHARED = "faults"
 #: Cells that one load runs, give or take a column: a load takes some seconds, and a cell of a real
 #: model in float32 as many, while the processors that have no group to run are idle.
 CELLS_OF_A_LOAD = 50
+#: Cells that are to hang are waited for no longer than this.
+SHORT = Limits(cell=10.0, load=120.0, close=10.0)
 
 
 @dataclass(frozen=True)
@@ -148,9 +150,9 @@ def jobs(
     *,
     folder: Path | tuple[Path, ...],
     cache: Path,
-) -> tuple[list[Planned], list[Planned]]:
-    """The jobs of the honest run, of the faulty columns and of what all of them generated;
-    and apart those whose cells are to hang or die, for which short limits do.
+) -> list[Planned]:
+    """The jobs of the honest run, of the faulty columns and of what all of them generated; last
+    those whose cells are to hang or die: they fill what the long ones leave idle.
     """
     everything = [*honest, *(cell for column in faulty for cell in column.cells)]
     kinds = {column.id: column.as_run() for column in faulty}
@@ -173,7 +175,7 @@ def jobs(
         name = f"{column.cells[0].model}:{column.folder}"
         job = replace(by_id[name], launch=launch(Column(column.backend)))
         if column.variant.fault.short:
-            brief.append(replace(job, needs_cells=()))
+            brief.append(replace(job, needs_cells=(), limits=SHORT))
         else:
             single[name] = replace(job, make=_expecting(job.make, column.backend))
     shared = _shared_jobs(
@@ -194,7 +196,7 @@ def jobs(
         replace(job, after=tuple(name for name in ready_by_id if name.startswith(_model(job.id))))
         for job in forced
     ]
-    return [*ready, *forced], brief
+    return [*ready, *forced, *brief]
 
 
 def _model(job: str) -> str:

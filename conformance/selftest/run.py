@@ -39,9 +39,6 @@ from conformance.selftest.fault import Fault
 from conformance.store import ObservationCache, RunFolder, gathered_in
 from conformance.store.files import write_record
 
-#: Cells that are to hang are waited for no longer than this.
-SHORT = Limits(cell=10.0, load=120.0, close=10.0)
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -140,7 +137,7 @@ def gather(
     on_event: Callable[[Event], None],
 ) -> bool:
     """Run it. False when it was interrupted."""
-    long, brief = faulty_columns.jobs(
+    members = faulty_columns.jobs(
         run,
         planned.faulty,
         planned.models,
@@ -150,21 +147,16 @@ def gather(
         folder=folder,
         cache=cache,
     )
-    for members, limits in ((long, Limits()), (brief, SHORT)):
-        if not members:
-            continue
-        summary = run_jobs(
-            members,
-            logs=run.path / "zygotes",
-            jobs=jobs,
-            limits=limits,
-            device=machine.conditions(),
-            cache=ObservationCache(cache / "observations"),
-            on_event=on_event,
-        )
-        if summary.interrupted:
-            return False
-    return True
+    summary = run_jobs(
+        members,
+        logs=run.path / "zygotes",
+        jobs=jobs,
+        limits=Limits(),
+        device=machine.conditions(),
+        cache=ObservationCache(cache / "observations"),
+        on_event=on_event,
+    )
+    return not summary.interrupted
 
 
 def judge(

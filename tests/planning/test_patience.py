@@ -50,6 +50,17 @@ def test_a_job_of_its_own_patience_is_given_it_for_loading_only(
     assert worker.limits == Limits(cell=3.0, load=load)
 
 
+def test_a_job_of_its_own_limits_is_held_to_them(tmp_path: Path) -> None:
+    asked = job("healthy", tmp_path)
+    own = Limits(cell=1.0, load=2.0)
+    planned = Planned("a", lambda: asked, jobs.launch(jobs.BUILD), limits=own)
+    group = GroupRun(planned, asked, lambda event: None)
+    worker = Silent()
+    group.attempt = worker  # type: ignore[assignment]
+    group.watch(Limits(cell=30.0, load=30.0))
+    assert worker.limits == own
+
+
 def test_the_reference_has_a_columns_time_for_each_of_its_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
