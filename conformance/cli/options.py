@@ -149,7 +149,7 @@ Expectations = Annotated[
 Jobs = Annotated[
     int | None, typer.Option("-j", "--jobs", min=1, help="Groups at a time; default: cores.")
 ]
-CellSeconds = Annotated[float, typer.Option(min=1, help="Seconds a cell may take.")]
+CellSeconds = Annotated[float, typer.Option(min=1, help="Seconds a trace of a cell may take.")]
 LoadSeconds = Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")]
 
 #: The option of each field of `Choice`, which knows nothing of a command line.

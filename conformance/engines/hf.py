@@ -13,7 +13,7 @@ from nnsight.modeling.transformers import TransformersModel
 from torch import Tensor
 
 from conformance.builtin.probe import PROBE
-from conformance.engines import Refused
+from conformance.engines import Refused, progress
 from conformance.engines.attention import attention
 from conformance.engines.building.adapters import adapter_of
 from conformance.engines.lm import TracedModel
@@ -126,6 +126,7 @@ class HFModel(TracedModel):
         """
         if samples > 1:
             raise Refused("transformers gives one block the rows of all samples of a prompt")
+        progress.trace_begins()
         how: dict[str, Any] = {"do_sample": False}
         if seed is not None:
             torch.manual_seed(seed)

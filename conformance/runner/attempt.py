@@ -31,7 +31,7 @@ _SAYS: Mapping[str, Mapping[str, type | UnionType]] = {
     "loading": {},
     "loaded": {"seconds": int | float, "shared": list},
     "started": {"case": str},
-    # Of a case that is run several times, each time: every run has the whole limit.
+    # Each run of a case that is run several times, and each of its traces, has the whole limit.
     "again": {"case": str},
     "finished": {"case": str, "status": str, "seconds": int | float},
     "died": {"words": str, "outside": bool},

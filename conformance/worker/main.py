@@ -31,7 +31,7 @@ from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.builtin.one_layer import ONE_LAYER
 from conformance.builtin.probe import PROBING
 from conformance.builtin.user_trace import USER_TRACE
-from conformance.engines import Engine, Refused, Unreadable, load_engine
+from conformance.engines import Engine, Refused, Unreadable, load_engine, progress
 from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError, described
 from conformance.processes import sessions, temporary
@@ -278,7 +278,8 @@ def _watched(
     log_start, told_start = folder.log_size(), folder.events.stat().st_size
     blocks = own_doing.watch()
     blocks.begin(getattr(engine, "module", None))
-    outcome, observed = observe(engine, scenarios, case, _roots(job))
+    with progress.of(folder.events, case.key):
+        outcome, observed = observe(engine, scenarios, case, _roots(job))
     blocks.leave_if_forked()
     if outcome.status is not Status.ERROR or all(map(sessions.alive, processes)):
         blocks.look()  # else what is gone went with the engine

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from conformance.engines import progress
 from conformance.runner.attempt import Attempt
 from conformance.runner.timeouts import Limits
 from conformance.store import GroupFolder, doings
@@ -19,3 +20,22 @@ def test_every_run_of_a_case_has_the_whole_limit(tmp_path: Path) -> None:
     assert not attempt.overdue
     attempt.kill_when_overdue(Limits(cell=30), attempt.since + 31)
     assert attempt.overdue == "no outcome within 30 s"
+
+
+def test_every_trace_of_a_case_has_the_whole_limit_but_a_loop_that_never_ends(
+    tmp_path: Path,
+) -> None:
+    folder = GroupFolder(tmp_path)
+    attempt = Attempt.begin(folder, 0)
+    progress.trace_begins()  # of a probe, of which nobody is told
+    doings.tell(folder.events, "started", case="drawing_first.1.0-0")
+    with progress.of(folder.events, "drawing_first.1.0-0"):
+        for _ in range(progress.MOST):
+            progress.trace_begins()
+            last = attempt.hear()[-1]
+            assert (last["event"], last["case"]) == ("again", "drawing_first.1.0-0")
+            assert attempt.since == last["at"]
+        progress.trace_begins()
+    progress.trace_begins()
+    assert not attempt.hear()
+    assert attempt.phase == "cell"

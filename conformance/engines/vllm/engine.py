@@ -15,7 +15,7 @@ from transformers import AutoConfig
 
 from conformance import loose_json
 from conformance.builtin.probe import PROBE
-from conformance.engines import Refused
+from conformance.engines import Refused, progress
 from conformance.engines.lm import TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
 from conformance.engines.probing import beside
@@ -71,6 +71,7 @@ class VLLMModel(TracedModel):
         """nnsight's tracer of a generation of so many tokens: greedy, or, with a seed, drawn at
         a temperature. What the engine extracts it was asked for when it was opened.
         """
+        progress.trace_begins()
         how: dict[str, Any] = {"temperature": 0.0}
         if seed is not None:
             how = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed}
