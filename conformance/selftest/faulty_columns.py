@@ -175,7 +175,7 @@ def jobs(
         name = f"{column.cells[0].model}:{column.folder}"
         job = replace(by_id[name], launch=launch(Column(column.backend)))
         if column.variant.fault.short:
-            brief.append(replace(job, needs_cells=(), limits=SHORT))
+            brief.append(replace(job, limits=SHORT))
         else:
             single[name] = replace(job, make=_expecting(job.make, column.backend))
     shared = _shared_jobs(
