@@ -27,13 +27,13 @@ from conformance.scenario import discover
 
 ROOT = Path(__file__).parents[2]
 NUMERICS = (ROOT / "docs" / "numerics.md").read_text(encoding="utf-8")
-MODELS = ("llama", "qwen2")
+MODELS = ("llama", "qwen2", "gpt2")
 MANY = "drawing_first"
 #: Scenario, draws, what is asked for and what is drawn with.
 ALTERNATIVES = (
-    (MANY, 224, Draws(), Draws(0.7)),
-    (MANY, 224, Draws(), Draws(1.5)),
-    (MANY, 224, Draws(0.7), Draws()),
+    (MANY, 448, Draws(), Draws(0.7)),
+    (MANY, 448, Draws(), Draws(1.5)),
+    (MANY, 448, Draws(0.7), Draws()),
     (MANY, 64, Draws(top_k=20), Draws()),
     (MANY, 64, Draws(0.7, top_k=20), Draws(0.7)),
     ("drawing", 48, Draws(top_p=0.7), Draws()),
@@ -83,7 +83,7 @@ def test_another_way_to_draw_is_seen_as_often_as_is_said(
     for model in MODELS:
         logits = known[model, name]
         chances.append(detected(logits, asked, distribution(logits, used), count))
-    assert min(chances) >= 0.95
+    assert min(chances) >= 0.99
     row = [f"`{name}`", str(count), words(asked), words(used), *map(down, chances)]
     assert f"| {' | '.join(row)} |" in NUMERICS
 
@@ -91,7 +91,7 @@ def test_another_way_to_draw_is_seen_as_often_as_is_said(
 def test_the_scenario_draws_as_many_and_asks_for_the_same() -> None:
     scenario = discover(ROOT / "scenarios")[MANY]
     source = scenario.path.read_text(encoding="utf-8")
-    assert "DRAWS, FEWER = 224, 64" in source
+    assert "DRAWS, FEWER = 448, 64" in source
     asked = {
         (case["options"]["temperature"], case["options"]["top_k"])
         for case in scenario.cases.values()
