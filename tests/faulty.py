@@ -30,6 +30,7 @@ import psutil
 
 from conformance.engines import Refused, Unreadable
 from conformance.engines.float32_products import products
+from conformance.engines.probing.probe_failure import tell_probing
 from conformance.processes import sessions
 from conformance.records import Case, Group, Job, Status
 from conformance.scenario import Scenario
@@ -390,6 +391,27 @@ class LosesAProcessInProbe(LosesAProcessInLoad):
     def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
         if self.obstacle is not None:
             raise self.obstacle
+        return super().run(scenario, case)
+
+
+class LosesAHelper(Healthy):
+    """A process that it started, and does not compute with, ends as its load does, in order (torch
+    ends those that it compiles with); a case of it raises an error of its own.
+    """
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        context = multiprocessing.get_context("fork")
+        computing, helper = (context.Process(target=_forever) for _ in range(2))
+        for process in (computing, helper):
+            process.start()
+        tell_probing(job, [int(computing.pid or 0)])
+        helper.terminate()
+        helper.join()
+
+    def run(self, scenario: Scenario, case: Case) -> Mapping[str, Any]:
+        if case.name == "first":
+            raise RuntimeError("ValueError: save() was called outside a trace.")
         return super().run(scenario, case)
 
 

@@ -115,7 +115,7 @@ def judge_cell(
         _compare_draws(evidence, drawn_ids, draws)
         if twin and (alone or not _routers_tie(prepared)):
             exactly = bitwise and prepared.precision is Precision.FLOAT32 and not prepared.mixture
-            _compare_edits(evidence, limits, bitwise=exactly)
+            _compare_edits(evidence, limits, bitwise=exactly, repeats=bitwise)
         if alone:
             _explain_drift(evidence, limits)
         alike = partial(_alike, evidence, limits, bitwise=bitwise)
@@ -535,7 +535,7 @@ def _compare_draws(
         evidence.relations.append(relation)
 
 
-def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None:
+def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool, repeats: bool) -> None:
     """The effect of the write at every observation that both runs have.
 
     In bf16 a write rounds what the engine held in two summands, and experts compute the tokens of
@@ -555,6 +555,7 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
             evidence.rows[site],
             *pair,
             still=still.get(site),
+            repeats=repeats,
         )
         for site, pair in floors.items()
     }

@@ -84,6 +84,18 @@ def members(leader: int) -> set[int]:
     )
 
 
+def between(leader: int, pids: Iterable[int]) -> set[int]:
+    """These of the leader's descendants, what started them up to the leader, and the leader."""
+    found = {leader}
+    for pid in pids:
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            line = [pid, *(parent.pid for parent in process.parents())]
+            if leader in line:
+                found.update(line[: line.index(leader)])
+    return found
+
+
 def _session(pid: int) -> int:
     try:
         return os.getsid(pid)

@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -159,9 +159,11 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
         outcome = _with_cause(Outcome(Status.ERROR, reason=group.reason), folder, log_start)
         if _was_ended(outcome, ends, folder):
             return _died(report, "", outcome, ends.by_signals())
-    # With one that ended in the probe, or after it, and of which nothing has told yet.
-    processes = sessions.members(os.getpid()) | doings.probed_with(folder.events, told_start)
-    shared = sorted(sessions.shared_files(processes))
+    members = sessions.members(os.getpid())
+    # Those that the engine said it has, of which one may have ended in the probe, or after it; all
+    # that there are where it said nothing.
+    processes = doings.probed_with(folder.events, told_start) or members
+    shared = sorted(sessions.shared_files(members | processes))
     temporary.note_shared(shared)
     report("loaded", seconds=group.load_seconds, shared=shared)
     group = _as_asked(group, job)
@@ -173,7 +175,7 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
         report("started", case=case.key)
         outcome, observed = _watched(engine, scenarios, case, job, folder, processes)
         if _lost_its_engine(outcome, processes, ends):
-            return _died(report, case.key, outcome, ends.by_signals())
+            return _died(report, case.key, outcome, ends.by_signals(), processes)
         _record(folder, job, case, outcome, observed, report)
         raised = outcome.status in _RAISED and group.status is not Status.ERROR
         if raised and not _still_well(engine, outcome):
@@ -230,11 +232,19 @@ def _lost(processes: Collection[int], words: str) -> bool:
     return True
 
 
-def _died(report: EventLog, case: str, outcome: Outcome, ended: Ended | None) -> int:
+def _died(
+    report: EventLog,
+    case: str,
+    outcome: Outcome,
+    ended: Ended | None,
+    processes: Iterable[int] = (),
+) -> int:
     """Say that a process of the engine is gone, and end the others, for which this one would wait;
     returns its exit status.
     """
-    sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended.\n")
+    gone = [str(pid) for pid in sorted(processes) if not sessions.alive(pid)]
+    which = f" ({', '.join(gone)})" if gone else ""
+    sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended{which}.\n")
     words = f"{ended.words}; then {outcome.reason}" if ended else outcome.reason
     report("died", case=case, words=words, outside=bool(ended and ended.outside))
     for pid in sessions.members(os.getpid()) - {os.getpid()}:

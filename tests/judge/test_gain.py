@@ -14,7 +14,7 @@ from torch import Tensor
 
 from conformance.judge.measures import floor, gain
 from conformance.judge.measures.gain import Landing
-from conformance.records import BF16_LIMITS
+from conformance.records import BF16_LIMITS, Precision
 
 T, D = 5, 48
 #: As if one precision had a gain tolerance of a tenth and judged gains at four sigmas.
@@ -129,6 +129,31 @@ def test_a_bit_of_a_row_that_may_not_change_leaks() -> None:
     assert gain.change(replace(twin, still=None), LIMITS).leaking == ()
     honest = gain.Twin(case.clean, case.clean + change, *case.floors, still=still)
     assert gain.change(honest, LIMITS).leaking == ()
+
+
+@given(st.integers(0, 2**31), st.sampled_from([0.005, 0.02, 0.5]))
+def test_two_runs_of_an_engine_that_does_not_repeat_round_apart(seed: int, dose: float) -> None:
+    """The honest ways repeat, so that all but the write cancels in theirs (seen on CUDA, where
+    vLLM's core is a process of its own and takes the requests of a trace as they come).
+    """
+    draw = torch.Generator().manual_seed(seed)
+    noise, change = 2e-5, steering(dose)
+    clean = torch.randn(T, D, generator=draw, dtype=torch.float64)
+    own = torch.randn(4, T, D, generator=draw, dtype=torch.float64) * noise
+    floors = tuple(
+        floor.floor(clean + edit, clean + edit + own, precision=Precision.FLOAT32)
+        for edit in (torch.zeros_like(change), change)
+    )
+    before, after = torch.randn(2, T, D, generator=draw, dtype=torch.float64) * noise
+    limits = replace(LIMITS, gain_tolerance=2**-12, off_axis=2**-12, gain_room=0.1)
+    twin = gain.Twin(clean + before, clean + change + after, *floors, repeats=False)
+    assert gain.effect(gain.change(twin, limits), limits).landing is Landing.LANDED
+    if dose < 0.01:  # small beside the rounding
+        strict = gain.change(replace(twin, repeats=True), limits)
+        assert gain.effect(strict, limits).landing is Landing.MISDIRECTED
+    # What is wrong by more than rounding is found all the same.
+    other = replace(twin, edited=twin.edited + 0.3 * dose * torch.randn(D, generator=draw))
+    assert gain.effect(gain.change(other, limits), limits).failed
 
 
 def test_what_float32_itself_changes_is_not_written_to() -> None:

@@ -125,6 +125,18 @@ def test_descendants_end_with_their_leader(code: str) -> None:
         assert not sessions.alive(process.pid)
 
 
+def test_who_computes_is_told_from_who_helps() -> None:
+    """Between a worker and what computes for it stand those that started it, and nobody else."""
+    with leader(LEAVER) as process:
+        child = int(ready(process))
+        assert sessions.between(process.pid, [child]) == {process.pid, child}
+        assert sessions.between(os.getpid(), [child]) == {os.getpid(), process.pid, child}
+        assert sessions.between(process.pid, []) == {process.pid}
+        assert sessions.between(child, [process.pid]) == {child}
+        assert sessions.kill(process.pid) == set()
+    assert sessions.between(os.getpid(), [child]) == {os.getpid()}
+
+
 @pytest.mark.parametrize("attempt", range(5))
 def test_a_session_that_keeps_starting_processes_ends(attempt: int) -> None:
     with leader(CHAIN) as process:

@@ -472,6 +472,16 @@ def test_a_process_that_ends_as_the_load_does_is_missed_in_the_first_cell(
     assert sorted(noted(tmp_path, "LosesAProcessUnseen")) == sorted(CASES)
 
 
+def test_an_error_is_not_the_end_of_a_process_that_only_helped(tmp_path: Path) -> None:
+    """Seen on CUDA with nnsight-serve, whose known errors were crashes once in three."""
+    _, events = again(tmp_path, "LosesAHelper")
+    assert not [event for event in events if isinstance(event, WorkerDied)]
+    outcome = group(tmp_path, "LosesAHelper").outcome("plain.first")
+    assert outcome is not None
+    assert (outcome.status, outcome.outside) == (Status.ERROR, False)
+    assert outcome.reason.startswith("RuntimeError: ValueError: save()")
+
+
 def test_a_cell_whose_engine_is_told_to_end_is_run_again(tmp_path: Path) -> None:
     summary, events = again(tmp_path, "EndsWhenTold", options={"folder": str(tmp_path)})
     assert summary.done["EndsWhenTold"].ok

@@ -6,7 +6,7 @@ The engine stays open all the same: what it does without nnsight tells whose fau
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -42,12 +42,16 @@ class Obstacle:
         return str(self.error) if plain else f"{type(self.error).__name__}: {self.error}"
 
 
-def tell_probing(job: Job) -> None:
+def tell_probing(job: Job, computing: Iterable[int] = ()) -> None:
     """Say in the events that the engine is there, with which processes, and is now probed: whoever
     watches a run, or disturbs it, sees no other sign of that. The runner takes it for a part of
     loading.
+
+    `computing` are the processes that compute the model; with those between them and this one they
+    are the engine. Whoever else is in the session helps (torch keeps processes to compile with,
+    and ends them when they have nothing to do) and may go without any harm.
     """
-    processes = sorted(sessions.members(os.getpid()))
+    processes = sorted(sessions.between(os.getpid(), computing))
     with suppress(OSError):
         doings.tell(GroupFolder(job.folder).events, doings.PROBING, processes=processes)
 

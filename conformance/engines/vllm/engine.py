@@ -242,10 +242,11 @@ class VLLMEngine:
         self.ranks = self._traced(Layers(self.model, "", 0, "", TracedLayer)).rpc(
             "conformance_identity"
         )
+        computing = [rank.pop("pid") for rank in self.ranks]  # another in each load
         count = int(self.ranks[0]["total_layers"])
         self.path = layer_path(self.model._module, count)
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
-        tell_probing(job)
+        tell_probing(job, computing)
         self.settled, self.obstacle = probed(
             lambda: self._outputs(count), self.probe, job.model.layout, refused
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 import numpy as np
@@ -94,7 +94,9 @@ class Effect:
 class Twin:
     """The candidate's rows [T, D] of a clean and an edited run, and the floors of both.
 
-    `still` bool [T] are the rows that may not change by one bit; None: none must not.
+    `still` bool [T] are the rows that may not change by one bit; None: none must not. `repeats`
+    says whether the engine gives the same bits again: if not, its two runs round apart before
+    any write, and nothing of that cancels.
     """
 
     clean: Tensor
@@ -102,12 +104,14 @@ class Twin:
     before: Floor
     after: Floor
     still: Tensor | None = None
+    repeats: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sums:
     """Scalar products of each row: T and R stand for the truth's and the runs' change,
-    C for the candidate's. [T] or, for the members, [M, T].
+    C for the candidate's. [T] or, for the members, [M, T]. `apart` is how far two runs of the
+    candidate are from each other by rounding alone, beyond what the members' are.
     """
 
     tt: Array
@@ -118,10 +122,10 @@ class _Sums:
     width: Array
     scale: Array
     noise: Array
+    apart: Array
 
     def at(self, rows: slice | npt.NDArray[np.bool_]) -> _Sums:
-        fields = (self.tt, self.ct, self.cc, self.rt, self.rr, self.width, self.scale, self.noise)
-        return _Sums(*(field[..., rows] for field in fields))
+        return _Sums(*(getattr(self, each.name)[..., rows] for each in fields(self)))
 
 
 def change(twin: Twin, limits: Limits) -> Change:
@@ -144,6 +148,7 @@ def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
         width=mask.sum(dim=-1).numpy(),
         scale=torch.cat([twin.before.scale for twin in twins]).numpy(),
         noise=torch.cat([twin.before.noise for twin in twins]).numpy(),
+        apart=torch.cat([_apart(twin) for twin in twins]).numpy(),
     )
     computed, end = [], 0
     for twin in twins:
@@ -151,6 +156,11 @@ def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
         exact = np.zeros(len(twin.clean), bool) if twin.still is None else twin.still.numpy()
         computed.append(_change(sums.at(rows), exact, limits))
     return computed
+
+
+def _apart(twin: Twin) -> Tensor:
+    """[T]: √2·n_t, as far as two runs are from each other that each are n_t from the truth."""
+    return math.sqrt(2) * twin.before.noise * (not twin.repeats)
 
 
 def _change(sums: _Sums, exact: npt.NDArray[np.bool_], limits: Limits) -> Change:
@@ -164,8 +174,9 @@ def _change(sums: _Sums, exact: npt.NDArray[np.bool_], limits: Limits) -> Change
     truth_squared = sums.tt.sum()
     g, h = _project(sums.ct.sum(), sums.cc.sum(), truth_squared)
     runs = _project(sums.rt.sum(axis=-1), sums.rr.sum(axis=-1), truth_squared)
-    site = _noise(*runs, sums.width.sum())
-    token = _noise(*_project(sums.rt, sums.rr, sums.tt), sums.width)
+    apart = sums.apart * sums.apart
+    site = _noise(*runs, sums.width.sum(), apart.sum() / truth_squared)
+    token = _noise(*_project(sums.rt, sums.rr, sums.tt), sums.width, apart / sums.tt)
     return Change(
         rows,
         worst,
@@ -216,9 +227,11 @@ def _project(along: Array, size: Array, truth: Array) -> tuple[Array, Array]:
     return g, np.sqrt(np.maximum(size / truth - g * g, 0.0))
 
 
-def _noise(g: Array, h: Array, width: Array) -> tuple[Array, Array, Array]:
-    """The scatter of g, the size of h, and h spread evenly, over the members (first dimension)."""
-    off_axis = np.sqrt((h * h).mean(axis=0))
+def _noise(g: Array, h: Array, width: Array, apart: Array) -> tuple[Array, Array, Array]:
+    """The scatter of g, the size of h, and h spread evenly, over the members (first dimension);
+    `apart` is the square of what h has beyond theirs.
+    """
+    off_axis = np.sqrt((h * h).mean(axis=0) + apart)
     return np.sqrt(((g - 1) ** 2).mean(axis=0)), off_axis, off_axis / np.sqrt(width)
 
 

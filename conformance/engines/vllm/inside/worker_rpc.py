@@ -6,6 +6,7 @@ Asked on every rank, so that no column is taken on trust.
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import torch
@@ -64,6 +65,7 @@ def identity(worker: Any) -> dict[str, Any]:
     config = runner.vllm_config
     pipeline, tensor = get_pp_group(), get_tp_group()
     return {
+        "pid": os.getpid(),
         "pipeline_rank": pipeline.rank_in_group,
         "pipeline_size": pipeline.world_size,
         "tensor_rank": tensor.rank_in_group,
