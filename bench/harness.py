@@ -35,18 +35,26 @@ from conformance.records import Case, Job, Precision, to_json
 from conformance.scenario import discover
 from conformance.store import RunFolder, gathered_in, open_run
 
-#: Open the engine and run the traces: nothing is kept.
+#: Open the engine and run the traces: nothing is kept. What an engine refuses or raises ends a
+#: trace, as it does in a run.
 BARE = """
-import importlib, sys
+import importlib, sys, traceback
 from pathlib import Path
+from conformance.engines import Refused
 from conformance.records import Job, from_json
 from conformance.scenario import discover
 job = from_json(Job, Path(sys.argv[1]).read_bytes())
 module, _, function = job.engine.partition(":")
-engine = getattr(importlib.import_module(module), function)(job)
+try:
+    engine = getattr(importlib.import_module(module), function)(job)
+except Refused:
+    sys.exit(0)
 scenarios = discover(job.scenarios)
 for case in job.cases:
-    engine.run(scenarios[case.scenario], case)
+    try:
+        engine.run(scenarios[case.scenario], case)
+    except Exception:
+        traceback.print_exc()
 engine.close()
 """
 
@@ -180,8 +188,12 @@ def _bare(job: Job) -> None:
 
 def _run(command: list[str], job: Job) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **dict(launch(job.column).env)}
-    log = (job.folder / "bare.txt").open("w")
-    subprocess.run(command, check=True, env=environment, stdout=log, stderr=log)
+    log = job.folder / "bare.txt"
+    with log.open("w") as written:
+        ended = subprocess.run(command, env=environment, stdout=written, stderr=written, check=False)
+    if ended.returncode:
+        tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+        raise SystemExit(f"{job.column.id} ended with {ended.returncode}:\n{tail}")
 
 
 if __name__ == "__main__":
