@@ -190,7 +190,9 @@ def _run(command: list[str], job: Job) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **dict(launch(job.column).env)}
     log = job.folder / "bare.txt"
     with log.open("w") as written:
-        ended = subprocess.run(command, env=environment, stdout=written, stderr=written, check=False)
+        ended = subprocess.run(
+            command, env=environment, stdout=written, stderr=written, check=False
+        )
     if ended.returncode:
         tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
         raise SystemExit(f"{job.column.id} ended with {ended.returncode}:\n{tail}")
