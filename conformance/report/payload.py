@@ -1,8 +1,8 @@
 """The page's data: a small index that is read at once, and a part per group for later.
 
 The index is columns of numbers that point into lists of names, so that ten thousand
-cells cost kilobytes. What a cell's own part shows travels with its group and is
-decompressed when that part is opened.
+cells cost kilobytes. What a cell's own part shows travels with its group, as columns too, and
+is decompressed when that part is opened.
 """
 
 from __future__ import annotations
@@ -120,8 +120,18 @@ def _parts_of_model(
             for cell in members
         ]
         log = clipped(group.log_tail if group else "")
-        parts[key] = packed({"log": log, "cells": details})
+        parts[key] = packed({"log": log} | _columns(details))
     return parts
+
+
+def _columns(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the cells of a group show as columns, in which like stands beside like: gzip makes a
+    fifth less of that than of rows. `observations` are how many of `rows` are a cell's.
+    """
+    rows = [row for detail in details for row in detail["observations"]]
+    cells = {name: [detail[name] for detail in details] for name in details[0]}
+    cells["observations"] = [len(detail["observations"]) for detail in details]
+    return {"cells": cells, "rows": [list(column) for column in zip(*rows, strict=True)]}
 
 
 def _members(cells: Iterable[CellResult]) -> dict[tuple[str, str], list[CellResult]]:

@@ -12,8 +12,23 @@ async function unpack(id) {
 
 /** What only an opened cell needs: fetched from the page once per group. */
 function part(group) {
-  if (!parts.has(group.index)) parts.set(group.index, unpack(`part-${group.index}`));
+  if (!parts.has(group.index)) parts.set(group.index, unpack(`part-${group.index}`).then(byCell));
   return parts.get(group.index);
+}
+
+/** A part travels as columns: of cells, and of the rows of all their observations. */
+function byCell({ log, cells, rows }) {
+  let next = 0;
+  const row = () => {
+    next += 1;
+    return rows.map((column) => column[next - 1]);
+  };
+  const columns = Object.entries(cells);
+  const details = cells.observations.map((count, i) => ({
+    ...Object.fromEntries(columns.map(([name, column]) => [name, column[i]])),
+    observations: Array.from({ length: count }, row),
+  }));
+  return { log, cells: details };
 }
 
 async function load() {
