@@ -118,8 +118,8 @@ def run(
 
 
 def _folder(request: Request, planned: injections.Plan) -> RunFolder:
-    """Of the stored self-test that is named, or of a new one. Raises ConformanceError for one to be
-    resumed that was begun with other options.
+    """Of the stored self-test that is named, or of a new one. Raises ConformanceError for one that
+    was begun with other options: what of it would be judged anew may be less than all of it.
     """
     if not (request.again or request.resume):
         return execution.begin(
@@ -132,12 +132,14 @@ def _folder(request: Request, planned: injections.Plan) -> RunFolder:
             jobs=request.jobs,
         )
     folder = open_run(request.reports, request.again or request.resume)
-    stored = folder.plan()
-    if request.resume and (stored.models, stored.cells) != (planned.models, planned.honest):
+    stored, asked = folder.plan(), set(planned.honest)
+    resumed = (stored.models, stored.cells) == (planned.models, planned.honest)
+    if not (resumed if request.resume else asked <= set(stored.cells)):
+        option = "--resume" if request.resume else "--again"
         raise ConformanceError(
             "this self-test was begun with other options",
             path=folder.path,
-            remedy="give the same ones, and --resume besides",
+            remedy=f"give the same ones (--quick, -m, -b, -k), and {option} besides",
         )
     return folder
 
@@ -149,7 +151,7 @@ def controlled(request: Request) -> Iterator[tuple[str, tuple[str, ...]]]:
     """
     scenarios = discover(request.scenarios)
     planned = _planned(request, scenarios)
-    folder = open_run(request.reports, request.again)
+    folder = _folder(request, planned)
     judged_by = (scenarios, request.thresholds)
     sound = injections.judge(folder, planned, *judged_by, jobs=request.jobs)
     yield "", injections.tabulate(folder, planned, sound, request.thresholds).broken
