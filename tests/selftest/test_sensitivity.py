@@ -95,6 +95,8 @@ def limits(
     known = {f"{m}|{site}": v for m, values in members(one).items() for site, v in values.items()}
     reference.write_cell(case.key, outcome, known)
     honest = observe(one, getattr(torch, precision.dtype), toy.CANDIDATE)
+    column = Group(MODEL.id, "hf", identity={"device": "cpu"})  # its bits come again
+    run.group_folder(MODEL.id, gathered_in("hf", precision)).write_group(column)
     run.write_cell(MODEL.id, gathered_in("hf", precision), case.key, outcome, honest)
     found = sensitivity.limits(
         run,
