@@ -31,10 +31,8 @@ import psutil
 from conformance.engines import Refused, Unreadable
 from conformance.engines.float32_products import products
 from conformance.engines.probing.probe_failure import tell_probing
-from conformance.processes import sessions
 from conformance.records import Case, Group, Job, Status
 from conformance.scenario import Scenario
-from conformance.store import GroupFolder, doings
 from conformance.worker import own_doing
 
 IDENTITY = {"stages": 1, "eager": True}
@@ -395,8 +393,8 @@ class LosesAProcessInProbe(LosesAProcessInLoad):
 
 
 class LosesAHelper(Healthy):
-    """A process that it started, and does not compute with, ends as its load does, in order (torch
-    ends those that it compiles with); a case of it raises an error of its own.
+    """A process that it started, and does not compute with, ends as its load does, in
+    order; a case of it raises an error of its own.
     """
 
     def __init__(self, job: Job) -> None:
@@ -430,8 +428,7 @@ class LosesAProcessUnseen(Healthy):
         server = multiprocessing.get_context("fork").Process(target=_serving, args=(there,))
         server.start()
         core = here.recv()
-        events, now = GroupFolder(job.folder).events, sorted(sessions.members(os.getpid()))
-        doings.tell(events, doings.PROBING, processes=now)
+        tell_probing(job, [core])
         if self.lost:
             subprocess.run(["kill", f"-{self.options['signal']}", str(core)], check=True)
             while psutil.Process(core).status() != psutil.STATUS_ZOMBIE:

@@ -114,8 +114,7 @@ def judge_cell(
         _compare_tokens(evidence, limits)
         _compare_draws(evidence, drawn_ids, draws)
         if twin and (alone or not _routers_tie(prepared)):
-            exactly = bitwise and prepared.precision is Precision.FLOAT32 and not prepared.mixture
-            _compare_edits(evidence, limits, bitwise=exactly, repeats=bitwise)
+            _compare_edits(evidence, limits, bitwise=bitwise)
         if alone:
             _explain_drift(evidence, limits)
         alike = partial(_alike, evidence, limits, bitwise=bitwise)
@@ -535,12 +534,15 @@ def _compare_draws(
         evidence.relations.append(relation)
 
 
-def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool, repeats: bool) -> None:
+def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None:
     """The effect of the write at every observation that both runs have.
 
     In bf16 a write rounds what the engine held in two summands, and experts compute the tokens of
-    all requests together: neither is `bitwise`.
+    all requests together: neither keeps rows to the bit that nothing reached, on an engine that
+    is `bitwise` the same from run to run either.
     """
+    reference = evidence.reference
+    exactly = bitwise and reference.precision is Precision.FLOAT32 and not reference.mixture
     floors: dict[Site, reach.Floors] = {}
     for after in sorted(evidence.floors, key=verdict.order):
         clean = replace(after, run="clean")
@@ -548,14 +550,14 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool, repeats
             pair = (evidence.floors[clean], evidence.floors[after])
             if pair[0].truth.shape == pair[1].truth.shape:
                 floors[after] = pair
-    still = reach.unreached(floors) if bitwise else {}
+    still = reach.unreached(floors) if exactly else {}
     twins = {
         site: gain.Twin(
             evidence.rows[replace(site, run="clean")],
             evidence.rows[site],
             *pair,
             still=still.get(site),
-            repeats=repeats,
+            repeats=bitwise,
         )
         for site, pair in floors.items()
     }

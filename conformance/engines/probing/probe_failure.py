@@ -48,8 +48,8 @@ def tell_probing(job: Job, computing: Iterable[int] = ()) -> None:
     loading.
 
     `computing` are the processes that compute the model; with those between them and this one they
-    are the engine. Whoever else is in the session helps (torch keeps processes to compile with,
-    and ends them when they have nothing to do) and may go without any harm.
+    are the engine. Whoever else is in the session helps, as those do that torch compiles with, and
+    may go without any harm.
     """
     processes = sorted(sessions.between(os.getpid(), computing))
     with suppress(OSError):
