@@ -96,7 +96,7 @@ class Columns:
                 before=before.truths.get(precision) if before else None,
             )
         self._observed: dict[str, dict[str, Tensor]] = {}
-        self._judgements: list[tuple[_Observation, Truth, tuple[bool, bool], Judgement]] = []
+        self._judgements: list[tuple[_Observation, Truth, tuple[bool, ...], Judgement]] = []
         self._environments: dict[tuple[str, Precision], Environments] = {}
 
     def cell(self, cell: Cell) -> CellResult:
@@ -205,12 +205,9 @@ class Columns:
         group = self.run.group(self.model.id, gathered_in(backend, precision))
         bitwise = group is not None and group.bitwise
         beside = group is not None and group.bitwise_beside
+        rules = (bitwise, beside, alone)
         for known, by, held, judgement in self._judgements:
-            same = (
-                by is truth
-                and held == (bitwise, beside)
-                and known.prompt_ids == observation.prompt_ids
-            )
+            same = by is truth and held == rules and known.prompt_ids == observation.prompt_ids
             if same and same_bits(known.observed, observation.observed):
                 return replace(judgement, relations=(*judgement.relations, *relations))
         assert self.scenario is not None  # noqa: S101 - the caller has looked
@@ -232,7 +229,7 @@ class Columns:
         )
         if all(relation.holds for relation in relations if relation.gates):
             judgement = judge()
-            self._judgements.append((observation, truth, (bitwise, beside), judgement))
+            self._judgements.append((observation, truth, rules, judgement))
             return replace(judgement, relations=(*judgement.relations, *relations))
         return judge(relations=relations)
 

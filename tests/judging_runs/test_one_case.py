@@ -27,13 +27,14 @@ from conformance.records import (
     Group,
     Model,
     Outcome,
+    Precision,
     Side,
     Status,
     Thresholds,
     Verdict,
 )
 from conformance.scenario import scenario
-from conformance.store import RunFolder
+from conformance.store import RunFolder, gathered_in
 from tests.judge import toy
 
 MODEL = Model("toy", "llama", ())
@@ -200,6 +201,35 @@ def test_columns_with_the_same_bits_are_judged_once_and_alike(
     assert counted()[0] == 2
     assert found["a"].observations == found["c"].observations != found["b"].observations
     assert found["c"].id == "reading[toy-c-all]"
+
+
+@pytest.mark.parametrize("first", ["alone", "both"])
+def test_what_bf16_decides_alone_is_not_taken_over_by_a_column_with_float32(
+    tmp_path: Path, first: str
+) -> None:
+    run = RunFolder(tmp_path)
+    coarse = candidate()
+    coarse["p1/s0/stream.3"] *= 1.03  # it drifts, and a factor explains it
+    refused = Outcome(Status.UNSUPPORTED, reason="no float32 here")
+    columns = ["alone", "both"] if first == "alone" else ["both", "alone"]
+    observed(run, "reading.all", dict.fromkeys(columns, coarse))
+    members = toy.reference(toy.observe)
+    ways = {f"float32_{i}": toy.observe(torch.float32, i) for i in (2, 3)}
+    tensors = {
+        f"{m}|{site}": value
+        for m, values in (members | ways).items()
+        for site, value in values.items()
+    }
+    run.group_folder(MODEL.id, REFERENCE.id).write_cell("reading.all", OK, tensors)
+    exact = toy.observe(torch.float32, 4)
+    run.write_cell(MODEL.id, gathered_in("both", Precision.FLOAT32), "reading.all", OK, exact)
+    run.write_cell(MODEL.id, gathered_in("alone", Precision.FLOAT32), "reading.all", refused, {})
+    places = [Column(Backend(name, "hf")) for name in columns]
+    cells = [Cell(MODEL.id, name, "reading", "all") for name in columns]
+    context = (cells, {"reading": reading}, Thresholds(), tuple(Precision))
+    found = judging_runs.judge_model(run, MODEL, places, *context)
+    verdicts = {cell.backend: cell.verdict for cell in found.values()}
+    assert verdicts == {"alone": Verdict.WRONG, "both": Verdict.DRIFT}
 
 
 def other_bit(value: Tensor) -> Tensor:
