@@ -32,6 +32,7 @@ def decide(answers: list[Answer]) -> Decision:
        bf16 decides; a check that has too little power there (a dose
        below bf16's noise) was made in float32 and passes. What bf16 shows to be off beside
        such a check is off all the same.
+    4. A refusal in bf16 is a refusal: nobody has seen the cell in the precision that people run.
     """
     by_precision = {answer.precision: answer for answer in answers}
     meaning, numerics = by_precision.get(Precision.FLOAT32), by_precision.get(Precision.BF16)
@@ -41,7 +42,8 @@ def decide(answers: list[Answer]) -> Decision:
     if meaning.verdict.neutral:
         return Decision(numerics.verdict, _alone(numerics, meaning), numerics, meaning)
     tied = meaning.verdict is Verdict.DRIFT
-    if not (meaning.verdict.passes or tied) or (tied and not numerics.verdict.fails):
+    worse = numerics.verdict.fails or numerics.verdict.neutral
+    if not (meaning.verdict.passes or tied) or (tied and not worse):
         return Decision(meaning.verdict, meaning.reason, meaning, numerics)
     shown, reason = numerics.verdict, numerics.reason
     if shown is Verdict.VACUOUS:
@@ -50,13 +52,16 @@ def decide(answers: list[Answer]) -> Decision:
         if off:
             shown, reason = judgement.deciding(off)
             numerics = replace(numerics, harness=shown is Verdict.UNKNOWN)
-    if shown is Verdict.VACUOUS or shown.neutral:
+    if shown is Verdict.VACUOUS:
         words = f"{meaning.reason}; in bf16 {shown}: {reason}"
         return Decision(meaning.verdict, words, meaning, numerics)
     if shown.passes:
         return Decision(shown, meaning.reason, meaning, numerics)
-    words = f"in bf16 only, in float32 {meaning.verdict}: {reason}"
-    return Decision(shown, words, numerics, meaning)
+    return Decision(shown, _only_bf16(replace(numerics, reason=reason), meaning), numerics, meaning)
+
+
+def _only_bf16(numerics: Answer, meaning: Answer) -> str:
+    return f"in bf16 only, in float32 {meaning.verdict}: {numerics.reason}"
 
 
 def _alone(numerics: Answer, meaning: Answer) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from conformance.judge.measures.structure import PROMPT_IDS
 from conformance.records import Judged, Relation, Site, Verdict, record
 
-#: First that fits decides a cell. `unknown` yields to a proven failure and to nothing else.
+#: The first that fits decides a cell. `unknown` yields to a proven failure and to nothing else.
 ORDER = (
     Verdict.MISSING,
     Verdict.STRUCTURE,
@@ -21,8 +21,8 @@ ORDER = (
     Verdict.CONTAMINATED,
     Verdict.MISSCALED,
     Verdict.WRONG,
-    Verdict.DRIFT,
     Verdict.UNKNOWN,
+    Verdict.DRIFT,
     Verdict.MATCH,
     Verdict.EXACT,
 )

@@ -496,6 +496,27 @@ def test_steps_after_a_difference_are_unknown_when_the_truth_was_not_forced() ->
     assert verdicts["p0/s3/logits"] is Verdict.MATCH
 
 
+def test_what_could_not_be_compared_is_unknown_though_something_else_drifts() -> None:
+    run = toy.observe(BF16, toy.CANDIDATE, steps=4)
+    ids = [list(row) for row in toy.tokens_of(run)]
+    truth = toy.reference(partial(toy.observe, steps=4))
+    torch.manual_seed(0)
+    ids[1][1] = int(truth["truth"]["p1/s1/logits"].topk(2).indices[1])
+    flipped = toy.observe(BF16, toy.CANDIDATE, steps=4, forced=tuple(map(tuple, ids)))
+    flipped["p1/s1/logits"] = truth["eager"]["p1/s1/logits"].clone()
+    for site in [site for site in flipped if site.startswith("p1/s2/") and "tokens" not in site]:
+        flipped[site] = torch.randn(flipped[site].shape).to(flipped[site].dtype)
+    for step in (1, 2, 3):  # each id is the largest of its own logits
+        logits = flipped[f"p1/s{step}/logits"]
+        logits[int(flipped[f"p1/s{step}/tokens"])] = logits.max() * 1.01
+    rounded = flipped["p0/s0/stream.2"]
+    flipped["p0/s0/stream.2"] = rounded + (0.02 * torch.randn(rounded.shape)).to(BF16)
+    found = toy.judge(flipped, truth, limits=replace(BF16_LIMITS, margin=1e9))
+    kinds = {item.verdict for item in found.observations}
+    assert {Verdict.UNKNOWN, Verdict.DRIFT} <= kinds and Verdict.WRONG not in kinds
+    assert found.verdict is Verdict.UNKNOWN and found.harness
+
+
 @pytest.mark.parametrize(("step", "other"), [(3, 0), (3, 1), (1, 0)])
 def test_what_repeats_a_flipped_token_is_held_to_that_token(step: int, other: int) -> None:
     """As `tracer.result` does. The last id is nobody's context: no truth is run along it."""

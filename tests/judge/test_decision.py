@@ -79,6 +79,16 @@ def test_where_float32_is_refused_bf16_decides_alone(meaning: Verdict, numerics:
     assert "meaning" in (found.beside.reason if found.beside else "")
 
 
+SEEN = [*PASSING, Verdict.DRIFT]
+
+
+@pytest.mark.parametrize(("meaning", "numerics"), list(itertools.product(SEEN, NEUTRAL)))
+def test_a_refusal_in_bf16_is_no_pass(meaning: Verdict, numerics: Verdict) -> None:
+    found = decide(both(meaning, numerics))
+    assert found.verdict is numerics and found.leading.precision is BF16
+    assert "numerics" in found.reason and str(meaning) in found.reason
+
+
 @pytest.mark.parametrize("verdict", Verdict)
 def test_a_single_precision_is_its_own_judge(verdict: Verdict) -> None:
     for precision in Precision:
@@ -92,3 +102,4 @@ def test_a_failure_never_becomes_a_pass() -> None:
         if found.verdict.passes:
             assert meaning.passes or (meaning.neutral and numerics.passes)
             assert not numerics.fails or numerics is Verdict.VACUOUS
+            assert not numerics.neutral

@@ -92,7 +92,7 @@ def test_later_steps_and_other_rows_may_all_follow() -> None:
         (Verdict.DRIFT, Verdict.DRIFT),
         (Verdict.WRONG, Verdict.WRONG),
         (Verdict.CRASH, Verdict.CRASH),
-        (Verdict.UNSUPPORTED, Verdict.DRIFT),
+        (Verdict.UNSUPPORTED, Verdict.UNSUPPORTED),
     ],
 )
 def test_a_tie_in_float32_hides_nothing_that_bf16_shows(
