@@ -38,7 +38,8 @@ class Request:
     """What was asked for. `subject` is what moves: a package, or "lock".
 
     `with_cells` are the options that select the cells, for the command that reproduces.
-    `backwards`: the good end is the newer one.
+    `backwards`: the good end is the newer one. `allow_moves`: a candidate whose environment
+    changes another package that the columns run on is tried all the same.
     """
 
     subject: str
@@ -51,6 +52,7 @@ class Request:
     confirm: Count = CONFIRM
     started: str = ""
     backwards: bool = False
+    allow_moves: bool = False
 
 
 @record()

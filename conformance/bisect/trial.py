@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from conformance import environments, execution
 from conformance.bisect.history.candidates import Candidate, requirements
 from conformance.bisect.signature import Signatures, Unusable, signatures
 from conformance.bisect.state import Attempt, BisectFolder
-from conformance.environments import Environment, Untestable
+from conformance.environments import EnginesMoved, Environment, Untestable
 from conformance.environments.resolving import NEEDS
 from conformance.planning.trust import Executed, of_plan
 from conformance.runner import Event, Limits
@@ -42,16 +42,19 @@ def attempt(
     again: bool,
     cache: Path,
     needs: Sequence[str] = NEEDS,
+    keep: Collection[str] = (),
     report: Callable[[str], None] = lambda _: None,
 ) -> Attempt:
     """Build, or take, the candidate's environment and look at it. Nothing is raised for an
-    environment that cannot be had: it is untestable, in the words of who refused.
+    environment that cannot be had: it is untestable, in the words of who refused. So is one that
+    changes a package of `keep` that the candidate does not name, and what is seen in it would be
+    evidence about that package as well.
     """
     begun = time.monotonic()
     spec = environments.parse("\n".join(candidate.requirements))
     try:
-        environment = environments.build(spec, cache, on_line=report, needs=needs)
-    except Untestable as cannot:
+        environment = environments.build(spec, cache, on_line=report, needs=needs, keep=keep)
+    except (Untestable, EnginesMoved) as cannot:
         spent = time.monotonic() - begun
         return Attempt(candidate.key, untestable=str(cannot), build_seconds=spent, seconds=spent)
     observed = observe(environment, again)

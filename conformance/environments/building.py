@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +22,13 @@ from conformance import loose_json
 from conformance.engines import ENVIRONMENT
 from conformance.environments import trees, uv
 from conformance.environments.made import Environment, Untestable
-from conformance.environments.resolving import NEEDS, Resolution, package, resolve
+from conformance.environments.resolving import (
+    NEEDS,
+    Resolution,
+    package,
+    refuse_moves,
+    resolve,
+)
 from conformance.environments.sources import importable
 from conformance.environments.spec import Spec
 from conformance.records import from_json
@@ -61,17 +67,20 @@ def build(
     on_line: Callable[[str], None] = lambda _: None,
     needs: Sequence[str] = NEEDS,
     python: Path | None = None,
+    keep: Collection[str] = (),
 ) -> Environment:
     """The environment of this specification: the one that is there, or a new one.
 
     `cache` is the harness's own (`checkpoints.cache_folder()`), `needs` what every environment
     holds besides, `python` the interpreter it is made with, by default this one. Any number of
-    processes may ask for the same one: the first builds it.
-    Raises Untestable when it cannot be resolved, installed or started.
+    processes may ask for the same one: the first builds it. Raises EnginesMoved where it changes
+    a package of `keep` that the specification does not name, and Untestable when it cannot be
+    resolved, installed or started.
     """
     begun = time.monotonic()
     python = python or Path(sys.executable)
     resolution = resolve(spec, cache, needs=needs, say=on_line, python=python)
+    refuse_moves(spec, resolution, keep)
     folder = cache / "environments" / resolution.key
     built = read(folder)
     if built is None:
@@ -90,6 +99,7 @@ def build(
         reused=True,
         requirements=spec.requirements,
         moved=resolution.moved,
+        conflicts=resolution.conflicts,
     )
 
 
@@ -166,6 +176,7 @@ def _make(
         0.0,
         requirements=spec.requirements,
         moved=resolution.moved,
+        conflicts=resolution.conflicts,
         built=datetime.now(UTC).isoformat(timespec="seconds"),
         sources=sources,
     )

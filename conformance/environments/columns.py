@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 from conformance.environments import trees
 from conformance.environments.declared import NAME
 from conformance.environments.made import Environment, Untestable
+from conformance.environments.resolving import ENGINES, changed
 from conformance.environments.spec import Spec, parse
 from conformance.errors import ConformanceError
 from conformance.records import Backend, Column, digest, record
@@ -92,6 +93,23 @@ def _version(req: Requirement, spec: Spec) -> str:
     return f"-{digest(str(req))[:6]}"
 
 
+def runs_on(backend: Backend) -> tuple[str, ...]:
+    """The packages whose versions a verdict on this backend is about."""
+    without_vllm = backend.engine == "hf"
+    return tuple(name for name in ENGINES if not (without_vllm and name.startswith("vllm")))
+
+
+def kept(backends: Sequence[Backend], orders: Sequence[Order]) -> dict[Spec, frozenset[str]]:
+    """For each specification the packages that its columns run on."""
+    keep: dict[Spec, frozenset[str]] = {}
+    for order in orders:
+        if order.spec is not None:
+            members = [one for one in backends if not order.columns or one.id in order.columns]
+            needed = frozenset(name for one in members for name in runs_on(one))
+            keep[order.spec] = keep.get(order.spec, frozenset()) | needed
+    return keep
+
+
 def named_columns(orders: Sequence[Order]) -> tuple[str, ...]:
     """The backends that are named, each once."""
     return tuple(dict.fromkeys(name for order in orders for name in order.columns))
@@ -155,7 +173,8 @@ def _column(backend: Backend, order: Order, had: Mapping[Spec, Environment | Unt
         return Column(
             backend, order.name, requirements=order.spec.requirements, untestable=str(made)
         )
-    return Column(backend, order.name, str(made.python), order.spec.requirements)
+    moved = changed(made.moved, runs_on(backend))
+    return Column(backend, order.name, str(made.python), order.spec.requirements, moved=moved)
 
 
 def command_of(column: Column) -> str:
@@ -163,4 +182,5 @@ def command_of(column: Column) -> str:
     backend = f"-b {column.backend.id}"
     if not column.environment:
         return backend
-    return f"{backend} --env '{column.environment}: {Spec(column.requirements)}'"
+    moves = " --allow-moves" if column.moved else ""
+    return f"{backend} --env '{column.environment}: {Spec(column.requirements)}'{moves}"

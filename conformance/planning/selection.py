@@ -6,7 +6,7 @@ who has a way to show that it takes a while.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,8 +37,9 @@ class Choice:
 
     `cells` is a file with the ids of the cells that are meant, one a line, of whatever model and
     backend. `env` puts backends on other environments (`conformance.environments.read_order`), of
-    which the file `environments` declares some by name. Files and folders: by default the
-    project's.
+    which the file `environments` declares some by name; one that changes packages which its
+    columns run on and which it does not name is refused unless `allow_moves`. Files and folders:
+    by default the project's.
     """
 
     model: list[str] = field(default_factory=list)
@@ -47,29 +48,32 @@ class Choice:
     tier: str = "default"
     cells: Path | None = None
     env: list[str] = field(default_factory=list)
+    allow_moves: bool = False
     manifest: Path = field(default_factory=lambda: project.here().models)
     scenarios: Places = field(default_factory=lambda: list(project.here().scenarios))
     environments: Path = field(default_factory=lambda: project.here().environments)
 
 
-def _build(spec: Spec) -> Environment | Untestable:
+def _build(spec: Spec, keep: Collection[str]) -> Environment | Untestable:
     from conformance.checkpoints import cache_folder
     from conformance.environments import Untestable, build
 
     try:
-        return build(spec, cache_folder())
+        return build(spec, cache_folder(), keep=keep)
     except Untestable as cannot:
         return cannot
 
 
-#: Gives the environment of a specification, or why there is none.
-Builder = Callable[["Spec"], "Environment | Untestable"]
+#: Gives the environment of a specification, or why there is none. Raises EnginesMoved where it
+#: changes one of the packages that are to be kept.
+Builder = Callable[["Spec", Collection[str]], "Environment | Untestable"]
 
 
 def select(choice: Choice, build: Builder = _build) -> Selected:
     """The cells that are meant. Environments are built.
 
-    Raises ConformanceError for a name that nothing has, and when no cell is left.
+    Raises ConformanceError for a name that nothing has, for an environment that changes what its
+    columns run on, and when no cell is left.
     """
     ids = cells_in(choice.cells) if choice.cells else []
     if ids:
@@ -172,11 +176,19 @@ def _columns(known: manifests.Manifest, choice: Choice, build: Builder) -> tuple
     chosen = plan.choose(known.backends, names, "backend")
     if not choice.env and not any(backend.environment for backend in chosen):
         return tuple(map(Column, chosen))
-    from conformance.environments import named_columns, own_environments, place, read_order
+    from conformance.environments import (
+        kept,
+        named_columns,
+        own_environments,
+        place,
+        read_order,
+    )
 
     specs = declared(choice.environments)
     orders = [read_order(text, specs) for text in choice.env]
     backends = plan.choose(known.backends, [*names, *named_columns(orders)], "backend")
     wanted = [order.spec for order in orders if order.spec]
     wanted += own_environments(backends, orders, specs)
-    return place(backends, orders, {spec: build(spec) for spec in wanted}, specs)
+    keep = {} if choice.allow_moves else kept(backends, orders)
+    made = {spec: build(spec, keep.get(spec, ())) for spec in wanted}
+    return place(backends, orders, made, specs)

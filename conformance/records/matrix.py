@@ -116,8 +116,9 @@ class Column:
 
     `environment` names the environment that the run puts the backend on, made from
     `requirements`, or `untestable` for the reason given; "" where the run leaves it where
-    models.yaml has it. `python` is that environment's interpreter. `machine` tells the same
-    column of several machines apart where their runs are merged.
+    models.yaml has it. `python` is that environment's interpreter; `moved` names the packages that
+    the column runs on and that it changes though nobody requested it ("old → new"). `machine`
+    tells the same column of several machines apart where their runs are merged.
     """
 
     backend: Backend
@@ -126,6 +127,7 @@ class Column:
     requirements: tuple[str, ...] = ()
     untestable: str = ""
     machine: Label = ""
+    moved: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def id(self) -> str:

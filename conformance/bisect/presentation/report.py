@@ -10,7 +10,7 @@ from pathlib import Path
 from conformance.bisect.history import locks
 from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.next_step import Conclusion, Ending, class_of, flaky, moved, neither
-from conformance.bisect.presentation.headline import headline, held_words, labels, notes
+from conformance.bisect.presentation.headline import beside, headline, held_words, labels, notes
 from conformance.bisect.presentation.signature_parts import Part
 from conformance.bisect.search import Class
 from conformance.bisect.state import Attempt, BisectFolder, State
@@ -102,7 +102,7 @@ def make(state: State, conclusion: Conclusion, folder: BisectFolder, cache: Path
         id=folder.id,
         subject=state.asked.subject,
         ending=conclusion.ending,
-        headline=headline(state, conclusion),
+        headline=headline(state, conclusion) + beside(along),
         exit_code=_code(state, conclusion),
         good=good.label,
         bad=bad.label,

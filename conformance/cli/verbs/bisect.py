@@ -85,6 +85,8 @@ def bisect(
             trust=trust,
             requirements=row.requirements if row else (),
         )
+        if choice.allow_moves:
+            bisect_rows.allow_moves(folder)
         if retry:
             bisect_rows.forget_untestable(folder)
     else:
@@ -105,6 +107,7 @@ def bisect(
             neither=neither,
             confirm=confirm,
             backwards=row.backwards,
+            allow_moves=choice.allow_moves,
         )
         folder = bisect_rows.begin(
             reports, choice.scenarios, request, row, selected, running.groups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from conformance.environments import Environment, EnvironmentFolder, Spec, Untestable
 
 
-def had(spec: Spec) -> Environment | Untestable:
-    """The environment, or why there is none; a line says which."""
+def had(spec: Spec, keep: Collection[str] = ()) -> Environment | Untestable:
+    """Return the environment, or why there is none; a line says which.
+
+    Raises EnginesMoved where it changes a package of `keep` that nobody named.
+    """
     from conformance.checkpoints import cache_folder
     from conformance.environments import Untestable, build
 
@@ -29,7 +32,7 @@ def had(spec: Spec) -> Environment | Untestable:
                 status.update(f"environment {spec}: {line.strip()[:100]}")
 
         try:
-            made = build(spec, cache_folder(), on_line=say)
+            made = build(spec, cache_folder(), on_line=say, keep=keep)
         except Untestable as cannot:
             err.print(f"untestable: {spec}: {cannot}", markup=False, highlight=False)
             return cannot

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from conformance.report.sections.changes import Changes
 
 
-def list_cells(choice: Annotated[Choice, Without("env", "environments")]) -> None:
+def list_cells(choice: Annotated[Choice, Without("env", "environments", "allow_moves")]) -> None:
     """List the cells that `run` would run, one id a line; counts go to standard error."""
     models, columns, cells = selection.select(choice)
     for cell in cells:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from conformance.planning import selection
 
 if TYPE_CHECKING:
     from conformance.environments import Environment, Spec, Untestable
+    from conformance.records import Backend
     from conformance.sweep import Swept
 
 _RANGE = "Releases and ranges of them: 0.28..0.32 or 0.8.0,0.8.1 or 0.28.. (all since)."
@@ -65,8 +67,9 @@ def sweep(
             had(spec)
     else:
         here = selection.select(replace(choice, expression=""))
-        swept, made = _swept(ranges)
-        columns = sweeps.columns([column.backend for column in here.columns], swept.points, made)
+        backends = [column.backend for column in here.columns]
+        swept, made = _swept(ranges, [] if choice.allow_moves else backends)
+        columns = sweeps.columns(backends, swept.points, made)
         selected = selection.within(here, columns, choice)
         noted = trusting.Executed(requirements=swept.requirements)
         trusting.note(cache_folder(), noted)
@@ -101,9 +104,17 @@ def _named(ranges: dict[str, str]) -> tuple[str, ...]:
     return tuple({words for one in combined for words in sweeps.spec_of(one).requirements})
 
 
-def _swept(ranges: dict[str, str]) -> tuple[Swept, dict[Spec, Environment | Untestable]]:
-    """The versions that are meant, and the environment of every combination."""
+def _swept(
+    ranges: dict[str, str], kept: Sequence[Backend]
+) -> tuple[Swept, dict[Spec, Environment | Untestable]]:
+    """The versions that are meant, and the environment of every combination.
+
+    Raises EnginesMoved, before anything is built, where a combination changes a package that a
+    backend of `kept` runs on and that the sweep does not vary.
+    """
+    from conformance import environments as envs
     from conformance import sweep as sweeps
+    from conformance.checkpoints import cache_folder
 
     if not ranges:
         raise ConformanceError(
@@ -112,6 +123,12 @@ def _swept(ranges: dict[str, str]) -> tuple[Swept, dict[Spec, Environment | Unte
     axes = _axes(ranges)
     combinations = sweeps.combinations(axes)
     err.print(f"{len(combinations)} combinations of {axes}", markup=False, highlight=False)
+    keep = {name for backend in kept for name in envs.runs_on(backend)}
+    for spec in map(sweeps.spec_of, combinations) if keep else ():
+        try:
+            envs.refuse_moves(spec, envs.resolve(spec, cache_folder()), keep)
+        except envs.Untestable:
+            continue  # one of the trend's points, and told there
     points, environments = [], {}
     for versions in combinations:
         spec = sweeps.spec_of(versions)
@@ -121,7 +138,13 @@ def _swept(ranges: dict[str, str]) -> tuple[Swept, dict[Spec, Environment | Unte
 
 
 def _say(swept: Swept) -> None:
+    from conformance import environments as envs
+
     built = [point for point in swept.points if point.environment]
+    for point in built:
+        if moved := envs.changed(point.moved, envs.ENGINES):
+            changes = ", ".join(f"{name} {change}" for name, change in moved.items())
+            out.print(f"{point.name}: not requested but changed: {changes}", highlight=False)
     own = sum(point.own_mib for point in built)
     seconds = sum(point.seconds for point in built)
     out.print(
