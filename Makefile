@@ -25,13 +25,16 @@ selftest: environment
 fuzz: environment
 	$(BIN)/conformance fuzz $(ARGS)
 
+# On every core; the tests of a file, or of an `xdist_group`, on one of them.
+TESTS := -n auto --dist loadgroup --no-loadscope-reorder
+
 test: environment
-	$(BIN)/pytest tests -m "not slow" $(ARGS)
+	$(BIN)/python -m tests.supervised tests -m "not slow" $(TESTS) $(ARGS)
 
 # With the relay's safeties removed one by one, more stages, and hundreds of random programs; then
 # what a run must outlive.
 test-all: environment
-	$(BIN)/pytest tests $(ARGS)
+	$(BIN)/python -m tests.supervised tests --hypothesis-profile nightly $(TESTS) $(ARGS)
 	$(MAKE) campaign
 
 # 204 kills and refusals (an hour), 100,000 hostile inputs, 2,000 requests and 10,000 traces on one

@@ -1,14 +1,47 @@
-"""What holds for every test."""
+"""Settings of every test, and how tests are distributed over the workers of pytest-xdist."""
 
+from __future__ import annotations
+
+import os
 import signal
+from typing import Any
 
+import psutil
+import pytest
 from hypothesis import settings
+from xdist.scheduler.loadgroup import LoadGroupScheduling
 
 # Some tests interrupt a run of their own. What nohup, or a shell's background job, has ignored
 # for pytest would stay ignored in it, rightly, and the test would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# Two cores shared with engines: an example that took 200 ms says nothing about the code.
-settings.register_profile("shared machine", deadline=None)
-settings.load_profile("shared machine")
+# No deadline: an example that took 200 ms on a busy machine says nothing about the code.
+# `--hypothesis-profile nightly` searches ten times as many examples.
+settings.register_profile("commit", deadline=None, max_examples=30)
+settings.register_profile("nightly", deadline=None, max_examples=300)
+settings.load_profile("commit")
+
+
+class GroupScheduling(LoadGroupScheduling):
+    """Run the tests of a group on one worker; without a mark, a test's group is its file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        group = super()._split_scope(nodeid)
+        return nodeid.partition("::")[0] if group == nodeid else group
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A worker for each core; 5 GiB for each, as its tests start engines."""
+    fitting = psutil.virtual_memory().total // (5 << 30)
+    return max(1, min(len(os.sched_getaffinity(0)), fitting, 8))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Start engines first in a distributed run, so that no worker is left with them at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("engine") is None)

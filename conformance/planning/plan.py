@@ -111,15 +111,20 @@ def cells(
     Raises ConformanceError when nothing is left: an empty run would look green.
     """
     wanted = matcher(expression)
+    # Expanded once, not for each model and column: there are thousands of those pairs.
+    cases = [
+        (scenario.name, case.name, frozenset(scenario.needs(case)), scenario.tier(case))
+        for scenario in scenarios.values()
+        for case in scenario.expand(1)
+    ]
     planned = tuple(
         cell
         for model in models
         for column in columns
-        for scenario in scenarios.values()
-        for case in scenario.expand(1)
-        if set(scenario.needs(case)) <= set(model.parts)
-        and scenario.tier(case) in ("", *model.tiers)
-        and wanted((cell := Cell(model.id, column.id, scenario.name, case.name)).id)
+        for scenario, case, needs, tier in cases
+        if needs <= set(model.parts)
+        and tier in ("", *model.tiers)
+        and wanted((cell := Cell(model.id, column.id, scenario, case)).id)
     )
     if not planned:
         raise ConformanceError(

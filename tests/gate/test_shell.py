@@ -1,20 +1,15 @@
-"""`conformance gate` and `conformance known update` as a shell sees them, on stored runs."""
+"""`conformance gate` and `conformance known update`: exit codes and output on stored runs."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from conformance.records import Cell, Footer, Model, Thresholds, Verdict
 from conformance.store import RunFolder, RunPlan
+from tests import command
 from tests.known_runs import CELLS, cell, results
-
-ROOT = Path(__file__).parents[2]
 
 ENTRY = """\
 known:
@@ -43,19 +38,8 @@ def stored(reports, run, planned=CELLS):
 
 def shell(tmp_path, *arguments, known="", **environment):
     (tmp_path / "known.yaml").write_text(known or "known: []\n")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "conformance", *arguments),
-            *("--known", str(tmp_path / "known.yaml"), "--reports", str(tmp_path / "reports")),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+    places = ("--known", tmp_path / "known.yaml", "--reports", tmp_path / "reports")
+    return command.run(*arguments, *map(str, places), environment=environment)
 
 
 GOOD = ENTRY.format(model="mamba2", more="")

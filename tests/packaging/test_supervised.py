@@ -1,0 +1,54 @@
+"""A crash of pytest, or of a worker of it, after its summary is reported as what it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CRASHES = "import atexit, os, signal\natexit.register(os.kill, os.getpid(), signal.SIGSEGV)\n"
+PASSES = "def test_passes(): pass\n"
+
+
+def supervised(folder: Path, text: str, *options: str) -> tuple[int, str]:
+    (folder / "test_of_one.py").write_text(text)
+    (folder / "test_of_two.py").write_text(text)
+    command = [sys.executable, "-m", "tests.supervised", f"--rootdir={folder}", str(folder)]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", *options],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "worker"])
+def test_what_ends_well_ends_with_its_own_status(tmp_path: Path, options: tuple[str, ...]) -> None:
+    assert supervised(tmp_path, PASSES, *options)[0] == 0
+    code, said = supervised(tmp_path, "def test_fails(): assert 0\n", *options)
+    assert code == 1
+    assert "ended" not in said
+
+
+def test_a_crash_after_the_summary_is_named_and_fails(tmp_path: Path) -> None:
+    code, said = supervised(tmp_path, CRASHES + PASSES)
+    assert code == 139
+    assert "2 passed" in said
+    assert (
+        "ended by signal 11 (SIGSEGV) after its summary, which it closed with exit status 0" in said
+    )
+
+
+def test_a_crash_before_the_summary_is_named_and_fails(tmp_path: Path) -> None:
+    code, said = supervised(tmp_path, "import os\ndef test_ends(): os.kill(os.getpid(), 6)\n")
+    assert code == 134
+    assert "ended by signal 6 (SIGABRT) before its summary" in said
+
+
+def test_a_workers_crash_after_its_tests_is_named_and_fails(tmp_path: Path) -> None:
+    code, said = supervised(tmp_path, CRASHES + PASSES, "-n", "1")
+    assert code == 3
+    assert "2 passed" in said
+    assert "worker gw0 by signal 11 (SIGSEGV)" in said
