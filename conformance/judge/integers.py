@@ -1,98 +1,256 @@
-"""Integers that a trace makes of numbers, such as the ids of the largest logits (pure)."""
+"""Integers that a trace makes of numbers: ids of the largest, ranks, masks, rounded values (pure).
+
+An integer has no distance, so how easily each one flips is read from the honest runs: entry by
+entry, and row by row. In float32 the honest bf16 runs are the measure. Their noise is so much
+larger that whatever rounding may flip in float32 flips in some of them: an entry that none of them
+moves is not a matter of rounding.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from conformance.judge.measures import metrics, rounded
-from conformance.records import FLOAT32_LIMITS, Precision, Verdict
+from conformance.records import BF16_LIMITS, FLOAT32_LIMITS, Precision, Verdict
 
-#: Standard deviations of a count of flips, √n, by which a run may have more than an honest one.
+#: By so many standard deviations a count of flips may be above an honest run's.
 DEVIATIONS = 4.0
+#: As many entries must move in honest bf16 runs, each by less than this share of its row's size,
+#: for the integers to be rounded numbers: ids jump.
+MOVED, NEAR = 8, 0.25
+#: Places around an id over which the moves of its neighbours are averaged.
+_WINDOW = 9
 
 
-#: By how many times as far off as an honest run a candidate may be (`k_max`), it may have as many
-#: times the flips: they are as frequent as the noise is large.
-AS_FAR = {Precision.FLOAT32: FLOAT32_LIMITS.k_max, Precision.BF16: 1.0}
-#: Of fewer integers none is taken for a number that was rounded: they may be ids.
-MANY = 256
+def share(width: int) -> float:
+    """How much of the honest bf16 runs' noise a float32 candidate may have, in a model as wide."""
+    finest, coarsest = (
+        metrics.least(precision, width) for precision in (Precision.FLOAT32, Precision.BF16)
+    )
+    return min(1.0, FLOAT32_LIMITS.k_max * finest / coarsest)
 
 
-def compare(
-    candidate: Tensor, truth: Tensor, honest: Sequence[Tensor], precision: Precision
-) -> tuple[Verdict, str]:
-    """Equal, or how many are not.
-
-    The largest of two numbers that are nearly as large is the one or the other by rounding: where
-    the honest runs have flips too, up to n of them, n + 4·√n are theirs as well (flips are rare and
-    about independent: a Poisson count with the mean that the honest runs share, whose standard
-    deviation is √n), in float32 of a hundred times as many. More is `drift` in bf16. Where no
-    honest run has any, neither may the candidate; and where all of them only order the same numbers
-    otherwise, it may have no others.
-
-    In float32 many numbers that were rounded to integers may be neighbours of the truth's, as many
-    as `rounded.chance` lets; and many ids in an order may be a few places further, as far apart as
-    numbers lie that float32 may order otherwise.
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """The integers in the truth, in the honest runs of the precision, and in those of bf16 where
+    that is another one. `width` is that of the model.
     """
-    unequal = candidate != truth
+
+    truth: Tensor
+    honest: Sequence[Tensor]
+    coarse: Sequence[Tensor] = ()
+    width: int = 1
+
+    @property
+    def shown(self) -> Tensor:
+        """All of them: [runs, *shape]."""
+        return torch.stack([self.truth, *self.honest, *self.coarse])
+
+
+def compare(candidate: Tensor, runs: Runs, precision: Precision) -> tuple[Verdict, str]:
+    """Equal, or how many are not and why that is a matter of rounding or not.
+
+    Raises nothing: `candidate` has the truth's shape.
+    """
+    unequal = candidate != runs.truth
     count = int(unequal.sum())
     if not count:
         return Verdict.EXACT, ""
     first = torch.nonzero(unequal)[0].tolist() if candidate.ndim else []
     words = f"{count} of {candidate.numel()} integers differ, the first at {first}"
-    if precision is Precision.FLOAT32 and (why := _by_rounding(candidate, truth, count)):
-        return Verdict.MATCH, f"{words}; {why}"
-    flips = max((int((member != truth).sum()) for member in honest), default=0)
-    if not flips:
-        return Verdict.WRONG, words
-    words += f"; up to {flips} in transformers' own {precision} runs"
-    if all(_same_in_rows(member, truth) for member in honest) and not _same_in_rows(
-        candidate, truth
-    ):
-        return Verdict.WRONG, f"{words}, which order the same ones otherwise, and not others"
-    most = AS_FAR[precision] * flips
-    if count <= most + DEVIATIONS * math.sqrt(most):
-        return Verdict.MATCH, words
-    return (Verdict.DRIFT if precision is Precision.BF16 else Verdict.WRONG), words
+    flips = max((int((run != runs.truth).sum()) for run in runs.honest), default=0)
+    if flips:
+        words += f"; up to {flips} in transformers' own {precision} runs"
+    if precision is Precision.FLOAT32:
+        verdict, why = _in_float32(candidate, runs)
+    else:
+        verdict, why = _in_bf16(candidate, runs)
+    return verdict, f"{words}; {why}" if why else words
 
 
-def _by_rounding(candidate: Tensor, truth: Tensor, count: int) -> str:
-    """Why `count` entries may differ though all that they were made of agrees; "" where not."""
-    if _rounded(candidate, truth, count):
-        return "as neighbours, where numbers were rounded"
-    if _ordered(candidate, truth):
-        return "they have changed places with their neighbours"
-    return ""
-
-
-def _rounded(candidate: Tensor, truth: Tensor, count: int) -> bool:
-    """Are these numbers that were rounded, and the `count` that differ neighbours by chance?"""
-    if truth.numel() < MANY:
-        return False
-    if truth.dtype is torch.bool:
-        return rounded.chance_of(count, torch.full(truth.shape, rounded.OFF, dtype=torch.float64))
-    right = metrics.rows(truth)
-    apart = (metrics.rows(candidate) - right).abs()
-    return bool(apart.max() <= 1) and rounded.chance_of(count, rounded.chance(right, 1.0))
-
-
-def _ordered(candidate: Tensor, truth: Tensor) -> bool:
-    """Are these many ids in one order, but for places as near as rounding brings them? Among n
-    numbers those within δ of one are at most n·δ times their density, which is below one to their
-    spread; twice that is let.
+def _in_bf16(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
+    """By how many flip in honest runs: of all entries, of any row, and of those entries that are
+    the same in all of them. Flips are rare and about independent, so that their numbers scatter by
+    their roots; three times as many drift, as noise that is three times as large has. Numbers that
+    were rounded, and places in an order, are held to how far they move as well.
     """
-    width = truth.shape[-1] if truth.ndim else 0
-    if width < MANY or candidate.dtype is torch.bool or not _same_in_rows(candidate, truth):
+    honest = torch.stack(list(runs.honest))
+    if torch.equal(honest, runs.truth.expand_as(honest)):
+        return Verdict.WRONG, ""
+    if reason := _others_in_a_row(candidate, runs.truth, runs.honest):
+        return Verdict.WRONG, reason
+    flipped = honest != runs.truth
+    # What the other runs agree on flips in one as it may in a candidate.
+    alone = flipped & (flipped.sum(dim=0) == 1)
+    unequal = candidate != runs.truth
+    sure = unequal & ~flipped.any(dim=0)
+    worst = max(_excess(unequal, flipped), _excess(sure, alone))
+    far = _far(candidate, replace(runs, coarse=runs.honest))
+    if worst <= 1 and far <= BF16_LIMITS.k_max:
+        return Verdict.MATCH, ""
+    if worst <= BF16_LIMITS.k_max and far <= BF16_LIMITS.far_max:
+        return Verdict.DRIFT, ""
+    return Verdict.WRONG, "other ones than rounding flips"
+
+
+def _far(candidate: Tensor, runs: Runs) -> float:
+    """How far the worst row of numbers or places moved, in multiples of what honest runs do; 0
+    where integers are neither.
+    """
+    if _rounded_numbers(runs):
+        right, moved = _rows(runs.truth), [_rows(run) for run in runs.coarse]
+        own = _rows(candidate)
+    elif _orders(candidate, runs):
+        right, moved = _places_of(runs.truth), [_places_of(run) for run in runs.coarse]
+        own = _places_of(candidate)
+    else:
+        return 0.0
+    squares = torch.stack([(run - right).square().sum(dim=-1) for run in moved]).mean(dim=0)
+    usual = squares.clamp_min(float(squares.mean())).sqrt()
+    return float(metrics.ratio((own - right).norm(dim=-1), usual).max())
+
+
+def _excess(mine: Tensor, theirs: Tensor) -> float:
+    """The smallest factor by which the flips of honest runs [runs, *shape] must grow for those of
+    the candidate to be within their scatter, in all rows together and in the worst one.
+    """
+    own = _rows(mine).sum(dim=-1)
+    honest = torch.stack([_rows(run).sum(dim=-1) for run in theirs])
+    usual = honest.sum(dim=-1).amax()
+    rows = honest.amax(dim=0).clamp_min(float(usual) / len(own))
+    pairs = [(float(own.sum()), float(usual)), *zip(own.tolist(), rows.tolist(), strict=True)]
+    return max(_factor(count, expected) for count, expected in pairs)
+
+
+def _factor(count: float, expected: float) -> float:
+    """`count` ≤ f·x + DEVIATIONS·√(f·x), solved for f. One is always let."""
+    if count <= 1:
+        return 0.0
+    if not expected:
+        return math.inf
+    root = (math.sqrt(DEVIATIONS**2 + 4 * count) - DEVIATIONS) / 2
+    return root**2 / expected
+
+
+def _in_float32(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
+    """Each entry by how it moves in the honest bf16 runs, of whose noise float32 may have `share`.
+
+    Numbers that were rounded are neighbours of the truth's. Ids in an order change places with
+    their neighbours. All others may be what some honest run has at the very entry. Of none of these
+    there may be more, in a row or in all, than chance lets.
+    """
+    if _rounded_numbers(runs):
+        return _neighbours(candidate, runs)
+    if _orders(candidate, runs):
+        return _places(candidate, runs)
+    if reason := _others_in_a_row(candidate, runs.truth, (*runs.honest, *runs.coarse)):
+        return Verdict.WRONG, reason
+    strange = (candidate != runs.shown).all(dim=0)
+    if bool(strange.any()):
+        return Verdict.WRONG, f"{int(strange.sum())} are in no honest run"
+    moved = [(run != runs.truth).double() for run in runs.coarse]
+    chance = share(runs.width) * (
+        torch.stack(moved).mean(dim=0) if moved else torch.zeros(candidate.shape).double()
+    )
+    flips = [_rows(run != runs.truth) for run in runs.honest]
+    let = torch.stack(flips).sum(dim=-1).amax(dim=0) if flips else torch.zeros(1)
+    return _by_chance(_rows(candidate != runs.truth), _rows(chance), let, "as in honest runs")
+
+
+def _rows(values: Tensor) -> Tensor:
+    return metrics.rows(values)
+
+
+def _by_chance(off: Tensor, chance: Tensor, let: Tensor, why: str) -> tuple[Verdict, str]:
+    """Are no more entries off [rows, width] than chance lets, and one and `let` [rows] more?"""
+    let = let.expand(len(off))
+    each = [
+        rounded.chance_of(int(mine.sum() - extra) - 1, row)
+        for mine, row, extra in zip(off, chance, let, strict=True)
+    ]
+    whole = rounded.chance_of(int(off.sum() - let.sum()) - 1, chance)
+    if all(each) and whole:
+        return Verdict.MATCH, why
+    return Verdict.WRONG, "more than rounding flips"
+
+
+def _moves(runs: Runs) -> Tensor:
+    """How far the integers move in the honest bf16 runs: float64 [runs, rows, width]."""
+    right = _rows(runs.truth)
+    return torch.stack([(_rows(run) - right).abs() for run in runs.coarse])
+
+
+def _rounded_numbers(runs: Runs) -> bool:
+    """Do they move as numbers do, by little of their size? Ids jump, and then anywhere."""
+    if not runs.coarse or runs.truth.dtype is torch.bool:
         return False
-    ids, places = truth.reshape(-1, width).sort(dim=-1)
-    if bool((ids[:, 1:] == ids[:, :-1]).any()):
+    moves, right = _moves(runs), _rows(runs.truth)
+    size = right.square().mean(dim=-1, keepdim=True).sqrt()
+    near = bool((moves <= (NEAR * size).clamp_min(1.0)).all())
+    return near and int((moves > 0).sum()) >= MOVED and not _orders(runs.truth, runs)
+
+
+def _neighbours(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
+    """Rounded numbers: as far off as their row may be, and as many of them."""
+    may = share(runs.width) * _moves(runs).mean(dim=0).mean(dim=-1, keepdim=True)
+    apart = (_rows(candidate) - _rows(runs.truth)).abs()
+    if bool((apart > 1 + (DEVIATIONS * may).floor()).any()):
+        return Verdict.WRONG, f"by up to {int(apart.max())}, where numbers were rounded"
+    chance = may.clamp_max(1.0).expand_as(apart)
+    return _by_chance(
+        apart > 0, chance, torch.zeros(1), "as neighbours, where numbers were rounded"
+    )
+
+
+def _orders(candidate: Tensor, runs: Runs) -> bool:
+    """Are the rows the same ids in every run, each of them once?"""
+    right = runs.truth
+    if not right.ndim or right.dtype is torch.bool or right.shape[-1] < 2 or not runs.coarse:
         return False
-    moved = candidate.reshape(-1, width).argsort(dim=-1) - places
-    return int(moved.abs().max()) <= math.ceil(2 * rounded.OFF * width)
+    ids = right.sort(dim=-1).values
+    distinct = not bool((ids[..., 1:] == ids[..., :-1]).any())
+    every = (candidate, *runs.honest, *runs.coarse)
+    return distinct and all(_same_in_rows(run, right) for run in every)
+
+
+def _places(candidate: Tensor, runs: Runs) -> tuple[Verdict, str]:
+    """Ids in an order: each by how far it and its neighbours move in the honest bf16 runs."""
+    right = _places_of(runs.truth)
+    moves = torch.stack([(_places_of(run) - right).abs() for run in runs.coarse]).mean(dim=0)
+    # By place, averaged over those around it, and by id again.
+    order = _rows(runs.truth).argsort(dim=-1).argsort(dim=-1)
+    at_place = moves.gather(-1, order)
+    pooled = torch.nn.functional.avg_pool1d(
+        at_place[:, None], _WINDOW, 1, _WINDOW // 2, count_include_pad=False
+    )[:, 0]
+    may = share(runs.width) * torch.zeros_like(moves).scatter(-1, order, pooled)
+    apart = (_places_of(candidate) - right).abs()
+    strange = apart > torch.where(may > 0, 1 + (DEVIATIONS * may).floor(), 0.0)
+    if bool(strange.any()):
+        return Verdict.WRONG, f"{int(strange.sum())} are further on than rounding brings them"
+    chance = (2 * may).clamp_max(1.0)  # two ids change places
+    honest = torch.stack([(_places_of(run) != right).sum(dim=-1) for run in runs.honest])
+    let = honest.amax(dim=0) + 1
+    return _by_chance(apart > 0, chance, let, "they have changed places with their neighbours")
+
+
+def _places_of(ids: Tensor) -> Tensor:
+    """The place of each id of a row, by the ids in ascending order: float64 [rows, width]."""
+    return _rows(ids).argsort(dim=-1).double()
+
+
+def _others_in_a_row(candidate: Tensor, truth: Tensor, honest: Sequence[Tensor]) -> str:
+    """Why a row has ids that none may have: where honest runs only order the same otherwise."""
+    if all(_same_in_rows(run, truth) for run in honest) and not _same_in_rows(candidate, truth):
+        if any(not torch.equal(run, truth) for run in honest):
+            return "which order the same ones otherwise, and not others"
+        return "no honest run has others"
+    return ""
 
 
 def _same_in_rows(left: Tensor, right: Tensor) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from conformance.generated_tokens import in_precision
 from conformance.judge.diagnosis.predictions import Known
+from conformance.judge.integers import Runs
 from conformance.judge.measures import floor, metrics, rounded, structure, tokens
 from conformance.records import TIED, Precision, Site
 
@@ -42,7 +43,9 @@ class Reference:
     have no number at all, the observation is `unclear`, with the reason: all of it is 0.
     `greedy` are the ids that a generation left to itself must take from its own logits. `ties`, of
     float32, are the tokens whose experts are a matter of rounding, after each layer; `rounded` is
-    what a trace rounded by itself, there too, with the dtype.
+    what a trace rounded by itself, there too, with the dtype. `coarse` are the integers of the
+    honest bf16 runs where the precision is float32: they show how easily each one flips. `stream`
+    is the root mean square of the model's residual stream, 0 where it is not known.
     """
 
     truth: Mapping[Site, Tensor]
@@ -56,6 +59,8 @@ class Reference:
     greedy: frozenset[Site] = frozenset()
     ties: Mapping[Site, Tensor] = field(default_factory=dict)
     rounded: Mapping[Site, torch.dtype] = field(default_factory=dict)
+    coarse: Mapping[Site, tuple[Tensor, ...]] = field(default_factory=dict)
+    stream: float = 0.0
     _floors: dict[Site, floor.Floor] = field(default_factory=dict)
     _known: dict[Site, Known] = field(default_factory=dict)
 
@@ -119,12 +124,42 @@ class Reference:
                 ]
             ),
             [None if twin is None else self._floors[twin].truth.norm(dim=-1) for twin in twins],
+            [self._operands(site, twin) for site, twin in zip(sites, twins, strict=True)],
             centred=sites[0].name == "logits",
             precision=self.precision,
             mixture=self.mixture,
             terms=self._terms(),
         )
         self._floors.update(zip(sites, computed, strict=True))
+
+    def _operands(self, site: Site, twin: Site | None) -> Tensor | None:
+        """[T]: how long what a row that is exactly zero is the difference of may be. An engine
+        that rounds the two apart leaves a rounding of that length.
+
+        As long as the longest row of this width that was observed in the same step, else as the
+        model's stream. A row that an edit made zero, which is none in the clean run, must be zero.
+        """
+        truth = metrics.rows(self.truth[site])
+        if bool(truth.any(dim=-1).all()):
+            return None
+        width = truth.shape[1]
+        beside = [
+            rows.masked_fill(~metrics.bulk(rows), 0).norm(dim=-1).max()
+            for other, value in self.truth.items()
+            if replace(other, name=site.name, layer=site.layer) == site
+            and value.is_floating_point()
+            and metrics.shape_of_rows(value)[1] == width
+            for rows in [metrics.rows(value)]
+        ]
+        longest = float(max(beside, default=0.0)) or self.stream * math.sqrt(width)
+        lengths = torch.full((len(truth),), longest, dtype=truth.dtype)
+        if twin is not None:
+            lengths[metrics.rows(self.truth[twin]).any(dim=-1)] = 0.0
+        return lengths
+
+    def integers(self, site: Site) -> Runs:
+        """The integers that the truth and the honest runs have there."""
+        return Runs(self.truth[site], self.honest[site], self.coarse.get(site, ()), self._terms())
 
     def _terms(self) -> int:
         """How many products a sum of the model has. Of logits alone no width can be told."""
@@ -160,6 +195,7 @@ def read_reference(
     width: int = 0,
     numberless: bool = False,
     free: Mapping[str, Tensor] | None = None,
+    stream: float = 0.0,
 ) -> Reference | str:
     """The reference by site with the members that compute in this precision, or what is wrong
     with it in words: then nothing can be judged. It must be finite, but where its values may be
@@ -174,6 +210,7 @@ def read_reference(
         if name in beside or in_precision(name, precision)
     }
     truth = members.pop(TRUTH, {})
+    coarse = _coarse_integers(reference, truth) if precision is Precision.FLOAT32 else {}
     beside_truth = members.pop(AUXILIARY, {})
     auxiliary = {site: value for site, value in beside_truth.items() if site.name != TIED}
     ties = {site: value for site, value in beside_truth.items() if site.name == TIED}
@@ -203,7 +240,25 @@ def read_reference(
         greedy=tokens.greedy_sites(own),
         ties=ties if precision is Precision.FLOAT32 else {},
         rounded=kinds,
+        coarse=coarse,
+        stream=stream,
     )
+
+
+def _coarse_integers(
+    reference: Mapping[str, Mapping[str, Tensor]], truth: Mapping[Site, Tensor]
+) -> dict[Site, tuple[Tensor, ...]]:
+    """The integers of the honest bf16 runs, of the truth's shape."""
+    runs = [
+        {Site.parse(name): value for name, value in values.items()}
+        for member, values in reference.items()
+        if in_precision(member, Precision.BF16)
+    ]
+    return {
+        site: tuple(run[site] for run in runs if site in run and run[site].shape == value.shape)
+        for site, value in truth.items()
+        if not value.is_floating_point()
+    }
 
 
 def _numberless(

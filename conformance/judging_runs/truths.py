@@ -112,6 +112,7 @@ class Truths:
             mixture=bool(identity.get("routers")),
             width=int(identity.get("width", 0)),
             free=free,
+            stream=float(identity.get("stream", 0.0)),
         )
         if isinstance(reference, str):
             return f"the reference cannot be used: {reference}"

@@ -27,9 +27,10 @@ class Limits:
     Up to `k_med` (the median over tokens) and `k_max` (any one token) a value is a match, up to
     `far_med` and `far_max` it drifts, beyond them it is wrong. A gain is 1 within
     `gain_tolerance` (of the effect) or `gain_sigmas` of its own noise, and says nothing where
-    that is more than `gain_room`; off-axis likewise within `off_axis`. `single` is what a single
-    number (a massive activation, a row's common shift) may be off by: a few honest runs show the
-    error of one number less surely than that of a row. `leak` is what a row
+    that is more than `gain_room`; off-axis likewise within `off_axis`. `single` is what a row's
+    common shift may be off by: a few honest runs show the error of one number less surely than
+    that of a row. `massive` is what a row's massive activations together may be off by to be a
+    match; up to `far_max` they drift, and so may one of them. `leak` is what a row
     that nothing is written to may change by (one engine, so a rounding or two), `margin` how
     far below the best a chosen token's logit may lie.
     """
@@ -45,6 +46,7 @@ class Limits:
     single: float
     leak: float
     margin: float
+    massive: float = 5.0  # a run that was judged before there was this limit has none
 
 
 #: A hundred times above what float32 does to a value, and six hundred below what bf16 does.
@@ -60,6 +62,7 @@ FLOAT32_LIMITS = Limits(
     single=1000.0,
     leak=10.0,
     margin=100.0,
+    massive=100.0,
 )
 #: Shown from 1.5 and 3 times the floor on, wrong where half of bf16's eight bits are gone.
 BF16_LIMITS = Limits(
@@ -74,6 +77,7 @@ BF16_LIMITS = Limits(
     single=16.0,
     leak=16.0,
     margin=8.0,
+    massive=5.0,
 )
 
 

@@ -126,7 +126,7 @@ CONTROLS: Mapping[str, Control] = {
         Control("aliased", lambda: mock.patch.object(relations, "aliased", return_value={})),
         Control("median", thresholds=widened("k_med", "far_med")),
         Control("maximum", thresholds=widened("k_max", "far_max")),
-        Control("massive", _measured(massive=0.0, massive_ulps=0.0)),
+        Control("massive", _measured(massive=0.0, massive_near=0.0, massive_ulps=0.0)),
         Control("shift", _measured(shift=0.0)),
         Control("zero", _measured(zero=True)),
         Control("gain", lambda: mock.patch.object(gain, "effect", _landed)),

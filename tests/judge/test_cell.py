@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from conformance.judge import judgement as verdict
-from conformance.records import BF16_LIMITS, Site, Verdict, from_json, to_json
+from conformance.judge.cell import judge_cell
+from conformance.judge.measures import metrics
+from conformance.judge.reference import read_reference
+from conformance.records import (
+    BF16_LIMITS,
+    Precision,
+    Site,
+    Thresholds,
+    Verdict,
+    from_json,
+    to_json,
+)
 from tests.judge import toy
 
 BF16 = torch.bfloat16
@@ -582,6 +593,50 @@ def test_other_token_ids_are_compared_before_numbers(
     assert found.verdict is Verdict.STRUCTURE and words in found.reason
     assert {item.verdict for item in found.observations} == {Verdict.UNKNOWN}
     assert len(found.observations) == len(plain()["truth"])
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("observed_beside", [True, False])
+def test_a_difference_that_is_zero_is_scaled_by_its_operands(
+    precision: Precision, observed_beside: bool
+) -> None:
+    """Transformers computes both operands by one kernel; an engine may round them apart."""
+    dtype = getattr(torch, precision.dtype)
+    begin = "float32_" if precision is Precision.FLOAT32 else ""
+    truth = toy.observe(torch.float32, 1)
+    stream = truth["p0/s0/stream.3"]
+    size = float(stream.norm(dim=-1).median())
+
+    def both(run: toy.Observations, difference: Tensor) -> toy.Observations:
+        values = run if observed_beside else {}
+        return values | {"p0/s0/difference": difference.to(dtype)}
+
+    zero = torch.zeros_like(stream)
+    members = {
+        f"{begin}{name}": both(toy.observe(dtype, parts), zero)
+        for name, parts in toy.MEMBERS.items()
+    }
+    known = read_reference(
+        {"truth": both(truth, zero)} | members,
+        twin=False,
+        precision=precision,
+        width=toy.WIDTH,
+        stream=size / toy.WIDTH**0.5,
+    )
+    assert not isinstance(known, str)
+    limits = Thresholds().of(precision)
+
+    def judged(off: float) -> Verdict:
+        direction = torch.randn(stream.shape, generator=torch.Generator().manual_seed(0))
+        rounding = off * size * direction / direction.norm(dim=-1, keepdim=True)
+        run = both(toy.observe(dtype, toy.CANDIDATE), rounding)
+        ids = toy.IDS
+        context = {"twin": False, "equal": (), "prompt_ids": ids, "truth_ids": ids}
+        return judge_cell(run, known, limits=limits, **context).verdict
+
+    rounding = metrics.ROUNDING[precision]
+    assert judged(rounding).passes
+    assert judged(3000 * rounding) is Verdict.WRONG
 
 
 def test_what_the_harness_lacks_is_unknown() -> None:

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from conformance.judge.cell import judge_cell
 from conformance.judge.judgement import Judgement
+from conformance.judge.reference import read_reference
 from conformance.records import BF16_LIMITS, Site, Verdict
 from tests.judge import toy
 
@@ -256,6 +258,42 @@ def test_a_small_error_that_a_known_fault_explains_is_no_drift() -> None:
     scaled = each(lambda _, v: v * 1.02)(engine())
     found = toy.judge(scaled, reference(), limits=replace(BF16_LIMITS, k_med=1.25, k_max=1.8))
     assert found.verdict is Verdict.WRONG and "scaled" in found.explanations, found.reason
+
+
+def test_rows_that_two_tokens_share_are_in_no_other_order() -> None:
+    twice = each(lambda _, v: v[[1, 1, *range(2, len(v))]])(engine())
+    assert "permuted" not in toy.judge(twice, reference()).explanations
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_in_a_mixture_another_tokens_row_may_be_another_experts(everywhere: bool) -> None:
+    """Where all tokens' rows are alike but for an expert, one that takes another expert has the row
+    of a token that took it, too.
+    """
+    drawn = torch.Generator().manual_seed(0)
+    base, expert = torch.randn(64, generator=drawn), 0.2 * torch.randn(64, generator=drawn)
+    truth = base + torch.tensor([0, 0, 0, 1, 0, 1, 0, 0])[:, None] * expert
+
+    def noisy(rows: Tensor) -> Tensor:
+        return (rows + 0.01 * torch.randn(8, 64, generator=drawn)).bfloat16()
+
+    members = {name: {"p0/s0/stream.1": noisy(truth)} for name in toy.MEMBERS}
+    known = read_reference(
+        {"truth": {"p0/s0/stream.1": truth}, **members}, twin=False, mixture=True
+    )
+    assert not isinstance(known, str)
+    mine = truth.clone()
+    mine[1 if not everywhere else slice(None)] = truth[3]
+    found = judge_cell(
+        {"p0/s0/stream.1": noisy(mine)},
+        known,
+        twin=False,
+        equal=(),
+        prompt_ids=((1,),),
+        truth_ids=((1,),),
+        limits=BF16_LIMITS,
+    )
+    assert found.verdict is (Verdict.WRONG if everywhere else Verdict.DRIFT), found.reason
 
 
 @cache

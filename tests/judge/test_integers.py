@@ -1,134 +1,181 @@
-"""Integers that rounding flips are judged by what honest runs flip, and by what chance lets."""
+"""Integers that rounding flips are judged by what honest runs flip, entry by entry and by row."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
-from conformance.judge import integers
+from conformance.judge.integers import Runs, compare
 from conformance.records import Precision, Verdict
 
-TRUTH = torch.arange(60).reshape(3, 20)
+WIDTH = 64
+FINE, COARSE = 1e-6, 1e-2
+Made = Callable[[Tensor], Tensor]
 
 
-def flipped(number: int) -> Tensor:
-    ids = TRUTH.clone()
-    ids.view(-1)[:number] += 1
-    return ids
+def numbers(rows: int = 8, width: int = 512, seed: int = 0) -> Tensor:
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def noisy(values: Tensor, size: float, seed: int) -> Tensor:
+    noise = torch.randn(values.shape, generator=torch.Generator().manual_seed(seed)).double()
+    return values + size * noise * values.square().mean().sqrt()
+
+
+def runs(values: Tensor, make: Made) -> Runs:
+    """What a trace makes of honest float32 and bf16 values."""
+    honest = [make(noisy(values, FINE, 10 + seed)) for seed in range(3)]
+    coarse = [make(noisy(values, COARSE, 20 + seed)) for seed in range(4)]
+    return Runs(make(values), honest, coarse, WIDTH)
+
+
+def in_bf16(known: Runs) -> Runs:
+    return Runs(known.truth, known.coarse, (), WIDTH)
+
+
+def largest(values: Tensor) -> Tensor:
+    return values.argmax(dim=-1)
+
+
+def order(values: Tensor) -> Tensor:
+    return values.argsort(dim=-1)
+
+
+def positive(values: Tensor) -> Tensor:
+    return values > 0
+
+
+def quantised(values: Tensor) -> Tensor:
+    return (100 * values).round().long()
+
+
+MADE = [largest, order, positive, quantised]
+
+
+def verdict(candidate: Tensor, known: Runs, precision: Precision = Precision.FLOAT32) -> Verdict:
+    return compare(candidate, known, precision)[0]
+
+
+@pytest.mark.parametrize("make", MADE)
+@pytest.mark.parametrize("rows", [8, 300])
+def test_honest_integers_pass_in_both_precisions(make: Made, rows: int) -> None:
+    values = numbers(rows)
+    known = runs(values, make)
+    for seed in range(10):
+        assert verdict(make(noisy(values, FINE, 100 + seed)), known).passes
+        coarse = make(noisy(values, COARSE, 100 + seed))
+        assert verdict(coarse, in_bf16(known), Precision.BF16).passes
+
+
+@pytest.mark.parametrize("make", MADE)
+@pytest.mark.parametrize("precision", list(Precision))
+def test_those_of_other_numbers_do_not(make: Made, precision: Precision) -> None:
+    values = numbers(300)
+    known = runs(values, make)
+    known = known if precision is Precision.FLOAT32 else in_bf16(known)
+    assert verdict(make(numbers(300, seed=5)), known, precision) is Verdict.WRONG
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_ids_each_one_too_high_are_no_rounded_numbers(precision: Precision) -> None:
+    known = runs(numbers(300), largest)
+    known = known if precision is Precision.FLOAT32 else in_bf16(known)
+    assert verdict(known.truth + 1, known, precision) is Verdict.WRONG
+
+
+def test_one_honest_flip_lets_no_other_entry_be_anything() -> None:
+    values = numbers(300)
+    values[0].topk(2)
+    first, second = values[0].topk(2).indices
+    values[0, second] = values[0, first] * (1 - 1e-7)
+    known = runs(values, largest)
+    assert any(not torch.equal(run, known.truth) for run in known.honest)
+    flipped = known.truth.clone()
+    flipped[0] = second
+    assert verdict(flipped, known) is Verdict.MATCH
+    flipped[7] = (flipped[7] + 100) % 512
+    assert verdict(flipped, known) is Verdict.WRONG
+
+
+def test_flips_of_bf16_are_too_many_for_float32() -> None:
+    known = runs(numbers(300), positive)
+    assert verdict(known.coarse[0], known) is Verdict.WRONG
+
+
+def test_the_likeliest_stands_not_where_the_unlikeliest_should() -> None:
+    known = runs(numbers(), order)
+    swapped = known.truth.clone()
+    swapped[3, [0, -1]] = swapped[3, [-1, 0]]
+    assert verdict(swapped, known) is Verdict.WRONG
+    near = known.truth.clone()
+    near[3, [255, 256]] = near[3, [256, 255]]  # where ids are dense
+    assert verdict(near, known) is Verdict.MATCH
+    every = known.truth.reshape(8, -1, 2).flip(-1).reshape(8, -1)
+    assert verdict(every, known) is Verdict.WRONG
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_a_whole_row_of_a_mask_is_not_inverted(precision: Precision) -> None:
+    known = runs(numbers(300), positive)
+    known = known if precision is Precision.FLOAT32 else in_bf16(known)
+    mask = known.truth.clone()
+    mask[5] ^= True
+    assert verdict(mask, known, precision) is Verdict.WRONG
+
+
+def test_rounded_numbers_may_be_neighbours_as_often_as_they_move() -> None:
+    values = numbers()
+    known = runs(values, quantised)
+    assert verdict(quantised(noisy(values, 20 * FINE, 3)), known) is Verdict.MATCH
+    assert verdict(quantised(noisy(values, 3000 * FINE, 3)), known) is Verdict.WRONG
+    assert verdict(known.truth + 1, known) is Verdict.WRONG
+    further = known.truth.clone()
+    further[3, 7] += 2
+    kind, words = compare(further, known, Precision.FLOAT32)
+    assert kind is Verdict.WRONG and "where numbers were rounded" in words
+
+
+def test_what_no_honest_run_moves_may_not_move() -> None:
+    ids = torch.arange(60).reshape(3, 20)
+    known = Runs(ids, [ids, ids], [ids] * 4)
+    other = ids.clone()
+    other[0, 0] = 1
+    for precision in Precision:
+        kind, words = compare(other, known, precision)
+        assert kind is Verdict.WRONG
+        assert words.startswith("1 of 60 integers differ, the first at [0, 0]")
+    kind, words = compare(torch.tensor(3), Runs(torch.tensor(4), [torch.tensor(4)]), Precision.BF16)
+    assert (kind, words) == (Verdict.WRONG, "1 of 1 integers differ, the first at []")
+    assert compare(ids, known, Precision.FLOAT32) == (Verdict.EXACT, "")
 
 
 @pytest.mark.parametrize(
-    ("mine", "honest", "verdict"),
-    [
-        (0, (3, 0), Verdict.EXACT),
-        (1, (0, 0), Verdict.WRONG),
-        (1, (2, 0), Verdict.MATCH),
-        (6, (4, 5), Verdict.MATCH),
-        (13, (4, 5), Verdict.MATCH),
-        (14, (4, 5), Verdict.DRIFT),
-        (60, (4, 5), Verdict.DRIFT),
-    ],
+    ("mine", "verdict_of"),
+    [(range(4), "match"), (range(12), "match"), (range(26), "drift"), (range(60), "wrong")],
 )
-def test_in_bf16_as_many_flip_as_in_honest_runs(
-    mine: int, honest: tuple[int, ...], verdict: Verdict
-) -> None:
-    ways = [flipped(number) for number in honest]
-    kind, words = integers.compare(flipped(mine), TRUTH, ways, Precision.BF16)
-    assert kind is verdict
-    if verdict in {Verdict.MATCH, Verdict.DRIFT}:
-        assert words == (
-            f"{mine} of 60 integers differ, the first at [0, 0]; "
-            f"up to {max(honest)} in transformers' own bf16 runs"
-        )
+def test_in_bf16_three_times_the_honest_flips_drift(mine: Sequence[int], verdict_of: str) -> None:
+    ids = torch.arange(60)
 
+    def flipped(places: Sequence[int]) -> Tensor:
+        other = ids.clone()
+        other[list(places)] += 1
+        return other
 
-def test_in_float32_none_may_flip_where_no_honest_run_does() -> None:
-    kind, words = integers.compare(flipped(1), TRUTH, [flipped(0)], Precision.FLOAT32)
-    assert (kind, words) == (Verdict.WRONG, "1 of 60 integers differ, the first at [0, 0]")
-
-
-def test_in_float32_a_hundred_times_as_many_flip_as_the_noise_may_be_as_large() -> None:
-    truth = torch.randint(0, 50_000, (4, 1000), generator=torch.Generator().manual_seed(0))
-
-    def other(count: int) -> Tensor:
-        ids = truth.clone()
-        ids.view(-1)[:count] += 700
-        return ids
-
-    ways = [other(1), other(0)]
-    kind, words = integers.compare(other(140), truth, ways, Precision.FLOAT32)
-    assert kind is Verdict.MATCH and words.endswith("up to 1 in transformers' own float32 runs")
-    assert integers.compare(other(141), truth, ways, Precision.FLOAT32)[0] is Verdict.WRONG
-
-
-QUANTISED = (1000 * torch.randn(16, 256, generator=torch.Generator().manual_seed(0))).int()
-
-
-def neighbours(count: int, truth: Tensor = QUANTISED) -> Tensor:
-    """So many entries are one off, all over the tensor."""
-    values = truth.clone()
-    where = torch.randperm(values.numel(), generator=torch.Generator().manual_seed(1))[:count]
-    values.view(-1)[where] = values.view(-1)[where] + 1
-    return values
-
-
-@pytest.mark.parametrize(("count", "verdict"), [(1, "match"), (400, "match"), (700, "wrong")])
-def test_in_float32_numbers_that_were_rounded_may_be_neighbours(count: int, verdict: str) -> None:
-    """A tenth of a part in ten thousand of a thousand: 410 of 4,096 on the average."""
-    kind, _ = integers.compare(neighbours(count), QUANTISED, [QUANTISED], Precision.FLOAT32)
-    assert kind == verdict
-    further = QUANTISED.clone()
-    further[3, 7] += 2
-    found = integers.compare(further, QUANTISED, [QUANTISED], Precision.FLOAT32)
-    assert found[0] is Verdict.WRONG
-
-
-@pytest.mark.parametrize(("width", "places"), [(512, 1), (20_000, 4)])
-def test_in_float32_many_ids_in_an_order_may_change_places(width: int, places: int) -> None:
-    order = torch.randperm(width, generator=torch.Generator().manual_seed(0))[None]
-
-    def moved(by: int) -> Tensor:
-        ids = order.clone()
-        ids[0, [9, 9 + by]] = order[0, [9 + by, 9]]
-        return ids
-
-    assert integers.compare(moved(places), order, [order], Precision.FLOAT32)[0] is Verdict.MATCH
-    further = integers.compare(moved(places + 1), order, [order], Precision.FLOAT32)
-    assert further[0] is Verdict.WRONG
-    other = order.clone()
-    other[0, 9] = width
-    assert integers.compare(other, order, [order], Precision.FLOAT32)[0] is Verdict.WRONG
-
-
-def test_few_integers_may_be_ids_and_no_neighbours() -> None:
-    ids = torch.arange(100, 100 + integers.MANY - 1)
-    assert integers.compare(neighbours(1, ids), ids, [ids], Precision.FLOAT32)[0] is Verdict.WRONG
-
-
-def test_of_many_signs_one_may_flip_in_float32() -> None:
-    mask = QUANTISED > 0
-    few = mask.clone()
-    few.view(-1)[:2] ^= True
-    assert integers.compare(few, mask, [mask], Precision.FLOAT32)[0] is Verdict.MATCH
-    few.view(-1)[:12] ^= True
-    assert integers.compare(few, mask, [mask], Precision.FLOAT32)[0] is Verdict.WRONG
-
-
-def test_one_id_alone_has_no_place() -> None:
-    mine, truth = torch.tensor(3), torch.tensor(4)
-    kind, words = integers.compare(mine, truth, [truth], Precision.BF16)
-    assert (kind, words) == (Verdict.WRONG, "1 of 1 integers differ, the first at []")
+    honest = [flipped(range(4)), flipped(range(2, 7))]
+    assert verdict(flipped(mine), Runs(ids, honest), Precision.BF16) == verdict_of
 
 
 def test_where_honest_runs_order_the_same_ids_otherwise_no_others_may_be_there() -> None:
     truth = torch.tensor([10, 20, 40, 41, 50])
     honest = [truth, torch.tensor([10, 20, 41, 40, 50])]
     swapped, other = torch.tensor([10, 20, 40, 50, 41]), torch.tensor([10, 20, 41, 40, 7])
-    assert integers.compare(swapped, truth, honest, Precision.BF16)[0] is Verdict.MATCH
-    kind, words = integers.compare(other, truth, honest, Precision.BF16)
+    assert verdict(swapped, Runs(truth, honest), Precision.BF16) is Verdict.MATCH
+    kind, words = compare(other, Runs(truth, honest), Precision.BF16)
     assert kind is Verdict.WRONG and words.endswith("order the same ones otherwise, and not others")
     at_the_end = torch.tensor([10, 20, 40, 41, 60])
-    assert integers.compare(at_the_end, truth, honest, Precision.BF16)[0] is Verdict.WRONG
+    assert verdict(at_the_end, Runs(truth, honest), Precision.BF16) is Verdict.WRONG
     honest.append(torch.tensor([10, 20, 40, 41, 60]))
-    assert integers.compare(at_the_end, truth, honest, Precision.BF16)[0] is Verdict.MATCH
+    assert verdict(at_the_end, Runs(truth, honest), Precision.BF16) is Verdict.MATCH

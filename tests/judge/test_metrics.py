@@ -168,18 +168,53 @@ def test_what_a_subtraction_leaves_of_a_row_is_a_rounding_of_the_row(precision: 
     assert not floor.within(floor.measure(truth + 1e3 * rounding, honest, limits), limits)
 
 
-def test_massive_dimensions_are_allowed_what_the_ensemble_shows() -> None:
+@pytest.mark.parametrize(("off", "verdict"), [(20, "within"), (30, "drifts"), (65, "neither")])
+def test_massive_dimensions_are_held_to_what_the_ensemble_shows(off: int, verdict: str) -> None:
     truth, members = noisy()
     truth[0, 3] = 1000.0
     members[:, 0, 3] = torch.tensor([1004.0, 996.0, 1004.0, 996.0])  # one ulp of 4 each
     honest = floor.floor(truth, members)
     candidate = members[0].clone()
-    candidate[0, 3] = 1000 + 63
-    assert floor.within(floor.measure(candidate, honest, BF16_LIMITS), BF16_LIMITS)
-    candidate[0, 3] = 1000 + 65
+    candidate[0, 3] = 1000 + off
     found = floor.measure(candidate, honest, BF16_LIMITS)
-    assert not floor.within(found, BF16_LIMITS) and not floor.drifts(found)
-    assert found.massive_ulps == pytest.approx(16.25)
+    seen = (floor.within(found, BF16_LIMITS), floor.drifts(found))
+    assert seen == {"within": (True, True), "drifts": (False, True)}.get(verdict, (False, False))
+    assert found.massive_ulps == pytest.approx(off / 4)
+
+
+def test_a_few_per_cent_on_all_massive_dimensions_are_no_match() -> None:
+    truth, members = noisy()
+    truth[:, 3] = truth[:, 5] = 1000.0
+    members[:, :, 3] = members[:, :, 5] = torch.tensor([[1003.0], [997.0]] * 2)
+    honest = floor.floor(truth, members)
+    candidate = members[0].clone()
+    candidate[:, [3, 5]] *= 1.03
+    found = floor.measure(candidate, honest, BF16_LIMITS)
+    assert not floor.within(found, BF16_LIMITS) and floor.drifts(found)
+
+
+@pytest.mark.parametrize(
+    ("precision", "noise", "off"), [(Precision.BF16, 0.02, 1.0), (Precision.FLOAT32, 2e-6, 3e-3)]
+)
+def test_the_likeliest_of_a_softmax_is_held_to_its_own_noise(
+    precision: Precision, noise: float, off: float
+) -> None:
+    logits = torch.randn(4, 97, generator=torch.Generator().manual_seed(0)).double()
+    logits[:, 7] += 5
+
+    def softmax(shift: float) -> torch.Tensor:
+        moved = logits.clone()
+        moved[:, 7] += shift
+        return moved.softmax(dim=-1)
+
+    members = torch.stack([softmax(shift * noise) for shift in (1, -1, 0.5, -0.7)])
+    limits = Thresholds().of(precision)
+    honest = floor.floor(softmax(0), members, precision=precision, terms=64)
+    assert floor.within(floor.measure(softmax(noise), honest, limits), limits)
+    candidate = softmax(0)
+    candidate[:, 7] *= 1 + off
+    found = floor.measure(candidate, honest, limits)
+    assert not floor.within(found, limits) and not floor.drifts(found)
 
 
 def test_a_lucky_massive_element_is_allowed_what_the_others_show() -> None:

@@ -89,3 +89,38 @@ def test_float32_that_nobody_rounded_is_left_alone():
     assert one(value.half(), truth) is not truth
     integers = torch.arange(12)
     assert one(integers, integers + 1) is integers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_massive_entry_lets_not_all_others_be_neighbours(kind):
+    truth = drawn(0, 4, 64)
+    truth[:, 3] = 2000.0
+    right = truth.to(kind)
+    value = torch.nextafter(right, torch.full_like(right, torch.inf))
+    value[:, 3] = right[:, 3]
+    assert torch.equal(one(value, right), value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_numbers_are_counted_together(kind):
+    """One of a value may be a neighbour, whatever its chance; not one of each of forty values."""
+    truth = {Site("value", step=step): drawn(step, 1).to(kind) for step in range(40)}
+    up = torch.tensor([torch.inf], dtype=kind)
+    every = {site: torch.nextafter(value, up) for site, value in truth.items()}
+    left = settled(every, truth, kinds(truth))
+    assert all(torch.equal(left[site], every[site]) for site in truth)
+    alone = truth | {Site("value", step=3): every[Site("value", step=3)]}
+    assert settled(alone, truth, kinds(truth)) == truth
+
+
+def test_one_row_is_no_excuse_for_another():
+    truth = drawn(0, 256, 64).half()
+    value = truth.clone()
+    value[9] = torch.nextafter(truth[9], torch.full_like(truth[9], torch.inf))
+    assert torch.equal(one(value, truth), value)
+
+
+def test_counts_fit_every_dtype_and_were_not_rounded():
+    counts = torch.arange(1, 65, dtype=torch.float32).reshape(4, 16)
+    assert kinds({SITE: counts}) == {}
+    assert kinds({SITE: drawn(0, 4, 16).bfloat16().float()}) == {SITE: torch.bfloat16}

@@ -137,6 +137,7 @@ class ReferenceEngine:
                 "source": source_of(self.job.checkpoint),
                 "layers": config.num_hidden_layers,
                 "width": config.hidden_size,
+                "stream": max(self.norms) / config.hidden_size**0.5,
                 "layer_list": self.path,
                 "members": [TRUTH.name, *(member.name for member in self.ensemble)],
                 "precisions": self.precisions,

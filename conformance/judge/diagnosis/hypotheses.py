@@ -127,6 +127,8 @@ def _other_rows(scene: Scene) -> Iterator[Hypothesis]:
         yield _predict_rows(scene, kind, words, batch, noise, source, everywhere)
     if len(scene.rows) == count:
         nearest = torch.cdist(scene.rows, batch).argmin(dim=1)
+        if len(set(nearest.tolist())) < count:  # an order has each row once
+            return
         words = f"rows in another order ({', '.join(map(str, (nearest - start).tolist()))})"
         yield _predict_rows(scene, "permuted", words, batch, noise, nearest, everywhere)
 

@@ -34,10 +34,10 @@ class Floor:
 
     truth [T, D]; members [M, T, D]; bulk bool [T, D]; scale, noise [T]: a row's length, or that of
     the clean run's where hardly anything is left of it (see `CANCELLED`). `ulps` is the
-    ensemble's error on each massive element in bf16 ulps, at least one; None without
-    such elements. `shift` is the truth's mean of each row and `shift_noise` the
-    ensemble's error of it, where the rows are compared without their means. `zero` marks
-    rows which the truth and every member hold at exactly zero. `mixture`
+    ensemble's error on each massive element in ulps, at least one; None without such elements.
+    `massive_noise` [T] is its error on all massive elements of a row together. `shift` is the
+    truth's mean of each row and `shift_noise` the ensemble's error of it, where the rows are
+    compared without their means. `zero` marks rows that must be exactly zero. `mixture`
     says that a token's row may honestly differ by a whole expert: in bf16 routers have near-ties.
     """
 
@@ -52,6 +52,7 @@ class Floor:
     shift_noise: Tensor | None = None
     precision: Precision = Precision.BF16
     mixture: bool = False
+    massive_noise: Tensor | None = None
 
     def view(self, rows: Tensor) -> Tensor:
         """Rows as they are compared: without their means where those are judged apart."""
@@ -65,8 +66,9 @@ class Distance:
     `error` and `floor` are relative (median over the tokens); `smallest` is the
     smallest relative error on all tokens that would have been found, `smallest_local`
     on any one of them. `largest` is the relative error of whatever is furthest off: of a row, of
-    a massive dimension, or of a row's common shift. `massive` is the worst massive dimension as
-    a share of what is allowed there, and `shift` the worst common shift; `zero` is False when a
+    a massive dimension, or of a row's common shift. `massive` is the worst massive dimension, or
+    all of a row's together, as a share of what is allowed there, `massive_near` the latter as a
+    share of what a match may be off by, and `shift` the worst common shift; `zero` is False when a
     row that must be zero is not. Beyond `limit_med` and `limit_max` the value is wrong.
     """
 
@@ -80,6 +82,7 @@ class Distance:
     smallest_local: float | None
     largest: float
     massive: float
+    massive_near: float
     massive_ulps: float
     shift: float
     zero: bool
@@ -125,6 +128,7 @@ def floors(
     truths: Sequence[Tensor],
     runs: Tensor,
     fallbacks: Sequence[Tensor | None],
+    operands: Sequence[Tensor | None] | None = None,
     *,
     centred: bool = False,
     precision: Precision = Precision.BF16,
@@ -133,7 +137,9 @@ def floors(
 ) -> list[Floor]:
     """The floors of many observations of one width, computed on all their rows at once.
 
-    `runs` [M, rows of all of them, D] are the members.
+    `runs` [M, rows of all of them, D] are the members. `operands` [T] are the lengths of what the
+    rows that are exactly zero are differences of; 0 where such a row must be zero, and None for
+    all rows of a site.
     """
     truth = torch.cat(list(truths))
     empty = ~truth.any(dim=-1) & ~runs.any(dim=-1).any(dim=0)
@@ -151,22 +157,34 @@ def floors(
     ]
     there = torch.cat(fallback_scale)
     scale = torch.where(scale < CANCELLED * there, there, scale)
+    if operands is not None:
+        lengths = [
+            torch.zeros(len(rows), dtype=rows.dtype) if operand is None else operand
+            for rows, operand in zip(truths, operands, strict=True)
+        ]
+        apart = torch.cat(lengths)
+        scale = torch.where(empty & (apart > 0), apart, scale)
+        empty = empty & (apart == 0)
     off = runs - truth
     squared = metrics.norm(off, mask).square().mean(dim=0)
     noise = (squared + (metrics.least(precision, terms) * scale).square()).sqrt()
     computed, end = [], 0
     for rows in truths:
         at = slice(end, end := end + len(rows))
-        ulps = _massive_floor(off[:, at], truth[at], mask[at], precision)
+        massive = (off[:, at], truth[at], mask[at], precision, terms)
+        ulps = _massive_floor(*massive)
         tensors = (truth[at], runs[:, at], mask[at], scale[at], noise[at], ulps, empty[at])
         shifts: tuple[Tensor | None, Tensor | None] = (None, None)
         if shift is not None and shift_noise is not None:
             shifts = (shift[at], shift_noise[at])
-        computed.append(Floor(*tensors, *shifts, precision, mixture))
+        together = None if ulps is None else _massive_noise(*massive)
+        computed.append(Floor(*tensors, *shifts, precision, mixture, together))
     return computed
 
 
-def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor, precision: Precision) -> Tensor | None:
+def _massive_floor(
+    off: Tensor, truth: Tensor, mask: Tensor, precision: Precision, terms: int
+) -> Tensor | None:
     """Per element, but never below what the site's massive elements show together:
 
     four members are too few to trust a small error of a single number.
@@ -175,7 +193,21 @@ def _massive_floor(off: Tensor, truth: Tensor, mask: Tensor, precision: Precisio
         return None
     massive = ~mask
     squared = (off[:, massive] / metrics.ulp(truth[massive], precision)).square().mean(dim=0)
-    return squared.clamp_min(float(squared.mean())).clamp_min(1.0).sqrt()
+    fewest = (metrics.least(precision, terms) / metrics.ROUNDING[precision]) ** 2
+    return squared.clamp_min(float(squared.mean())).clamp_min(fewest).sqrt()
+
+
+def _massive_noise(
+    off: Tensor, truth: Tensor, mask: Tensor, precision: Precision, terms: int
+) -> Tensor:
+    """[T]: the error of all massive elements of a row together, and never below what all rows of
+    the site show, relative to their size.
+    """
+    size = metrics.norm(truth, ~mask)
+    relative = metrics.ratio(metrics.norm(off, ~mask), size).square().mean(dim=0)
+    there = relative[size > 0]
+    pooled = float(there.mean()) if there.numel() else 0.0
+    return (relative.clamp_min(pooled) + metrics.least(precision, terms) ** 2).sqrt() * size
 
 
 def measure(candidate: Tensor, honest: Floor, limits: Limits) -> Distance:
@@ -219,7 +251,7 @@ def _distance(
 ) -> Distance:
     q_med, q_max = metrics.median(tokens.ratios), max(tokens.ratios)
     noise = metrics.median(tokens.noise)
-    massive, massive_ulps = _massive(rows, honest, limits)
+    massive, together, massive_ulps = _massive(rows, honest, limits)
     limit, local = far_limits(len(tokens.ratios), honest, limits)
     return Distance(
         q_med=q_med,
@@ -231,7 +263,8 @@ def _distance(
         smallest=_smallest(limit, q_med, noise),
         smallest_local=_smallest_local(tokens, local),
         largest=_largest(tokens, candidate, rows, honest),
-        massive=massive,
+        massive=max(massive, together / limits.far_max),
+        massive_near=together / limits.massive,
         massive_ulps=massive_ulps,
         shift=_shift(candidate, honest, limits),
         zero=not (bool(honest.zero.any()) and bool(candidate[honest.zero].any())),
@@ -268,21 +301,28 @@ def _of_rows(shares: Sequence[float], honest: Floor) -> float:
     return max(shares)
 
 
-def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, float]:
-    """The worst massive dimension: its share of what is allowed, and its error in ulps.
+def _massive(candidate: Tensor, honest: Floor, limits: Limits) -> tuple[float, float, float]:
+    """The worst massive dimension as a share of what is allowed, the worst row's massive
+    dimensions together in multiples of their noise, and the largest error in ulps.
 
-    Allowed is `single` times the ensemble's own error: where a massive activation
+    Allowed of one is `far_max` times the ensemble's own error: where a massive activation
     arises, honest implementations differ several times more on it than elsewhere.
     """
-    if honest.ulps is None:
-        return 0.0, 0.0
+    if honest.ulps is None or honest.massive_noise is None:
+        return 0.0, 0.0, 0.0
     massive = ~honest.bulk
     truth = honest.truth[massive]
     off = (candidate[massive] - truth).abs() / metrics.ulp(truth, honest.precision)
-    share = off / (limits.single * honest.ulps)
+    share = off / (limits.far_max * honest.ulps)
     rows = massive.nonzero()[:, 0]
-    worst = [float(share[rows == row].max()) for row in sorted(set(rows.tolist()))]
-    return _of_rows(worst, honest), float(off.max())
+    present = sorted(set(rows.tolist()))
+    worst = [float(share[rows == row].max()) for row in present]
+    together = metrics.ratio(metrics.norm(candidate - honest.truth, massive), honest.massive_noise)
+    return (
+        _of_rows(worst, honest),
+        _of_rows(together[present].tolist(), honest),
+        float(off.max()),
+    )
 
 
 def _shift(candidate: Tensor, honest: Floor, limits: Limits) -> float:
@@ -343,6 +383,7 @@ def within(distance: Distance, limits: Limits) -> bool:
     return (
         distance.q_med <= median_limit(len(distance.ratios), limits)
         and distance.q_max <= limits.k_max
+        and distance.massive_near <= 1.0
         and distance.bounded
     )
 

@@ -12,7 +12,8 @@ rounding in it with the chance δ/u, u being the distance of neighbours there.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,44 +33,92 @@ _FEW = 8
 
 
 def kinds(truth: Mapping[Site, Tensor]) -> dict[Site, torch.dtype]:
-    """What the truth's values were rounded to, of those that were."""
+    """What the truth's values were rounded to, of those that were. Small whole numbers fit any
+    dtype: values that use no last bit of it, throughout all sites of a name, were not rounded.
+    """
     found = {site: rounded_to(tensor) for site, tensor in truth.items()}
-    return {site: kind for site, kind in found.items() if kind is not None}
+    kept = {site: kind for site, kind in found.items() if kind is not None}
+    unproved = {
+        name
+        for name in {site.name for site in kept}
+        if not _uses_last_bit([truth[s].to(kept[s]) for s in kept if s.name == name])
+    }
+    return {site: kind for site, kind in kept.items() if site.name not in unproved}
+
+
+def _uses_last_bit(values: Sequence[Tensor]) -> bool:
+    """Half of all rounded numbers have a last bit. Of few numbers nothing can be said."""
+    count = 0
+    for value in values:
+        present = value[value != 0]
+        count += present.numel()
+        if bool((present.contiguous().view(torch.int16) & 1).any()):
+            return True
+    return count < _FEW
 
 
 def settled(
     values: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], kinds: Mapping[Site, torch.dtype]
 ) -> dict[Site, Tensor]:
     """The values with the truth's entries in the place of their neighbours, where both were rounded
-    and no more entries differ than chance lets.
+    and no more entries differ than chance lets: in any row, and in all sites of a name together.
     """
-    near = {
-        site: _settled(values[site], truth[site], kinds[site])
-        for site in kinds.keys() & values.keys()
-    }
+    by_name: dict[str, dict[Site, _Neighbours]] = {}
+    for site in kinds.keys() & values.keys():
+        found = _neighbours(values[site], truth[site], kinds[site])
+        if found is not None:
+            by_name.setdefault(site.name, {})[site] = found
+    near: dict[Site, Tensor] = {}
+    for sites in by_name.values():
+        each = torch.cat([found.chance.flatten() for found in sites.values()])
+        # One is always let: of a single number nothing can be expected.
+        if chance_of(sum(int(found.off.sum()) for found in sites.values()) - 1, each):
+            near |= {
+                site: torch.where(found.off.reshape(truth[site].shape), truth[site], values[site])
+                for site, found in sites.items()
+                if _by_chance(found)
+            }
     return {**values, **near}
 
 
-def _settled(value: Tensor, truth: Tensor, kind: torch.dtype) -> Tensor:
-    if value.shape != truth.shape or value.dtype != truth.dtype:
-        return value
+@dataclass(frozen=True, slots=True, eq=False)
+class _Neighbours:
+    """Which entries are the truth's neighbours, and the chance of each to be one: [rows, width]."""
+
+    off: Tensor
+    chance: Tensor
+
+
+def _neighbours(value: Tensor, truth: Tensor, kind: torch.dtype) -> _Neighbours | None:
+    """None where the value was not rounded as the truth was."""
+    if value.shape != truth.shape or value.dtype != truth.dtype or not value.numel():
+        return None
     if rounded_to(value) is not kind or not bool(torch.isfinite(value).all()):
-        return value
+        return None
     mine, right = value.to(kind), truth.to(kind)
     off = (mine != right) & (torch.nextafter(right, mine) == mine)
-    if not bool(off.any()):
-        return value
     rows = metrics.rows(right)
     spacing = metrics.rows(torch.nextafter(right, torch.full_like(right, torch.inf))) - rows
-    # One is always let: of a single number nothing can be expected.
-    by_chance = chance_of(int(off.sum()) - 1, chance(rows, spacing))
-    return torch.where(off, truth, value) if by_chance else value
+    return _Neighbours(metrics.rows(off).bool(), chance(rows, spacing))
+
+
+def _by_chance(found: _Neighbours) -> bool:
+    """Has no row more neighbours than chance lets?"""
+    return all(
+        chance_of(int(off.sum()) - 1, each)
+        for off, each in zip(found.off, found.chance, strict=True)
+    )
 
 
 def chance(rows: Tensor, spacing: Tensor | float) -> Tensor:
-    """That float32 rounds an entry otherwise, where its neighbour is so far: [rows, width]."""
-    mean_square = rows.square().mean(dim=-1, keepdim=True)
-    return (OFF * mean_square.sqrt() / spacing).clamp(max=1.0).expand_as(rows)
+    """The chance that float32 rounds an entry otherwise, where its neighbour is so far: [rows,
+    width]. The error of an entry follows its row's length, of which massive entries are no part.
+    """
+    bulk = metrics.bulk(rows)
+    mean_square = (rows * bulk).square().sum(dim=-1, keepdim=True) / bulk.sum(-1, keepdim=True)
+    off = OFF * mean_square.sqrt()
+    massive = OFF * rows.abs() * ~bulk  # as far off as it is large
+    return (torch.maximum(off, massive) / spacing).clamp(max=1.0).expand_as(rows)
 
 
 def chance_of(count: int, each: Tensor) -> bool:
