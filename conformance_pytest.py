@@ -32,7 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="collect the cells of this model; again for more (default: those of the tier)",
     )
     group.addoption(
-        "--conformance-tier", default="default", metavar="TIER", help="a selection of models"
+        "--conformance-tier",
+        default="",
+        metavar="TIER",
+        help="a selection of models and of their cells (default: `default`, or every cell of the "
+        "models that are named)",
     )
     group.addoption(
         "--conformance-cells", default="", metavar="EXPR", help="only cells whose id matches"

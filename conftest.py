@@ -26,7 +26,7 @@ def _selected(tier: str) -> Selected:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance")
-    group.addoption("--tier", default="default", help="models of this tier become items")
+    group.addoption("--tier", default="default", help="cells of this tier become items")
     group.addoption("--jobs", type=int, default=2, help="groups of cells that run at a time")
 
 
@@ -37,7 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     everything = Choice(tier="full", backend=["all"], manifest=MANIFEST, scenarios=SCENARIOS)
     register_markers(config, select(everything).cells)
     places = ("--models", MANIFEST, "--scenarios", SCENARIOS, "--reports", ROOT / "reports")
-    config.stash[OPTIONS] = [*map(str, places), "-j", str(config.getoption("--jobs"))]
+    how = ("--tier", config.getoption("--tier"), "-j", str(config.getoption("--jobs")))
+    config.stash[OPTIONS] = [*map(str, places), *how]
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +33,7 @@ from conformance.records import (
     Precision,
     Results,
     RunInfo,
+    Selection,
     Status,
     Thresholds,
 )
@@ -75,8 +76,13 @@ def begin(
     thresholds: Thresholds,
     jobs: int,
     precisions: Sequence[Precision] = tuple(Precision),
+    float32_only: Collection[Cell] = (),
+    selection: Selection = Selection(),  # noqa: B008 - a frozen record
 ) -> RunFolder:
-    """A new run folder with its plan. Every cell is gathered in each of the `precisions`."""
+    """A new run folder with its plan. Every cell is gathered in each of the `precisions`, those
+    that are `float32_only` in no other where that is one of them.
+    """
+    narrow = float32_only if Precision.FLOAT32 in precisions else ()
     now = datetime.now(UTC)
     run = create_run(reports, now)
     run.write_plan(
@@ -89,6 +95,8 @@ def begin(
             cells=tuple(cells),
             thresholds=thresholds,
             precisions=tuple(precisions),
+            float32_only=tuple(sorted(cell.id for cell in narrow)),
+            selection=selection,
             scenarios=as_planned(scenarios),
             jobs=jobs,
         )
@@ -147,6 +155,7 @@ def execute(
         folder=folders_of(plan.scenarios),
         cache=cache,
         precisions=plan.precisions,
+        float32_only=plan.only_float32(),
     )
     with LiveJudging(
         run,
@@ -202,6 +211,8 @@ def once_more(
         scenarios=plan.scenarios,
         thresholds=plan.thresholds,
         precisions=plan.precisions,
+        float32_only=plan.only_float32() & set(plan.cells),
+        selection=plan.selection,
         jobs=plan.jobs,
     )
     return execute(

@@ -151,7 +151,14 @@ def _judge(model_id: str) -> _Judged:
     model = next(model for model in plan.models if model.id == model_id)
     cells = [cell for cell in plan.cells if cell.model == model_id]
     results = judge_model(
-        judge.run, model, plan.columns, cells, judge.scenarios, plan.thresholds, plan.precisions
+        judge.run,
+        model,
+        plan.columns,
+        cells,
+        judge.scenarios,
+        plan.thresholds,
+        plan.precisions,
+        plan.only_float32(),
     )
     judge.judged |= results
     about = conclude(unfinished(judge, results).cells)

@@ -31,18 +31,18 @@ class Matrix:
             raise pytest.UsageError("cells run in workers of their own: leave -n out")
         get = config.getoption
         try:
-            self.selected = selection.select(
-                selection.Choice(
-                    model=get("conformance_model"),
-                    backend=get("conformance_backend"),
-                    tier=get("conformance_tier"),
-                    expression=get("conformance_cells"),
-                )
+            choice = selection.Choice(
+                model=get("conformance_model"),
+                backend=get("conformance_backend"),
+                tier=get("conformance_tier"),
+                expression=get("conformance_cells"),
             )
+            self.selected = selection.select(choice)
         except ConformanceError as error:
             raise pytest.UsageError(str(error)) from error
         words = [word for kind in get("conformance_precision") for word in ("--precision", kind)]
         words += ["-j", str(get("conformance_jobs"))] if get("conformance_jobs") else []
+        words += ["--tier", choice.chosen_tier]  # it says which cells run in float32 alone
         config.stash[OPTIONS] = words
         register_markers(config, self.selected.cells)
 

@@ -46,6 +46,9 @@ Place = str | int
 #: A folder of scenario files, or several whose scenarios are taken together.
 Places = str | Path | Sequence[str] | Sequence[Path]
 
+#: What a case depends on: the engine and nnsight alone, or the model's family as well.
+ENGINE, FAMILY = "engine", "family"
+
 #: Pairs of observations that must be bitwise equal; see `conformance.judge.measures.relations`.
 Equal = Sequence[tuple[str, str]]
 
@@ -63,6 +66,9 @@ class Scenario:
     mean anything, and `settings` what a case asks of the engine: words of
     `conformance.planning.engine_settings`. `tier` names the selection of models that a case is
     planned for, "" for all: what is the engine's doing alone needs no 20 families.
+    `depends_on` says whether a case depends on the model's family or on the engine alone, and
+    `numerics` whether bf16 can show something of it that float32 does not: a covering tier
+    (`conformance.planning.covering`) selects cells by them.
     """
 
     name: str
@@ -78,6 +84,8 @@ class Scenario:
     needs: Callable[[Case], Sequence[str]] = lambda _: ()
     settings: Callable[[Case], Mapping[str, Any]] = lambda _: {}
     tier: Callable[[Case], str] = lambda _: ""
+    depends_on: Callable[[Case], str] = lambda _: FAMILY
+    numerics: Callable[[Case], bool] = lambda _: True
     _reference: list[Block] = field(default_factory=list)
     _program: list[Forming] = field(default_factory=list)
 
@@ -176,14 +184,23 @@ def scenario(
     needs: Callable[[Case], Sequence[str]] = lambda _: (),
     settings: Callable[[Case], Mapping[str, Any]] = lambda _: {},
     tier: Callable[[Case], str] = lambda _: "",
+    depends_on: str | Callable[[Case], str] = FAMILY,
+    numerics: bool | Callable[[Case], bool] | None = None,
 ) -> Callable[[Block], Scenario]:
     """Declare a scenario. Every combination of the choices given is a case.
 
     `layers` maps a name to a position or several ("first", "early", "middle",
     "late", "last", or a layer's number); `options` maps a name to its values. A case is named
-    after the choices that vary: `middle-small`; with none it is called `all`. Raises
+    after the choices that vary: `middle-small`; with none it is called `all`. By default bf16
+    can show something of the cases that write nothing and depend on the family. Raises
     ConformanceError for a position that is none.
     """
+    of_what = depends_on if callable(depends_on) else lambda _: depends_on
+    writes = twin if callable(twin) else lambda _: twin
+    if numerics is None:
+        shows = lambda case: not writes(case) and of_what(case) == FAMILY  # noqa: E731
+    else:
+        shows = numerics if callable(numerics) else lambda _: numerics
     places = {name: _places(value) for name, value in layers.items()}
 
     def decorate(run: Block) -> Scenario:
@@ -220,12 +237,14 @@ def scenario(
             cases=cases,
             prompts=tuple(prompts),
             steps=steps,
-            twin=twin if callable(twin) else lambda _: twin,
+            twin=writes,
             equal=equal if callable(equal) else lambda _: equal,
             equal_alone=lambda _: equal_alone,
             needs=needs,
             settings=settings,
             tier=tier,
+            depends_on=of_what,
+            numerics=shows,
         )
 
     return decorate

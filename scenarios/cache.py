@@ -6,7 +6,7 @@ Two generated tokens, with one layer's stream doubled in the first step.
 from conformance import scenario
 
 
-@scenario(layers={"at": "middle"}, steps=2, twin=True)
+@scenario(layers={"at": "middle"}, steps=2, twin=True, depends_on="engine")
 def cache(lm, case):
     at = case.layers["at"]
     with lm.trace(case.prompts[0], steps=case.steps) as tracer:

@@ -15,7 +15,7 @@ def block(lm, case):
     return {"early": early, "difference": late - early, "product": late * early}
 
 
-@scenario(layers={"early": ("first", "early"), "late": ("middle", "last")})
+@scenario(layers={"early": ("first", "early"), "late": ("middle", "last")}, numerics=False)
 def cross_consume(lm, case):
     with lm.trace() as tracer:
         with tracer.invoke(case.prompts[0]):

@@ -13,6 +13,7 @@ SEED = 11
     options={"temperature": (0.5, 1.0), "top_p": (1.0, 0.7)},
     steps=48,
     tier=lambda _: "scheduling",
+    depends_on="engine",
 )
 def drawing(lm, case):
     how = {name: case.options[name] for name in ("temperature", "top_p")}

@@ -44,6 +44,7 @@ def several(lm, case, seed):
     prompts=(PROMPT,) * DRAWS,
     options={"temperature": (0.7, 1.0), "top_k": (0, 20)},
     tier=lambda _: "scheduling",
+    depends_on="engine",
 )
 def drawing_first(lm, case):
     observed = []

@@ -62,7 +62,7 @@ def said(lm, case):
     return "nothing"
 
 
-@scenario(options={"where": tuple(RAISED)})
+@scenario(options={"where": tuple(RAISED)}, depends_on="engine")
 def errors(lm, case):
     error = said(lm, case)
     with lm.trace(case.prompts[1]):

@@ -12,6 +12,7 @@ from conformance import scenario
     equal=[("stream", "extracted")],
     settings=lambda _: {"extraction": True},
     tier=lambda _: "extraction",
+    numerics=False,
 )
 def extract(lm, case):
     last = len(lm.layers) - 1

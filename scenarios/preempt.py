@@ -19,6 +19,7 @@ PROMPTS = (
     steps=24,
     settings=lambda _: {"blocks": 8, "block_tokens": 32, "length": 96},
     tier=lambda _: "scheduling",
+    depends_on="engine",
 )
 def preempt(lm, case):
     with lm.trace(steps=case.steps) as tracer:

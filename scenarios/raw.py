@@ -179,6 +179,7 @@ WRITES = {f"write_{way}": way for way in WAYS}
     options={"of": (*READS, *WRITES, "input", "samples")},
     steps=3,
     twin=lambda case: case.options["of"] in WRITES,
+    numerics=False,
 )
 def raw(lm, case):
     of = case.options["of"]

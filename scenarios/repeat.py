@@ -23,6 +23,7 @@ def once(lm, prompt):
     equal=[("stream", name) for name in AGAIN],
     settings=lambda case: {"prefix_cache": True} if case.options["prefixes"] == "kept" else {},
     tier=lambda case: "scheduling" if case.options["prefixes"] == "kept" else "",
+    depends_on="engine",
 )
 def repeat(lm, case):
     first, logits = once(lm, case.prompts[0])

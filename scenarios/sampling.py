@@ -22,7 +22,12 @@ def drawn(lm, case):
     return ids, logits, streams
 
 
-@scenario(layers={"early": "early"}, options={"ids": ("drawn", "forced")}, steps=len(FORCED))
+@scenario(
+    layers={"early": "early"},
+    options={"ids": ("drawn", "forced")},
+    steps=len(FORCED),
+    depends_on="engine",
+)
 def sampling(lm, case):
     if case.options["ids"] == "drawn":
         ids, logits, streams = drawn(lm, case)

@@ -57,6 +57,7 @@ def generated(lm, case):
     prompts=(text(range(1, 9)) + " It was dark when they went home", text(range(20, 27))),
     steps=8,
     twin=lambda case: case.options["does"] in {"write", "ablate", "cross"},
+    numerics=lambda case: case.options["does"] == "read",
 )
 def several_blocks(lm, case):
     if case.options["does"] == "generate":

@@ -7,7 +7,7 @@ The trace that follows is a whole one.
 from conformance import scenario
 
 
-@scenario(layers={"at": ("early", "late")})
+@scenario(layers={"at": ("early", "late")}, depends_on="engine")
 def stop(lm, case):
     at = case.layers["at"]
     with lm.trace(case.prompts[0]) as tracer:

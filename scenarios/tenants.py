@@ -70,6 +70,7 @@ TOGETHER = {"trace": from_trace, "clients": from_clients}
     twin=True,
     equal=[("stream", "unedited"), ("logits", "unedited_logits")],
     equal_alone=[("stream", "alone"), ("logits", "alone_logits")],
+    depends_on="engine",
 )
 def tenants(lm, case):
     together = TOGETHER[case.options["from"]]

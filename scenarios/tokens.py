@@ -22,7 +22,9 @@ def block(lm):
     return {"ids": ids, "stream": streams, "logits": lm.logits, "tokens": lm.token}
 
 
-@scenario(options={"as": ("text", "ids", "one")}, needs=lambda _: ("embedding",))
+@scenario(
+    options={"as": ("text", "ids", "one")}, needs=lambda _: ("embedding",), depends_on="engine"
+)
 def tokens(lm, case):
     whole = case.options["as"] == "ids"  # both ways to them
     prompts = given(lm.tokenize if whole else lambda text: lm.tokenizer(text).input_ids, case)

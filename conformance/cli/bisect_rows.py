@@ -59,7 +59,7 @@ def options(choice: Choice) -> str:
     words = [word for name in choice.model for word in ("-m", name)]
     words += [word for name in choice.backend for word in ("-b", name)]
     words += ["-k", choice.expression] if choice.expression else []
-    words += ["--tier", choice.tier] if choice.tier != "default" else []
+    words += ["--tier", choice.tier] if choice.tier else []
     return shlex.join(words)
 
 
@@ -76,7 +76,7 @@ def begin(
     request = replace(request, started=now.isoformat(timespec="seconds"))
     trust.note(cache_folder(), trust.Executed(selected.models, requirements=row.requirements))
     folder = create(reports, State(request, row.candidates, locks=row.locks), now)
-    models, columns, cells = selected
+    models, columns, cells = selected.models, selected.columns, selected.cells
     plan = RunPlan(
         run=folder.id,
         started=request.started,
@@ -87,6 +87,8 @@ def begin(
         ),
         cells=cells,
         precisions=tuple(Precision),
+        float32_only=tuple(sorted(cell.id for cell in selected.float32_only)),
+        selection=selected.selection,
         scenarios=as_planned(scenarios),
         jobs=jobs,
     )

@@ -67,8 +67,9 @@ Cells = Annotated[
 Tier = Annotated[
     str,
     typer.Option(
-        help="A named selection of models; where models.yaml says so, of scenarios (smoke) and "
-        "of the models of a slow column (full) as well."
+        help="A named selection of models and, as models.yaml says, of their cells: smoke, "
+        "default, full. Default: `default`, or every cell of the models where -m names some.",
+        show_default=False,
     ),
 ]
 Manifest = Annotated[

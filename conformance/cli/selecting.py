@@ -43,8 +43,12 @@ def begun(reports: Path, scenarios: Places, selected: Selected, running: Running
     trust.note(cache_folder(), trust.Executed(selected.models))
     return execution.begin(
         reports,
-        *selected,
+        selected.models,
+        selected.columns,
+        selected.cells,
         scenarios=scenarios,
+        float32_only=selected.float32_only,
+        selection=selected.selection,
         thresholds=Thresholds(),
         precisions=running.precisions,
         jobs=running.groups,
@@ -80,7 +84,8 @@ def executed(
     known = expected() if known is None else known
     nowhere = {column.id for column in plan.columns if column.untestable}
     cells = [cell for cell in plan.cells if cell.backend not in nowhere]
-    with Progress(cells, out, precisions=plan.precisions) as progress:
+    only = plan.only_float32()
+    with Progress(cells, out, precisions=plan.precisions, float32_only=only) as progress:
         finished = execution.execute(
             folder,
             plan,

@@ -14,7 +14,16 @@ from enum import StrEnum
 from conformance.expectations.conditions import Where, holds, where_of
 from conformance.expectations.entries import Entry, Known
 from conformance.expectations.sizes import largest_error
-from conformance.records import Cell, CellResult, Finding, Results, Verdict, record
+from conformance.records import (
+    Cell,
+    CellResult,
+    Finding,
+    Precision,
+    Results,
+    Selection,
+    Verdict,
+    record,
+)
 
 
 class Standing(StrEnum):
@@ -71,10 +80,25 @@ def assess(results: Results, known: Known, today: dt.date) -> tuple[Assessed, ..
     places = where_of(results)
     backends = {column.id: column.backend.id for column in results.columns}
     return tuple(
-        _assess(cell, plain, known, applying(known, plain, places[cell.model, cell.backend]), today)
+        _assess(cell, plain, known, entries, today)
         for cell in results.cells
         for plain in [Cell(cell.model, backends[cell.backend], cell.scenario, cell.case)]
+        for entries in [_answered(known, plain, cell, places[cell.model, cell.backend])]
     )
+
+
+def _answered(known: Known, plain: Cell, cell: CellResult, where: Where) -> tuple[int, ...]:
+    """The entries that apply to a cell, without those that speak of bf16 where it ran in float32
+    alone: it says nothing about them.
+    """
+    applicable = applying(known, plain, where)
+    if cell.numerics is not None or cell.meaning is None:
+        return applicable
+    return tuple(index for index in applicable if not _of_bf16(known.entries[index]))
+
+
+def _of_bf16(entry: Entry) -> bool:
+    return entry.precision is Precision.BF16 or set(entry.verdicts) == {Verdict.DRIFT}
 
 
 def applying(known: Known, plain: Cell, where: Where) -> tuple[int, ...]:
@@ -86,11 +110,23 @@ def applying(known: Known, plain: Cell, where: Where) -> tuple[int, ...]:
     )
 
 
-def standing(assessed: Sequence[Assessed], known: Known, today: dt.date) -> tuple[Standing, ...]:
-    """What the run made of every entry, in the file's order."""
+def standing(
+    assessed: Sequence[Assessed],
+    known: Known,
+    today: dt.date,
+    *,
+    selection: Selection | None = None,
+) -> tuple[Standing, ...]:
+    """What the run made of every entry, in the file's order. Where its `selection` leaves cells
+    out, an entry that others make unnecessary may still be needed there.
+    """
     standings = [
         _standing(index, entry, assessed, today) for index, entry in enumerate(known.entries)
     ]
+    if selection is not None and selection.left_out:
+        standings = [
+            Standing.NOT_RUN if found is Standing.REDUNDANT else found for found in standings
+        ]
     own = len(known.own)
     # What is inherited is not this file's to mend.
     inherited = (Standing.USED if standing.wrong else standing for standing in standings[own:])

@@ -28,7 +28,7 @@ def with_findings(
     results: Results, known: Known, assessed: Sequence[Assessed], today: dt.date
 ) -> Results:
     """The same of cells that are assessed already, perhaps settled by repetitions."""
-    standings = standing(assessed, known, today)
+    standings = standing(assessed, known, today, selection=results.selection)
     gaps: dict[tuple[str, str], Gap] = {}
     for index, entry in enumerate(known.entries):
         key = (entry.reason, entry.link)

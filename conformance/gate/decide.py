@@ -71,7 +71,7 @@ def decide(
         results=with_findings(results, known, assessed, today),
         known=known,
         assessed=assessed,
-        standings=standing(assessed, known, today),
+        standings=standing(assessed, known, today, selection=results.selection),
         strict=strict,
         notes=tuple(notes),
         counts=Counter(result.finding for result in assessed),

@@ -60,7 +60,8 @@ def _ran(decision: Decision) -> str:
     results = decision.results
     device = ", ".join(dict.fromkeys(results.environment.devices))
     where = "; ".join(_installed(results))
-    return f"Run {results.run.id} on {device}: {where}; {results.run.seconds:.0f} s."
+    selection = f" Selection: {words}." if (words := results.selection.words) else ""
+    return f"Run {results.run.id} on {device}: {where}; {results.run.seconds:.0f} s.{selection}"
 
 
 def _installed(results: Results) -> Iterator[str]:

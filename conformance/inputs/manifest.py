@@ -40,10 +40,14 @@ _GROWING = ("smoke", "default", "full")
 class Tier:
     """What a selection of models runs: these scenarios only, or all where none is named. A
     column in `backends` runs on those of its models alone that are in the tier named there.
+    `cases` are all, or a covering selection of them (`conformance.planning.covering`), for which
+    the models in the tier `kinds` stand for the kinds of layer.
     """
 
     scenarios: tuple[str, ...] = ()
     backends: Mapping[str, str] = field(default_factory=dict)
+    cases: Literal["all", "covering"] = "all"
+    kinds: str = ""
 
 
 @record()
@@ -302,7 +306,7 @@ def _check_tiers(
     known = dict.fromkeys(tier for model in models for tier in model.tiers)
     columns = [backend.id for backend in backends]
     for name, tier in tiers.items():
-        for named in (name, *tier.backends.values()):
+        for named in filter(None, (name, *tier.backends.values(), tier.kinds)):
             if named not in known:
                 raise Refusal(
                     ("tiers", name), f"no model is in tier {named!r}", f"one of: {', '.join(known)}"

@@ -36,8 +36,12 @@ def judge_models(
     ]
     # The largest first: one that is begun last would be waited for alone.
     models = sorted(wanted, key=lambda model: -_size(run, model))
+    only = planned.only_float32()
     calls = [
-        (run.path, model, planned.columns, cells[model.id], thresholds, planned.precisions)
+        (
+            *(run.path, model, planned.columns, cells[model.id], thresholds, planned.precisions),
+            frozenset(cell for cell in only if cell.model == model.id),
+        )
         for model in models
     ]
     folders = {scenario.path.parent for scenario in scenarios.values()}
@@ -69,6 +73,8 @@ def _judged(
     cells: Sequence[Cell],
     thresholds: Thresholds,
     precisions: Sequence[Precision],
+    float32_only: frozenset[Cell],
     scenarios: Mapping[str, Scenario] = _scenarios,
 ) -> dict[str, CellResult]:
-    return judge_model(RunFolder(path), model, columns, cells, scenarios, thresholds, precisions)
+    run = RunFolder(path)
+    return judge_model(run, model, columns, cells, scenarios, thresholds, precisions, float32_only)

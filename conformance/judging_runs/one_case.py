@@ -99,10 +99,12 @@ class Columns:
         self._judgements: list[tuple[_Observation, Truth, tuple[bool, ...], Judgement]] = []
         self._environments: dict[tuple[str, Precision], Environments] = {}
 
-    def cell(self, cell: Cell) -> CellResult:
-        """The cell's verdict: decided once, from what both precisions say."""
+    def cell(self, cell: Cell, *, float32_only: bool = False) -> CellResult:
+        """The cell's verdict: decided once, from what both precisions say, or from float32 where
+        it was gathered in no other.
+        """
         answers: list[Answer] = []
-        for precision in self.precisions:
+        for precision in [Precision.FLOAT32] if float32_only else self.precisions:
             alone = all(known.verdict.neutral for known in answers)
             answers.append(self._answer(cell, precision, alone=alone))
         decision = decide(answers)

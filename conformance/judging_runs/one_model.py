@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -37,9 +37,10 @@ def judge_model(
     scenarios: Mapping[str, Scenario],
     thresholds: Thresholds,
     precisions: Sequence[Precision] = (Precision.BF16,),
+    float32_only: Collection[Cell] = (),
 ) -> dict[str, CellResult]:
     """The verdicts on one model's cells by id, and who is to blame for those that failed."""
-    judge = OneModel(run, model, columns, scenarios, thresholds, precisions)
+    judge = OneModel(run, model, columns, scenarios, thresholds, precisions, float32_only)
     return judge.blamed(judge.cells(cells), columns)
 
 
@@ -61,7 +62,9 @@ def model_info(run: RunFolder, model: Model) -> ModelInfo:
 
 @dataclass(frozen=True, eq=False)
 class OneModel:
-    """Judges a model's cells, and finds who is to blame: by all of the columns, or by some."""
+    """Judges a model's cells, and finds who is to blame: by all of the columns, or by some. Cells
+    that are `float32_only` were gathered in no other precision.
+    """
 
     run: RunFolder
     model: Model
@@ -69,6 +72,7 @@ class OneModel:
     scenarios: Mapping[str, Scenario]
     thresholds: Thresholds
     precisions: Sequence[Precision]
+    float32_only: Collection[Cell] = ()
 
     def cells(self, cells: Iterable[Cell]) -> dict[str, CellResult]:
         """The verdicts by id, case by case, the columns side by side. Nobody is blamed yet."""
@@ -84,7 +88,10 @@ class OneModel:
             case = next((case for case in cases if case.name == case_name), None)
             context = (self.run, self.model, self.columns, scenario, case, self.thresholds)
             judge = Columns(*context, self.precisions, before=judge)
-            results |= {cell.id: judge.cell(cell) for cell in members}
+            results |= {
+                cell.id: judge.cell(cell, float32_only=cell in self.float32_only)
+                for cell in members
+            }
         return results
 
     def blamed(

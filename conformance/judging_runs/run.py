@@ -74,6 +74,7 @@ def results_of(
         ),
         groups=tuple(group for group in _groups(run) if group.model in models),
         cells=cells_in_order,
+        selection=planned.selection,
         footer=Footer(
             planned=len(planned.cells),
             judged=len(cells_in_order),

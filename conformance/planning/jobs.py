@@ -9,7 +9,7 @@ something else.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
@@ -55,10 +55,12 @@ def planned_jobs(
     folder: Path | tuple[Path, ...],
     cache: Path,
     precisions: Sequence[Precision] = (Precision.BF16,),
+    float32_only: Collection[Cell] = (),
     lean: bool = False,
 ) -> list[Planned]:
     """Every job of a run. `folder`, or several, holds the scenario files, `cache` the checkpoints.
-    Every column gathers its cells once in each of the `precisions`. A `lean` run computes no more
+    Every column gathers its cells once in each of the `precisions`, those that are `float32_only`
+    in no other. A `lean` run computes no more
     than these verdicts need: no honest runs of another precision, nothing of an engine without
     nnsight, no one-layer tests.
 
@@ -75,7 +77,10 @@ def planned_jobs(
             for (model, column), members in wanted.items()
             if model == model_id
         ]
-        maker = _Maker(run, by_model[model_id], scenarios, folder, cache, precisions, lean=lean)
+        only = frozenset(cell for cell in float32_only if cell.model == model_id)
+        maker = _Maker(
+            run, by_model[model_id], scenarios, folder, cache, precisions, only, lean=lean
+        )
         jobs += maker.jobs(planned)
     places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
     return sorted(jobs, key=lambda job: places.index(job.launch.python))
@@ -107,16 +112,21 @@ class _Maker:
     folder: Path | tuple[Path, ...]
     cache: Path
     precisions: Sequence[Precision] = (Precision.BF16,)
+    float32_only: frozenset[Cell] = frozenset()
     lean: bool = False
 
     def jobs(self, columns: Columns) -> list[Planned]:
-        names = {(cell.scenario, cell.case) for _, cells in columns for cell in cells}
+        names = self._names(cell for _, cells in columns for cell in cells)
+        in_bf16 = [cell for _, cells in columns for cell in self._in(cells, Precision.BF16)]
         reference = f"{self.model.id}:{REFERENCE.id}"
-        jobs = self.groundwork(names)
+        jobs = self.groundwork(names, self._names(in_bf16) if self.float32_only else names)
         begun = len(jobs)
-        for column, cells in columns:
-            main, *rest = engine_settings.split(column, cells, self.scenarios)
-            for precision, group in product(self.precisions, (main, *rest)):
+        for (column, cells), precision in product(columns, self.precisions):
+            members = self._in(cells, precision)
+            if not members:
+                continue
+            main, *rest = engine_settings.split(column, members, self.scenarios)
+            for group in (main, *rest):
                 own = gathered_in(column.id, precision)
                 jobs.append(
                     self._planned(
@@ -137,13 +147,29 @@ class _Maker:
         )
         return jobs
 
-    def groundwork(self, names: set[tuple[str, str]]) -> list[Planned]:
-        """The checkpoint, then the reference on these cases."""
+    def _in(self, cells: Sequence[Cell], precision: Precision) -> Sequence[Cell]:
+        """Those of the cells that are gathered in a precision."""
+        if precision is Precision.FLOAT32 or not self.float32_only:
+            return cells
+        return [cell for cell in cells if cell not in self.float32_only]
+
+    def _names(self, cells: Iterable[Cell]) -> set[tuple[str, str]]:
+        return {(cell.scenario, cell.case) for cell in cells}
+
+    def groundwork(
+        self, names: set[tuple[str, str]], in_bf16: set[tuple[str, str]] | None = None
+    ) -> list[Planned]:
+        """The checkpoint, then the reference on these cases; bf16 baseline runs are computed of
+        those that run `in_bf16` (None: all).
+        """
+        wanted = names if in_bf16 is None else in_bf16
         build = f"{self.model.id}:{BUILD.id}"
         reference = f"{self.model.id}:{REFERENCE.id}"
         return [
             self._planned(build, BUILD, self._build, load=patience(self.model)),
-            self._planned(reference, REFERENCE, lambda: self._reference(names), needs=(build,)),
+            self._planned(
+                reference, REFERENCE, lambda: self._reference(names, wanted), needs=(build,)
+            ),
         ]
 
     def _planned(
@@ -219,12 +245,17 @@ class _Maker:
             if (case.scenario, case.name) in wanted
         )
 
-    def _reference(self, names: Iterable[tuple[str, str]]) -> Job:
+    def _reference(
+        self, names: Iterable[tuple[str, str]], in_bf16: Iterable[tuple[str, str]]
+    ) -> Job:
         probe = PROBING.expand(self._checkpoint().layers)
         cases = self._cases(names)
         # The longest first: what changes nothing is computed once, for its first steps too.
         longest = sorted(cases + self._beside(cases), key=lambda case: -case.steps)
-        return self._job(REFERENCE, (*probe, *longest), **self._settings())
+        coarse = self._cases(in_bf16)
+        both = {case.key for case in (*coarse, *self._beside(coarse, Precision.BF16))}
+        only = tuple(case.key for case in longest if case.key not in both)
+        return self._job(REFERENCE, (*probe, *longest), float32_only=only, **self._settings())
 
     def _settings(self) -> dict[str, Any]:
         """What a lean run asks of the reference."""
@@ -266,11 +297,12 @@ class _Maker:
         """
         gathered: dict[str, list[tuple[Case, str, Precision]]] = {}
         for (place, cells), precision in product(columns, self.precisions):
-            cases = self._cases((cell.scenario, cell.case) for cell in cells)
+            cases = self._cases(self._names(self._in(cells, precision)))
             for case in cases + self._beside(cases, precision):
                 column = gathered_in(place.id, precision)
                 gathered.setdefault(case.key, []).append((case, column, precision))
         forced: dict[str, Case] = {}
+        both: set[str] = set()
         for key, places in gathered.items():
             # The reference's are by far the largest: they are read once for all columns.
             members = by_member(self.run.observations(self.model.id, REFERENCE.id, key))
@@ -280,11 +312,18 @@ class _Maker:
                 along = replace(case, forced=_differing(case, observed, truth))
                 if along.forced:
                     forced[along.key] = along
+                    both |= {along.key} if precision is Precision.BF16 else set()
                 if not self.lean and one_layer.suspicious(observed, members, precision):
                     folder = self.run.group_folder(self.model.id, column).cell(case.key)
                     alone = one_layer.case_of(case, column, folder / "observations.safetensors")
                     forced[alone.key] = alone
-        return self._job(FORCED, tuple(forced.values()), **self._settings()) if forced else None
+                    both |= {alone.key} if precision is Precision.BF16 else set()
+        only = tuple(key for key in forced if key not in both)
+        return (
+            self._job(FORCED, tuple(forced.values()), float32_only=only, **self._settings())
+            if forced
+            else None
+        )
 
 
 def beside(cases: Iterable[Case], precision: Precision) -> tuple[Case, ...]:

@@ -127,11 +127,26 @@ def cells(
         and wanted((cell := Cell(model.id, column.id, scenario, case)).id)
     )
     if not planned:
-        raise ConformanceError(
-            f"no cell matches -k {expression!r}" if expression else "there is nothing to run",
-            remedy="see `conformance list`",
-        )
+        raise no_cell(expression)
     return planned
+
+
+def no_cell(expression: str, tier: str = "") -> ConformanceError:
+    """What to say where no cell is left: an empty run would look green."""
+    where = f" in tier {tier!r}" if tier else ""
+    return ConformanceError(
+        f"no cell{where} matches -k {expression!r}" if expression else "there is nothing to run",
+        remedy="see `conformance list`" + (", or choose of all cells: --tier full" if tier else ""),
+    )
+
+
+def matching(cells: Iterable[Cell], expression: str, tier: str) -> tuple[Cell, ...]:
+    """The cells of a tier that an expression matches. Raises ConformanceError for none."""
+    wanted = matcher(expression)
+    chosen = tuple(cell for cell in cells if wanted(cell.id))
+    if not chosen:
+        raise no_cell(expression, tier)
+    return chosen
 
 
 def groups(planned: Iterable[Cell]) -> dict[tuple[str, str], tuple[Cell, ...]]:

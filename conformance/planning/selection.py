@@ -15,25 +15,34 @@ from conformance.errors import ConformanceError
 from conformance.inputs import manifest as manifests
 from conformance.inputs import project, text_file, usable
 from conformance.planning import plan
-from conformance.records import Cell, Column, Model
+from conformance.planning.covering import Covering, cover
+from conformance.records import Backend, Cell, Column, Model, Selection
 from conformance.scenario import Places, Scenario, discover
+from conformance.shortening import few
 
 if TYPE_CHECKING:
     from conformance.environments import Environment, Spec, Untestable
     from conformance.expectations import Known
 
 
+#: The tier of a run that names nothing, and the one that leaves nothing out.
+DEFAULT, FULL = "default", "full"
+
+
 class Selected(NamedTuple):
-    """What a run is asked for."""
+    """What a run is asked for. `float32_only` are the cells that do not run in bf16."""
 
     models: tuple[Model, ...]
     columns: tuple[Column, ...]
     cells: tuple[Cell, ...]
+    float32_only: frozenset[Cell] = frozenset()
+    selection: Selection = Selection()
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which cells are meant. No model: those of the tier; no backend: those marked default.
+    """Which cells are meant. No model: those of the tier; no backend: those marked default. No
+    tier: `default`, or every cell of the models where some are named.
 
     `cells` is a file with the ids of the cells that are meant, one a line, of whatever model and
     backend. `env` puts backends on other environments (`conformance.environments.read_order`), of
@@ -45,13 +54,18 @@ class Choice:
     model: list[str] = field(default_factory=list)
     backend: list[str] = field(default_factory=list)
     expression: str = ""
-    tier: str = "default"
+    tier: str = ""
     cells: Path | None = None
     env: list[str] = field(default_factory=list)
     allow_moves: bool = False
     manifest: Path = field(default_factory=lambda: project.here().models)
     scenarios: Places = field(default_factory=lambda: list(project.here().scenarios))
     environments: Path = field(default_factory=lambda: project.here().environments)
+
+    @property
+    def chosen_tier(self) -> str:
+        """The tier that holds: who names models gets all of their cells unless a tier is named."""
+        return self.tier or (FULL if self.model or self.cells else DEFAULT)
 
 
 def _build(spec: Spec, keep: Collection[str]) -> Environment | Untestable:
@@ -84,18 +98,87 @@ def select(choice: Choice, build: Builder = _build) -> Selected:
         choice = replace(choice, backend=named)
     models = plan.choose(known.models, choice.model, "model")
     if not choice.model:
-        models = plan.in_tier(models, choice.tier)
+        models = plan.in_tier(models, choice.chosen_tier)
     check_sources(models, choice.manifest)
     columns = _columns(known, choice, build)
-    tier = known.tiers.get(choice.tier, manifests.Tier())
-    scenarios = (
-        discover(choice.scenarios) if ids else plan.only(discover(choice.scenarios), tier.scenarios)
-    )
-    cells = plan.cells(models, columns, scenarios, choice.expression)
+    every_case = choice.model and not choice.tier
+    known_tier = known.tiers.get(choice.chosen_tier, manifests.Tier())
+    tier = manifests.Tier() if every_case else known_tier
+    every = discover(choice.scenarios)
     if ids:
-        return Selected(models, columns, _named(cells, ids, choice.cells))
-    narrow = {} if choice.model else tier.backends
-    return Selected(models, columns, plan.narrowed(cells, models, columns, narrow))
+        cells = _named(plan.cells(models, columns, every, choice.expression), ids, choice.cells)
+        dealt = [model for model in models if choice.tier in model.tiers]
+        chosen = _covering(known, dealt, columns, every, tier) if choice.tier else None
+        only = (chosen.float32_only if chosen else frozenset()) & set(cells)
+        return Selected(models, columns, cells, frozenset(only))
+    scenarios = plan.only(every, tier.scenarios)
+    covering = _covering(known, models, columns, scenarios, tier)
+    if covering is None:
+        narrow = {} if choice.model else tier.backends
+        product = plan.cells(models, columns, scenarios, choice.expression)
+        cells, only = plan.narrowed(product, models, columns, narrow), frozenset[Cell]()
+    else:
+        cells = plan.matching(covering.cells, choice.expression, tier=choice.chosen_tier)
+        only = covering.float32_only & set(cells)
+    about = _about(known, choice, models, columns, every, Selected(models, columns, cells, only))
+    return Selected(models, columns, cells, only, about)
+
+
+def _covering(
+    known: manifests.Manifest,
+    models: Sequence[Model],
+    columns: Sequence[Column],
+    scenarios: Mapping[str, Scenario],
+    tier: manifests.Tier,
+) -> Covering | None:
+    """The covering selection of a tier that has one. It is dealt out over all models of the tier,
+    whatever models are named, so that a model has the same cells in every run.
+    """
+    if tier.cases != "covering":
+        return None
+    name = next(key for key, value in known.tiers.items() if value is tier)
+    ids = {model.id for model in models}
+    dealt = [model for model in known.models if name in model.tiers or model.id in ids]
+    kinds = [model.id for model in dealt if tier.kinds in model.tiers]
+    product = plan.cells(dealt, columns, scenarios)
+    covering = cover(product, dealt, columns, scenarios, kinds)
+    cells = tuple(cell for cell in covering.cells if cell.model in ids)
+    return Covering(cells, covering.float32_only)
+
+
+def _about(
+    known: manifests.Manifest,
+    choice: Choice,
+    models: Sequence[Model],
+    columns: Sequence[Column],
+    scenarios: Mapping[str, Scenario],
+    selected: Selected,
+) -> Selection:
+    """What these cells are of the full tier, and what they leave out, in words."""
+    full = [model for model in known.models if FULL in model.tiers] or list(models)
+    usual: list[Backend] = [backend for backend in known.backends if backend.default]
+    backends = list({one.id: one for one in (*usual, *(one.backend for one in columns))}.values())
+    product = len(plan.cells(full, backends, scenarios))
+    own = plan.cells(models, columns, scenarios)
+    absent = [model.id for model in full if model.id not in {one.id for one in models}]
+    idle = {one.id for one in usual} - {column.backend.id for column in columns}
+    skipped = len(own) - len(selected.cells) if choice.chosen_tier != FULL or choice.model else 0
+    if choice.expression:
+        skipped = len(own) - len(selected.cells)
+    left = [
+        f"{len(absent)} models ({few(absent, 3)})" if absent else "",
+        f"the backends {', '.join(sorted(idle))}" if idle else "",
+        f"{skipped:,} of {len(own):,} cells of its models" if skipped else "",
+        f"bf16 of {len(selected.float32_only):,} cells" if selected.float32_only else "",
+    ]
+    named = choice.model or choice.expression or choice.backend
+    return Selection(
+        tier="" if named and not choice.tier else choice.chosen_tier,
+        chosen=len(selected.cells),
+        product=product,
+        float32_only=len(selected.float32_only),
+        left_out="; ".join(filter(None, left)),
+    )
 
 
 def check_sources(models: Sequence[Model], path: Path) -> None:
@@ -134,11 +217,38 @@ def _named(cells: Sequence[Cell], ids: Sequence[str], path: Path | None) -> tupl
 
 
 def within(selected: Selected, columns: tuple[Column, ...], choice: Choice) -> Selected:
-    """The same models and scenarios on other columns."""
+    """The same models and cases on other columns: those of the column's backend, or those of all
+    where the selection has no column of it.
+    """
     names = list(dict.fromkeys(cell.scenario for cell in selected.cells))
     scenarios = plan.only(discover(choice.scenarios), names)
-    cells = plan.cells(selected.models, columns, scenarios, choice.expression)
-    return Selected(selected.models, columns, cells)
+    before = {column.id: column.backend.id for column in selected.columns}
+    after = {column.id: column.backend.id for column in columns}
+
+    def keys(cell: Cell) -> set[tuple[str, str]]:
+        return {
+            (before[cell.backend], f"{cell.model} {cell.key}"),
+            ("", f"{cell.model} {cell.key}"),
+        }
+
+    def key(cell: Cell) -> tuple[str, str]:
+        backend = after[cell.backend]
+        known = backend in before.values()
+        return backend if known else "", f"{cell.model} {cell.key}"
+
+    chosen = {one for cell in selected.cells for one in keys(cell)}
+    in_both = {one for cell in set(selected.cells) - selected.float32_only for one in keys(cell)}
+    product = plan.cells(selected.models, columns, scenarios, choice.expression)
+    cells = tuple(cell for cell in product if key(cell) in chosen)
+    if not cells:
+        raise plan.no_cell(choice.expression)
+    return Selected(
+        selected.models,
+        columns,
+        cells,
+        frozenset(cell for cell in cells if key(cell) not in in_both),
+        replace(selected.selection, chosen=len(cells)),
+    )
 
 
 def every_cell(manifest: Path, scenarios: Places | Mapping[str, Scenario]) -> tuple[Cell, ...]:

@@ -48,6 +48,7 @@ from conformance.records.matrix import (
     Part,
     Piece,
     Precision,
+    Selection,
     Site,
     Source,
 )
@@ -102,6 +103,7 @@ __all__ = [
     "Results",
     "RunInfo",
     "ScenarioInfo",
+    "Selection",
     "Side",
     "Site",
     "Source",

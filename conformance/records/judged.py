@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from conformance.records.base import CellId, Id, record
-from conformance.records.matrix import Column, Precision, Site
+from conformance.records.matrix import Column, Precision, Selection, Site
 from conformance.records.observed import Frame, Group
 from conformance.records.verdict import Finding, Verdict
 
@@ -375,4 +375,5 @@ class Results:
     groups: tuple[Group, ...]
     cells: tuple[CellResult, ...]
     gaps: tuple[Gap, ...] = field(default=(), kw_only=True)
+    selection: Selection = field(default=Selection(), kw_only=True)
     footer: Footer

@@ -205,6 +205,37 @@ class Cell:
 
 
 @record()
+class Selection:
+    """Which cells a run chose of all that its tier could have: `tier` is the named selection of
+    models.yaml, "" where cells, models or an expression were named; `chosen` of the `product`
+    cells of the full tier run, `float32_only` of them in float32 alone. `left_out` says in words
+    what does not run.
+    """
+
+    tier: Label = ""
+    chosen: int = 0
+    product: int = 0
+    float32_only: int = 0
+    left_out: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is the full tier: nothing is left out."""
+        return self.tier == "full" and not self.left_out
+
+    @property
+    def words(self) -> str:
+        """What a page and the last lines of a run say of it, "" where nothing is known."""
+        if not self.chosen:
+            return ""
+        name = f"tier {self.tier}" if self.tier else "a selection"
+        share = f"{name}: {self.chosen:,} of {self.product:,} cells of the full tier"
+        if not self.left_out:
+            return f"{name}: {self.chosen:,} cells"
+        return f"{share}; left out: {self.left_out} (all: --tier full)"
+
+
+@record()
 class Site:
     """Where one observation was made.
 
@@ -252,7 +283,8 @@ class Job:
     with `identity()`, `group()` and `run(scenario, case)`. `folder` receives what
     it writes. `probe` is the folder with the truth of the probe prompt. `expect`
     is what the engine must prove to be (keys of `identity`). `settings` is what all of its
-    cases ask of the engine. The engine computes in `precision`; the reference in both.
+    cases ask of the engine. The engine computes in `precision`; the reference in both, but for the
+    keys of cases that are `float32_only`.
     """
 
     engine: str
@@ -267,6 +299,7 @@ class Job:
     settings: Mapping[str, Any] = field(default_factory=dict)
     digest: str = ""
     precision: Precision = Precision.BF16
+    float32_only: tuple[str, ...] = ()
 
     @property
     def backend(self) -> Backend:

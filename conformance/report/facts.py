@@ -123,6 +123,7 @@ def run_facts(
     about = [
         ("run", run.id),
         ("command", run.command),
+        *([("selection", words)] if (words := results.selection.words) else []),
         ("started", when(run.started)),
         ("finished", when(run.finished)),
         ("took", f"{number(run.seconds)} s with {run.jobs} at a time"),

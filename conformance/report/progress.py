@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Self
@@ -128,9 +128,12 @@ class Progress:
         console: Console,
         now: Callable[[], float] = time.monotonic,
         precisions: Sequence[Precision] = (Precision.BF16,),
+        float32_only: Collection[Cell] = (),
     ) -> None:
         planned: dict[str, set[str]] = {}
         for cell, precision in product(cells, precisions):
+            if precision is Precision.BF16 and cell in float32_only:
+                continue
             column = gathered_in(cell.backend, precision)
             planned.setdefault(f"{cell.model}:{column}", set()).add(cell.key)
         self.board = Board(planned, now)

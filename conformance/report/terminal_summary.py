@@ -37,6 +37,8 @@ def summary(results: Results, report_path: Path, console: Console) -> None:
         console.print(f"… and {len(listed) - _TROUBLES} more in the report")
     console.print()
     console.print(Line(headline_of(results), style="bold"))
+    if selection := results.selection.words:
+        console.print(Line(shown(selection)))
     # Not wrapped: a path that is broken over two lines cannot be clicked or copied.
     console.print(Line(shown(str(report_path))), soft_wrap=True)
 

@@ -28,11 +28,12 @@ from conformance.records import (
     Outcome,
     Precision,
     Results,
+    Selection,
     Status,
     Thresholds,
     record,
 )
-from conformance.records.base import Id
+from conformance.records.base import CellId, Id
 from conformance.store.files import (
     read_record,
     read_tensors,
@@ -64,7 +65,9 @@ CHECK = "check.json"
 
 @record()
 class RunPlan:
-    """What was asked of a run, written before anything is started."""
+    """What was asked of a run, written before anything is started. Cells that are `float32_only`
+    are gathered in float32 alone, whatever the run's `precisions`.
+    """
 
     run: Id
     started: str
@@ -76,6 +79,13 @@ class RunPlan:
     scenarios: str | tuple[str, ...] = "scenarios"
     jobs: int = 1
     precisions: tuple[Precision, ...] = (Precision.BF16,)
+    float32_only: tuple[CellId, ...] = ()
+    selection: Selection = Selection()
+
+    def only_float32(self) -> frozenset[Cell]:
+        """The cells that are gathered in float32 alone."""
+        ids = frozenset(self.float32_only)
+        return frozenset(cell for cell in self.cells if cell.id in ids) if ids else frozenset()
 
 
 def gathered_in(column: str, precision: Precision) -> str:

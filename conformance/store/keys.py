@@ -111,8 +111,10 @@ def observation_key(
     job: Job, case: Case, *, versions: Mapping[str, str], device: str, scenario: str, sources: str
 ) -> str:
     """The name of one observation in the cache. `job.digest` is the checkpoint's."""
+    narrow = {"float32_only": True} if case.key in job.float32_only else {}
     text = json.dumps(
         {
+            **narrow,
             "checkpoint": job.digest,
             "architecture": job.model.architecture,
             "layout": job.model.layout,

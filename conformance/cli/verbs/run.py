@@ -32,8 +32,11 @@ def run(
     Examples: `conformance run`, `conformance run -m llama -b vllm-pp2 -k steering`,
     `conformance run --resume latest`.
 
-    Every cell runs in float32, which shows what the trace means, and in bf16, which people run;
-    `--precision float32` is twice as quick.
+    Without a model the default tier runs: a selection that covers the full one, which
+    `--tier full` runs whole.
+
+    A cell runs in float32, which shows what the trace means, and in bf16, which people run, where
+    that can show more; `--precision float32` is quicker.
 
     `--env` puts columns on interpreters with other versions, built when they are not there:
     `--env vllm-0.28` (every column; declared in environments.yaml),

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 def list_cells(choice: Annotated[Choice, Without("env", "environments", "allow_moves")]) -> None:
     """List the cells that `run` would run, one id a line; counts go to standard error."""
-    models, columns, cells = selection.select(choice)
-    for cell in cells:
+    selected = selection.select(choice)
+    for cell in selected.cells:
         typer.echo(cell.id)
-    err.print(f"{len(models)} models × {len(columns)} backends: {len(cells)} cells")
+    models, columns = len(selected.models), len(selected.columns)
+    err.print(f"{models} models × {columns} backends: {len(selected.cells)} cells")
+    err.print(selected.selection.words, highlight=False)
 
 
 def show(

@@ -160,16 +160,17 @@ class ReferenceEngine:
         branches = observed(truth, self.member(TRUTH).unedited())
         values_by_name |= {f"aux|{site}": value for site, value in branches.items()}
         values_by_name |= {f"aux|{site}": value for site, value in self._ties(scenario, case)}
-        for member in self._wanted(scenario):
+        for member in self._wanted(scenario, case):
             values = self._member_run(member, scenario, case, forced)
             values_by_name |= {f"{member.name}|{site}": value for site, value in values.items()}
         return values_by_name
 
-    def _wanted(self, scenario: Scenario) -> Sequence[Member]:
+    def _wanted(self, scenario: Scenario, case: Case) -> Sequence[Member]:
         """The honest runs that were asked for; a layout is measured by those of both precisions."""
         if scenario is PROBING:
             return self.ensemble
-        precisions = map(Precision, self.precisions)
+        narrow = case.key in self.job.float32_only
+        precisions = [Precision.FLOAT32] if narrow else list(map(Precision, self.precisions))
         names = {
             member.name
             for precision in precisions

@@ -1,0 +1,195 @@
+"""A covering selection of a product of cells: few cells that exercise every choice (pure).
+
+The product of all models, backends and cases is the full tier. A covering tier keeps, of each
+scenario, the cells that satisfy these rules:
+
+- Every model runs every value of every option of the scenario, and every backend.
+- A model that stands for a kind of layer also runs every pair of values of two options, the
+  backend being one of the options.
+- All models together run every pair of values.
+- Cases that depend on the engine alone run only on the models that stand for a kind of layer.
+- Both precisions are observed where bf16 can show something that float32 does not: for cases
+  that say so, and for one write of each model.
+
+The choice is greedy and deterministic. Where several cells cover equally much, the one that
+earlier models used least is taken, so the product is dealt out over the models in their order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from conformance.records import Case, Cell, Column, Model
+from conformance.scenario import ENGINE, Scenario
+
+#: The name of an option and the value that a cell has for it.
+_Value = tuple[str, object]
+
+#: The backend is an option of every cell. No scenario can use this name.
+_BACKEND = "-b"
+
+
+@dataclass(frozen=True)
+class Covering:
+    """The chosen cells in the order of the product, and those that run in float32 alone."""
+
+    cells: tuple[Cell, ...]
+    float32_only: frozenset[Cell]
+
+
+def cover(
+    product: Sequence[Cell],
+    models: Sequence[Model],
+    columns: Sequence[Column],
+    scenarios: Mapping[str, Scenario],
+    kinds: Collection[str] = (),
+) -> Covering:
+    """Return the covering selection of `product`.
+
+    `kinds` are the ids of the models that stand for a kind of layer. Where no model of the
+    product is one, the first model of each scenario takes their place. Columns of one backend in
+    several environments always run the same cells.
+    """
+    backends = {column.id: column.backend.id for column in columns}
+    dealers = [
+        _Dealer(scenarios[name], backends, members, models, kinds)
+        for name, members in _by_scenario(product).items()
+    ]
+    chosen = {cell for dealer in dealers for cell in dealer.chosen()}
+    cells = tuple(cell for cell in product if cell in chosen)
+    both = _in_bf16(cells, models, backends, scenarios, kinds)
+    return Covering(cells, frozenset(cells) - both)
+
+
+def _by_scenario(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+    grouped: dict[str, list[Cell]] = {}
+    for cell in cells:
+        grouped.setdefault(cell.scenario, []).append(cell)
+    return grouped
+
+
+class _Dealer:
+    """Deals the cells of one scenario out over the models, in their order."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        backends: Mapping[str, str],
+        product: Sequence[Cell],
+        models: Sequence[Model],
+        kinds: Collection[str],
+    ) -> None:
+        self._scenario = scenario
+        self._cases = {case.name: case for case in scenario.expand(1)}
+        self._backends = backends
+        self._used: Counter[tuple[str, str]] = Counter()
+        self._together: set[frozenset[_Value]] = set()
+        self._by_model = {
+            model.id: rows
+            for model in models
+            if (rows := [cell for cell in product if cell.model == model.id])
+        }
+        self._kinds = [name for name in self._by_model if name in kinds]
+        self._kinds = self._kinds or list(self._by_model)[:1]
+
+    def chosen(self) -> list[Cell]:
+        taken: list[Cell] = []
+        for model, everywhere in self._by_model.items():
+            pairs = model in self._kinds
+            cells = [cell for cell in everywhere if pairs or not self._of_engine(cell)]
+            taken += self._take(
+                cells, {want for cell in cells for want in self._wants(cell, pairs)}
+            )
+        everything = [cell for cells in self._by_model.values() for cell in cells]
+        left = {pair for cell in everything for pair in self._pairs(cell)} - self._together
+        return taken + self._take(everything, left)
+
+    def _take(self, cells: Sequence[Cell], wanted: set[frozenset[_Value]]) -> list[Cell]:
+        """Take cells until all that is wanted is covered, those of a backend in every
+        environment at once.
+        """
+        rows: dict[tuple[str, str, str], list[Cell]] = {}
+        for cell in cells:
+            key = (cell.model, cell.case, self._backends[cell.backend])
+            rows.setdefault(key, []).append(cell)
+        taken: list[Cell] = []
+        while wanted:
+            scores = {key: self._score(members[0], wanted) for key, members in rows.items()}
+            best = max(rows, key=scores.__getitem__)  # the first of equals
+            covered = {*self._values(rows[best][0]), *self._pairs(rows[best][0])}
+            wanted = wanted - covered
+            self._together |= covered
+            self._used[best[1:]] += 1
+            taken += rows.pop(best)
+        return taken
+
+    def _score(self, cell: Cell, wanted: set[frozenset[_Value]]) -> tuple[int, int, int]:
+        """How much a cell covers: of what is wanted, of what no earlier model had, and how rarely
+        it was used.
+        """
+        covered = {*self._values(cell), *self._pairs(cell)}
+        used = self._used[cell.case, self._backends[cell.backend]]
+        return len(covered & wanted), len(covered - self._together), -used
+
+    def _of_engine(self, cell: Cell) -> bool:
+        return self._scenario.depends_on(self._cases[cell.case]) == ENGINE
+
+    def _wants(self, cell: Cell, pairs: bool) -> list[frozenset[_Value]]:
+        return [*self._values(cell), *(self._pairs(cell) if pairs else ())]
+
+    def _values(self, cell: Cell) -> list[frozenset[_Value]]:
+        return [frozenset([value]) for value in self._options(cell)]
+
+    def _pairs(self, cell: Cell) -> list[frozenset[_Value]]:
+        return [frozenset(pair) for pair in combinations(self._options(cell), 2)]
+
+    def _options(self, cell: Cell) -> list[_Value]:
+        choice = self._scenario.cases[cell.case]
+        named = [*choice["layers"].items(), *choice["options"].items()]
+        return [(_BACKEND, self._backends[cell.backend]), *named]
+
+
+def _in_bf16(
+    cells: Sequence[Cell],
+    models: Sequence[Model],
+    backends: Mapping[str, str],
+    scenarios: Mapping[str, Scenario],
+    kinds: Collection[str],
+) -> set[Cell]:
+    """Return the cells that also run in bf16: those that bf16 can show something on, and one write
+    of each model. A model that stands for no kind of layer leaves one backend out, in turn: an
+    engine load costs more than such cells.
+    """
+    cases: dict[tuple[str, str], Case] = {
+        (scenario.name, case.name): case
+        for scenario in scenarios.values()
+        for case in scenario.expand(1)
+    }
+    names = list(dict.fromkeys(backends.values()))
+    writes: Counter[tuple[str, str]] = Counter()
+    both: set[Cell] = set()
+    for turn, model in enumerate(models):
+        idle = "" if model.id in kinds or len(names) == 1 else names[turn % len(names)]
+        own = [cell for cell in cells if cell.model == model.id and backends[cell.backend] != idle]
+        both |= {
+            cell
+            for cell in own
+            if scenarios[cell.scenario].numerics(cases[cell.scenario, cell.case])
+        }
+        writing = [
+            cell
+            for cell in own
+            if scenarios[cell.scenario].twin(cases[cell.scenario, cell.case])
+            and not cases[cell.scenario, cell.case].settings
+            and scenarios[cell.scenario].depends_on(cases[cell.scenario, cell.case]) != ENGINE
+        ]
+        if writing:
+            one = min(writing, key=lambda cell: writes[cell.scenario, cell.case])
+            writes[one.scenario, one.case] += 1
+            both |= {
+                cell for cell in writing if (cell.scenario, cell.case) == (one.scenario, one.case)
+            }
+    return both
