@@ -21,6 +21,10 @@ _CHOOSING = (
 _USUAL = {**ENVIRONMENT, "MKL_NUM_THREADS": "1"}
 
 
+#: How the names of instruction sets begin that compute with several numbers at once.
+_INSTRUCTIONS = ("amx", "asimd", "avx", "bf16", "f16c", "fma", "fphp", "i8mm", "sse4", "sve")
+
+
 def device() -> str:
     """The hardware observations depend on: the first GPU, or else the processor's model.
 
@@ -32,6 +36,18 @@ def device() -> str:
     lines = path.read_text().splitlines() if path.is_file() else []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return f"cpu: {next(models, platform.processor() or platform.machine())}"
+
+
+def features() -> str:
+    """The instruction sets by which kernels are chosen: `avx2 avx512f fma`; "" where unknown.
+
+    A hypervisor may hide some of a processor's.
+    """
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    named = (line.partition(":")[2] for line in lines if line.lower().startswith(("flags", "feat")))
+    flags = next(named, "").split()
+    return " ".join(sorted(flag for flag in set(flags) if flag.startswith(_INSTRUCTIONS)))
 
 
 def arithmetic(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
@@ -63,4 +79,4 @@ def set_arithmetic(
 
 def conditions() -> str:
     """Both in one text: observations made under other conditions are not the same."""
-    return "; ".join((device(), *arithmetic()))
+    return "; ".join(filter(None, (device(), features(), *arithmetic())))

@@ -55,7 +55,9 @@ class Outcome:
     about the cell, which a resumed run tries again. `frames` are the calls of the traceback in
     `detail` whose owner the worker knows, the innermost last. `hooks` are the steps of the engine
     in which a block was under way and the layers' hooks fired; 0 where none was, or nobody counts
-    them. `left` names what the cell's block left otherwise in a process that it ran in.
+    them. `left` names what the cell's block left otherwise in a process that it ran in. `opened`
+    are the files that the scenario opened or imported, with the digests of what they held
+    (`conformance.store.opened`).
     """
 
     status: Status
@@ -68,6 +70,7 @@ class Outcome:
     frames: tuple[Frame, ...] = ()
     hooks: int = 0
     left: tuple[str, ...] = ()
+    opened: Mapping[str, str] = field(default_factory=dict)
 
 
 @record()

@@ -75,7 +75,14 @@ class GroupRun:
         keys = {each: keys_of(self.job, self.planned.launch, each) for each in devices}
         self.device = most_finished(self.folder, keys, cache)
         self._keys = keys[self.device]
-        outcomes, self._made_by = take(self.folder, self._keys, cache, ours=self.planned.ours)
+        places = self.job.scenarios
+        outcomes, self._made_by = take(
+            self.folder,
+            self._keys,
+            cache,
+            ours=self.planned.ours,
+            folders=places if isinstance(places, tuple) else (places,),
+        )
         self._note_keys(outcomes)
         for key, outcome in outcomes.items():
             self._tell(

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from conformance.checkpoints import cache_folder
 from conformance.errors import ConformanceError
 from conformance.records import Group, Job, Outcome, Status
 from conformance.runner.planned import Launch
 from conformance.store import (
     GroupFolder,
     ObservationCache,
+    deciding_variables,
+    files_installed_in,
     installed_in,
     observation_key,
     scenario_digest,
     sources_digest,
 )
+from conformance.store.opened import unchanged
 
 #: How systems and engines say that a machine had no room, which it may have the next time.
 NO_ROOM = re.compile(
@@ -26,7 +31,14 @@ NO_ROOM = re.compile(
 
 def keys_of(job: Job, launch: Launch, device: str) -> dict[str, str]:
     """The content key of each case. Raises ConformanceError when the interpreter is unusable."""
-    versions = {**installed_in(launch.python), **{f"env {k}": v for k, v in launch.env}}
+    surroundings = {
+        "python": installed_in(launch.python).get("python", ""),
+        "installed": files_installed_in(launch.python, cache_folder() / "installed"),
+        **{
+            f"env {name}": value
+            for name, value in (deciding_variables() | dict(launch.env)).items()
+        },
+    }
     scenarios = {
         name: scenario_digest(job.scenarios, name) for name in {c.scenario for c in job.cases}
     }
@@ -34,7 +46,7 @@ def keys_of(job: Job, launch: Launch, device: str) -> dict[str, str]:
         case.key: observation_key(
             job,
             case,
-            versions=versions,
+            surroundings=surroundings,
             device=device,
             scenario=scenarios[case.scenario],
             sources=sources_digest(),
@@ -63,11 +75,16 @@ def most_finished(
 
 
 def finished_before(
-    folder: GroupFolder, keys: Mapping[str, str], *, ours: bool = False
+    folder: GroupFolder,
+    keys: Mapping[str, str],
+    *,
+    ours: bool = False,
+    folders: Sequence[Path] = (),
 ) -> dict[str, Outcome]:
     """The cells of an interrupted run that still stand.
 
-    One that was observed under another key, is damaged, or failed for our own reasons (in a job
+    One that was observed under another key, or with other files than are there now (`folders` are
+    the scenarios'), is damaged, or failed for our own reasons (in a job
     that is `ours`: for any but a refusal), by somebody's kill or for want of room on the machine
     is dropped, so that it is observed again.
     """
@@ -83,7 +100,7 @@ def finished_before(
             continue
         failed = outcome.harness or outcome.outside or bool(NO_ROOM.search(outcome.reason))
         failed = failed or (ours and outcome.status not in {Status.OK, Status.UNSUPPORTED})
-        if failed or old.get(key) != content:
+        if failed or old.get(key) != content or not unchanged(outcome.opened, folders):
             folder.drop_cell(key)
             continue
         outcomes[key] = outcome
@@ -96,17 +113,18 @@ def take(
     cache: ObservationCache | None,
     *,
     ours: bool = False,
+    folders: Sequence[Path] = (),
 ) -> tuple[dict[str, Outcome], Group | None]:
     """The cells that need not be run, brought into the run's folder.
 
     Also the group that observed one which came from the cache.
     """
-    outcomes = finished_before(folder, keys, ours=ours)
+    outcomes = finished_before(folder, keys, ours=ours, folders=folders)
     group: Group | None = None
     for key, content in keys.items():
         if cache is None or key in outcomes:
             continue
-        made_by = cache.fetch(content, folder, key)
+        made_by = cache.fetch(content, folder, key, folders)
         outcome = folder.outcome(key) if made_by is not None else None
         if outcome is not None:
             outcomes[key], group = outcome, made_by

@@ -15,6 +15,8 @@ from conformance.store.folder import (
     read_results,
 )
 from conformance.store.keys import (
+    deciding_variables,
+    files_installed_in,
     installed,
     installed_in,
     observation_key,
@@ -30,6 +32,8 @@ __all__ = [
     "RunFolder",
     "RunPlan",
     "create_run",
+    "deciding_variables",
+    "files_installed_in",
     "gathered_in",
     "installed",
     "installed_in",

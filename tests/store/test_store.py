@@ -406,7 +406,7 @@ JOB = Job(
 
 
 def key(job: Job = JOB, case: Case = CASE, **changed: object) -> str:
-    what = {"versions": {"torch": "2"}, "device": "cpu", "scenario": "s", "sources": "e"}
+    what = {"surroundings": {"torch": "2"}, "device": "cpu", "scenario": "s", "sources": "e"}
     return observation_key(job, case, **{**what, **changed})  # type: ignore[arg-type]
 
 
@@ -424,8 +424,8 @@ def key(job: Job = JOB, case: Case = CASE, **changed: object) -> str:
         key(case=dataclasses.replace(CASE, prompts=("a", "c"))),
         key(case=dataclasses.replace(CASE, active=False)),
         key(case=dataclasses.replace(CASE, forced={"": ((1,), (2,))})),
-        key(versions={"torch": "3"}),
-        key(versions={"torch": "2", "vllm": "1"}),
+        key(surroundings={"torch": "3"}),
+        key(surroundings={"torch": "2", "vllm": "1"}),
         key(device="cuda"),
         key(scenario="t"),
         key(sources="f"),
