@@ -59,6 +59,8 @@ __all__ = [
 #: Of a row, in float32, what no rounding amounts to: a hundred thousand times that of one number.
 #: An error of a hundred times the noise passes, which is then as large as the row.
 NO_ROUNDING = 1e-2
+#: Of fewer rows it is not said that most of them are off.
+_FEWEST_ROWS = 4
 
 
 def judge_cell(
@@ -113,7 +115,7 @@ def judge_cell(
         _compare_values(evidence, limits, () if draws is not None else _chosen(evidence))
         _compare_tokens(evidence, limits)
         _compare_draws(evidence, drawn_ids, draws)
-        if twin and (alone or not _routers_tie(prepared)):
+        if twin:
             _compare_edits(evidence, limits, bitwise=bitwise)
         if alone:
             _explain_drift(evidence, limits)
@@ -246,6 +248,30 @@ def _compare_values(evidence: Evidence, limits: Limits, chosen: Collection[Site]
         if site in tied and judged.verdict.passes:
             judged = replace(judged, verdict=Verdict.DRIFT, message=tied[site])
         evidence.judged[site] = judged
+    if _routers_tie(evidence.reference):
+        _pool_rows(evidence, limits)
+
+
+def _pool_rows(evidence: Evidence, limits: Limits) -> None:
+    """Where routers tie, any one row may be another expert's, but not most of the rows that a name
+    has in all layers and steps of a prompt, or of a run. Where the median of these is far off, each
+    that is far off is wrong: also the only row of a step.
+    """
+    for key in (lambda site: (site.run, site.prompt, site.name), lambda site: site.run):
+        groups: dict[object, list[Site]] = {}
+        for site, judged in evidence.judged.items():
+            if judged.ratios:
+                groups.setdefault(key(site), []).append(site)
+        for sites in groups.values():
+            ratios = [ratio for site in sites for ratio in evidence.judged[site].ratios]
+            if len(ratios) < _FEWEST_ROWS or metrics.median(ratios) <= limits.far_med:
+                continue
+            off = sum(ratio > limits.far_max for ratio in ratios)
+            words = f"{off} of {len(ratios)} rows of all layers and steps are far off"
+            for site in sites:
+                judged = evidence.judged[site]
+                if judged.verdict is Verdict.DRIFT and max(judged.ratios) > limits.far_max:
+                    evidence.judged[site] = replace(judged, verdict=Verdict.WRONG, message=words)
 
 
 def _without_ties(evidence: Evidence, limits: Limits) -> dict[Site, str]:
@@ -263,6 +289,7 @@ def _without_ties(evidence: Evidence, limits: Limits) -> dict[Site, str]:
             continue
         truth = metrics.rows(evidence.reference.truth[site])
         evidence.rows[site] = torch.where(excused[:, None], truth, rows)
+        evidence.excused[site] = excused
         which = extent.rows(excused.nonzero().flatten().tolist(), len(rows))
         words[site] = f"{which} off: a router has two experts within a rounding there, or before"
     return words
@@ -542,6 +569,13 @@ def _compare_draws(
         evidence.relations.append(relation)
 
 
+def _excused(evidence: Evidence, site: Site) -> Tensor | None:
+    """The rows of which either run is excused: the truth's stands there, which proves nothing."""
+    masks = [evidence.excused.get(each) for each in (site, replace(site, run="clean"))]
+    known = [mask for mask in masks if mask is not None]
+    return torch.stack(known).any(dim=0) if known else None
+
+
 def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None:
     """The effect of the write at every observation that both runs have.
 
@@ -566,6 +600,7 @@ def _compare_edits(evidence: Evidence, limits: Limits, *, bitwise: bool) -> None
             *pair,
             still=still.get(site),
             repeats=bitwise,
+            excused=_excused(evidence, site),
         )
         for site, pair in floors.items()
     }

@@ -54,8 +54,6 @@ def _write_claims(
     those observations do not take part.
     """
     effects = evidence.effects
-    if not effects and evidence.reference.mixture:
-        return [(Verdict.VACUOUS, "gains of a mixture are judged in float32")]
     kinds = {kind for kind, _ in claims}
     if all(effect.landing in {Landing.POWERLESS, Landing.UNTOUCHED} for effect in effects.values()):
         if Verdict.UNKNOWN in kinds:

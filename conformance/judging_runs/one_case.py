@@ -16,7 +16,7 @@ from conformance.generated_tokens import by_member
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
 from conformance.judge.decide import decide
 from conformance.judge.diagnosis import extent
-from conformance.judge.diagnosis.first_bad_layer import place
+from conformance.judge.diagnosis.first_bad_layer import place, with_own_input
 from conformance.judge.measures.across_environments import Environments
 from conformance.judge.measures.draws import Draws
 from conformance.judge.measures.relations import BITWISE, same_bits
@@ -204,6 +204,8 @@ class Columns:
         columns show of such a cell holds, or gates nothing.
         """
         relations = self._across(backend, precision)
+        if alone and precision is Precision.BF16:
+            relations += self._with_own_input(gathered_in(backend, precision), observation)
         group = self.run.group(self.model.id, gathered_in(backend, precision))
         bitwise = group is not None and group.bitwise
         beside = group is not None and group.bitwise_beside
@@ -272,20 +274,40 @@ class Columns:
 
         What is missing was not computed wrongly, so no layer is to blame for it.
         """
-        if self.case is None or judgement.verdict.passes or judgement.verdict is Verdict.MISSING:
+        if judgement.verdict.passes or judgement.verdict is Verdict.MISSING:
             return ""
-        case = one_layer.case_of(self.case, column, Path())
-        outcome = self.run.outcome(self.model.id, FORCED.id, case.key)
-        if outcome is None or outcome.status is not Status.OK:
+        fed = self._fed(column)
+        if fed is None:
             return ""
         return place(
             observation.observed,
-            by_member(self.run.observations(self.model.id, FORCED.id, case.key)),
-            outcome.prompt_ids,
+            *fed,
             judgement.observations,
             self.thresholds.of(precision),
             precision,
         )
+
+    def _with_own_input(self, column: str, observation: _Observation) -> tuple[Relation, ...]:
+        """Where bf16 decides alone: does each layer do as it should with what it was given?"""
+        fed = self._fed(column)
+        if fed is None:
+            return ()
+        limits = self.thresholds.of(Precision.BF16)
+        relation = with_own_input(observation.observed, fed[0], limits)
+        return () if relation is None else (relation,)
+
+    def _fed(
+        self, column: str
+    ) -> tuple[dict[str, dict[str, Tensor]], tuple[tuple[int, ...], ...]] | None:
+        """What the reference's layers make of a column's own streams, where that was tried."""
+        if self.case is None:
+            return None
+        case = one_layer.case_of(self.case, column, Path())
+        outcome = self.run.outcome(self.model.id, FORCED.id, case.key)
+        if outcome is None or outcome.status is not Status.OK:
+            return None
+        values = by_member(self.run.observations(self.model.id, FORCED.id, case.key))
+        return values, outcome.prompt_ids
 
     def observed(self, column: str) -> dict[str, Tensor]:
         """What a column gathered of this case in one precision, by its folder's name."""

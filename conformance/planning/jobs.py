@@ -26,7 +26,7 @@ from conformance.engines import ENGINES, FRONTS, LIBRARIES, environment_of, prel
 from conformance.errors import ConformanceError
 from conformance.generated_tokens import Continuation, by_member, continuation, differing
 from conformance.planning import engine_settings, plan
-from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision
+from conformance.records import Backend, Case, Cell, Column, Job, Model, Precision, Status
 from conformance.runner import Launch, Planned
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, gathered_in
@@ -313,7 +313,10 @@ class _Maker:
                 if along.forced:
                     forced[along.key] = along
                     both |= {along.key} if precision is Precision.BF16 else set()
-                if not self.lean and one_layer.suspicious(observed, members, precision):
+                tried = one_layer.suspicious(observed, members, precision) or (
+                    precision is Precision.BF16 and self._alone(place, case, observed)
+                )
+                if not self.lean and tried:
                     folder = self.run.group_folder(self.model.id, column).cell(case.key)
                     alone = one_layer.case_of(case, column, folder / "observations.safetensors")
                     forced[alone.key] = alone
@@ -324,6 +327,16 @@ class _Maker:
             if forced
             else None
         )
+
+    def _alone(self, column: Column, case: Case, observed: Mapping[str, Tensor]) -> bool:
+        """Does bf16 decide this cell alone, and were all layers read? Then each is tried."""
+        layers = {site.layer for site in one_layer.unedited(observed)}
+        if not layers >= set(range(self._checkpoint().layers)):
+            return False
+        outcome = self.run.outcome(
+            self.model.id, gathered_in(column.id, Precision.FLOAT32), case.key
+        )
+        return outcome is None or outcome.status in {Status.UNSUPPORTED, Status.SKIPPED}
 
 
 def beside(cases: Iterable[Case], precision: Precision) -> tuple[Case, ...]:

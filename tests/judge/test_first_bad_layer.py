@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from conformance.judge.diagnosis.first_bad_layer import place
+from conformance.judge.diagnosis.first_bad_layer import place, with_own_input
 from conformance.records import BF16_LIMITS, Judged, Verdict
 
 MEMBERS = ("a", "b", "c", "d")
@@ -56,3 +57,31 @@ def test_none_need() -> None:
 
 def test_a_rounding_of_what_went_in_is_no_error() -> None:
     assert "no single layer" in said({1: rows(1) + 0.006 * rows(77)}, failing=(1,))
+
+
+@pytest.mark.parametrize(("off", "holds"), [(0.0, True), (0.003, True), (0.02, False)])
+def test_where_bf16_decides_alone_each_layer_is_held_to_its_own_input(
+    off: float, holds: bool
+) -> None:
+    members = fed()
+    observed = {name: value.bfloat16() for name, value in members["truth"].items()}
+    moved = members["truth"]["p0/s0/stream.2"] + off * rows(5)
+    observed["p0/s0/stream.2"] = moved.bfloat16()
+    found = with_own_input(observed, members, BF16_LIMITS)
+    assert found is not None and found.holds is holds and found.gates
+    assert holds or "not layers 2: up to" in found.detail
+
+
+def test_one_token_may_be_another_experts_and_few_say_nothing() -> None:
+    members = fed()
+    observed = {name: value.bfloat16() for name, value in members["truth"].items()}
+    observed["p0/s0/stream.2"][3] = 7.0
+    found = with_own_input(observed, members, BF16_LIMITS)
+    assert found is not None and found.holds
+    few = {name: value[:3] for name, value in observed.items()}
+    short = {
+        member: {name: value[:3] for name, value in values.items()}
+        for member, values in members.items()
+    }
+    assert with_own_input(few, short, BF16_LIMITS) is None
+    assert with_own_input({}, members, BF16_LIMITS) is None

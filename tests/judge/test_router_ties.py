@@ -73,6 +73,99 @@ def test_what_follows_from_it_drifts_and_nothing_else(
     assert judged(off, ties(2)).verdict is verdict
 
 
+def mixture(write: float = 1.0, spoil: bool = False) -> Judgement:
+    """Layers of one row each in bf16, of which any single one may be another expert's; a write
+    changes each by a row of its own, on the candidate `write` times as much.
+    """
+    draw = torch.Generator().manual_seed(1)
+    names = [f"p0/s0/stream.{layer}" for layer in range(8)]
+    clean = {name: torch.randn(1, 64, generator=draw) for name in names}
+    effect = {name: 0.5 * torch.randn(1, 64, generator=draw) for name in names}
+
+    def observe(times: float) -> dict[str, Tensor]:
+        found = {}
+        for name, value in clean.items():
+            for run, size in (("clean", 0.0), ("edited", times)):
+                noise = 0.005 * torch.randn(1, 64, generator=draw)
+                found[f"{run}/{name}"] = (value + size * effect[name] + noise).bfloat16()
+        return found
+
+    truth = {f"clean/{name}": value for name, value in clean.items()}
+    truth |= {f"edited/{name}": value + effect[name] for name, value in clean.items()}
+    members = {member: observe(1.0) for member in ("a", "b", "c", "d")}
+    reference = read_reference({"truth": truth, **members}, twin=True, mixture=True)
+    assert not isinstance(reference, str)
+    candidate = observe(write)
+    if spoil:
+        candidate |= {name: torch.randn(1, 64, generator=draw).bfloat16() for name in candidate}
+    ids = (tuple(range(TOKENS)),)
+    return judge_cell(
+        candidate,
+        reference,
+        twin=True,
+        equal=(),
+        prompt_ids=ids,
+        truth_ids=ids,
+        limits=Thresholds().bf16,
+        alone=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("write", "verdict"),
+    [
+        (1.0, Verdict.MATCH),
+        (0.0, Verdict.DROPPED),
+        (2.0, Verdict.MISSCALED),
+        (-1.0, Verdict.MISSCALED),
+    ],
+)
+def test_the_writes_of_a_mixture_are_judged_in_bf16_too(write: float, verdict: Verdict) -> None:
+    assert mixture(write).verdict is verdict
+
+
+def test_random_rows_in_every_step_are_not_all_other_experts() -> None:
+    found = mixture(spoil=True)
+    assert found.verdict.fails
+    messages = {item.message for item in found.observations if item.verdict is Verdict.WRONG}
+    assert any("rows of all layers and steps are far off" in words for words in messages)
+
+
+def test_an_excused_row_gives_no_gain() -> None:
+    """The truth's stands in its place, which landed."""
+
+    def twin(times: float) -> dict[str, Tensor]:
+        clean = {f"clean/{site}": value for site, value in TRUTH.items()}
+        edited = {f"edited/{site}": value + times for site, value in TRUTH.items()}
+        return clean | edited
+
+    tied = {f"{run}/{n}": v for run in ("clean", "edited") for n, v in ties(0, layer=0).items()}
+    runs = {
+        f"float32_{n}": {site: value * (1 + n * 1e-7) for site, value in twin(0.5).items()}
+        for n in (-1, 1)
+    }
+    reference = read_reference(
+        {"truth": twin(0.5), "aux": tied, **runs},
+        twin=True,
+        precision=Precision.FLOAT32,
+        mixture=True,
+    )
+    assert not isinstance(reference, str)
+    ids = (tuple(range(TOKENS)),)
+    found = judge_cell(
+        twin(0.0),  # the write was lost, and every row follows from the tie
+        reference,
+        twin=True,
+        equal=(),
+        prompt_ids=ids,
+        truth_ids=ids,
+        limits=Thresholds().float32,
+    )
+    gains = {item.site: item.gain for item in found.observations}
+    assert gains["edited/p0/s0/stream.2"] is None
+    assert not found.verdict.passes and found.verdict is not Verdict.DRIFT
+
+
 def test_where_nothing_is_off_a_tie_changes_nothing() -> None:
     assert judged({}, ties(2)).verdict.passes
 

@@ -159,7 +159,9 @@ class ReferenceEngine:
         values_by_name = {f"truth|{site}": value for site, value in truth.items()}
         branches = observed(truth, self.member(TRUTH).unedited())
         values_by_name |= {f"aux|{site}": value for site, value in branches.items()}
-        values_by_name |= {f"aux|{site}": value for site, value in self._ties(scenario, case)}
+        values_by_name |= {
+            f"aux|{site}": value for site, value in self._ties(scenario, case, truth)
+        }
         for member in self._wanted(scenario, case):
             values = self._member_run(member, scenario, case, forced)
             values_by_name |= {f"{member.name}|{site}": value for site, value in values.items()}
@@ -198,15 +200,18 @@ class ReferenceEngine:
 
         return flatten_runs(scenario, case, run, only=tuple(case.forced))
 
-    def _ties(self, scenario: Scenario, case: Case) -> Iterator[tuple[Site, Tensor]]:
-        """Which of each prompt's tokens were tied at a router in any run of the case, by layer."""
-        model = self.member(TRUTH)
+    def _ties(
+        self, scenario: Scenario, case: Case, truth: Mapping[str, Tensor]
+    ) -> Iterator[tuple[Site, Tensor]]:
+        """Which tokens were tied at a router in any run of the case, by layer, at the place of what
+        was observed of them: a scenario need not return its prompts in order, nor each once.
+        """
+        runs = (*self.member(TRUTH).unedited(), *self.member(TRUTH).edited)
         twins = ("clean", "edited") if scenario.twin(case) else ("",)
-        for prompt, text in enumerate(case.prompts):
-            ids = model.tokenize(text)
+        for place, ids in self._places(case, truth, runs).items():
             found: dict[tuple[int, int], Tensor] = {}
-            for run in (*model.unedited(), *model.edited):
-                if run.ids.tolist() != ids:
+            for run in runs:
+                if tuple(run.ids.tolist()) not in ids:
                     continue
                 for step, ties in enumerate(run.ties):
                     for layer, tokens in ties.items():
@@ -215,14 +220,42 @@ class ReferenceEngine:
             for (step, layer), tokens in found.items():
                 if bool(tokens.any()):
                     for twin in twins:
-                        site = Site(TIED, prompt=prompt, step=step, layer=layer, run=twin)
+                        site = Site(TIED, prompt=place, step=step, layer=layer, run=twin)
                         yield site, tokens.to(torch.uint8)
+
+    def _places(
+        self, case: Case, truth: Mapping[str, Tensor], runs: Sequence[Run]
+    ) -> dict[int, set[tuple[int, ...]]]:
+        """The ids of the prompts that each place of the result was observed of: those of the runs
+        that gave its very stream or logits, else of the case's prompt of that number.
+        """
+        sites = {Site.parse(name): value for name, value in truth.items()}
+        found: dict[int, set[tuple[int, ...]]] = {site.prompt: set() for site in sites}
+        for site, value in sites.items():
+            for run in runs:
+                ids = tuple(run.ids.tolist())
+                if ids not in found[site.prompt] and _gave(run, site, value):
+                    found[site.prompt].add(ids)
+        for place, ids_of in found.items():
+            if not ids_of and place < len(case.prompts):
+                ids_of.add(tuple(self.member(TRUTH).tokenize(case.prompts[place])))
+        return found
 
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(self.tokenizer(prompt).input_ids) for prompt in case.prompts)
 
     def close(self) -> None:
         pass
+
+
+def _gave(run: Run, site: Site, value: Tensor) -> bool:
+    """Is an observation a stream or the logits of this run?"""
+    if site.step >= len(run.logits):
+        return False
+    if site.name == "logits":
+        return torch.equal(run.logits[site.step], value)
+    stream = run.stream[site.step].get(-1 if site.layer is None else site.layer)
+    return stream is not None and torch.equal(stream, value)
 
 
 def load(job: Job, dtype: torch.dtype, tokenizer: Any) -> Any:

@@ -12,12 +12,17 @@ from torch import Tensor
 
 from conformance.judge.cell import judge_cell
 from conformance.judge.diagnosis import extent
+from conformance.judge.measures import floor, metrics
 from conformance.judge.reference import read_reference
-from conformance.records import Judged, Limits, Precision, Site
+from conformance.records import Judged, Limits, Precision, Relation, Site
 
 #: A candidate's stream may have been rounded where its engine's own was not, which adds to
 #: what a single layer is off by: so many times the limits are allowed.
 _ROUNDED = 3.0
+#: The rule that is asked where an engine refuses float32.
+WITH_OWN_INPUT = "every layer computes what it should of its own input"
+#: Of fewer tokens there is no median.
+_FEWEST_TOKENS = 4
 
 
 def place(
@@ -33,16 +38,7 @@ def place(
     `members` are the reference's layers fed with the candidate's own streams; `observations` are
     the cell's observations.
     """
-    own = {
-        name: observed[in_run]
-        for name in members.get("truth", {})
-        for in_run in (name, f"clean/{name}")
-        if in_run in observed
-    }
-    fed = {
-        member: {name: value for name, value in values.items() if name in own}
-        for member, values in members.items()
-    }
+    own, fed = _fed(observed, members)
     ids = tuple(tuple(ids_of_prompt) for ids_of_prompt in prompt_ids)
     reference = read_reference(fed, twin=False, precision=precision)
     if isinstance(reference, str):
@@ -67,6 +63,60 @@ def place(
     if not alone.observations:
         return ""
     return _words(introducing, {layer for layer in off if layer is not None}, head=None in layers)
+
+
+def with_own_input(
+    observed: Mapping[str, Tensor],
+    members: Mapping[str, Mapping[str, Tensor]],
+    limits: Limits,
+) -> Relation | None:
+    """Does every layer make of its own input what honest bf16 layers make of it? None where no
+    stream of enough tokens can be told.
+
+    What the layers before did cancels, so that this sees a fifth to a tenth of what the stream
+    shows. The median over the tokens decides: a router may have two experts within a rounding.
+    """
+    own, fed = _fed(observed, members)
+    streams = {
+        Site.parse(name): value for name, value in own.items() if Site.parse(name).name == "stream"
+    }
+    rows = {
+        site: metrics.rows(value) for site, value in streams.items() if len(value) >= _FEWEST_TOKENS
+    }
+    names = set(map(str, rows))
+    reference = read_reference(
+        {member: {n: v for n, v in values.items() if n in names} for member, values in fed.items()},
+        twin=False,
+    )
+    if isinstance(reference, str) or any(
+        rows[site].shape != metrics.rows(reference.truth[site]).shape for site in rows
+    ):
+        return None
+    reference.prepare(rows)
+    measured = {site: floor.measure(rows[site], reference.floor(site), limits) for site in rows}
+    off = [site for site, distance in measured.items() if not distance.q_med <= limits.k_med]
+    worst = max(measured, key=lambda site: measured[site].q_med)
+    size = f"{measured[worst].q_med:.2f} × noise for the median token after layer {worst.layer}"
+    layers = extent.ranges({site.layer for site in off if site.layer is not None})
+    words = f"not layers {layers}: up to {size}" if off else f"at most {size}"
+    return Relation(WITH_OWN_INPUT, not off, words)
+
+
+def _fed(
+    observed: Mapping[str, Tensor], members: Mapping[str, Mapping[str, Tensor]]
+) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
+    """What a candidate's layers gave, and what the reference's make of the same input."""
+    own = {
+        name: observed[in_run]
+        for name in members.get("truth", {})
+        for in_run in (name, f"clean/{name}")
+        if in_run in observed
+    }
+    fed = {
+        member: {name: value for name, value in values.items() if name in own}
+        for member, values in members.items()
+    }
+    return own, fed
 
 
 def _off(observation: Judged, limits: Limits) -> bool:

@@ -94,7 +94,8 @@ class Effect:
 class Twin:
     """The candidate's rows [T, D] of a clean and an edited run, and the floors of both.
 
-    `still` bool [T] are the rows that may not change by one bit; None: none must not. `repeats`
+    `still` bool [T] are the rows that may not change by one bit; None: none must not. `excused`
+    are rows that nothing is said about: those of another expert, which rounding chose. `repeats`
     says whether the engine gives the same bits again: if not, its two runs round apart before
     any write, and nothing of that cancels.
     """
@@ -105,6 +106,7 @@ class Twin:
     after: Floor
     still: Tensor | None = None
     repeats: bool = True
+    excused: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +156,8 @@ def changes(twins: Sequence[Twin], limits: Limits) -> list[Change]:
     for twin in twins:
         rows = slice(end, end := end + len(twin.clean))
         exact = np.zeros(len(twin.clean), bool) if twin.still is None else twin.still.numpy()
-        computed.append(_change(sums.at(rows), exact, limits))
+        counts = np.ones(len(twin.clean), bool) if twin.excused is None else ~twin.excused.numpy()
+        computed.append(_change(sums.at(rows), exact & counts, counts, limits))
     return computed
 
 
@@ -163,9 +166,12 @@ def _apart(twin: Twin) -> Tensor:
     return math.sqrt(2) * twin.before.noise * (not twin.repeats)
 
 
-def _change(sums: _Sums, exact: npt.NDArray[np.bool_], limits: Limits) -> Change:
-    touched = np.sqrt(sums.tt) > UNTOUCHED * sums.scale
-    leak = np.where(touched, 0.0, _leak(sums))
+def _change(
+    sums: _Sums, exact: npt.NDArray[np.bool_], counts: npt.NDArray[np.bool_], limits: Limits
+) -> Change:
+    """`exact` rows may not change by one bit; of rows that do not count nothing is said."""
+    touched = (np.sqrt(sums.tt) > UNTOUCHED * sums.scale) & counts
+    leak = np.where(touched | ~counts, 0.0, _leak(sums))
     leaking = tuple(np.nonzero((leak > limits.leak) | (exact & (sums.cc > 0)))[0].tolist())
     rows, worst = len(touched), float(leak.max())
     if not touched.any():
