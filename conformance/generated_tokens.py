@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from conformance.records import CHOSEN, Precision, Site
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Begins the name of a member of the reference that computes in float32; the others do in bf16.
 FLOAT32_WAY = "float32_"

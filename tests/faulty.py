@@ -29,13 +29,13 @@ from typing import Any, NoReturn
 import psutil
 
 from conformance.engines import Refused, Unreadable
-from conformance.engines.float32_products import products
 from conformance.engines.probing.probe_failure import tell_probing
 from conformance.records import Case, Group, Job, Status
 from conformance.scenario import Scenario
 from conformance.worker import own_doing
 
 IDENTITY = {"stages": 1, "eager": True}
+
 
 #: A child that does not end when asked to, and says by a file that it is deaf.
 _DEAF = """
@@ -300,6 +300,8 @@ class TellsProducts(Healthy):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
+        from conformance.engines.float32_products import products  # which imports torch
+
         self.identity = {"products": products()}
 
     def group(self) -> Group:

@@ -73,10 +73,12 @@ def noted(folder: Path, engine: str) -> list[str]:
 def planned(
     engine: str, folder: Path, *, launch: Launch | None = None, cached: bool = False, **more: Any
 ) -> Planned:
+    # Who observes a tensor imports torch: before its cell, which has seconds.
+    preload = "" if more.get("options", {}).get("refuse") else "torch"
     return Planned(
         engine,
         lambda: job(engine, folder, **more),
-        launch or Launch(),
+        launch or Launch(preload=preload),
         cached=cached,
     )
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import load_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from conformance.generated_tokens import in_precision
 from conformance.records import Case, Precision, Site
 from conformance.scenario import built_in
+
+if TYPE_CHECKING:  # a worker whose engine needs no torch imports this module too
+    from torch import Tensor
 
 #: An observation this many times further from the truth than any honest run is looked into.
 _SUSPICIOUS = {Precision.BF16: 3.0, Precision.FLOAT32: 30.0}
 
 
 def _reference(model: Any, case: Case) -> Any:
+    from safetensors.torch import load_file
+
     values = load_file(case.options["observations"])
     fed = unedited(values)
     return [

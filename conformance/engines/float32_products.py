@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping
 
-import torch
-
 from conformance.records import Precision
 
 #: Read by the engine's own processes, too, which inherit them.
@@ -30,6 +28,8 @@ def whole_products(
     """
     if precision is not Precision.FLOAT32:
         return
+    import torch  # which an engine in bf16 need not have imported, nor one of the tests
+
     environment.update(WHOLE)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
@@ -37,6 +37,8 @@ def whole_products(
 
 def products() -> str:
     """How this process multiplies float32: "ieee", or "tf32" where something may round more."""
+    import torch
+
     exact = all(os.environ.get(name) == value for name, value in WHOLE.items())
     rounded = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
     return "ieee" if exact and not rounded else "tf32"

@@ -21,6 +21,7 @@ import datetime as dt
 from collections.abc import Collection
 from dataclasses import field, fields, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,12 @@ from conformance.records import Cell, Precision, Verdict, record
 AXES = ("model", "backend", "scenario", "case")
 
 
+@cache
+def _fits(value: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a value fits one of the patterns: a run has few values in very many cells."""
+    return any(fnmatchcase(value, pattern) for pattern in patterns)
+
+
 @record()
 class Match:
     """Which cells. Each axis is a pattern (`*`, `?`, `[…]`) or a list of patterns."""
@@ -46,10 +53,7 @@ class Match:
     case: Patterns = "*"
 
     def __contains__(self, cell: Cell) -> bool:
-        return all(
-            any(fnmatchcase(getattr(cell, axis), pattern) for pattern in self.patterns(axis))
-            for axis in AXES
-        )
+        return all(_fits(getattr(cell, axis), self.patterns(axis)) for axis in AXES)
 
     def patterns(self, axis: str) -> tuple[str, ...]:
         return listed(getattr(self, axis))

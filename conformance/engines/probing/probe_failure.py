@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformance.builtin.engine_alone import GENERATED
 from conformance.engines import Refused, Unreadable
-from conformance.engines.traced import Probe, settle_layout
 from conformance.processes import sessions
 from conformance.records import Job, Status
-from conformance.residual_stream import Settled
 from conformance.scenario import Scenario
 from conformance.store import GroupFolder, doings
+
+if TYPE_CHECKING:  # both import torch
+    from conformance.engines.traced import Probe
+    from conformance.residual_stream import Settled
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,9 @@ def probed(
     """The layout of the stream by the layers' outputs on the probe prompt, or the obstacle:
     no layout fits, or the trace itself failed.
     """
+    from conformance.engines.traced import settle_layout
+    from conformance.residual_stream import Settled
+
     try:
         settled = settle_layout(outputs(), probe, pinned)
     except Exception as error:  # noqa: BLE001 - whatever a trace can raise
