@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import Any
 
 import psutil
@@ -45,3 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Start engines first in a distributed run, so that no worker is left with them at the end."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("engine") is None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Give torch one thread in a worker: there is a worker for each core."""
+    if hasattr(session.config, "workerinput") and (torch := sys.modules.get("torch")):
+        torch.set_num_threads(1)

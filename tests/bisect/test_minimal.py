@@ -1,6 +1,6 @@
 """Delta debugging: the fewest changes that are bad together."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.bisect.minimal import minimise
@@ -28,7 +28,6 @@ def causes(draw):
 
 
 @given(causes())
-@settings(max_examples=100, deadline=None)
 def test_the_cause_is_found_exactly_where_every_subset_can_be_tested(drawn):
     count, cause, _ = drawn
     found, asked = run(tuple(range(count)), cause.issubset)
@@ -37,7 +36,6 @@ def test_the_cause_is_found_exactly_where_every_subset_can_be_tested(drawn):
 
 
 @given(causes())
-@settings(max_examples=100, deadline=None)
 def test_no_change_can_be_left_out_where_some_only_install_together(drawn):
     """A change that needs another is untestable without it: such a subset is not bad."""
     count, cause, needs = drawn

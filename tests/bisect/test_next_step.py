@@ -1,7 +1,7 @@
 """From trials to an answer: ends, third signatures, what moved along, lock files."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.bisect.history import locks
@@ -147,7 +147,6 @@ def test_nothing_is_held_where_nothing_that_computes_moved():
 
 
 @given(st.integers(1, 11), st.frozensets(st.integers(1, 10), max_size=6), st.data())
-@settings(max_examples=100, deadline=None)
 def test_a_search_that_was_interrupted_anywhere_ends_alike(fault, out, data):
     says = by_number(fault, out=out)
     conclusion, whole = finish(releases(12), says)
@@ -219,7 +218,6 @@ def test_a_cause_that_is_not_bad_again_is_no_answer():
 
 
 @given(st.sets(st.integers(0, 11), min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
 def test_any_cause_among_the_changes_is_found(cause):
     state, says, steps = lock_pair({NAMES[index] for index in cause})
     conclusion, _ = finish(state, says)

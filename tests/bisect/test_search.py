@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.bisect.search import (
@@ -59,7 +59,6 @@ def rows(draw, most=60):
 
 
 @given(rows())
-@settings(max_examples=200, deadline=None)
 def test_the_fault_or_the_untestable_range_around_it_is_found(row):
     count, fault, out = row
     found, _ = search(count, planted(fault, out))
@@ -67,7 +66,6 @@ def test_the_fault_or_the_untestable_range_around_it_is_found(row):
 
 
 @given(rows(most=300))
-@settings(max_examples=100, deadline=None)
 def test_it_takes_the_logarithm_and_the_untestable_ones_it_meets(row):
     count, fault, out = row
     _, asked = search(count, planted(fault, out))
@@ -103,7 +101,6 @@ def lying(ask, flaky, lies):
 
 
 @given(flaky_rows())
-@settings(max_examples=200, deadline=None)
 def test_one_flaky_candidate_does_not_mislead(row):
     count, fault, out, flaky, lies = row
     found, _ = search(count, lying(planted(fault, out), flaky, lies))
@@ -130,7 +127,6 @@ def test_200_of_200_simulated_searches_end_right():
 
 
 @given(rows(), st.data())
-@settings(max_examples=100, deadline=None)
 def test_it_resumes_from_any_part_of_its_evidence(row, data):
     count, fault, out = row
     ask = planted(fault, out)
@@ -149,7 +145,6 @@ def test_it_resumes_from_any_part_of_its_evidence(row, data):
         )
     )
 )
-@settings(max_examples=200, deadline=None)
 def test_whatever_the_candidates_say_the_search_ends(drawn):
     """Also with evidence from elsewhere, and candidates that say what they please."""
     count, evidence, script = drawn

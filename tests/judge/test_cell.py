@@ -9,7 +9,7 @@ from functools import cache, partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -696,7 +696,6 @@ def test_a_judgement_survives_json() -> None:
 sites = st.sampled_from(sorted(plain()["truth"]))
 
 
-@settings(max_examples=60, deadline=None)
 @given(sites, st.sampled_from([math.nan, math.inf, -math.inf]), st.data())
 def test_nothing_passes_with_a_value_that_is_not_finite(
     site: str, value: float, data: st.DataObject
@@ -710,7 +709,6 @@ def test_nothing_passes_with_a_value_that_is_not_finite(
         assert found.verdict is (Verdict.DTYPE if "tokens" in site else Verdict.NONFINITE)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.sets(sites, min_size=1))
 def test_nothing_passes_with_an_observation_missing(gone: set[str]) -> None:
     run = {site: value for site, value in plain()["eager"].items() if site not in gone}
@@ -720,7 +718,6 @@ def test_nothing_passes_with_an_observation_missing(gone: set[str]) -> None:
     assert missing == gone
 
 
-@settings(max_examples=40, deadline=None)
 @given(sites, st.floats(0.2, 10), st.integers(0, 100))
 def test_nothing_passes_with_a_large_error_anywhere(site: str, dose: float, seed: int) -> None:
     run = reading()
@@ -732,7 +729,6 @@ def test_nothing_passes_with_a_large_error_anywhere(site: str, dose: float, seed
     assert toy.judge(run, plain()).verdict.fails
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.permutations(sorted(plain()["truth"])))
 def test_the_order_of_observations_does_not_matter(order: list[str]) -> None:
     run = reading()

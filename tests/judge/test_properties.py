@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -74,7 +74,6 @@ def test_the_cells_pass_as_they_are(name: str) -> None:
 wild = st.sampled_from([math.nan, math.inf, -math.inf])
 
 
-@settings(max_examples=120, deadline=None)
 @given(cells, wild, st.data())
 def test_no_pass_with_a_value_that_is_no_number_anywhere(
     name: str, value: float, data: st.DataObject
@@ -92,7 +91,6 @@ def test_no_pass_with_a_value_that_is_no_number_anywhere(
     assert not judged(name, {**run, site: replaced(run[site], at, value)}, spoiled).passes
 
 
-@settings(max_examples=60, deadline=None)
 @given(cells, wild, st.data())
 def test_no_pass_by_a_reference_with_a_value_that_is_no_number(
     name: str, value: float, data: st.DataObject
@@ -105,7 +103,6 @@ def test_no_pass_by_a_reference_with_a_value_that_is_no_number(
     assert judged(name, run, {**runs, member: spoiled}) is Verdict.UNKNOWN
 
 
-@settings(max_examples=80, deadline=None)
 @given(cells, st.data())
 def test_no_pass_with_an_observation_missing_anywhere(name: str, data: st.DataObject) -> None:
     run, runs = CELLS[name]()
@@ -114,7 +111,6 @@ def test_no_pass_with_an_observation_missing_anywhere(name: str, data: st.DataOb
     assert judged(name, left, runs) is Verdict.MISSING
 
 
-@settings(max_examples=60, deadline=None)
 @given(cells, st.data())
 def test_no_pass_by_a_reference_with_an_observation_missing(name: str, data: st.DataObject) -> None:
     run, runs = CELLS[name]()
@@ -124,7 +120,6 @@ def test_no_pass_by_a_reference_with_an_observation_missing(name: str, data: st.
     assert not judged(name, run, {**runs, member: less}).passes
 
 
-@settings(max_examples=60, deadline=None)
 @given(cells, st.data())
 def test_no_pass_with_rows_missing(name: str, data: st.DataObject) -> None:
     run, runs = CELLS[name]()
@@ -134,7 +129,6 @@ def test_no_pass_with_rows_missing(name: str, data: st.DataObject) -> None:
     assert judged(name, {**run, site: run[site][:rows]}, runs) is Verdict.STRUCTURE
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.permutations(range(len(toy.IDS[1]))))
 def test_the_order_of_the_tokens_changes_no_figure(order: list[int]) -> None:
     """The rows of every stream of one prompt, moved alike on all sides."""
@@ -157,7 +151,6 @@ def test_the_order_of_the_tokens_changes_no_figure(order: list[int]) -> None:
             assert [left.ratios[i] for i in rows] == pytest.approx(right.ratios, rel=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.floats(0.001, 1.0), min_size=2, max_size=5, unique=True),
     st.sampled_from(sorted(site for site in reads()[0] if "tokens" not in site)),
@@ -213,7 +206,6 @@ def test_many_observations_are_measured_as_one_by_one() -> None:
         assert single.smallest == pytest.approx(found[site].smallest, rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-3, 3), min_size=3, max_size=8), st.integers(0, 100), st.booleans())
 def test_the_gain_of_every_token_is_exact(gains: list[float], seed: int, shuffled: bool) -> None:
     """Δc = g·Δr, row by row: each row's g, and of the whole the mean weighted by ‖Δr‖²."""
