@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from conformance.records import CHOSEN, Precision, Site
+from conformance.records import CHOSEN, DEFINITION, Precision, Site
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +44,7 @@ def by_member(values: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 def in_precision(member: str, precision: Precision) -> bool:
     """Is this a member of the reference that computes in this precision? The truth is none."""
-    if member in {"truth", "aux"}:
+    if member in {"truth", "aux"} or member.startswith(DEFINITION):
         return False
     return member.startswith(FLOAT32_WAY) is (precision is Precision.FLOAT32)
 

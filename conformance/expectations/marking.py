@@ -48,6 +48,7 @@ def with_findings(
                 versions=entry.when.versions,
                 device=" or ".join(listed(entry.when.device)),
                 lines=line,
+                prediction=entry.prediction,
             )
     here = {key: gap for key, gap in gaps.items() if _rank(gap.standing) <= _rank("used")}
     places = {key: place for place, key in enumerate(here)}

@@ -47,7 +47,7 @@ def largest_error(cell: CellResult) -> float | None:
     if cell.verdict not in SIZED:
         return None
     sizes = [_size(cell)]
-    if cell.beside is not None and _fails(cell.beside):
+    if cell.beside is not None and fails_by_itself(cell.beside):
         sizes.append(_size(cell.beside) if cell.beside.verdict in SIZED else None)
     known = [size for size in sizes if size is not None]
     return max(known) if len(known) == len(sizes) else None
@@ -64,7 +64,7 @@ def bound_for(size: float | None) -> float | None:
     return bound if bound < TOO_FAR else None
 
 
-def _fails(answer: Answer) -> bool:
+def fails_by_itself(answer: Answer) -> bool:
     """Whether it would fail by itself. In bf16 a check may have too little power: float32 has it
     (`conformance.judge.decide`).
     """

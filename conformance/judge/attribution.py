@@ -37,6 +37,9 @@ _SKIPPED = "HooksSkippedError"
 #: How an error begins that says that a layer gave what its layout cannot read
 #: (`residual_stream.UnreadableLayerError`).
 _UNREADABLE = re.compile(r"\bUnreadableLayerError: ([^\n]*)")
+#: How the words of an error end that the engine raises without nnsight as well
+#: (`engines.vllm.without_nnsight`).
+_WITHOUT_NNSIGHT = "(vLLM raises this without nnsight too)"
 #: A scenario's names for the engine's own extraction, and for the ends of a run.
 EXTRACTED, ENDS = "extracted", frozenset({"logits", "tokens"})
 #: How the reason of a cell reads whose process did not end by its own doing.
@@ -163,6 +166,8 @@ def _by_words(reason: str, plain: Plain | None) -> Attribution | None:
     if absent := _NO_MODULE.search(reason):
         words = f"its modules have no {absent[1]!r}: another tree than the trace was written for"
         return Attribution(Side.ENGINE, words)
+    if _WITHOUT_NNSIGHT in reason:
+        return Attribution(Side.ENGINE, "it raises the same when it is started without nnsight")
     if reason.startswith(_SKIPPED):
         return Attribution(Side.ENGINE, "it went around nnsight's hooks, of which none fired")
     if unreadable := _UNREADABLE.search(reason):

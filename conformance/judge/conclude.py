@@ -9,10 +9,12 @@ from conformance.judge.diagnosis import diagnose, extent
 from conformance.judge.evidence import Evidence
 from conformance.judge.judgement import Judgement
 from conformance.judge.measures.gain import Effect, Landing
-from conformance.records import Limits, Precision, Site, Verdict
+from conformance.records import BF16_LIMITS, Limits, Precision, Relation, Site, Verdict
 
 #: The write has an effect, but another one.
 _OFF = frozenset({Landing.MISSCALED, Landing.MISDIRECTED})
+#: Asked where the clean run is wrong already.
+RULE_OF_WRITES = "a write does what it should, though the clean run is off"
 #: What reads back right may sit in a copy that nothing uses (docs/numerics.md#the-gain).
 _READ_BACK = (
     Verdict.VACUOUS,
@@ -25,6 +27,8 @@ def conclude(evidence: Evidence, limits: Limits, *, explain: bool = True) -> Jud
     observations = tuple(
         evidence.judged[site] for site in sorted(evidence.judged, key=verdict.order)
     )
+    if evidence.twin:
+        evidence.relations += _rule_of_writes(evidence)
     claims = verdict.claims(observations, evidence.relations)
     if evidence.twin:
         claims += _write_claims(evidence, claims)
@@ -50,8 +54,8 @@ def _write_claims(
     """What the gains say about the write.
 
     Whether the cell has the power to tell depends on the reference alone. Where the
-    candidate's clean run is already wrong its gain says nothing about the write, so
-    those observations do not take part.
+    candidate's clean run is already wrong its gain says little about the write, so
+    those observations take part in a rule of their own (`_rule_of_writes`).
     """
     effects = evidence.effects
     kinds = {kind for kind, _ in claims}
@@ -71,6 +75,37 @@ def _write_claims(
     if len(sound) == len(effects) and not claims and not arrived:
         return [_READ_BACK]
     return claims
+
+
+def _rule_of_writes(evidence: Evidence) -> list[Relation]:
+    """Where the clean run is wrong the cell is as wrong as it is, and what an entry of known.yaml
+    says of that excuses no fault of the write besides: it changes no row that it must not, and most
+    of its effect is there and nothing as large besides. Nothing where that holds.
+    """
+    off = {
+        site: effect
+        for site, effect in evidence.effects.items()
+        if _clean_is_wrong(evidence, site) and _goes_wrong(effect)
+    }
+    if not off:
+        return []
+    words = verdict.places([str(site) for site in sorted(off, key=verdict.order)])
+    first = min(off, key=verdict.order)
+    leaks = [reason for _, reason in _leak_claims(off)]
+    why = leaks[0] if leaks else _gain_words(off, first)
+    return [Relation(RULE_OF_WRITES, holds=False, detail=f"not at {words}: {why}")]
+
+
+def _goes_wrong(effect: Effect) -> bool:
+    """Does the write go wrong by more than a wrong clean run explains?"""
+    if effect.leaking:
+        return True
+    if effect.gain is None or effect.landing in {Landing.POWERLESS, Landing.UNTOUCHED}:
+        return False
+    room = max(BF16_LIMITS.gain_tolerance, BF16_LIMITS.gain_sigmas * effect.gain.sigma)
+    if room > BF16_LIMITS.gain_room:
+        return False
+    return abs(effect.gain.g - 1) > room or effect.gain.h > BF16_LIMITS.off_axis
 
 
 def _arrived(

@@ -13,6 +13,7 @@ from torch import Tensor
 from conformance.builtin import one_layer
 from conformance.environments import command_of
 from conformance.generated_tokens import by_member
+from conformance.judge import predicted
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
 from conformance.judge.decide import decide
 from conformance.judge.diagnosis import extent
@@ -135,6 +136,7 @@ class Columns:
             decided=leading.verdict,
             beside=decision.beside,
             frames=leading.frames,
+            predicted=leading.predicted,
             left=tuple(
                 dict.fromkeys(name for outcome in outcomes if outcome for name in outcome.left)
             ),
@@ -188,6 +190,43 @@ class Columns:
             worst_ratio=judgement.worst_ratio,
             harness=judgement.harness,
             diagnosis="; ".join(filter(None, diagnosis)),
+            predicted=self._predicted(column, precision, truth, observation, judgement),
+        )
+
+    def _predicted(
+        self,
+        column: str,
+        precision: Precision,
+        truth: Truth,
+        observation: _Observation,
+        judgement: Judgement,
+    ) -> tuple[str, ...]:
+        """The definitions of the model by which a cell that fails would pass. What rules have no
+        tolerance is not asked again: whether they hold needs no definition.
+        """
+        defined = predicted.definitions(truth.members)
+        if not defined or not judgement.verdict.fails or self.scenario is None or self.case is None:
+            return ()
+        group = self.run.group(self.model.id, column)
+        fine = {Verdict.EXACT, Verdict.MATCH}
+        if precision is Precision.BF16:
+            fine |= {Verdict.DRIFT, Verdict.VACUOUS}
+        return tuple(
+            name
+            for name, values in defined.items()
+            if judge_cell(
+                predicted.without(observation.observed, truth.members["truth"], values),
+                truth.reference,
+                twin=self.scenario.twin(self.case),
+                equal=(),
+                prompt_ids=observation.prompt_ids,
+                truth_ids=truth.prompt_ids,
+                limits=self.thresholds.of(precision),
+                explain=False,
+                alone=False,
+                bitwise=group is not None and group.bitwise,
+            ).verdict
+            in fine
         )
 
     def _judgement(

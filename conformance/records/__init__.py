@@ -59,11 +59,18 @@ from conformance.records.observed import (
     Owner,
     Status,
 )
+from conformance.records.predictions import (
+    DEFINITION,
+    PREDICTIONS,
+    VLLM_BLOOM,
+    VLLM_GPT_OSS,
+)
 from conformance.records.verdict import NEUTRAL, PASSING, Finding, Verdict
 
 __all__ = [
     "BF16_LIMITS",
     "CHOSEN",
+    "DEFINITION",
     "FLOAT32_LIMITS",
     "FORCED",
     "GREEDY",
@@ -71,9 +78,12 @@ __all__ = [
     "NEUTRAL",
     "PARTS",
     "PASSING",
+    "PREDICTIONS",
     "SAMPLED",
     "SCHEMA",
     "TIED",
+    "VLLM_BLOOM",
+    "VLLM_GPT_OSS",
     "Answer",
     "Attribution",
     "Backend",

@@ -183,7 +183,9 @@ class Attribution:
 
 @record()
 class Answer:
-    """What one precision says of a cell: its verdict, and the evidence for it."""
+    """What one precision says of a cell: its verdict, and the evidence for it. `predicted` are the
+    definitions of the model (`PREDICTIONS`) by which it would pass.
+    """
 
     precision: Precision
     verdict: Verdict
@@ -197,6 +199,7 @@ class Answer:
     harness: bool = False
     diagnosis: str = ""
     frames: tuple[Frame, ...] = ()
+    predicted: tuple[str, ...] = ()
 
 
 @record()
@@ -209,6 +212,7 @@ class CellResult:
 
     `finding` is what known.yaml makes of it (None: it was not asked), `gap` the index in `gaps`
     of what explains it. `left` names what its block left otherwise in a process that it ran in.
+    `predicted` are the definitions of the model by which it would pass in `precision`.
     """
 
     id: CellId
@@ -239,6 +243,7 @@ class CellResult:
     beside: Answer | None = None
     frames: tuple[Frame, ...] = ()
     left: tuple[str, ...] = ()
+    predicted: tuple[str, ...] = ()
 
     @property
     def meaning(self) -> Verdict | None:
@@ -285,6 +290,7 @@ class Gap:
 
     `standing` is what the run made of them, `whose` who has to mend it, `date` when it was
     entered; `versions` and `device` say where it applies, `lines` where it stands in the file.
+    `prediction` names what its cells are held to; "" for one that rests on words or a size.
     """
 
     reason: str
@@ -296,6 +302,7 @@ class Gap:
     versions: Mapping[str, str] = field(default_factory=dict)
     device: str = "*"
     lines: tuple[int, ...] = ()
+    prediction: str = ""
 
 
 @record()

@@ -127,6 +127,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "expected": "Why this verdict is expected; empty when it is not.",
         "layers": "The scenario's own names → layer indices.",
         "prompt_ids": "Token ids of each prompt.",
+        "predicted": "Definitions of the model by which it would pass in `precision`.",
     },
     "Frame": {
         "owner": "Whose code: scenario, harness, self-test, pipeline, nnsight or engine.",
@@ -197,6 +198,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "frames": "The calls of its traceback whose owner is known, the innermost last.",
         "harness": "Whether the harness itself failed.",
         "diagnosis": "What explains the data.",
+        "predicted": "Definitions of the model by which it would pass.",
     },
     "Confirmation": {
         "witness": "Whether a second implementation confirms the truth.",
@@ -215,6 +217,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "versions": "Package → versions to which it applies; empty: to all.",
         "device": "Devices to which it applies, a pattern.",
         "lines": "Where its entries begin in known.yaml.",
+        "prediction": "The definition that its cells are held to; empty: none is.",
     },
     "Footer": {
         "planned": "Cells that were planned.",

@@ -21,6 +21,7 @@ known:
   # About mamba.
   - match: { model: mamba2,   backend: vllm-pp2 }  # spaces stay
     verdict:   unsupported
+    says: it is unsupported
     reason: "no stages: 'ever'"
     link: https://example.org/1
     date: 2026-11-01

@@ -16,6 +16,7 @@ known:
   # Why: no stages.
   - match: {{ model: {model}, backend: vllm-pp2 }}
     verdict: unsupported
+    says: it is unsupported
     reason: no stages
     link: https://example.org
     date: 2026-11-01

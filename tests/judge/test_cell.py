@@ -751,3 +751,69 @@ def test_prompts_of_other_widths_are_explained_each_by_itself() -> None:
     off = truth | {"p0/s0/norms": truth["p0/s0/norms"].flip(0)}
     found = toy.judge(off, {"truth": truth, **ways})
     assert found.verdict is Verdict.WRONG, found.reason
+
+
+@pytest.mark.parametrize(
+    ("times", "leak", "holds"),
+    [(1.0, False, True), (0.0, False, False), (2.0, False, False), (1.0, True, False)],
+)
+def test_where_the_clean_run_is_wrong_a_write_is_held_to_a_rule_of_its_own(
+    times: float, leak: bool, holds: bool
+) -> None:
+    """The cell is wrong as it is; a fault of the write besides must not hide behind that."""
+    off = toy.edited(BF16, toy.CANDIDATE, {AT: toy.add(toy.vector(0.5), rows(True), times=times)})
+    for site in [site for site in off if "stream.3" in site]:
+        off[site] = off[site] + 3.0
+        if leak and "edited" in site:
+            off[site][0] += 1.0
+    found = toy.judge(off, steered(0.5, last=True), twin=True)
+    broken = [relation for relation in found.relations if not relation.holds]
+    assert found.verdict.fails
+    assert bool(broken) is not holds or found.verdict is not Verdict.WRONG
+    if leak:
+        assert any("though the clean run is off" in relation.name for relation in broken)
+
+
+@pytest.mark.parametrize(
+    ("precision", "alone", "step", "expected"),
+    [
+        (Precision.BF16, False, None, Verdict.MATCH),
+        (Precision.BF16, False, 2, Verdict.DRIFT),
+        (Precision.BF16, True, 2, Verdict.UNKNOWN),
+        (Precision.BF16, False, 0, Verdict.WRONG),
+        (Precision.FLOAT32, True, None, Verdict.MATCH),
+        (Precision.FLOAT32, True, 2, Verdict.WRONG),
+    ],
+)
+def test_steps_without_token_ids_are_judged_as_far_as_they_can_be(
+    precision: Precision, alone: bool, step: int | None, expected: Verdict
+) -> None:
+    dtype = getattr(torch, precision.dtype)
+    begin = "float32_" if precision is Precision.FLOAT32 else ""
+
+    def observe(dtype: torch.dtype, parts: int) -> toy.Observations:
+        found = toy.observe(dtype, parts, steps=3, forced=((1, 2, 3), (4, 5, 6)))
+        return {site: value for site, value in found.items() if "stream" in site}
+
+    members = {f"{begin}{name}": observe(dtype, parts) for name, parts in toy.MEMBERS.items()}
+    known = read_reference(
+        {"truth": observe(torch.float32, 1)} | members,
+        twin=False,
+        precision=precision,
+        width=toy.WIDTH,
+    )
+    assert not isinstance(known, str)
+    mine = observe(dtype, toy.CANDIDATE)
+    if step is not None:
+        mine[f"p0/s{step}/stream.2"] = -mine[f"p0/s{step}/stream.2"]
+    found = judge_cell(
+        mine,
+        known,
+        twin=False,
+        equal=(),
+        prompt_ids=toy.IDS,
+        truth_ids=toy.IDS,
+        limits=Thresholds().of(precision),
+        alone=alone,
+    )
+    assert found.verdict is expected, found.reason

@@ -18,12 +18,14 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conformance import loose_json
+from conformance.builtin.one_layer import ONE_LAYER
 from conformance.builtin.probe import PROBE, PROBING
 from conformance.checkpoints import SEAL
 from conformance.engines.building.adapters import adapter_of
 from conformance.engines.model_parts import require_layers
 from conformance.engines.reference.at_once import Tried
 from conformance.engines.reference.branches import find, observed
+from conformance.engines.reference.definitions import definitions
 from conformance.engines.reference.ensemble import (
     TRUTH,
     Member,
@@ -36,7 +38,7 @@ from conformance.engines.reference.routing import routers
 from conformance.engines.traced import flatten_runs
 from conformance.engines.tree import follow, layer_path
 from conformance.generated_tokens import continuation, in_precision
-from conformance.records import TIED, Case, Group, Job, Precision, Site
+from conformance.records import DEFINITION, TIED, Case, Group, Job, Precision, Site
 from conformance.residual_stream import ROUNDING
 from conformance.scenario import Scenario
 from conformance.store import GroupFolder, doings
@@ -165,7 +167,24 @@ class ReferenceEngine:
         for member in self._wanted(scenario, case):
             values = self._member_run(member, scenario, case, forced)
             values_by_name |= {f"{member.name}|{site}": value for site, value in values.items()}
+        if scenario.name not in (PROBING.name, ONE_LAYER.name):
+            values_by_name |= dict(self._defined_otherwise(scenario, case, forced))
         return values_by_name
+
+    def _defined_otherwise(
+        self, scenario: Scenario, case: Case, forced: Mapping[str, tuple[tuple[int, ...], ...]]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """What other definitions of the model give in float32, held to the same tokens."""
+        module = self.modules[torch.float32]
+        for name, entered in definitions(module).items():
+            member = replace(TRUTH, name=f"{DEFINITION}{name}")
+            self._weights(member)
+            if member not in self.members:
+                model = ReferenceModel(module, self.tokenizer, member, self.path, self.norms)
+                self.members[member] = model
+            with entered(module):
+                values = self._member_run(member, scenario, case, forced)
+            yield from ((f"{member.name}|{site}", value) for site, value in values.items())
 
     def _wanted(self, scenario: Scenario, case: Case) -> Sequence[Member]:
         """The honest runs that were asked for; a layout is measured by those of both precisions."""

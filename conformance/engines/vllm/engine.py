@@ -31,7 +31,15 @@ from conformance.engines.traced import (
     read_probe,
 )
 from conformance.engines.tree import layer_path
-from conformance.engines.vllm import aborts, adapted, core_process, cpu, hidden_states, patches
+from conformance.engines.vllm import (
+    aborts,
+    adapted,
+    core_process,
+    cpu,
+    hidden_states,
+    patches,
+    without_nnsight,
+)
 from conformance.engines.vllm.hook_canary import proven
 from conformance.engines.vllm.inside.worker_rpc import unpacked
 from conformance.engines.vllm.patches import Place
@@ -178,6 +186,7 @@ def load(job: Job, mode: str = "sync") -> Any:
     if mode == "async":
         patches.apply(Place.STREAMING)
     patches.apply(Place.ENGINE, worker=worker_class(backend))
+    arguments: dict[str, Any] = {}
     try:
         usual = {
             "dtype": job.precision.dtype,
@@ -189,14 +198,15 @@ def load(job: Job, mode: str = "sync") -> Any:
             "max_logprobs": -1,
         }
         asked = asked_for(job) | adapted.asked_for(job.checkpoint)
+        arguments = usual | room_for(job) | asked | dict(backend.options)
         return adapted.kind(job.checkpoint)(
-            str(job.checkpoint),
-            dispatch=True,
-            mode=mode,
-            **(usual | room_for(job) | asked | dict(backend.options)),
+            str(job.checkpoint), dispatch=True, mode=mode, **arguments
         )
     except Exception as error:
-        raise refused(error) or error from error
+        known: Exception | None = refused(error)
+        if known is None and backend.pipeline == backend.tensor == 1:
+            known = without_nnsight.own_error(error, str(job.checkpoint), arguments)
+        raise known or error from error
 
 
 def room_for(job: Job) -> dict[str, int]:

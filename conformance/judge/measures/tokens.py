@@ -77,11 +77,13 @@ def agreed_steps(
 ) -> dict[tuple[str, int], int]:
     """For each run and prompt, how many leading steps hold the same ids on both sides.
 
-    A step can be compared only up to and including the first one that differs.
+    A step can be compared only up to and including the first one that differs. A scenario that
+    keeps no ids says nothing of them: all its steps are compared.
     """
     agreed: dict[tuple[str, int], int] = {}
+    told = {(site.run, site.prompt) for site in truth if site.name in CHOSEN}
     for run, prompt in {(site.run, site.prompt) for site in truth}:
-        step = 0
+        step = 0 if (run, prompt) in told else max(site.step for site in truth)
         while any(
             _same_ids(candidate, truth, Site(name, prompt, step, run=run)) for name in CHOSEN
         ):

@@ -1,0 +1,80 @@
+"""Definitions of a model that engines have and transformers does not, computed as the truth is.
+
+Each is transformers' own model with the parts exchanged in which the two definitions differ. What
+an engine computes under an entry of known.yaml that names one is held to it as strictly as to the
+truth. Their names stand in `conformance.records.PREDICTIONS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from conformance.engines.reference.patched_forward import exchanged
+from conformance.records import VLLM_BLOOM, VLLM_GPT_OSS
+
+#: Enters a definition on a loaded model.
+Entered = Callable[[Any], AbstractContextManager[None]]
+
+
+def definitions(module: Any) -> Mapping[str, Entered]:
+    """The other definitions of this model, by name."""
+    config = module.config.get_text_config()
+    found: dict[str, Entered] = {}
+    if config.model_type == "bloom":
+        found[VLLM_BLOOM] = _bloom
+    if config.model_type == "gpt_oss" and getattr(config, "swiglu_limit", 7.0) != _LIMIT:
+        found[VLLM_GPT_OSS] = _gpt_oss
+    return found
+
+
+@contextmanager
+def _bloom(module: Any) -> Iterator[None]:
+    """The exact GELU, and the residuals added after attention and MLP, not inside of them."""
+    forwards: dict[Any, Callable[..., Any]] = {}
+    for child in module.modules():
+        if type(child).__name__ == "BloomGelu":
+            forwards[child] = gelu
+        elif type(child).__name__ == "BloomBlock":
+            forwards[child] = _bloom_block(child)
+    with exchanged(forwards):
+        yield
+
+
+def _bloom_block(block: Any) -> Callable[..., Any]:
+    def forward(value: Tensor, alibi: Tensor, attention_mask: Tensor, **kwargs: Any) -> Any:
+        for unused in ("past_key_values", "position_ids", "cache_position"):
+            kwargs.pop(unused, None)
+        after_norm = block.apply_residual_connection_post_layernorm
+        nothing = value.new_zeros(value.shape)
+        normed = block.input_layernorm(value)
+        residual = normed if after_norm else value
+        kwargs |= {"attention_mask": attention_mask, "alibi": alibi}
+        attended, weights = block.self_attention(normed, nothing, **kwargs)
+        value = attended + residual
+        normed = block.post_attention_layernorm(value)
+        residual = normed if after_norm else value
+        return block.mlp(normed, nothing) + residual, weights
+
+    return forward
+
+
+#: The limit that vLLM's kernel has for every gpt_oss.
+_LIMIT = 7.0
+
+
+@contextmanager
+def _gpt_oss(module: Any) -> Iterator[None]:
+    """Activations are held to 7, whatever the config says."""
+    limits = {child: child.limit for child in module.modules() if hasattr(child, "limit")}
+    for child in limits:
+        child.limit = _LIMIT
+    try:
+        yield
+    finally:
+        for child, limit in limits.items():
+            child.limit = limit

@@ -1,0 +1,63 @@
+"""An engine that does not start is asked without nnsight before nnsight is blamed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.engines.vllm import without_nnsight
+from conformance.judge.attribution import attribute
+from conformance.records import CellResult, Frame, Owner, Side, Verdict
+from tests.known_runs import cell
+
+WORDS = "1 validation error\n  Value error, sliding window with max_window_layers is no good"
+
+
+def raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> Exception | None:
+    """What is made of an error where vLLM by itself does this."""
+    package = tmp_path / "vllm"
+    package.mkdir()
+    (package / "__init__.py").write_text(f"def LLM(*args, **kwargs):\n    {body}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return without_nnsight.own_error(ValueError(WORDS), "somewhere", {"dtype": "float32"})
+
+
+def failing(reason: str) -> CellResult:
+    frames = (
+        Frame(Owner.NNSIGHT, "nnsight/modeling/vllm/vllm.py", 10),
+        Frame(Owner.ENGINE, "vllm/config/model.py", 20),
+    )
+    return cell(verdict=Verdict.ERROR, reason=reason, frames=frames)
+
+
+def test_the_same_error_is_the_engines_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = raised(tmp_path, monkeypatch, f"raise ValueError({WORDS!r})")
+    assert found is not None and "ValueError" in str(found)
+    before, after = attribute(failing(WORDS), ()), attribute(failing(str(found)), ())
+    assert before is not None and before.side is not Side.ENGINE
+    assert after is not None and after.side is Side.ENGINE
+
+
+@pytest.mark.parametrize("body", ["raise ValueError('another')", "return None"])
+def test_another_error_or_none_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    assert raised(tmp_path, monkeypatch, body) is None
+
+
+def test_one_that_does_not_end_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*_: object, **__: object) -> None:
+        raise subprocess.TimeoutExpired(sys.executable, 1)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert without_nnsight.own_error(ValueError(WORDS), "somewhere", {}) is None
+    assert without_nnsight.own_error(ValueError(), "somewhere", {}) is None
+
+
+def test_both_sides_know_the_words() -> None:
+    from conformance.judge import attribution
+
+    assert attribution._WITHOUT_NNSIGHT == without_nnsight.TOO
