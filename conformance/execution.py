@@ -13,12 +13,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from conformance import judging_runs
 from conformance.diff import since
 from conformance.expectations import Known, concluded, marked
+from conformance.judging_runs import reduce_judged
 from conformance.live_judging import LiveJudging
 from conformance.planning import machine
 from conformance.planning.jobs import planned_jobs
@@ -48,6 +50,7 @@ from conformance.store import (
     create_run,
     gathered_in,
     installed,
+    keeping,
     point_latest,
 )
 from conformance.store.files import read_record, write_record
@@ -78,6 +81,7 @@ def begin(
     precisions: Sequence[Precision] = tuple(Precision),
     float32_only: Collection[Cell] = (),
     selection: Selection = Selection(),  # noqa: B008 - a frozen record
+    keep: Literal["all", "failing"] = "all",
 ) -> RunFolder:
     """A new run folder with its plan. Every cell is gathered in each of the `precisions`, those
     that are `float32_only` in no other where that is one of them.
@@ -97,6 +101,7 @@ def begin(
             precisions=tuple(precisions),
             float32_only=tuple(sorted(cell.id for cell in narrow)),
             selection=selection,
+            keep=keep,
             scenarios=as_planned(scenarios),
             jobs=jobs,
         )
@@ -146,11 +151,13 @@ def execute(
     Ctrl-C ends the gathering; what was gathered is kept, and the run can be resumed.
     """
     run.begin()
+    models = [model.id for model in plan.models]
+    reduced = keeping.reduced(run, models)
     planned = planned_jobs(
         run,
         plan.models,
         plan.columns,
-        plan.cells,
+        [cell for cell in plan.cells if cell.model not in reduced],
         scenarios,
         folder=folders_of(plan.scenarios),
         cache=cache,
@@ -185,7 +192,13 @@ def execute(
         judged = growing.judged()
     write_record(run.path / INFO, _info(run, plan, summary))
     run.finish()
-    results = judge(run, scenarios, plan.thresholds, known, before=judged)
+    results = judge(
+        run, scenarios, plan.thresholds, known, before={**keeping.cells(run, reduced), **judged}
+    )
+    if plan.keep == "failing":
+        by_id = {cell.id: cell for cell in results.cells}
+        for model in plan.models:
+            reduce_judged(run, model, plan.columns, by_id, plan.thresholds)
     page = publish(run, results)
     return Finished(run, summary, results, page)
 
@@ -213,6 +226,7 @@ def once_more(
         precisions=plan.precisions,
         float32_only=plan.only_float32() & set(plan.cells),
         selection=plan.selection,
+        keep=plan.keep,
         jobs=plan.jobs,
     )
     return execute(
@@ -238,11 +252,15 @@ def judge(
 ) -> Results:
     """The verdicts on a stored run. No engine is started. What is `known` not to pass is
     marked so. With `strict_numerics` cells that drift in bf16 fail the run. Verdicts that are
-    there from `before` are taken as they are.
+    there from `before` are taken as they are, and so are those on cells whose tensors were not
+    kept.
 
-    Raises ConformanceError for a run that is unfinished.
+    Raises ConformanceError for a run that is unfinished, and where other limits are asked of cells
+    whose tensors were not kept.
     """
     run.check_finished()
+    found = keeping.reduced(run, [model.id for model in run.plan().models])
+    keeping.check_thresholds(found, thresholds)
     # Thousands of small operations: several threads cost five times what one does.
     torch.set_num_threads(1)
     plan = run.plan()

@@ -21,7 +21,7 @@ import torch
 
 from conformance.expectations import Known, conclude, marked
 from conformance.expectations.assess import Standing
-from conformance.judging_runs import judge_model, results_of
+from conformance.judging_runs import judge_model, reduce_judged, results_of
 from conformance.processes.parallel import pool_of
 from conformance.records import CellResult, Environment, Results, RunInfo
 from conformance.report import html
@@ -161,6 +161,8 @@ def _judge(model_id: str) -> _Judged:
         plan.only_float32(),
     )
     judge.judged |= results
+    if plan.keep == "failing":
+        reduce_judged(judge.run, model, plan.columns, results, plan.thresholds)
     about = conclude(unfinished(judge, results).cells)
     page = None
     if time.monotonic() >= judge.page_due:

@@ -15,7 +15,7 @@ def block(lm, case):
     return {"early": early, "difference": late - early, "product": late * early}
 
 
-@scenario(layers={"early": ("first", "early"), "late": ("middle", "last")}, numerics=False)
+@scenario(layers={"early": ("first", "early"), "late": ("middle", "last")})
 def cross_consume(lm, case):
     with lm.trace() as tracer:
         with tracer.invoke(case.prompts[0]):

@@ -6,7 +6,7 @@ One more is generated than is compared: nothing follows from a last id, so it ma
 from conformance import scenario
 
 
-@scenario(steps=5, depends_on="engine")
+@scenario(steps=5, depends_on="engine", numerics=True)
 def result(lm, case):
     with lm.trace(case.prompts[0], steps=case.steps) as tracer:
         logits, chosen = [].save(), [].save()

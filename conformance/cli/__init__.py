@@ -30,6 +30,7 @@ from conformance.cli.options import err, spread
 from conformance.cli.verbs import (
     bisect,
     check,
+    clean,
     diff,
     doctor,
     environments,
@@ -77,6 +78,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "judge": judge.judge,
     "report": show.report,
     "selftest": selftest.selftest,
+    "clean": clean.clean,
     "doctor": doctor.doctor,
     "init": validate.init,
     "validate": validate.validate,

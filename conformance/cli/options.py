@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 from rich.console import Console
@@ -161,6 +161,14 @@ Jobs = Annotated[
 CellSeconds = Annotated[float, typer.Option(min=1, help="Seconds a trace of a cell may take.")]
 LoadSeconds = Annotated[float, typer.Option(min=1, help="Seconds an engine may load.")]
 
+KeptTensors = Annotated[
+    Literal["failing", "all"],
+    typer.Option(
+        "--keep",
+        help="Whose tensors stay once a model is judged: of cases that do not pass, or all.",
+    ),
+]
+
 #: The option of each field of `Choice`, which knows nothing of a command line.
 _OF_CHOICE = {
     "model": Models,
@@ -184,6 +192,7 @@ class Running:
     timeout: CellSeconds = 60.0
     load_timeout: LoadSeconds = 300.0
     precision: Precisions = dataclasses.field(default_factory=list)
+    keep: KeptTensors = "failing"
 
     @property
     def precisions(self) -> tuple[Precision, ...]:

@@ -49,6 +49,7 @@ def begun(reports: Path, scenarios: Places, selected: Selected, running: Running
         scenarios=scenarios,
         float32_only=selected.float32_only,
         selection=selected.selection,
+        keep=running.keep,
         thresholds=Thresholds(),
         precisions=running.precisions,
         jobs=running.groups,

@@ -5,6 +5,6 @@ cells = judge_model(folder, model, columns, cells, scenarios, thresholds)    # o
 """
 
 from conformance.judging_runs.one_model import OneModel, judge_model
-from conformance.judging_runs.run import judge_run, results_of
+from conformance.judging_runs.run import judge_run, reduce_judged, results_of
 
-__all__ = ["OneModel", "judge_model", "judge_run", "results_of"]
+__all__ = ["OneModel", "judge_model", "judge_run", "reduce_judged", "results_of"]

@@ -11,7 +11,8 @@ from conformance.judging_runs.one_model import judge_model, model_info
 from conformance.processes.parallel import side_by_side, worth
 from conformance.records import Cell, CellResult, Column, Model, Precision, Thresholds
 from conformance.scenario import Scenario, discover
-from conformance.store import RunFolder
+from conformance.store import RunFolder, keeping
+from conformance.store.keeping import Kept
 
 #: What a process of its own judges by.
 _scenarios: dict[str, Scenario] = {}
@@ -37,10 +38,19 @@ def judge_models(
     # The largest first: one that is begun last would be waited for alone.
     models = sorted(wanted, key=lambda model: -_size(run, model))
     only = planned.only_float32()
+    kept = keeping.reduced(run, [model.id for model in models])
+    stored = keeping.cells(run, kept)
     calls = [
         (
-            *(run.path, model, planned.columns, cells[model.id], thresholds, planned.precisions),
+            *(run.path, model, planned.columns),
+            [cell for cell in cells[model.id] if _has_tensors(cell, kept.get(model.id))],
+            *(thresholds, planned.precisions),
             frozenset(cell for cell in only if cell.model == model.id),
+            {
+                cell.id: stored[cell.id]
+                for cell in cells[model.id]
+                if not _has_tensors(cell, kept.get(model.id))
+            },
         )
         for model in models
     ]
@@ -60,6 +70,10 @@ def _size(run: RunFolder, model: Model) -> int:
     return info.layers * info.width
 
 
+def _has_tensors(cell: Cell, kept: Kept | None) -> bool:
+    return kept is None or cell.key in kept.cases
+
+
 def _begin(folders: tuple[Path, ...]) -> None:
     """Scenarios hold functions, which no pipe can carry: they are imported again."""
     torch.set_num_threads(1)
@@ -74,7 +88,10 @@ def _judged(
     thresholds: Thresholds,
     precisions: Sequence[Precision],
     float32_only: frozenset[Cell],
+    before: Mapping[str, CellResult],
     scenarios: Mapping[str, Scenario] = _scenarios,
 ) -> dict[str, CellResult]:
     run = RunFolder(path)
-    return judge_model(run, model, columns, cells, scenarios, thresholds, precisions, float32_only)
+    return judge_model(
+        run, model, columns, cells, scenarios, thresholds, precisions, float32_only, before
+    )

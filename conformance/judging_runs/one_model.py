@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from types import MappingProxyType
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT, alone
 from conformance.judging_runs.attributing import attributed, one_stage
@@ -38,10 +39,13 @@ def judge_model(
     thresholds: Thresholds,
     precisions: Sequence[Precision] = (Precision.BF16,),
     float32_only: Collection[Cell] = (),
+    before: Mapping[str, CellResult] = MappingProxyType({}),
 ) -> dict[str, CellResult]:
-    """The verdicts on one model's cells by id, and who is to blame for those that failed."""
+    """The verdicts on one model's cells by id, and who is to blame for those that failed. The
+    verdicts from `before`, on further cells of the model, are taken as they are.
+    """
     judge = OneModel(run, model, columns, scenarios, thresholds, precisions, float32_only)
-    return judge.blamed(judge.cells(cells), columns)
+    return judge.blamed({**before, **judge.cells(cells)}, columns)
 
 
 def model_info(run: RunFolder, model: Model) -> ModelInfo:

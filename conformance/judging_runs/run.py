@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
+from conformance.builtin.one_layer import ONE_LAYER
 from conformance.expectations import conclude
 from conformance.judging_runs.models import judge_models
 from conformance.judging_runs.one_model import model_info
@@ -15,15 +17,18 @@ from conformance.planning.jobs import BUILD
 from conformance.records import (
     SCHEMA,
     CellResult,
+    Column,
+    Confirmation,
     Environment,
     Footer,
     Group,
+    Model,
     Results,
     RunInfo,
     Thresholds,
 )
 from conformance.scenario import Scenario
-from conformance.store import RunFolder
+from conformance.store import RunFolder, keeping
 
 
 def judge_run(
@@ -64,7 +69,7 @@ def results_of(
         run=info,
         environment=environment,
         models=tuple(
-            replace(model_info(run, model), truth=truth_of(run, model, planned.columns))
+            replace(model_info(run, model), truth=_truth(run, model, planned.columns))
             for model in planned.models
             if model.id in models
         ),
@@ -82,6 +87,24 @@ def results_of(
             exit_code=conclude(cells_in_order).exit_code,
         ),
     )
+
+
+def _truth(run: RunFolder, model: Model, columns: Sequence[Column]) -> Confirmation:
+    kept = keeping.read(run, model.id)
+    return truth_of(run, model, columns) if kept is None else kept.truth
+
+
+def reduce_judged(
+    run: RunFolder,
+    model: Model,
+    columns: Sequence[Column],
+    judged: Mapping[str, CellResult],
+    thresholds: Thresholds,
+) -> None:
+    """Reduce a model, all of whose cells are judged, to what a run keeps of it."""
+    truth = _truth(run, model, columns)
+    always = (*WITHOUT_NNSIGHT, ONE_LAYER.name)
+    keeping.reduce_model(run, model.id, judged, thresholds, truth, always)
 
 
 def _groups(run: RunFolder) -> tuple[Group, ...]:

@@ -3,10 +3,10 @@
 The product of all models, backends and cases is the full tier. A covering tier keeps, of each
 scenario, the cells that satisfy these rules:
 
-- Every model runs every value of every option of the scenario, and every backend.
-- A model that stands for a kind of layer also runs every pair of values of two options, the
-  backend being one of the options.
-- All models together run every pair of values.
+- A model that stands for a kind of layer runs every case on every backend.
+- Every other model runs every value of every option of the scenario, and every backend.
+- All other models together run every pair of values of two options, the backend being one of the
+  options.
 - Cases that depend on the engine alone run only on the models that stand for a kind of layer.
 - Both precisions are observed where bf16 can show something that float32 does not: for cases
   that say so, and for one write of each model.
@@ -97,15 +97,17 @@ class _Dealer:
 
     def chosen(self) -> list[Cell]:
         taken: list[Cell] = []
+        dealt: list[Cell] = []
         for model, everywhere in self._by_model.items():
-            pairs = model in self._kinds
-            cells = [cell for cell in everywhere if pairs or not self._of_engine(cell)]
-            taken += self._take(
-                cells, {want for cell in cells for want in self._wants(cell, pairs)}
-            )
-        everything = [cell for cells in self._by_model.values() for cell in cells]
-        left = {pair for cell in everything for pair in self._pairs(cell)} - self._together
-        return taken + self._take(everything, left)
+            if model in self._kinds:
+                taken += everywhere
+                continue
+            cells = [cell for cell in everywhere if not self._of_engine(cell)]
+            dealt += cells
+            taken += self._take(cells, {value for cell in cells for value in self._values(cell)})
+        left = {pair for cell in dealt for pair in self._pairs(cell)} - self._together
+        rest = set(dealt) - set(taken)
+        return taken + self._take([cell for cell in dealt if cell in rest], left)
 
     def _take(self, cells: Sequence[Cell], wanted: set[frozenset[_Value]]) -> list[Cell]:
         """Take cells until all that is wanted is covered, those of a backend in every
@@ -136,9 +138,6 @@ class _Dealer:
 
     def _of_engine(self, cell: Cell) -> bool:
         return self._scenario.depends_on(self._cases[cell.case]) == ENGINE
-
-    def _wants(self, cell: Cell, pairs: bool) -> list[frozenset[_Value]]:
-        return [*self._values(cell), *(self._pairs(cell) if pairs else ())]
 
     def _values(self, cell: Cell) -> list[frozenset[_Value]]:
         return [frozenset([value]) for value in self._options(cell)]

@@ -371,7 +371,9 @@ class Footer:
 
 @record()
 class Results:
-    """`results.json`, whole."""
+    """`results.json`, whole. `details` is the digest of the Parquet file beside it which holds the
+    judgements of the observations that pass, "" where they stand in `cells`.
+    """
 
     schema: str
     run: RunInfo
@@ -383,4 +385,5 @@ class Results:
     cells: tuple[CellResult, ...]
     gaps: tuple[Gap, ...] = field(default=(), kw_only=True)
     selection: Selection = field(default=Selection(), kw_only=True)
+    details: str = field(default="", kw_only=True)
     footer: Footer

@@ -20,7 +20,17 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "groups": "What each worker (one model on one backend) said about itself.",
         "cells": "One entry for every planned cell.",
         "gaps": "What known.yaml explains, or has to be mended about, each cause once.",
+        "selection": "Which cells were chosen of those that the full tier has.",
+        "details": "The digest of the file beside this one, observations.parquet, with the "
+        "judgements of the observations that pass; empty where they stand in `cells`.",
         "footer": "Written last: without it the file is incomplete and refused.",
+    },
+    "Selection": {
+        "tier": "The tier, empty where models, cells or an expression were named.",
+        "chosen": "How many cells run.",
+        "product": "How many cells the full tier has.",
+        "float32_only": "How many of the chosen cells run in float32 alone.",
+        "left_out": "In words, what does not run; empty where nothing is left out.",
     },
     "RunInfo": {
         "id": "The run's name: its folder under reports/.",

@@ -53,8 +53,13 @@ class ObservationCache:
             return None
         cell = group.cell(case)
         cell.mkdir(parents=True, exist_ok=True)
-        for name in reversed(_CELL):  # the outcome last, as a worker writes them
-            _link(entry / name, cell / name)
+        try:
+            for name in reversed(_CELL):  # the outcome last, as a worker writes them
+                _link(entry / name, cell / name)
+            os.utime(entry)  # `conformance clean` removes what was not used for long
+        except FileNotFoundError:  # removed meanwhile, by `conformance clean`
+            group.drop_cell(case)
+            return None
         return stored
 
     def _checked(self, entry: Path, folders: Sequence[Path]) -> Group | None:

@@ -13,9 +13,10 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from conformance import loose_json, regular_file
 from conformance.errors import ConformanceError
@@ -34,6 +35,7 @@ from conformance.records import (
     record,
 )
 from conformance.records.base import CellId, Id
+from conformance.store import details, keeping
 from conformance.store.files import (
     read_record,
     read_tensors,
@@ -57,7 +59,7 @@ LOG_BYTES = 1 << 20
 
 #: The file that marks a run as unfinished. Not `results.json`, which a run that is resumed,
 #: because it has lost a cell, already has.
-_UNFINISHED = "unfinished"
+UNFINISHED = "unfinished"
 
 #: Beside plan.json: what a check was asked. A check is not resumed as a run is.
 CHECK = "check.json"
@@ -66,7 +68,8 @@ CHECK = "check.json"
 @record()
 class RunPlan:
     """What was asked of a run, written before anything is started. Cells that are `float32_only`
-    are gathered in float32 alone, whatever the run's `precisions`.
+    are gathered in float32 alone, whatever the run's `precisions`. `keep` says whose tensors stay
+    once a model is judged (`conformance.store.keeping`).
     """
 
     run: Id
@@ -81,6 +84,7 @@ class RunPlan:
     precisions: tuple[Precision, ...] = (Precision.BF16,)
     float32_only: tuple[CellId, ...] = ()
     selection: Selection = Selection()
+    keep: Literal["all", "failing"] = "all"
 
     def only_float32(self) -> frozenset[Cell]:
         """The cells that are gathered in float32 alone."""
@@ -117,12 +121,16 @@ class GroupFolder:
     def observations(self, key: str) -> dict[str, Tensor]:
         """By `str(Site)`, or `member|site` of the reference; empty when nothing was observed.
 
-        Raises ConformanceError when a finished cell's file is absent or damaged.
+        Raises ConformanceError when a finished cell's file is absent or damaged, or was not kept
+        (`conformance.store.keeping.NotKept`).
         """
         outcome = self.outcome(key)
         if outcome is None or outcome.status is not Status.OK:
             return {}
-        return read_tensors(self.cell(key) / "observations.safetensors")
+        path = self.cell(key) / keeping.OBSERVATIONS
+        if not path.exists() and (gone := keeping.not_kept(self.path, key)) is not None:
+            raise gone
+        return read_tensors(path)
 
     def write_cell(self, key: str, outcome: Outcome, tensors: Mapping[str, Tensor]) -> None:
         """The outcome comes last, by rename: where it is, the observations are complete."""
@@ -198,15 +206,15 @@ class RunFolder:
 
     def begin(self) -> None:
         """Say that the run is unfinished until `finish` is called, however this process ends."""
-        (self.path / _UNFINISHED).touch()
+        (self.path / UNFINISHED).touch()
 
     def finish(self) -> None:
         """Say that all that was asked has been gathered."""
-        (self.path / _UNFINISHED).unlink(missing_ok=True)
+        (self.path / UNFINISHED).unlink(missing_ok=True)
 
     def check_finished(self) -> None:
         """Raises ConformanceError for a run that was interrupted, or is still being worked on."""
-        if not (self.path / _UNFINISHED).exists():
+        if not (self.path / UNFINISHED).exists():
             return
         cells = self.plan().cells
         gathered = sum(self._has_outcome(cell) for cell in cells)
@@ -248,6 +256,9 @@ class RunFolder:
 
     def write_results(self, results: Results) -> Path:
         path = self.path / "results.json"
+        if details.available():
+            cells, digest = details.write(results.cells, self.path / details.DETAILS)
+            results = replace(results, cells=cells, details=digest)
         write_record(path, results)
         return path
 
@@ -280,7 +291,10 @@ def read_results(path: Path) -> Results:
         _check_whole(text, path, remedy)
         results = record_in(Results, text, path, upgrade=upgraded)
     _check_schema(results.schema, path)
-    return results
+    if not results.details:
+        return results
+    beside = path.with_name(details.DETAILS)
+    return replace(results, cells=details.read(results.cells, beside, results.details), details="")
 
 
 def _check_whole(text: bytes, path: Path, remedy: str) -> None:

@@ -34,7 +34,8 @@ def test_every_field_is_explained_and_no_explanation_is_left_over(
 
 
 def test_the_footer_is_required_and_comes_last(published: dict[str, Any]) -> None:
-    assert list(published["properties"])[-2:] == ["footer", "gaps"]
+    last = ["footer", "gaps", "selection", "details"]
+    assert list(published["properties"])[-4:] == last
     assert "footer" in published["required"]
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def bisect(
     *,
     choice: Annotated[Choice, Without("env", "environments")],
-    running: Running,
+    running: Annotated[Running, Without("keep")],
     subject: Annotated[
         str, typer.Argument(help="vllm, nnsight, transformers, torch, another package, or lock.")
     ] = "",

@@ -1,0 +1,66 @@
+"""`conformance clean`: old runs and cached observations, listed and removed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conformance.cli.options import Reports, out
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from conformance.store.cleaning import Item
+
+_GIB, _MIB = 1 << 30, 1 << 20
+
+
+def clean(
+    *,
+    days: Annotated[
+        float, typer.Option(min=0, help="What was used within so many days stays …")
+    ] = 14,
+    room: Annotated[
+        float, typer.Option(min=0, help="… while runs, and the cache, take at most so many GiB.")
+    ] = 10,
+    newest: Annotated[int, typer.Option(min=1, help="So many of the newest runs always stay.")] = 5,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove what is listed.")] = False,
+    reports: Reports,
+) -> None:
+    """List old runs and cached observations, and remove them with --yes.
+
+    A run that is under way or can be resumed stays. Checkpoints and environments stay too
+    (`conformance env remove`).
+    """
+    from conformance.checkpoints import cache_folder
+    from conformance.store import cleaning
+
+    now = time.time()
+    limits = cleaning.Limits(days, int(room * _GIB), newest)
+    runs = cleaning.runs(reports)
+    cached = cleaning.observations(cache_folder() / "observations")
+    gone = cleaning.superfluous(runs, limits, now)
+    unused = cleaning.superfluous(cached, cleaning.Limits(days, limits.room), now)
+    for run in gone:
+        age = (now - run.used) / cleaning.DAY
+        _say(f"{run.path}  {run.size / _MIB:,.0f} MiB  {age:.0f} days old")
+    _say(f"runs: {_total(gone)} of {_total(runs)} can go")
+    _say(f"cached observations: {_total(unused)} of {_total(cached)} can go")
+    if not (gone or unused):
+        return
+    if not yes:
+        _say("nothing was removed; conformance clean --yes removes it")
+        return
+    for item in (*gone, *unused):
+        cleaning.remove(item)
+    _say("removed")
+
+
+def _total(items: Sequence[Item]) -> str:
+    return f"{len(items):,} ({sum(item.size for item in items) / _MIB:,.0f} MiB)"
+
+
+def _say(line: str) -> None:
+    out.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,157 @@
+"""Which faults the default tier detects of those that the full tier does, from a stored self-test.
+
+A self-test injects each fault into cells that must show it, and its rows say which of them did. A
+tier detects a fault on a model where one of the cells that caught it is in the tier's selection; a
+fault of bf16, where that cell runs in bf16. Nothing runs twice for it.
+
+    python -m conformance.selftest.detection reports/RUN docs/selftest.md
+
+writes the table between the two marks of the document.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.errors import ConformanceError
+from conformance.planning.selection import FULL, Choice, Selected, select
+from conformance.records import Cell, Precision
+from conformance.records.injected import FILE, Ending, Row, SelfTest
+from conformance.selftest.fault import Fault
+from conformance.selftest.faults import FAULTS
+from conformance.store.files import read_record
+
+#: The share of the faults that the full tier detects which the default tier must detect, too.
+BAR = 0.99
+#: Faults that decided which cells run in bf16. The bar is held by all others.
+CHOSEN_BY = ("pp-dtype", "runner-up-bf16")
+
+BEGIN = (
+    "<!-- detection: written by `python -m conformance.selftest.detection RUN docs/selftest.md` -->"
+)
+END = "<!-- /detection -->"
+
+
+@dataclass(frozen=True)
+class Detected:
+    """Of one model: the faults that the full tier detects, those that the default tier does, and
+    those that either does by two cells or more.
+    """
+
+    model: str
+    full: frozenset[str]
+    default: frozenset[str]
+    full_twice: frozenset[str]
+    default_twice: frozenset[str]
+
+    @property
+    def missed(self) -> list[str]:
+        return sorted(self.full - self.default)
+
+
+def detected(
+    rows: Iterable[Row],
+    full: Selected,
+    default: Selected,
+    faults: Mapping[str, Fault] = FAULTS,
+) -> list[Detected]:
+    """What each tier detects, model by model, in the order of the rows. Faults that must not be
+    flagged take no part.
+    """
+    caught: dict[str, dict[str, set[Cell]]] = {}
+    for row in rows:
+        if row.ending is Ending.CAUGHT:
+            cell = Cell(row.model, row.backend, row.scenario, row.case)
+            caught.setdefault(row.model, {}).setdefault(row.fault, set()).add(cell)
+    found = []
+    for model, by_fault in caught.items():
+        in_full = {name: _seen(name, cells, full, faults) for name, cells in by_fault.items()}
+        in_default = {name: _seen(name, cells, default, faults) for name, cells in by_fault.items()}
+        found.append(
+            Detected(
+                model,
+                *(_at_least(1, one) for one in (in_full, in_default)),
+                *(_at_least(2, one) for one in (in_full, in_default)),
+            )
+        )
+    return found
+
+
+def _seen(name: str, cells: set[Cell], tier: Selected, faults: Mapping[str, Fault]) -> set[Cell]:
+    """The cells of a tier that show a fault."""
+    own = cells & set(tier.cells)
+    coarse = name in faults and faults[name].precision is Precision.BF16
+    return own - tier.float32_only if coarse else own
+
+
+def _at_least(count: int, seen: Mapping[str, set[Cell]]) -> frozenset[str]:
+    return frozenset(name for name, cells in seen.items() if len(cells) >= count)
+
+
+def share(found: Sequence[Detected], without: Iterable[str] = CHOSEN_BY) -> float:
+    """The share of all pairs of fault and model that the default tier detects of those that the
+    full tier does, `without` these faults.
+    """
+    left = frozenset(without)
+    full = sum(len(one.full - left) for one in found)
+    return sum(len((one.full & one.default) - left) for one in found) / full if full else 0.0
+
+
+def table(found: Sequence[Detected], kinds: Iterable[str], run: str) -> str:
+    """The table in Markdown, the models that stand for a kind of layer first."""
+    of_kinds = [one for one in found if one.model in set(kinds)]
+    others = [one for one in found if one not in of_kinds]
+    chosen_by = " and ".join(f"`{name}`" for name in CHOSEN_BY)
+    about = (
+        f"From the stored self-test {run}. Of the faults that a cell of the full tier caught on a "
+        "model, those that a cell of the default tier caught:"
+    )
+    outcome = (
+        f"On the models that stand for a kind of layer the default tier detects "
+        f"{share(of_kinds):.1%} (bar: {BAR:.0%}), not counting {chosen_by}, by which cells were "
+        "chosen."
+    )
+    head = (
+        "| model | full tier | default tier | twice or more: full, default | missed |",
+        "| --- | --- | --- | --- | --- |",
+    )
+    lines = [about, "", *head, *map(_row, (*of_kinds, *others)), "", outcome]
+    return "\n".join(lines)
+
+
+def _row(one: Detected) -> str:
+    missed = ", ".join(f"`{name}`" for name in one.missed) or "none"
+    twice = f"{len(one.full_twice)}, {len(one.default_twice)}"
+    return f"| {one.model} | {len(one.full)} | {len(one.full & one.default)} | {twice} | {missed} |"
+
+
+def kinds_of(choice: Choice) -> list[str]:
+    """The models that stand for a kind of layer in the default tier."""
+    from conformance.inputs import manifest
+    from conformance.planning.selection import DEFAULT
+
+    known = manifest.load(choice.manifest)
+    tier = known.tiers.get(DEFAULT, manifest.Tier())
+    return [model.id for model in known.models if tier.kinds in model.tiers]
+
+
+def main(folder: Path, document: Path) -> None:
+    """Write the table of a stored self-test into a document, between the two marks."""
+    stored = read_record(SelfTest, folder / FILE)
+    if stored is None:
+        raise ConformanceError("holds no self-test", path=folder, remedy="conformance selftest")
+    found = detected(stored.rows, select(Choice(tier=FULL)), select(Choice()))
+    text = document.read_text(encoding="utf-8")
+    before, mark, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (mark and end):
+        raise ConformanceError("has no place for the table", path=document, remedy=BEGIN + END)
+    made = table(found, kinds_of(Choice()), folder.name)
+    document.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

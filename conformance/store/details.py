@@ -1,0 +1,149 @@
+"""The judgements of single observations: in a Parquet file beside results.json.
+
+results.json has the cells. What was judged of each observation is two orders of magnitude more, and
+few readers need it: it stands in `observations.parquet`, a row an observation. The results say
+which file is theirs by its digest. Where pyarrow is not installed, or an earlier version wrote the
+run, the judgements stand in results.json itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from conformance.errors import ConformanceError
+from conformance.records import Answer, CellResult, Gain, Judged, Verdict
+
+#: Beside results.json.
+DETAILS = "observations.parquet"
+
+_OWN, _BESIDE = "own", "beside"
+_FLOATS = ("q_med", "q_max", "spread", "error", "floor", "smallest")
+
+
+def available() -> bool:
+    """Whether Parquet can be written and read here."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def write(cells: Sequence[CellResult], path: Path) -> tuple[tuple[CellResult, ...], str]:
+    """Write the judgements of all observations of these cells; return the cells without those of
+    what passes, and the file's digest. The file appears whole or not at all.
+
+    What does not pass stays with its cell, too: it is little, and what a gate reads.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = list(_rows(cells))
+    names = rows[0].keys() if rows else ("cell", "of", "site")
+    table = pa.table({name: _array(name, [row[name] for row in rows]) for name in names})
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        parquet.write_table(table, part, compression="zstd")
+        digest = _digest(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return tuple(map(_without_passing, cells)), digest
+
+
+def read(cells: Sequence[CellResult], path: Path, digest: str) -> tuple[CellResult, ...]:
+    """Return the cells with the judgements of all their observations.
+
+    Raises ConformanceError where the file is absent, damaged or of another judgement. Without
+    pyarrow the cells are returned as they are.
+    """
+    remedy = f"judge the run again: conformance judge {path.parent.name}"
+    if not available():
+        return tuple(cells)
+    from pyarrow import ArrowException, parquet
+
+    try:
+        if _digest(path) != digest:
+            raise ConformanceError("is not the one of results.json", path=path, remedy=remedy)
+        columns = parquet.read_table(path, memory_map=False).to_pydict()
+    except (OSError, ArrowException) as error:
+        raise ConformanceError(f"cannot be read: {error}", path=path, remedy=remedy) from error
+    found: dict[tuple[str, str], list[Judged]] = {}
+    for values in zip(*columns.values(), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        found.setdefault((row["cell"], row["of"]), []).append(_judged(row))
+    return tuple(_with(cell, found) for cell in cells)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _array(name: str, values: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    if name in ("ratios", "gain"):
+        return pa.array(values, pa.list_(pa.float64()))
+    if name == "shape":
+        return pa.array(values, pa.list_(pa.int64()))
+    if name in _FLOATS:
+        return pa.array(values, pa.float64())
+    return pa.array(values, pa.string()).dictionary_encode()
+
+
+def _rows(cells: Sequence[CellResult]) -> Iterator[dict[str, Any]]:
+    for cell in cells:
+        answers: list[tuple[str, CellResult | Answer]] = [(_OWN, cell)]
+        answers += [(_BESIDE, cell.beside)] if cell.beside else []
+        for of, answer in answers:
+            for judged in answer.observations:
+                yield {"cell": cell.id, "of": of, **_row(judged)}
+
+
+def _row(judged: Judged) -> dict[str, Any]:
+    gain = judged.gain
+    return {
+        "site": judged.site,
+        "verdict": judged.verdict.value,
+        "message": judged.message,
+        **{name: getattr(judged, name) for name in _FLOATS},
+        "ratios": list(judged.ratios),
+        "gain": None if gain is None else [gain.g, gain.h, gain.sigma, *gain.tokens],
+        "shape": list(judged.shape),
+        "dtype": judged.dtype,
+        "extra": json.dumps(dict(judged.extra), default=list) if judged.extra else "",
+    }
+
+
+def _judged(row: Mapping[str, Any]) -> Judged:
+    gain = row["gain"]
+    return Judged(
+        site=row["site"],
+        verdict=Verdict(row["verdict"]),
+        message=row["message"],
+        **{name: row[name] for name in _FLOATS},
+        ratios=tuple(row["ratios"]),
+        gain=None if gain is None else Gain(gain[0], gain[1], gain[2], tuple(gain[3:])),
+        shape=tuple(row["shape"]),
+        dtype=row["dtype"],
+        extra=json.loads(row["extra"]) if row["extra"] else {},
+    )
+
+
+def _without_passing(cell: CellResult) -> CellResult:
+    beside = cell.beside and replace(cell.beside, observations=_off(cell.beside.observations))
+    return replace(cell, observations=_off(cell.observations), beside=beside)
+
+
+def _off(observations: Sequence[Judged]) -> tuple[Judged, ...]:
+    return tuple(judged for judged in observations if not judged.verdict.passes)
+
+
+def _with(cell: CellResult, found: Mapping[tuple[str, str], Sequence[Judged]]) -> CellResult:
+    own = tuple(found.get((cell.id, _OWN), ()))
+    beside = tuple(found.get((cell.id, _BESIDE), ()))
+    answer = cell.beside and replace(cell.beside, observations=beside)
+    return replace(cell, observations=own, beside=answer)

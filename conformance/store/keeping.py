@@ -1,0 +1,196 @@
+"""What a run keeps of a model once it is judged: figures of what passes, tensors of what does not.
+
+Tensors are nearly all of a run's bytes, and after the verdicts they are read again only where
+something did not pass. `reduce_model` keeps the tensors of every case that some column does not
+pass, with the reference's baseline runs and what the engines do without nnsight; of the other
+cases it keeps the verdicts, the figures of each observation and the digest of each file.
+
+<run>/groups/<model>/kept.json                        what was kept, and the digests
+<run>/groups/<model>/kept-cells.{json,parquet}        the verdicts and figures of all cells
+
+Both are on the disk before the first tensor is removed: a process that is killed in between loses
+nothing, and the rest is removed when the run is resumed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conformance import loose_json
+from conformance.errors import ConformanceError
+from conformance.records import CellResult, Confirmation, Thresholds, Verdict, record
+from conformance.records.base import Id
+from conformance.store import details
+from conformance.store.files import read_record, write_record
+
+if TYPE_CHECKING:
+    from conformance.store.folder import RunFolder
+
+OBSERVATIONS = "observations.safetensors"
+KEPT = "kept.json"
+_CELLS = "kept-cells"
+
+#: Verdicts that a later attempt may replace: such a model keeps everything.
+_UNSETTLED = frozenset({Verdict.MISSING, Verdict.UNKNOWN})
+
+
+class NotKept(ConformanceError):
+    """The tensors of a cell that passed are not there any more."""
+
+
+@record()
+class Kept:
+    """What was kept of one model: the tensors of these `cases` (keys), everything else as figures.
+    `truth` is who stands behind the reference, `dropped` the SHA-256 digest of each file that is
+    not kept, by group and case.
+    """
+
+    model: Id
+    thresholds: Thresholds
+    truth: Confirmation
+    cases: tuple[str, ...]
+    dropped: Mapping[str, str] = field(default_factory=dict)
+
+
+@record()
+class _Cells:
+    cells: tuple[CellResult, ...]
+    details: str = ""
+
+
+def not_kept(group: Path, key: str) -> NotKept | None:
+    """Say why the observations of a case are absent, where they were dropped."""
+    dropped = loose_json.mapping(group.parent / KEPT).get("dropped", {})
+    if not isinstance(dropped, dict) or f"{group.name}/{key}" not in dropped:
+        return None
+    return NotKept(
+        "passed, and its tensors were not kept",
+        path=group / "cells" / key,
+        remedy="gather them: conformance run --keep all",
+    )
+
+
+def read(run: RunFolder, model: str) -> Kept | None:
+    """What was kept of a model, None where all of it is there."""
+    return read_record(Kept, _folder(run, model) / KEPT)
+
+
+def reduced(run: RunFolder, models: Iterable[str]) -> dict[str, Kept]:
+    """What was kept, by model; without the models of which all is there."""
+    found = {model: read(run, model) for model in models}
+    return {model: kept for model, kept in found.items() if kept is not None}
+
+
+def cells(run: RunFolder, models: Iterable[str]) -> dict[str, CellResult]:
+    """The stored verdicts of reduced models, by cell."""
+    results: dict[str, CellResult] = {}
+    for model in models:
+        path = _folder(run, model) / f"{_CELLS}.json"
+        stored = read_record(_Cells, path)
+        if stored is None:
+            continue
+        beside = path.with_suffix(".parquet")
+        whole = (
+            details.read(stored.cells, beside, stored.details) if stored.details else stored.cells
+        )
+        results |= {cell.id: cell for cell in whole}
+    return results
+
+
+def reduce_model(
+    run: RunFolder,
+    model: str,
+    judged: Mapping[str, CellResult],
+    thresholds: Thresholds,
+    truth: Confirmation,
+    always: Collection[str] = (),
+) -> None:
+    """Reduce a model to what is kept of it. `judged` are the verdicts on all of its planned cells,
+    `always` the names of scenarios that are kept where anything is. A model with a verdict that
+    may still change, or of a harness that failed, is left as it is.
+    """
+    own = [cell for cell in judged.values() if cell.model == model]
+    if not own or any(cell.harness or cell.verdict in _UNSETTLED for cell in own):
+        return
+    off = [cell for cell in own if not (cell.verdict.passes or cell.verdict.neutral)]
+    cases = tuple(sorted({f"{cell.scenario}.{cell.case}" for cell in off}))
+    folder = _folder(run, model)
+    before = read(run, model)
+    files = _to_drop(folder, cases, always)
+    dropped = dict(before.dropped) if before else {}
+    dropped |= {name: _digest(path) for name, path in files.items()}
+    if before is None:
+        stored, digest = tuple(own), ""
+        if details.available():
+            stored, digest = details.write(own, folder / f"{_CELLS}.parquet")
+        write_record(folder / f"{_CELLS}.json", _Cells(stored, digest))
+    write_record(folder / KEPT, Kept(model, thresholds, truth, cases, dropped))
+    _flush(folder)
+    finish(run, model)
+
+
+def finish(run: RunFolder, model: str) -> None:
+    """Remove the files that a reduced model does not keep, where a process ended before it had."""
+    kept = read(run, model)
+    for name in kept.dropped if kept else ():
+        group, _, key = name.partition("/")
+        (_folder(run, model) / group / "cells" / key / OBSERVATIONS).unlink(missing_ok=True)
+
+
+def _to_drop(folder: Path, cases: Collection[str], always: Collection[str]) -> dict[str, Path]:
+    """The files that are not kept, by group and case. A cell's folder may be a link to another's:
+    it has both names.
+    """
+    found = {}
+    for path in sorted(folder.glob(f"*/cells/*/{OBSERVATIONS}")):
+        key, group = path.parent.name, path.parents[2].name
+        if not _is_kept(key, cases, always):
+            found[f"{group}/{key}"] = path
+    return found
+
+
+def _is_kept(key: str, cases: Collection[str], always: Collection[str]) -> bool:
+    """A case's key may go on with the tokens that it was held to."""
+    plain = key.partition("~")[0]
+    beside = key.partition(".")[0] in always
+    return plain in cases or (beside and bool(cases)) or key.startswith("probe.")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(folder: Path) -> None:
+    """Have what was written reach the disk before anything is removed."""
+    for path in (*folder.glob(f"{_CELLS}.*"), folder / KEPT, folder):
+        target = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(target)
+        finally:
+            os.close(target)
+
+
+def _folder(run: RunFolder, model: str) -> Path:
+    return run.group_folder(model, "any").path.parent
+
+
+def without_tensors(found: Mapping[str, Kept]) -> int:
+    """How many files were dropped."""
+    return sum(len(kept.dropped) for kept in found.values())
+
+
+def check_thresholds(found: Mapping[str, Kept], thresholds: Thresholds) -> None:
+    """Raise NotKept where cells whose tensors are gone were judged by other limits than these."""
+    other = [model for model, kept in found.items() if kept.thresholds != thresholds]
+    if other:
+        count = without_tensors({model: found[model] for model in other})
+        raise NotKept(
+            f"{count:,} observations passed by other limits, and their tensors were not kept",
+            remedy="gather them: conformance run --keep all",
+        )

@@ -1,0 +1,212 @@
+"""What a run keeps of a judged model: nothing is lost, whatever happens on the way."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from conformance import execution
+from conformance.errors import ConformanceError
+from conformance.judging_runs import models, reduce_judged
+from conformance.records import Cell, CellResult, Outcome, Status, Thresholds, Verdict, widened
+from conformance.scenario import discover
+from conformance.store import RunFolder, details, keeping
+from conformance.store.folder import RunPlan
+from tests.judging_runs.test_one_case import COLUMNS, MODEL, candidate, observed
+
+SOURCE = '''"""Reads."""
+from conformance.scenario import scenario
+
+@scenario(options={"of": ("right", "wrong")})
+def reading(lm, case): ...
+
+@reading.reference
+def _(model, case): ...
+'''
+
+
+def scenarios_of(run: RunFolder) -> Path:
+    """A folder that no other test's modules are named after."""
+    return run.path.parent / f"scenarios_{run.path.parent.name}"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """One model on three columns: one case is right on all of them, one is wrong on the second."""
+    folder = RunFolder(tmp_path / "run")
+    scenarios = scenarios_of(folder)
+    scenarios.mkdir()
+    (scenarios / "reading.py").write_text(SOURCE)
+    for case, changed in (("right", {}), ("wrong", {0: torch.neg})):
+        columns = {"a": candidate(), "b": candidate(6, changed), "c": candidate(7)}
+        observed(folder, f"reading.{case}", columns)
+    cells = [
+        Cell(MODEL.id, column.id, "reading", case)
+        for column in COLUMNS
+        for case in ("right", "wrong")
+    ]
+    folder.write_plan(
+        RunPlan("run", "", "", (MODEL,), COLUMNS, tuple(cells), Thresholds(), keep="failing")
+    )
+    return folder
+
+
+def judged(run: RunFolder) -> dict[str, CellResult]:
+    return models.judge_models(run, discover(scenarios_of(run)), Thresholds())
+
+
+def reduced(run: RunFolder, results: dict[str, CellResult] | None = None) -> None:
+    reduce_judged(run, MODEL, COLUMNS, results or judged(run), Thresholds())
+
+
+def tensors(run: RunFolder) -> set[str]:
+    return {
+        f"{path.parents[2].name}/{path.parent.name}"
+        for path in run.path.glob(f"groups/*/*/cells/*/{keeping.OBSERVATIONS}")
+    }
+
+
+def test_tensors_stay_where_a_column_does_not_pass_and_verdicts_stay_everywhere(run):
+    before, all_of_them = judged(run), tensors(run)
+    reduced(run, before)
+    assert tensors(run) == {name for name in all_of_them if "right" not in name}
+    assert {name for name in tensors(run) if "wrong" in name}
+    after = judged(run)
+    assert after == before
+    assert [cell.verdict for cell in after.values()].count(Verdict.WRONG) == 1
+
+
+def test_a_dropped_observation_says_what_it_would_take(run):
+    reduced(run)
+    with pytest.raises(keeping.NotKept, match="--keep all"):
+        run.observations(MODEL.id, "a", "reading.right")
+    assert run.observations(MODEL.id, "a", "reading.wrong")
+    run.group_folder(MODEL.id, "a").cell("reading.wrong").joinpath(keeping.OBSERVATIONS).unlink()
+    with pytest.raises(ConformanceError) as lost:  # that one was not dropped: it is lost
+        run.observations(MODEL.id, "a", "reading.wrong")
+    assert not isinstance(lost.value, keeping.NotKept)
+
+
+def test_other_limits_need_the_tensors(run):
+    reduced(run)
+    known = discover(scenarios_of(run))
+    assert execution.judge(run, known, Thresholds()).footer.judged == 6
+    with pytest.raises(keeping.NotKept, match="by other limits"):
+        execution.judge(run, known, widened(Thresholds(), 20.0))
+
+
+def test_a_process_that_ends_while_it_removes_loses_nothing(run, monkeypatch):
+    before, calls = judged(run), iter(range(9))
+    unlink = Path.unlink
+
+    def killed(path: Path, *, missing_ok: bool = False) -> None:
+        if path.name == keeping.OBSERVATIONS and next(calls) == 2:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        reduced(run, before)
+    monkeypatch.undo()
+    assert {name for name in tensors(run) if "right" in name}  # some are still there
+    assert judged(run) == before
+    keeping.finish(run, MODEL.id)
+    assert not {name for name in tensors(run) if "right" in name}
+    assert judged(run) == before
+
+
+@pytest.mark.parametrize("what", ["details", "record"])
+def test_a_full_disk_removes_nothing(run, monkeypatch, what):
+    before, all_of_them = judged(run), tensors(run)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if what == "details":
+        monkeypatch.setattr(details, "write", full)
+    else:
+        monkeypatch.setattr(keeping, "write_record", full)
+    with pytest.raises(OSError, match="No space"):
+        reduced(run, before)
+    assert tensors(run) == all_of_them
+    assert keeping.read(run, MODEL.id) is None
+    assert judged(run) == before
+
+
+def test_a_model_that_is_not_settled_keeps_everything(run):
+    cell = run.group_folder(MODEL.id, "a").cell("reading.right")
+    (cell / "outcome.json").unlink()
+    all_of_them = tensors(run)
+    results = judged(run)
+    assert any(one.verdict is Verdict.MISSING for one in results.values())
+    reduced(run, results)
+    assert tensors(run) == all_of_them
+
+
+def test_a_refusal_needs_no_tensors(run):
+    refused = Outcome(Status.UNSUPPORTED, reason="no")
+    for column in COLUMNS:
+        run.write_cell(MODEL.id, column.id, "reading.wrong", refused, {})
+    reduced(run)
+    assert not tensors(run)
+
+
+def test_the_files_of_the_cache_are_untouched(run, tmp_path):
+    source = run.group_folder(MODEL.id, "a").cell("reading.right") / keeping.OBSERVATIONS
+    linked = tmp_path / "linked"
+    linked.hardlink_to(source)
+    content = linked.read_bytes()
+    reduced(run)
+    assert not source.exists() and linked.read_bytes() == content
+
+
+def test_results_are_small_and_read_whole(run):
+    known = discover(scenarios_of(run))
+    results = execution.judge(run, known, Thresholds())
+    run.write_results(results)
+    assert run.results() == results
+    text = (run.path / "results.json").read_text()
+    passing = [cell for cell in results.cells if cell.verdict.passes]
+    assert passing and all(cell.observations for cell in passing)
+    assert text.count('"site"') < sum(len(cell.observations) for cell in results.cells)
+    (run.path / details.DETAILS).write_bytes(b"of another judgement")
+    with pytest.raises(ConformanceError, match=r"not the one of results\.json"):
+        run.results()
+
+
+def test_results_of_an_earlier_version_and_without_pyarrow(run, monkeypatch):
+    known = discover(scenarios_of(run))
+    results = execution.judge(run, known, Thresholds())
+    monkeypatch.setattr(details, "available", lambda: False)
+    run.write_results(results)
+    assert not (run.path / details.DETAILS).exists()
+    assert run.results() == results  # all of it stands in results.json
+    monkeypatch.undo()
+    run.write_results(results)
+    monkeypatch.setattr(details, "available", lambda: False)
+    read = run.results()
+    assert [cell.verdict for cell in read.cells] == [cell.verdict for cell in results.cells]
+    off = [one for cell in read.cells for one in cell.observations]
+    assert off and not any(one.verdict.passes for one in off)
+
+
+def test_every_figure_comes_back(run, tmp_path):
+    [cell, *_] = judged(run).values()
+    first = cell.observations[0]
+    odd = replace(
+        first,
+        q_med=None,
+        q_max=float("inf"),
+        ratios=(0.0, float("inf")),
+        extra={"a": [1, "b"], "c": {"d": None}},
+        message="Überlauf\n",
+    )
+    changed = replace(cell, observations=(odd, first))
+    path = tmp_path / "figures.parquet"
+    small, digest = details.write([changed], path)
+    assert not small[0].observations
+    assert details.read(small, path, digest) == (changed,)
