@@ -55,6 +55,45 @@ class Part(Protocol):
         """`output` in the model's own memory, which the engine may overwrite later."""
 
 
+class Attention(Part, Protocol):
+    """A layer's attention. Each of its four parts is [tokens, heads, width] of this block's prompt,
+    and what is assigned is what the layer goes on with. A trace reads and writes them in the order
+    in which the engine computes them, the heads last. `qkv` knows it of the other three.
+    """
+
+    @property
+    def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value, read in the engine's own order."""
+
+    @property
+    def query(self) -> Tensor:
+        """Each head's query: behind its norm where it has one, before rotary positions."""
+
+    @query.setter
+    def query(self, value: Tensor) -> None: ...
+
+    @property
+    def key(self) -> Tensor:
+        """The keys alike; of grouped heads one for each group."""
+
+    @key.setter
+    def key(self, value: Tensor) -> None: ...
+
+    @property
+    def value(self) -> Tensor:
+        """The values: one for each head of keys."""
+
+    @value.setter
+    def value(self, value: Tensor) -> None: ...
+
+    @property
+    def heads(self) -> Tensor:
+        """What each head gives: the input of the output projection."""
+
+    @heads.setter
+    def heads(self, value: Tensor) -> None: ...
+
+
 class Layer(Protocol):
     """One layer of the model."""
 
@@ -76,7 +115,7 @@ class Layer(Protocol):
         """[tokens, width]: the residual stream that came in."""
 
     @property
-    def attention(self) -> Part:
+    def attention(self) -> Attention:
         """The first branch."""
 
     @property
@@ -109,6 +148,26 @@ class Layers(Protocol):
     def __getitem__(self, index: int) -> Layer: ...
 
     def __iter__(self) -> Iterator[Layer]: ...
+
+
+class LogProbabilities(Protocol):
+    """What an engine says of a prompt and its continuation without any block."""
+
+    @property
+    def prompt(self) -> Tensor:
+        """[tokens - 1, 1]: those of the prompt's tokens but the first."""
+
+    @property
+    def chosen(self) -> list[Tensor]:
+        """[1] a step: that of the generated token."""
+
+    @property
+    def top(self) -> list[Tensor]:
+        """[k] a step: the largest, in descending order."""
+
+    @property
+    def ids(self) -> list[Tensor]:
+        """int64 [1] a step: the generated token."""
 
 
 class LM(Protocol):
@@ -202,6 +261,21 @@ class LM(Protocol):
     def lens(self, stream: Tensor) -> Tensor:
         """[rows, vocabulary]: the final norm and the head on rows of a stream."""
 
+    def log_probabilities(
+        self,
+        prompt: str,
+        *,
+        steps: int,
+        top: int,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        processed: bool = False,
+    ) -> LogProbabilities:
+        """What the engine itself says of a prompt and of so many tokens, without any block: greedy,
+        or drawn with a seed at a temperature. As the engine computes them, or `processed`: after
+        temperature, which an engine with a setting for it is asked by `settings`.
+        """
+
     def force(self, token: int) -> None:
         """Let the generation go on with this id."""
 
@@ -277,9 +351,10 @@ class Reference(Protocol):
         `edits` change the stream after the layers that they are listed by; they act in every step.
         `given` is what the routers of these layers compute with, [width]. `parts` keeps parts of
         the model besides: "embedding", "input", "attention", "attention_input", "mlp",
-        "mlp_input", "norm", "router". `held` are the ids that the prompt goes on with,
-        `chosen` those of certain steps. `at` is called wherever a forward passes a place: one of
-        `parts`, or "stream", and the layer (None where layers have it not).
+        "mlp_input", "norm", "router", and "query", "key", "value", "heads" of its attention.
+        `held` are the ids that the prompt goes on with, `chosen` those of certain steps. `at` is
+        called wherever a forward passes a place: one of `parts`, or "stream", and the layer (None
+        where layers have it not).
         """
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
@@ -293,6 +368,9 @@ class Reference(Protocol):
     def lens(self, stream: Tensor) -> Tensor:
         """[rows, vocabulary]: the final norm and the head on rows of a stream."""
 
+    def every_logits(self, prompt: str) -> Tensor:
+        """[tokens, vocabulary]: the logits after each token of a prompt."""
+
     def tokenize(self, prompt: str) -> list[int]:
         """The ids of a text."""
 
@@ -303,6 +381,9 @@ class Reference(Protocol):
     @property
     def routed(self) -> list[int]:
         """The layers that have a router."""
+
+    def having(self, part: str) -> list[int]:
+        """The layers that have this part, as `Layer.has` says: "heads", "qkv", "attention" …"""
 
     @property
     def forced(self) -> tuple[tuple[int, ...], ...]:

@@ -10,10 +10,13 @@ from conformance.scenario import built_in
 #: No scenario uses this prompt: the layout probe reads it.
 PROBE = "Seven quiet rivers meet below the northern hills"
 
+#: The name under which the reference says how its attention holds query, key and value.
+ARRANGED = "arranged"
+
 
 def _probe_reference(model: Any, case: Case) -> Any:
     run = model.run(case.prompts[0])
-    return [{"stream": run.stream, "logits": run.logits}]
+    return [{"stream": run.stream, "logits": run.logits, ARRANGED: model.arranged}]
 
 
 def _probe_trace(lm: Any, case: Case) -> Any:

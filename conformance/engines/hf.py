@@ -16,8 +16,8 @@ from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, progress
 from conformance.engines.attention import attention
 from conformance.engines.building.adapters import adapter_of
-from conformance.engines.lm import TracedModel
-from conformance.engines.model_parts import TracedLayer, find_parts
+from conformance.engines.lm import LogProbabilities, TracedModel
+from conformance.engines.model_parts import TracedLayer, parts_of
 from conformance.engines.probing import beside
 from conformance.engines.probing.probe_failure import probed, stop_at, tell_probing
 from conformance.engines.probing.repeated import repeats
@@ -217,6 +217,45 @@ class HFModel(TracedModel):
             outputs.append({"logits": logits, "tokens": tokens})
         return outputs
 
+    def log_probabilities(
+        self,
+        prompt: str,
+        *,
+        steps: int,
+        top: int,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        processed: bool = False,
+    ) -> LogProbabilities:
+        """transformers' logits and scores of a generation by itself, as log-probabilities."""
+        module = self.model._module
+        ids = torch.tensor([self.model.tokenizer(prompt).input_ids], device=module.device)
+        how: dict[str, Any] = {"do_sample": False}
+        if seed is not None:
+            torch.manual_seed(seed)
+            how = {"do_sample": True, "temperature": temperature, "top_k": 0}
+        mask = torch.ones_like(ids)
+        with torch.no_grad():
+            whole = module(input_ids=ids, attention_mask=mask, use_cache=False).logits[0, :-1]
+        generated = module.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=steps,
+            output_logits=True,
+            output_scores=True,
+            return_dict_in_generate=True,
+            **how,
+        )
+        rows = [row[0] for row in (generated.scores if processed else generated.logits)]
+        chosen = list(generated.sequences[0, ids.shape[1] :].split(1))
+        said = [torch.log_softmax(row.float(), dim=-1) for row in rows]
+        return LogProbabilities(
+            prompt=torch.log_softmax(whole.float(), dim=-1).gather(-1, ids[0, 1:, None]),
+            chosen=[row[token] for row, token in zip(said, chosen, strict=True)],
+            top=[row.topk(top).values for row in said],
+            ids=chosen,
+        )
+
     def computed(self, prompts: Sequence[str]) -> list[dict[str, Streams]]:
         """The stream after every layer without a trace, one prompt after the other."""
         module = self.model._module
@@ -263,7 +302,7 @@ class HFEngine:
         self.settled, self.obstacle = probed(
             lambda: self._outputs(count), self.probe, job.model.layout
         )
-        parts = find_parts(module, self.path, module.config.get_text_config().vocab_size)
+        parts, _ = parts_of(module, self.path)
         layers = Layers(self.model, self.path, count, self.settled.layout, PaddedLayer, parts)
         self.lm = HFModel(self.model, layers, self.probe, job.precision)
         asked = not self.obstacle and module.device.type != "cpu"

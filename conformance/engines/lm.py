@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -14,6 +15,20 @@ from conformance.engines.model_parts import Own, Part, every_row, floating
 from conformance.engines.traced import Layers, Probe, vector
 from conformance.engines.tree import follow
 from conformance.records import Precision
+
+
+@dataclass(frozen=True)
+class LogProbabilities:
+    """What an engine says of a prompt and its continuation without any block.
+
+    `prompt` [tokens - 1, 1]: those of its tokens but the first. An entry a step: `chosen` [1], of
+    the token that was generated, `top` [k], the largest in descending order, `ids` int64 [1].
+    """
+
+    prompt: Tensor
+    chosen: list[Tensor]
+    top: list[Tensor]
+    ids: list[Tensor]
 
 
 class TracedModel:
@@ -115,6 +130,21 @@ class TracedModel:
         id `stop`, whatever the others ask for.
         """
         raise NotImplementedError
+
+    def log_probabilities(
+        self,
+        prompt: str,
+        *,
+        steps: int,
+        top: int,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        processed: bool = False,
+    ) -> LogProbabilities:
+        """What the engine itself says of a prompt and of so many tokens: greedy, or drawn with a
+        seed at a temperature. As the engine computes them, or `processed`: after temperature.
+        """
+        raise Refused("this engine gives no log-probabilities")
 
     def clear_edits(self) -> None:
         """No registered block acts any more."""

@@ -8,13 +8,15 @@ the last one beside the list of layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 from torch.nn import Module
 
 from conformance.engines import Refused
+from conformance.engines.inside_attention import Found, Inside, counts, find, measure
 from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 from conformance.records import Case
@@ -47,12 +49,30 @@ class Parts:
     router: str = ""
     head: str = ""
     vocabulary: int = 0
+    inside: Found = field(default_factory=Found)
+
+    @property
+    def heads(self) -> str:
+        """The path, in a layer, of the module that is given the heads."""
+        return self._within("heads")
+
+    @property
+    def qkv(self) -> str:
+        """The path, in a layer, of the module that gives the values."""
+        return self._within("value")
+
+    def _within(self, part: str) -> str:
+        place = self.inside.places.get(part)
+        return f"{self.attention}.{place.path}" if place else ""
 
     def require(self, needs: Collection[str]) -> None:
         """Raises Refused, naming what of this the model does not have; what else it may have
         (long prompts) is models.yaml's to say.
         """
         absent = [name for name in needs if not getattr(self, name, name)]
+        for name in absent:
+            if name in self.inside.why:
+                raise Refused(self.inside.why[name])
         if absent:
             raise Refused(f"the model has no part called {' or '.join(absent)}")
 
@@ -64,8 +84,39 @@ def require_layers(case: Case, layers: int) -> None:
             raise Refused(f"the model has {layers} layers, and the case asks for {name}={index}")
 
 
-def find_parts(module: Module, layers: str, vocabulary: int) -> Parts:
-    """The parts of a model whose layers are at this path; it knows so many tokens."""
+#: What was measured of a module of transformers', which several members share.
+_ARRANGED: WeakKeyDictionary[Module, str] = WeakKeyDictionary()
+
+
+def parts_of(module: Any, layers: str) -> tuple[Parts, str]:
+    """The parts of transformers' own module, and how its attention arranges them."""
+    config = module.config.get_text_config()
+    heads, groups = counts(config)
+    plain = find_parts(module, layers, config.vocab_size)
+    if module not in _ARRANGED:
+        every = list(follow(module, layers))
+        _ARRANGED[module] = measure(module, every, plain.attention, heads, groups)
+    arranged = _ARRANGED[module]
+    parts = find_parts(
+        module, layers, config.vocab_size, heads=heads, groups=groups, arranged=arranged
+    )
+    return parts, arranged
+
+
+def find_parts(
+    module: Module,
+    layers: str,
+    vocabulary: int,
+    *,
+    heads: int = 0,
+    groups: int = 0,
+    arranged: str = "",
+    ranks: int = 1,
+) -> Parts:
+    """The parts of a model whose layers are at this path; it knows so many tokens, and has so many
+    heads, of which `groups` have keys of their own. `arranged` is how transformers' module holds
+    them (`inside_attention.measure`), `ranks` how many share them.
+    """
     last = follow(module, layers)[-1]  # the first ones may do without experts
     names = [name for name, _ in last.named_children()]
     above, _, _ = layers.rpartition(".")
@@ -74,14 +125,20 @@ def find_parts(module: Module, layers: str, vocabulary: int) -> Parts:
     embedded = (name for name, child in module.named_modules() if _is_embedding(child))
     embedding = next(embedded, "")
     mlp = next((name for name in names if name in MLP), "")
+    attention = next((name for name in names if name in ATTENTION), "")
+    inside = Found()
+    if attention:
+        module_of = follow(last, attention)
+        inside = find(module_of, heads, groups, arranged=arranged, ranks=ranks)
     return Parts(
         embedding=embedding,
         norm=f"{above}.{norms[-1]}".lstrip(".") if norms else "",
-        attention=next((name for name in names if name in ATTENTION), ""),
+        attention=attention,
         mlp=mlp,
         router=next((f"{mlp}.{name}" for name in _children(last, mlp) if name in ROUTER), ""),
         head=_head(module, layers) or embedding,
         vocabulary=vocabulary,
+        inside=inside,
     )
 
 
@@ -184,6 +241,80 @@ class Part:
         return self.own(rows(next(floating(self.envoy.output))))
 
 
+class Attention(Part):
+    """A layer's attention: besides its input and output query, key and value before they are turned
+    by rotary positions, and the heads that the output projection is given. Each is [tokens, heads,
+    width] of the block's prompt, a copy; what is assigned is what the layer goes on with.
+    """
+
+    def __init__(self, envoy: Any, own: Own, parts: Parts) -> None:
+        super().__init__(envoy, own)
+        self.places = parts.inside.places
+        self.value_first = parts.inside.value_first
+
+    @property
+    def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value, read in the order in which the engine computes them."""
+        if self.value_first:
+            value = self.value
+            return self.query, self.key, value
+        return self.query, self.key, self.value
+
+    @property
+    def query(self) -> Tensor:
+        return self.held("query")
+
+    @query.setter
+    def query(self, value: Tensor) -> None:
+        self.put("query", value)
+
+    @property
+    def key(self) -> Tensor:
+        return self.held("key")
+
+    @key.setter
+    def key(self, value: Tensor) -> None:
+        self.put("key", value)
+
+    @property
+    def value(self) -> Tensor:
+        return self.held("value")
+
+    @value.setter
+    def value(self, value: Tensor) -> None:
+        self.put("value", value)
+
+    @property
+    def heads(self) -> Tensor:
+        return self.held("heads")
+
+    @heads.setter
+    def heads(self, value: Tensor) -> None:
+        self.put("heads", value)
+
+    def _place(self, part: str) -> tuple[Inside, Any]:
+        place = self.places[part]
+        return place, follow(self.envoy, place.path)
+
+    def held(self, part: str) -> Tensor:
+        """What one of the four holds, by its name."""
+        place, module = self._place(part)
+        held = arguments(module.inputs) if place.of_input else floating(module.output)
+        return place.read(next(iter(held)), self.own)
+
+    def put(self, part: str, value: Tensor) -> None:
+        """Let the layer go on with this in the place of one of the four."""
+        place, module = self._place(part)
+        whole = module.inputs if place.of_input else module.output
+        old = arguments(whole)[0] if place.of_input else next(floating(whole))
+        new = place.write(old, self.own, value)
+        changed = map_tensors(whole, lambda part: new if part is old else part)
+        if place.of_input:
+            module.inputs = changed
+        else:
+            module.output = changed
+
+
 def stream_before(inputs: Any, layout: str) -> Tensor:
     """The residual stream [tokens, width] that a layer was called with: one tensor, or the
     summands that the layer before returned.
@@ -233,8 +364,8 @@ class TracedLayer(Layer):
         return [LAYOUTS[self.layout].read(output) for output in steps]
 
     @property
-    def attention(self) -> Part:
-        return Part(follow(self.envoy, self.parts.attention), self.own)
+    def attention(self) -> Attention:
+        return Attention(follow(self.envoy, self.parts.attention), self.own, self.parts)
 
     def has(self, part: str) -> bool:
         """Whether this layer has such a part: not every layer of a mixture has experts."""

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from conformance.builtin.probe import ARRANGED
 from conformance.direction import direction
 from conformance.engines.model_parts import Parts, TracedLayer, require_layers
 from conformance.engines.structure import dense_copy, map_tensors
@@ -58,11 +59,13 @@ class Probe:
     """The float32 truth of the probe prompt: what a layout and a dose are measured by.
 
     `streams` and `noise` have one entry a layer: [tokens, width], and the relative
-    distance of one honest bf16 run from it.
+    distance of one honest bf16 run from it. `arranged` is how transformers' attention holds query,
+    key and value (`conformance.engines.inside_attention.measure`).
     """
 
     streams: tuple[Tensor, ...]
     noise: tuple[float, ...]
+    arranged: str = ""
 
     def norm(self, layer: int) -> float:
         """The median length of the stream's rows after a layer."""
@@ -90,7 +93,8 @@ def read_probe(folder: Path) -> Probe:
         max(distance(rows(member, layer), truth[layer]) for member in members)
         for layer in range(layers)
     )
-    return Probe(truth, noise)
+    arranged = values.get(f"truth|{Site(ARRANGED)}", torch.empty(0, dtype=torch.uint8))
+    return Probe(truth, noise, bytes(arranged.tolist()).decode())
 
 
 def vector(probe: Probe, layer: int, seed: int) -> Tensor:

@@ -23,6 +23,7 @@ WORDS = {
     "blocks": "so many blocks of memory for all requests together",
     "block_tokens": "tokens in one such block",
     "length": "room for so many tokens of prompt and generation",
+    "logprobs": "processed: log-probabilities after temperature, not of the logits as they were",
     "extraction": "True: the engine hands out the states after its layers by itself",
 }
 

@@ -65,8 +65,8 @@ class Source:
 
 
 #: What a model has for scenarios to look at, unless models.yaml says otherwise.
-Part = Literal["embedding", "attention", "mlp", "norm", "head", "experts", "long"]
-PARTS: tuple[Part, ...] = ("embedding", "attention", "mlp", "norm", "head")
+Part = Literal["embedding", "attention", "heads", "qkv", "mlp", "norm", "head", "experts", "long"]
+PARTS: tuple[Part, ...] = ("embedding", "attention", "heads", "qkv", "mlp", "norm", "head")
 
 
 @record()

@@ -51,6 +51,17 @@ DAMAGE: Mapping[str, str] = {
     "merged-proj-branch": (
         "The halves of the width of what a branch takes or gives have changed places."
     ),
+    "head-neighbour": "Each attention head is read as the one before it.",
+    "head-rank-swapped": "The heads of two ranks have changed places.",
+    "head-rank-half": "The heads of one rank stand for those of the other one too.",
+    "key-for-value": "What is read as a layer's value is its key.",
+    "key-other-group": "Of grouped heads each key is that of another group.",
+    "query-by-stride": (
+        "The query's columns are taken by head, as GPT-NeoX holds them, where they are in blocks."
+    ),
+    "query-before-norm": "A query has not the length that its norm gives it.",
+    "logprobs-shifted": "Each token of a prompt is given the log-probability of the next one.",
+    "logprobs-tempered": "The likeliest log-probabilities are divided by a temperature.",
     "embedding-off": "The rows of what a part takes or gives are shifted by one token.",
     "token-off": "The rows of the stream are shifted by one token.",
     "permuted": "The rows of the stream are in reverse order.",

@@ -35,6 +35,7 @@ class Point(StrEnum):
     WRITE = "write"  # what is assigned to it → what is written, SKIPPED or Raw
     INPUT = "input"  # what `lm.layers[i].input` gives
     PART = "part"  # what a branch, the embeddings or the final norm take or give
+    HELD = "held"  # what one of an attention's four parts holds: query, key, value or heads
     GIVEN = "given"  # what is assigned to a part's input → what is written, or SKIPPED
     LIVE = "live"  # what a branch gives, in the model's own memory
     SKIP = "skip"  # what is to stand for a layer that is left out, or SKIPPED
@@ -95,6 +96,7 @@ WITH_A_BLOCK = frozenset(
         Point.WRITE,
         Point.INPUT,
         Point.PART,
+        Point.HELD,
         Point.GIVEN,
         Point.LIVE,
         Point.SKIP,

@@ -16,7 +16,7 @@ from transformers import LogitsProcessor
 
 from conformance.builtin.probe import PROBE
 from conformance.direction import direction
-from conformance.engines.model_parts import find_parts
+from conformance.engines.model_parts import parts_of, reaches
 from conformance.engines.reference import at_once
 from conformance.engines.reference.branches import Branches, Step
 from conformance.engines.reference.ensemble import Member, split_reductions
@@ -146,7 +146,7 @@ class ReferenceModel:
         self.layer_of = {
             router: index for index, layer in enumerate(self.modules) for router in routers(layer)
         }
-        self.parts = find_parts(module, layers, module.config.get_text_config().vocab_size)
+        self.parts, self.arranged = parts_of(module, layers)
         #: Of what, and the run: ids of the prompt, then the parts that were kept.
         self._unedited: list[tuple[tuple[Any, ...], Run]] = []
         #: The edited runs of the present case.
@@ -172,6 +172,11 @@ class ReferenceModel:
             for name, part in {**OUTPUTS, **INPUTS}.items()
             if name != "router" and (not part or getattr(self.parts, part))
         )
+
+    def having(self, part: str) -> list[int]:
+        """The layers that have this part."""
+        path = getattr(self.parts, part)
+        return [at for at, layer in enumerate(self.modules) if path and reaches(layer, path)]
 
     def direction(self, layer: int, seed: int = 0) -> Tensor:
         """The vector that `lm.direction` gives on the engines, in this member's dtype."""
@@ -240,6 +245,20 @@ class ReferenceModel:
             self._rounding(stack)
             normed = follow(self.module, self.parts.norm)(stream)
             return functional.linear(normed.to(head.weight.dtype), head.weight)
+
+    @torch.inference_mode()
+    def every_logits(self, prompt: str) -> Tensor:
+        """[tokens, vocabulary]: the logits after each token of a prompt."""
+        ids = torch.tensor([self.tokenize(prompt)], device=self.module.device)
+        inputs, mask, rows = self._batch(ids)
+        known = inspect.signature(self.module.forward).parameters
+        places = (mask.cumsum(-1) - 1).clamp_min(0)
+        more = {"position_ids": places} if rows and "position_ids" in known else {}
+        with ExitStack() as stack:
+            self._rounding(stack)
+            output = self.module(input_ids=inputs, attention_mask=mask, use_cache=False, **more)
+        logits: Tensor = output.logits[0, rows:]
+        return logits
 
     def _rounding(self, stack: ExitStack) -> None:
         """Add and round as this member does."""

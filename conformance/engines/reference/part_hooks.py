@@ -10,7 +10,9 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
+from conformance.engines.inside_attention import Inside
 from conformance.engines.model_parts import Parts, arguments, floating, reaches
+from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 
 #: What a step gave by name: a tensor [tokens, width], or one for each layer.
@@ -18,6 +20,8 @@ Seen = dict[str, Any]
 
 #: What can be asked for → which part of the model, or "" for a layer itself.
 OUTPUTS = {name: name for name in ("embedding", "norm", "attention", "mlp", "router")}
+#: Of each layer's attention, [tokens, heads, width].
+WITHIN = ("query", "key", "value", "heads")
 INPUTS = {"input": "", "attention_input": "attention", "mlp_input": "mlp"}
 
 
@@ -49,7 +53,11 @@ def recorded(
             steps[-1].setdefault(name, {})[index] = own
 
     handles: list[Any] = [model.register_forward_pre_hook(begin, with_kwargs=True)]
+    for name in filter(wanted.__contains__, WITHIN):
+        handles += _within_layers(parts, layers, name, padding, steps)
     for name in wanted:
+        if name in WITHIN:
+            continue
         path = getattr(parts, OUTPUTS.get(name) or INPUTS[name], "")
         places: list[tuple[int | None, Module]] = (
             [(None, follow(model, path))]
@@ -72,6 +80,55 @@ def recorded(
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _within_layers(
+    parts: Parts, layers: Sequence[Module], name: str, padding: int, steps: list[Seen]
+) -> Iterator[Any]:
+    """Hooks that keep this part of every layer's attention that has it."""
+    place = within(parts, name)
+
+    def keep(index: int, value: Tensor) -> None:
+        rows = place.read(value, partial(without_padding, padding))
+        steps[-1].setdefault(name, {})[index] = rows
+
+    for index, layer in enumerate(layers):
+        if reaches(layer, f"{parts.attention}.{place.path}"):
+            yield hook_within(parts, layer, name, partial(keep, index))
+
+
+def without_padding(padding: int, rows: Tensor) -> Tensor:
+    """A prompt's own rows: a later step has one, and no padding."""
+    return rows[padding if len(rows) > 1 else 0 :]
+
+
+def within(parts: Parts, name: str) -> Inside:
+    """Where this part of the attention is."""
+    return parts.inside.places[name]
+
+
+def hook_within(
+    parts: Parts, layer: Module, name: str, seen: Callable[[Tensor], Tensor | None]
+) -> Any:
+    """Call `seen` with the tensor that holds this part of a layer's attention; what it returns goes
+    on in its place.
+    """
+    place = within(parts, name)
+    module: Module = follow(follow(layer, parts.attention), place.path)
+
+    def exchanged(held: Any, old: Tensor) -> Any:
+        new = seen(old)
+        return None if new is None else map_tensors(held, lambda one: new if one is old else one)
+
+    def before(module: Module, args: Any, kwargs: Any) -> Any:
+        return exchanged((tuple(args), dict(kwargs)), arguments((args, kwargs))[0])
+
+    def after(module: Module, args: Any, output: Any) -> Any:
+        return exchanged(output, next(floating(output)))
+
+    if place.of_input:
+        return module.register_forward_pre_hook(before, with_kwargs=True)
+    return module.register_forward_hook(after)
 
 
 def _before(keep: Callable[[Tensor], None]) -> Callable[..., None]:

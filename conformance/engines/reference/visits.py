@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from conformance.engines.inside_attention import Inside
 from conformance.engines.model_parts import Parts, arguments, floating
-from conformance.engines.reference.part_hooks import INPUTS, OUTPUTS
+from conformance.engines.reference.part_hooks import (
+    INPUTS,
+    OUTPUTS,
+    WITHIN,
+    hook_within,
+    within,
+    without_padding,
+)
 from conformance.engines.structure import map_tensors
 from conformance.engines.tree import follow
 
@@ -62,22 +71,29 @@ def visited(
         changed[0, -1] = new.to(value.dtype)
         return changed
 
-    handles: list[Any] = [model.register_forward_pre_hook(begin, with_kwargs=True)]
-    for (part, layer), visit in at.items():
-        if part == LOGITS:
-            handles.append(model.register_forward_hook(_after(visit, last)))
-            continue
+    def watch(part: str, layer: int | None, visit: Visit) -> Any:
+        if part in WITHIN and layer is not None:
+            visiting = partial(_observe_within, visit, within(parts, part), steps, padding)
+            return hook_within(parts, layers[layer], part, visiting)
         module = _module(model, layers, parts, part, layer)
         if part in INPUTS:
-            hook = _before(visit, observe)
-            handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-        else:
-            handles.append(module.register_forward_hook(_after(visit, observe)))
+            return module.register_forward_pre_hook(_before(visit, observe), with_kwargs=True)
+        return module.register_forward_hook(_after(visit, last if part == LOGITS else observe))
+
+    handles: list[Any] = [model.register_forward_pre_hook(begin, with_kwargs=True)]
+    handles += [watch(*place, visit) for place, visit in at.items()]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _observe_within(
+    visit: Visit, place: Inside, steps: Sequence[int], padding: int, value: Tensor
+) -> Tensor:
+    own = partial(without_padding, padding)
+    return place.write(value, own, visit(steps[0], place.read(value, own)))
 
 
 def _module(

@@ -16,7 +16,8 @@ from transformers import AutoConfig
 from conformance import loose_json
 from conformance.builtin.probe import PROBE
 from conformance.engines import Refused, progress
-from conformance.engines.lm import TracedModel
+from conformance.engines.inside_attention import counts
+from conformance.engines.lm import LogProbabilities, TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
 from conformance.engines.probing import beside
 from conformance.engines.probing.probe_failure import probed, stop_at, tell_probing
@@ -44,7 +45,12 @@ from conformance.engines.vllm.hook_canary import proven
 from conformance.engines.vllm.inside.worker_rpc import unpacked
 from conformance.engines.vllm.patches import Place
 from conformance.engines.vllm.relay import relay_needed
-from conformance.engines.vllm.sampled import asked_alone, own_words
+from conformance.engines.vllm.sampled import (
+    asked_alone,
+    asked_for_logprobs,
+    own_logprobs,
+    own_words,
+)
 from conformance.engines.vllm.trace_scope import trace_scope
 from conformance.inputs import usable
 from conformance.records import Backend, Case, Group, Job, Precision, Status
@@ -158,6 +164,23 @@ class VLLMModel(TracedModel):
         outputs = self.submit(prompts, asked_alone(steps))
         return [own_words(one.outputs[0]) for one in outputs]
 
+    def log_probabilities(
+        self,
+        prompt: str,
+        *,
+        steps: int,
+        top: int,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        processed: bool = False,
+    ) -> LogProbabilities:
+        """What vLLM itself says of a prompt and its continuation. Whether temperature counts the
+        engine was asked when it was opened.
+        """
+        asked = asked_for_logprobs(steps, top, temperature, seed)
+        [output] = self.submit([prompt], asked)
+        return own_logprobs(output, top)
+
     def computed(self, prompts: Sequence[str]) -> list[dict[str, Streams]]:
         """The stream after every layer without a trace, one prompt after the other."""
         return [{"stream": self._computed(prompt)} for prompt in prompts]
@@ -233,6 +256,8 @@ def asked_for(job: Job) -> dict[str, Any]:
     arguments = {words[name]: value for name, value in settings.items() if name in words}
     if "step_tokens" in settings:
         arguments["enable_chunked_prefill"] = True
+    if "logprobs" in settings:
+        arguments["logprobs_mode"] = f"{settings['logprobs']}_logprobs"
     if settings.get("extraction"):
         config = AutoConfig.from_pretrained(job.checkpoint).get_text_config()
         arguments |= hidden_states.asked(hidden_states.place(job), config.num_hidden_layers)
@@ -260,7 +285,16 @@ class VLLMEngine:
         self.settled, self.obstacle = probed(
             lambda: self._outputs(count), self.probe, job.model.layout, refused
         )
-        parts = find_parts(self.model._module, self.path, int(self.ranks[0]["vocabulary"]))
+        heads, groups = counts(AutoConfig.from_pretrained(job.checkpoint).get_text_config())
+        parts = find_parts(
+            self.model._module,
+            self.path,
+            int(self.ranks[0]["vocabulary"]),
+            heads=heads,
+            groups=groups,
+            arranged=self.probe.arranged,
+            ranks=job.backend.tensor,
+        )
         layers = Layers(self.model, self.path, count, self.settled.layout, TracedLayer, parts)
         self.lm = self._traced(layers)
         self.repeats = self._repeats(count)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from conformance.engines.lm import LogProbabilities
+
 
 def asked_alone(steps: int, **more: Any) -> Any:
     """What vLLM is asked for where there is no trace: so many tokens, and every log-probability."""
@@ -34,3 +36,40 @@ def own_words(output: Any) -> dict[str, list[Tensor]]:
         logits.append(step)
     tokens = [torch.tensor([token]) for token in output.token_ids]
     return {"logits": logits, "tokens": tokens}
+
+
+def asked_for_logprobs(steps: int, top: int, temperature: float, seed: int | None) -> Any:
+    """What vLLM is asked for where the log-probabilities of a prompt and of so many tokens count,
+    and those of the `top` likeliest besides.
+    """
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=temperature,
+        seed=seed,
+        max_tokens=steps,
+        ignore_eos=True,
+        logprobs=top,
+        prompt_logprobs=0,
+        detokenize=False,
+    )
+
+
+def own_logprobs(output: Any, top: int) -> LogProbabilities:
+    """What one request was answered. The first token of a prompt follows from nothing."""
+    ids = output.prompt_token_ids[1:]
+    pairs = zip(ids, output.prompt_logprobs[1:], strict=True)
+    prompt = [step[token].logprob for token, step in pairs]
+    completion = output.outputs[0]
+    steps = list(zip(completion.token_ids, completion.logprobs, strict=True))
+    return LogProbabilities(
+        prompt=torch.tensor(prompt)[:, None],
+        chosen=[torch.tensor([step[token].logprob]) for token, step in steps],
+        top=[
+            torch.tensor([one.logprob for one in step.values() if one.rank <= top]).sort(
+                descending=True
+            )[0]
+            for _, step in steps
+        ],
+        ids=[torch.tensor([token]) for token, _ in steps],
+    )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from conformance.selftest.fault import Fault
 from conformance.selftest.faults import (
     arriving,
+    attention,
     computed,
     draws,
     extraction,
@@ -28,6 +29,7 @@ from conformance.selftest.faults import (
 _MODULES = (
     quiet,
     reads,
+    attention,
     extraction,
     logits,
     returned,

@@ -27,6 +27,22 @@ def by_name(by_site: dict[Site, Tensor]) -> Saved:
     return {str(site): value for site, value in by_site.items()}
 
 
+def prompt_shifted(saved: Saved, now: Moment) -> Saved:
+    """Each token of a prompt has the log-probability of the one after it."""
+    return {
+        str(site): value.roll(-1, dims=0) if site.name == "prompt" else value
+        for site, value in sites(saved).items()
+    }
+
+
+def tempered(saved: Saved, now: Moment) -> Saved:
+    """Log-probabilities of the likeliest are those after a temperature."""
+    return {
+        str(site): (value / now.dose) if site.name == "top" else value
+        for site, value in sites(saved).items()
+    }
+
+
 def lost(saved: Saved, now: Moment) -> Saved:
     """One layer's value was never kept; without a layer the logits were not."""
     return {
@@ -173,6 +189,8 @@ def _fault(name: str, act: Any, **more: Any) -> Fault:
 
 
 FAULTS = (
+    _fault("logprobs-shifted", prompt_shifted, cases=("logprobs.greedy",), quick=True),
+    _fault("logprobs-tempered", tempered, cases=("logprobs.greedy",), doses=(1.1, 2.0)),
     _fault("save-unbound", lost, verdicts=MISSING, places=("", "first", "last"), quick=True),
     _fault("error-lost", error_lost, verdicts=MISSING, places=("middle",)),
     _fault("async-first", first_only, verdicts=MISSING),

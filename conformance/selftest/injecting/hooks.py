@@ -31,7 +31,7 @@ _POINTS = _Points()
 
 def install(engine: str, *, pipeline: int) -> None:
     """Every point that a worker of this engine has."""
-    from conformance.engines.model_parts import Part, TracedLayer
+    from conformance.engines.model_parts import Attention, Part, TracedLayer
     from conformance.engines.traced import Layers
     from conformance.residual_stream import Layer
 
@@ -40,6 +40,7 @@ def install(engine: str, *, pipeline: int) -> None:
     _part(Part, "input", Point.PART)
     _part(Part, "output", Point.PART)
     _part(Part, "live", Point.LIVE)
+    _held(Attention)
     _skip(TracedLayer)
     _path(Layers)
     _stop()
@@ -92,6 +93,16 @@ def _part(kind: Any, name: str, point: Point) -> None:
             original.fset(self, new)
 
     setattr(kind, name, property(read, write if original.fset else None))
+
+
+def _held(kind: Any) -> None:
+    original = kind.held
+
+    def read(self: Any, part: str) -> Any:
+        value = original(self, part)
+        return switch.passes(Point.HELD, value, _layer_of(self), lambda: (part, self))
+
+    kind.held = read
 
 
 def _layer_of(part: Any) -> int | None:

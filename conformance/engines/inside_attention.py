@@ -1,0 +1,300 @@
+"""Query, key and value of a layer's attention, and the heads that its output projection is given.
+
+They are found by structure. The output projection, the projections of query, key and value (three
+modules or one) and the norms behind them have the names that their authors gave them. How many
+heads there are follows from their widths. How one matrix holds the three is either known by its
+class (vLLM loads any checkpoint's into blocks) or measured on transformers' own module: a first
+token attends to itself alone, so what its heads give is its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import cosine_similarity
+
+OUTPUT = ("o_proj", "out_proj", "dense", "c_proj", "wo")
+FUSED = ("qkv_proj", "query_key_value", "c_attn", "qkv", "Wqkv")
+PROJECTIONS = {"query": ("q_proj", "wq"), "key": ("k_proj", "wk"), "value": ("v_proj", "wv")}
+NORMS = {"query": ("q_norm", "q_layernorm"), "key": ("k_norm", "k_layernorm")}
+
+#: How the columns of one matrix are arranged: all queries, all keys, all values; or, for each head
+#: of keys, its queries, the key and the value. With as many of both, these are three per head.
+BLOCKS, GROUPS = "blocks", "groups"
+#: The norm of a query is given [heads, tokens, width].
+HEADS_FIRST = "heads first"
+#: The value is there before the norms of query and key are computed.
+VALUE_FIRST = "value first"
+
+#: What linear layers call how wide their input and output are, on all ranks.
+_WIDTHS = (("in_features", "out_features"), ("input_size", "output_size"), ("nx", "nf"))
+
+#: A projection's place is measured in float32, to this.
+_SAME = 1e-4
+
+
+class Unplaced(Exception):
+    """Where a part is cannot be said; in words why."""
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Where one of the four is: the `path` of a module within the attention, and what of that
+    module's input or output belongs to it.
+
+    `columns` of a row are the heads', in their order (all, where there are none). A norm may be
+    given each head by itself, `width` wide: [tokens, heads, width] or, `heads_first`, [heads,
+    tokens, width].
+    """
+
+    path: str
+    heads: int
+    width: int
+    of_input: bool = False
+    columns: tuple[int, ...] = ()
+    heads_first: bool = False
+
+    def view(self, tensor: Tensor) -> Tensor:
+        """[tokens, …] of a tensor with or without a batch axis, as a view."""
+        by_head = tensor.shape[-1] == self.width and tensor.shape[-2] == self.heads
+        if self.heads_first and tensor.ndim == 4:
+            return tensor[0].transpose(0, 1)
+        if tensor.ndim == 4 or (tensor.ndim == 3 and not by_head):
+            return tensor[0]
+        return tensor
+
+    def read(self, tensor: Tensor, own: Callable[[Tensor], Tensor]) -> Tensor:
+        """A copy [tokens, heads, width] of the block's own rows."""
+        rows = own(self.view(tensor))
+        if self.columns:
+            rows = rows[:, list(self.columns)]
+        return rows.reshape(len(rows), self.heads, -1).clone()
+
+    def write(self, tensor: Tensor, own: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
+        """The tensor with this [tokens, heads, width] in it."""
+        new = tensor.clone()
+        rows = own(self.view(new))
+        whole = value.expand(len(rows), *value.shape[-2:]).to(new.dtype)
+        if self.columns:
+            rows[:, list(self.columns)] = whole.flatten(1)
+        else:
+            rows[:] = whole.reshape(rows.shape)
+        return new
+
+
+@dataclass(frozen=True)
+class Found:
+    """The parts by name. `why` says of one that is not there why it cannot be read. `value_first`:
+    the value is computed before query and key are what they are read as.
+    """
+
+    places: Mapping[str, Inside] = field(default_factory=dict)
+    why: Mapping[str, str] = field(default_factory=dict)
+    value_first: bool = False
+
+
+def find(
+    attention: Module, heads: int, groups: int, *, arranged: str = "", ranks: int = 1
+) -> Found:
+    """The parts of this attention of so many heads, of which `groups` have keys of their own as
+    the config says. `arranged` is what `measure` said of transformers' module of the same model.
+    """
+    children = dict(attention.named_children())
+    named = _Named(children)
+    projected = named(OUTPUT)
+    if not projected or not heads:
+        return Found(why=dict.fromkeys(("heads", "qkv"), "its attention has no output projection"))
+    try:
+        width = _features(children[projected])[0] // heads
+    except Unplaced as error:
+        return Found(why=dict.fromkeys(("heads", "qkv"), str(error)))
+    places = {"heads": Inside(projected, heads, width, of_input=True)}
+    fused = named(FUSED)
+    if fused:
+        try:
+            places |= _of_one(children[fused], fused, heads, groups, width, arranged, ranks)
+        except Unplaced as error:
+            return Found(places, {"qkv": str(error)})
+    elif all(named(names) for names in PROJECTIONS.values()):
+        places |= {
+            part: Inside(
+                path, heads if part == "query" else _features(children[path])[1] // width, width
+            )
+            for part, names in PROJECTIONS.items()
+            if (path := named(names))
+        }
+    else:
+        return Found(places, {"qkv": "its attention has no query, key and value of the heads"})
+    why = {}
+    for part, names in NORMS.items():
+        if path := named(names):
+            first = HEADS_FIRST in arranged.split(", ")
+            places[part] = Inside(path, places[part].heads, width, heads_first=first)
+            if ranks > 1:
+                why["qkv"] = (
+                    f"{path} is given one rank's heads, which nnsight does not join: "
+                    f"a block on {ranks} ranks sees {heads // ranks} of {heads}"
+                )
+    if why:
+        places = {"heads": places["heads"]}
+    normed = "query" in places and places["query"].path != places["value"].path
+    fused_first = normed and bool(places["value"].columns)
+    return Found(places, why, fused_first or VALUE_FIRST in arranged.split(", "))
+
+
+class _Named:
+    """The first child of an attention that has one of these names, and does something."""
+
+    def __init__(self, children: Mapping[str, Module]) -> None:
+        self.children = children
+
+    def __call__(self, names: tuple[str, ...]) -> str:
+        there = (name for name in names if name in self.children)
+        active = (name for name in there if type(self.children[name]).__name__ != "Identity")
+        return next(active, "")
+
+
+def _features(module: Any) -> tuple[int, int]:
+    """How wide the rows are that a linear layer takes, and those that it gives, on all ranks."""
+    for into, out_of in _WIDTHS:
+        if hasattr(module, into) and hasattr(module, out_of):
+            return int(getattr(module, into)), int(getattr(module, out_of))
+    raise Unplaced(f"{type(module).__name__} does not say how wide its rows are")
+
+
+def _of_one(
+    module: Module, path: str, heads: int, groups: int, width: int, arranged: str, ranks: int
+) -> dict[str, Inside]:
+    """Where one matrix holds the three."""
+    by_class = type(module).__name__.startswith("QKVParallel")
+    groups = int(getattr(module, "total_num_kv_heads", groups)) if by_class else groups
+    if by_class:
+        spans = _rank_blocks(heads, groups, width, ranks, _features(module)[1])
+    elif (words := arranged.split(", ", maxsplit=1)[0]) in (BLOCKS, GROUPS):
+        spans = _spans(words, heads, groups, width, _features(module)[1])
+    else:
+        raise Unplaced(words or f"nobody measured how {path} arranges query, key and value")
+    counts = {"query": heads, "key": groups, "value": groups}
+    return {
+        part: Inside(path, count, width, columns=tuple(spans[part]))
+        for part, count in counts.items()
+    }
+
+
+def _spans(arranged: str, heads: int, groups: int, width: int, total: int) -> dict[str, list[int]]:
+    """The columns of query, key and value."""
+    order = torch.arange(total)
+    rest = 2 * groups * width  # a gate may stand before them
+    if arranged == GROUPS:
+        held = order.reshape(groups, -1, width)
+        parts = [held[:, :-2], held[:, -2], held[:, -1]]
+    else:
+        parts = [order[: heads * width], *order[total - rest :].chunk(2)]
+    return {
+        name: part.flatten().tolist()
+        for name, part in zip(("query", "key", "value"), parts, strict=True)
+    }
+
+
+def _rank_blocks(
+    heads: int, groups: int, width: int, ranks: int, total: int
+) -> dict[str, list[int]]:
+    """The same where each rank has its heads' blocks, one rank after the other."""
+    if heads % ranks or groups % ranks:
+        raise Unplaced(f"{groups} heads of keys are not shared out among {ranks} ranks")
+    each = total // ranks
+    spans = _spans(BLOCKS, heads // ranks, groups // ranks, width, each)
+    return {
+        name: [rank * each + column for rank in range(ranks) for column in columns]
+        for name, columns in spans.items()
+    }
+
+
+def counts(config: Any) -> tuple[int, int]:
+    """How many heads a config says there are, and how many of keys."""
+    return int(getattr(config, "num_attention_heads", None) or 0), _groups(config)
+
+
+def _groups(config: Any) -> int:
+    grouped = getattr(config, "new_decoder_architecture", False)
+    if getattr(config, "multi_query", False) and not grouped:
+        return 1
+    for name in ("num_key_value_heads", "num_kv_heads", "num_attention_heads"):
+        if count := getattr(config, name, None):
+            return int(count)
+    return 0
+
+
+@torch.inference_mode()
+def measure(model: Any, layers: list[Module], attention: str, heads: int, groups: int) -> str:
+    """How transformers' module arranges one matrix, and what its norms are given, in words; ""
+    where there is nothing to measure.
+
+    Of a prompt's first token every head gives its value, or with sinks a part of it: the columns
+    that hold it tell where the values are. Where no arrangement has them the words say so.
+    """
+    layer = next((one for one in layers if hasattr(one, attention)), None) if attention else None
+    if layer is None or not heads:
+        return ""
+    module = getattr(layer, attention)
+    children = dict(module.named_children())
+    named = _Named(children)
+    fused, projected = named(FUSED), named(OUTPUT)
+    norm, value = named(NORMS["query"]), named(PROJECTIONS["value"])
+    if not projected or not (fused or norm):
+        return ""
+    seen: dict[str, Tensor] = {}
+
+    def noting(name: str) -> Callable[..., None]:
+        def hook(_: Module, args: Any, output: Any = None) -> None:
+            value = output if output is not None else args[0]
+            seen[name] = (value[0] if isinstance(value, tuple) else value).detach().float()
+
+        return hook
+
+    tokens = heads + 3  # so that neither axis is taken for the other
+    with ExitStack() as stack:
+        for handle in _hooks(children, projected, (fused, norm, value), noting):
+            stack.callback(handle.remove)
+        ids = torch.arange(tokens, device=next(model.parameters()).device)[None] + 1
+        model(input_ids=ids, use_cache=False)
+    words = []
+    if fused:
+        words.append(_arranged(seen[fused][0, 0], seen["heads"][0, 0], heads, groups))
+    else:
+        words.append("")
+    if norm and seen[norm].ndim == 4 and seen[norm].shape[1] == heads:
+        words.append(HEADS_FIRST)
+    order = list(seen)  # as the modules were called
+    if norm and value and order.index(value) < order.index(norm):
+        words.append(VALUE_FIRST)
+    return ", ".join(words)
+
+
+def _hooks(
+    children: Mapping[str, Module], projected: str, others: Sequence[str], noting: Any
+) -> Iterator[Any]:
+    yield children[projected].register_forward_pre_hook(noting("heads"))
+    for name in filter(None, others):
+        yield children[name].register_forward_hook(noting(name))
+
+
+def _arranged(row: Tensor, given: Tensor, heads: int, groups: int) -> str:
+    """The arrangement of this row by which its value is what the heads gave."""
+    width = len(given) // heads
+    tried = {}
+    for words in (BLOCKS, GROUPS):
+        value = row[_spans(words, heads, groups, width, len(row))["value"]]
+        repeated = value.reshape(groups, width).repeat_interleave(heads // groups, dim=0)
+        likeness = cosine_similarity(repeated, given.reshape(heads, width), dim=-1)
+        tried[words] = 1 - float(likeness.min())
+    best = min(tried, key=lambda words: tried[words])
+    if tried[best] > _SAME:
+        return "no arrangement of query key and value in one matrix gives what the heads give"
+    return best

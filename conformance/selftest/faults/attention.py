@@ -1,0 +1,101 @@
+"""Faults inside a layer's attention: what a block sees of query, key, value or heads is another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from conformance.records import Side, Verdict
+from conformance.selftest.fault import Fault, Inexpressible, Moment, Point
+
+HEADS = ("heads.read",)
+QKV = ("qkv.read",)
+PLACES = ("first", "last")
+
+
+def _acts(now: Moment, *parts: str) -> bool:
+    return now.acts_here and now.raw()[0] in parts
+
+
+def neighbour(value: Tensor, now: Moment) -> Tensor:
+    """Each head is the one before."""
+    return value.roll(1, dims=1) if _acts(now, "heads") else value
+
+
+def another_rank(value: Tensor, now: Moment) -> Tensor:
+    """The halves that two ranks have have changed places."""
+    return value.roll(value.shape[1] // 2, dims=1) if _acts(now, "heads") else value
+
+
+def one_rank(value: Tensor, now: Moment) -> Tensor:
+    """One rank's heads stand for all."""
+    if not _acts(now, "heads"):
+        return value
+    half = value[:, : value.shape[1] // 2]
+    return half.repeat(1, 2, 1)
+
+
+def key_for_value(value: Tensor, now: Moment) -> Tensor:
+    part = now.raw()[0]
+    if part == "key":
+        now.memory["key", now.layer] = value
+    if not _acts(now, "value"):
+        return value
+    if ("key", now.layer) not in now.memory:
+        raise Inexpressible("the value is read before the key")
+    key: Tensor = now.memory["key", now.layer]
+    return key.clone()
+
+
+def other_group(value: Tensor, now: Moment) -> Tensor:
+    """The key of another group of heads."""
+    if value.shape[1] < 2:
+        raise Inexpressible("all heads have one key")
+    return value.roll(1, dims=1) if _acts(now, "key") else value
+
+
+def by_stride(value: Tensor, now: Moment) -> Tensor:
+    """The columns of one matrix taken by head where they are in blocks."""
+    if not _acts(now, "query"):
+        return value
+    tokens, heads, width = value.shape
+    return value.reshape(tokens, width, heads).transpose(1, 2).contiguous()
+
+
+def before_norm(value: Tensor, now: Moment) -> Tensor:
+    """The query as it was before its norm: of each head longer or shorter."""
+    if not _acts(now, "query"):
+        return value
+    longer = value.float().norm(dim=-1, keepdim=True).mean(dim=1, keepdim=True)
+    order = value.float().norm(dim=-1, keepdim=True).flip(1)
+    changed: Tensor = (value * (order / longer + 0.5)).to(value.dtype)
+    return changed
+
+
+def _fault(
+    name: str, act: Any, cases: tuple[str, ...], says: tuple[str, ...], **more: Any
+) -> Fault:
+    return Fault(
+        name,
+        Side.NNSIGHT,
+        Point.HELD,
+        act,
+        cases,
+        frozenset({Verdict.WRONG}),
+        says=says,
+        places=PLACES,
+        parts=("heads",) if cases == HEADS else ("qkv",),
+        **more,
+    )
+
+
+FAULTS = (
+    _fault("head-neighbour", neighbour, HEADS, ("another order",), quick=True),
+    _fault("head-rank-swapped", another_rank, HEADS, ("another order",)),
+    _fault("head-rank-half", one_rank, HEADS, ()),
+    _fault("key-for-value", key_for_value, QKV, ()),
+    _fault("key-other-group", other_group, QKV, ("another order",)),
+    _fault("query-by-stride", by_stride, QKV, ()),
+    _fault("query-before-norm", before_norm, QKV, ()),
+)
