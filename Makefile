@@ -25,8 +25,8 @@ selftest: environment
 fuzz: environment
 	$(BIN)/conformance fuzz $(ARGS)
 
-# On every core; the tests of a file, or of an `xdist_group`, on one of them.
-TESTS := -n auto --dist loadgroup --no-loadscope-reorder
+# On every core; tests/conftest.py says which tests run on the same one.
+TESTS := -n auto --dist loadscope --no-loadscope-reorder
 
 test: environment
 	$(BIN)/python -m tests.supervised tests -m "not slow" $(TESTS) $(ARGS)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from fnmatch import fnmatchcase
 from typing import Any
 
 import psutil
 import pytest
 from hypothesis import settings
-from xdist.scheduler.loadgroup import LoadGroupScheduling
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # Some tests interrupt a run of their own. What nohup, or a shell's background job, has ignored
 # for pytest would stay ignored in it, rightly, and the test would wait for ever.
@@ -24,12 +25,35 @@ settings.register_profile("nightly", deadline=None, max_examples=300)
 settings.load_profile("commit")
 
 
-class GroupScheduling(LoadGroupScheduling):
-    """Run the tests of a group on one worker; without a mark, a test's group is its file."""
+#: Files that share a fixture of the session which starts engines, by that fixture.
+SHARED = {
+    "llama": (
+        "end_to_end/test_run.py",
+        "end_to_end/test_programs_run.py",
+        "end_to_end/test_scenarios_page.py",
+        "end_to_end/test_repro_script.py",
+        "end_to_end/test_listening.py",
+    ),
+    "broken": (
+        "end_to_end/test_adapters_run.py",
+        "end_to_end/test_broken_scenarios.py",
+        "end_to_end/test_half_streams.py",
+    ),
+    "lab": ("engines/relay/*", "engines/vllm/test_cpu.py"),
+}
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Run the tests of a file, and of files that share a fixture of the session, on one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
-        group = super()._split_scope(nodeid)
-        return nodeid.partition("::")[0] if group == nodeid else group
+        file = nodeid.partition("::")[0]
+        groups = (
+            fixture
+            for fixture, patterns in SHARED.items()
+            if any(fnmatchcase(file, f"tests/{pattern}") for pattern in patterns)
+        )
+        return next(groups, file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
