@@ -19,7 +19,19 @@ from conformance.records import Case
 if TYPE_CHECKING:  # a scenario's file is read by a parent that needs no tensor for it
     from torch import Tensor
 
-__all__ = ["LM", "Case", "Edit", "Layer", "Layers", "Part", "Reference", "Run", "Visit"]
+__all__ = [
+    "LM",
+    "Attention",
+    "Case",
+    "Edit",
+    "Layer",
+    "Layers",
+    "LogProbabilities",
+    "Part",
+    "Reference",
+    "Run",
+    "Visit",
+]
 
 #: An edit of the reference: (the stream after its layer, [tokens, width]; the streams of the same
 #: step after each earlier layer, by layer) → the stream that goes on.
