@@ -75,8 +75,8 @@ def test_a_cached_observation_that_goes_meanwhile_counts_as_absent(tmp_path, mon
     [item] = cleaning.observations(cache.folder)
     checked = ObservationCache._checked
 
-    def removed(self, entry):
-        stored = checked(self, entry)
+    def removed(self, entry, folders):
+        stored = checked(self, entry, folders)
         cleaning.remove(item)
         return stored
 
