@@ -216,7 +216,8 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
     else:
         merged = {**defaults.tiny, **entry.tiny}
         config = {key: value for key, value in merged.items() if value is not None}
-        if mistake := usable.tiny(config):
+        mistake = usable.tiny(config) or usable.unknown_key(entry.tiny, entry.architecture or name)
+        if mistake:
             raise Refusal((*place, "tiny", mistake.key), mistake.message, mistake.remedy)
         if mistake := usable.adapter(entry.adapter):
             raise Refusal((*place, "adapter", mistake.key), mistake.message, mistake.remedy)

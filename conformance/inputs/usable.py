@@ -4,6 +4,7 @@ transformers: what only it knows, a worker says while it builds the checkpoint.
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import re
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,11 @@ from typing import Any, NamedTuple
 
 from conformance import loose_json
 from conformance.errors import ConformanceError
+from conformance.inputs.config_keys import config_keys
 
+#: The key of a tiny config under which stands what its checkpoints hold beyond the keys that
+#: transformers knows, because another engine reads it.
+UNREAD = "unread"
 #: What counts something in a config, by transformers' names, those of older families among them.
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 _WIDTH = ("hidden_size", "d_model", "n_embd", "dim")
@@ -89,6 +94,20 @@ def tiny(config: Mapping[str, Any]) -> Mistake | None:
             f"keep it below {_MOST_WEIGHTS:.0e}, or name `sources` that hold its weights",
         )
     return None
+
+
+def unknown_key(config: Mapping[str, Any], architecture: str) -> Mistake | None:
+    """A key that the architecture's config class has not: transformers keeps it, and nothing reads
+    it. What the class has is read from its source; where that says too little, the build asks.
+    """
+    keys = config_keys(architecture)
+    given = [key for key, value in config.items() if value is not None and key != UNREAD]
+    unknown = [key for key in given if keys is not None and key not in keys]
+    if keys is None or not unknown:
+        return None
+    near = difflib.get_close_matches(unknown[0], keys, n=1)
+    remedy = f"did you mean {near[0]!r}?" if near else f"what vLLM reads goes below `{UNREAD}`"
+    return Mistake(unknown[0], f"{architecture}'s config has no {unknown[0]!r}", remedy)
 
 
 def adapter(config: Mapping[str, Any]) -> Mistake | None:

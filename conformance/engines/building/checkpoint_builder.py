@@ -31,6 +31,7 @@ from conformance import checkpoints
 from conformance.checkpoints import Shape
 from conformance.engines.building.changed_weights import add_adapter, quantize
 from conformance.errors import ConformanceError
+from conformance.inputs.usable import UNREAD
 from conformance.records import Case, Group, Job, Source
 from conformance.scenario import Scenario
 
@@ -51,10 +52,6 @@ CORPUS = (
     "He opened the window, listened to the wind in the trees and closed it again.",
     "def add(first, second): return first + second  # a line of code in between",
 )
-
-#: The key of a tiny config under which stands what its checkpoints hold beyond the keys that
-#: transformers knows, because another engine reads it.
-UNREAD = "unread"
 
 #: Spread of what is added to norm weights and biases.
 ROUGHNESS = 0.1

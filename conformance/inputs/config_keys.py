@@ -1,0 +1,126 @@
+"""The keys that the config class of a transformers model type has, read from its source.
+
+Nothing is imported: a manifest is read where no engine is. What cannot be read is no answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+#: Bases that every config class ends in, and where they are defined.
+_COMMON = ("PreTrainedConfig", "PretrainedConfig")
+
+
+@cache
+def config_keys(architecture: str) -> frozenset[str] | None:
+    """None where the installed transformers has no such class, or its source says too little."""
+    root = _root()
+    if root is None:
+        return None
+    for path in _candidates(root, architecture):
+        for node in _classes(path):
+            if _model_type(node) == architecture:
+                found = _keys(root, path, node)
+                common = _common(root)
+                return None if found is None or common is None else found | common
+    return None
+
+
+def _root() -> Path | None:
+    spec = importlib.util.find_spec("transformers")
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def _candidates(root: Path, architecture: str) -> Iterator[Path]:
+    """The files that may define it: those of the folder of its name first."""
+    own = sorted((root / "models" / architecture).glob("configuration_*.py"))
+    yield from own
+    needle = f'model_type = "{architecture}"'
+    for path in sorted((root / "models").glob("*/configuration_*.py")):
+        if path not in own and needle in path.read_text(encoding="utf-8", errors="replace"):
+            yield path
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+def _classes(path: Path) -> Iterator[ast.ClassDef]:
+    yield from (node for node in _parsed(path).body if isinstance(node, ast.ClassDef))
+
+
+def _assigned(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            yield statement.target.id, statement.value
+        elif isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, statement.value
+
+
+def _model_type(node: ast.ClassDef) -> str:
+    for name, value in _assigned(node):
+        if name == "model_type" and isinstance(value, ast.Constant):
+            return str(value.value)
+    return ""
+
+
+def _keys(root: Path, path: Path, node: ast.ClassDef) -> frozenset[str] | None:
+    """Those of a class and of what it derives from; None where a base is not found."""
+    found = set(_own_keys(node))
+    for base in node.bases:
+        name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+        if name in _COMMON or name.endswith("Mixin") or name in {"object", "ABC"}:
+            continue
+        inherited = _of_class(root, path, name)
+        if inherited is None:
+            return None
+        found |= inherited
+    return frozenset(found)
+
+
+def _of_class(root: Path, path: Path, name: str) -> frozenset[str] | None:
+    for node in _classes(path):
+        if node.name == name:
+            return _keys(root, path, node)
+    for statement in ast.walk(_parsed(path)):
+        if not isinstance(statement, ast.ImportFrom) or not statement.level:
+            continue
+        if statement.module and any(alias.name == name for alias in statement.names):
+            folder = path.parents[statement.level - 1]
+            module = folder.joinpath(*statement.module.split("."))
+            return _of_class(root, module.with_suffix(".py"), name)
+    return None
+
+
+def _own_keys(node: ast.ClassDef) -> Iterator[str]:
+    """Its fields, the arguments of its functions, what they keep in it, and every word that it
+    quotes: `kwargs.pop("rope_theta", …)` reads a key that is kept by no such name.
+    """
+    yield from (name for name, _ in _assigned(node))
+    for each in ast.walk(node):
+        if isinstance(each, ast.arg):
+            yield each.arg
+        elif isinstance(each, ast.Attribute):
+            yield each.attr
+        elif isinstance(each, ast.Constant) and str(each.value).isidentifier():
+            yield str(each.value)
+
+
+@cache
+def _common(root: Path) -> frozenset[str] | None:
+    path = root / "configuration_utils.py"
+    found: set[str] = set()
+    for node in _classes(path):
+        if node.name in _COMMON or node.name.endswith("Mixin"):
+            found |= set(_own_keys(node))
+    return frozenset(found) or None
