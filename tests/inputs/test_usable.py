@@ -74,7 +74,9 @@ def test_a_bad_manifest_is_refused_with_its_line(
 
 @pytest.mark.filterwarnings("error")
 def test_an_anchor_may_be_used_again(tmp_path: Path) -> None:
-    models = "models:\n  llama: {tiny: {head_dim: &a 1, num_hidden_layers: &a 2, hidden_size: *a}}\n"
+    models = (
+        "models:\n  llama: {tiny: {head_dim: &a 1, num_hidden_layers: &a 2, hidden_size: *a}}\n"
+    )
     [model] = load(tmp_path, models).models
     assert model.sources[0].config == {"head_dim": 1, "num_hidden_layers": 2, "hidden_size": 2}
 
