@@ -3,8 +3,8 @@
     python bench/check_examples.py [-m llama -m smollm2-135m] [-b vllm-pp1 -b vllm-pp2] [FOLDER …]
 
 A folder has correct scripts, and in `mistakes/` those with a line that is marked by a comment,
-`# mistake: KIND`. A correct script must be the same; of a mistake the first finding must have that
-kind and name that line. Prints a table in Markdown; exits 1 when an answer is another one.
+`# mistake: KIND`. A correct script must be the same. For a mistake an edit must be verified; it is
+applied, and the file that it makes is checked again and must be the same. Prints a table in Markdown; exits 1 when an answer is another one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,14 @@ def planted(path: Path) -> tuple[str, int] | None:
     return None
 
 
-def check(files: list[Path], model: str, columns: tuple[str, ...] = COLUMNS) -> tuple[int, Answers]:
+def check(
+    files: list[Path], model: str, columns: tuple[str, ...] = COLUMNS, *options: str
+) -> tuple[int, Answers]:
     """The exit code, and the answers by file and column."""
     chosen = [word for column in columns for word in ("-b", column)]
     command = [sys.executable, "-m", "conformance", "check", *map(str, files), *chosen]
     ran = subprocess.run(
-        [*command, "-m", model, "--json", "--timeout", "300", "--load-timeout", "600"],
+        [*command, "-m", model, "--json", "--timeout", "300", "--load-timeout", "600", *options],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -57,14 +60,32 @@ def check(files: list[Path], model: str, columns: tuple[str, ...] = COLUMNS) -> 
 
 
 def judged(path: Path, answer: dict[str, Any]) -> tuple[bool, str]:
-    """Is the answer the right one, and what it is in a word or two?"""
+    """Whether the answer is the right one, and what it is in a word or two."""
     wanted = planted(path)
-    findings = answer["findings"]
-    if not findings or answer["answer"] in SAME:
+    if answer["answer"] in SAME or wanted is None:
         return wanted is None and answer["answer"] in SAME, answer["answer"]
-    first = findings[0]
-    line = first["edit"]["line"] if first["edit"] else 0
-    return wanted == (first["kind"], line), f"{first['kind']}, line {line}"
+    lines = [one["edit"]["line"] for one in answer["findings"] if one["edit"]]
+    words = f"{answer['answer']}, {'verified' if answer['verified'] else 'no edit'}: line {lines}"
+    return bool(answer["verified"]), words
+
+
+def again(answers: Answers, model: str, columns: tuple[str, ...]) -> dict[tuple[str, str], str]:
+    """Apply the verified edits, and return what a check says of the files that they make."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        said = {}
+        for column in columns:
+            fixed = {}
+            for (file, where), answer in answers.items():
+                if where == column and answer["verified"]:
+                    path = folder / column / Path(file).name
+                    path.parent.mkdir(exist_ok=True)
+                    path.write_text(answer["fixed"])
+                    fixed[str(path)] = file
+            if fixed:
+                _, repeated = check(list(map(Path, fixed)), model, (column,), "--search", "0")
+                said |= {(fixed[f], column): a["answer"] for (f, _), a in repeated.items()}
+        return said
 
 
 def where() -> str:
@@ -92,6 +113,7 @@ def main() -> int:
     models, columns = tuple(asked.models or MODELS), tuple(asked.columns or COLUMNS)
     files = [path.resolve() for folder in asked.folders for path in scripts(folder)]
     answers = {model: check(files, model, columns)[1] for model in models}
+    repeated = {model: again(answers[model], model, columns) for model in models}
     heads = [f"{model}, {column}" for model in models for column in columns]
     print("| file | planted |", " | ".join(heads), "|")
     print("| --- | --- |", " | ".join("---" for _ in heads), "|")
@@ -102,6 +124,9 @@ def main() -> int:
             for column in columns:
                 answer = answers[model][str(path), column]
                 right, said = judged(path, answer)
+                applied = repeated[model].get((str(path), column))
+                if applied is not None:
+                    right, said = right and applied in SAME, f"{said}; applied: {applied}"
                 cells.append(f"{'' if right else '**'}{said}{'' if right else '**'}")
                 if not right:
                     wrong.append(f"{path.name} on {model}, {column}: {answer['sentence']}")

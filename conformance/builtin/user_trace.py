@@ -26,11 +26,19 @@ USER_TRACE = built_in(
 CALLED = "called|names"
 
 
-def case_of(name: str, path: Path, function: str, prompts: tuple[str, ...]) -> Case:
-    """One file of a check: this function of it."""
+def case_of(
+    name: str,
+    path: Path,
+    function: str,
+    prompts: tuple[str, ...],
+    original: Path | None = None,
+) -> Case:
+    """Return the case that runs this function of a file. A version of a file stands for the
+    `original` one: it is imported as if it lay there.
+    """
     return Case(
         scenario=USER_TRACE.name,
         name=name,
         prompts=prompts,
-        options={"file": str(path), "function": function},
+        options={"file": str(path), "function": function, "original": str(original or path)},
     )

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from conformance.check.advice.errors import failures
-from conformance.check.advice.errors.failures import Failed
-from conformance.check.advice.finding import as_python
-from conformance.check.advice.findings import findings, written
-from conformance.check.advice.writes.precisions import widened
 from conformance.check.checked import Answer, Checked
+from conformance.check.describe import describe_difference, written
+from conformance.check.error_lines import find_line
+from conformance.check.error_meanings import explain_error
+from conformance.check.finding import Edit, Finding
 from conformance.check.gather import HF, TRUTH, Asked
-from conformance.check.parsing.computing_order import computing_order
-from conformance.check.parsing.dataflow import Places
-from conformance.check.parsing.source import UserFile
+from conformance.check.search.edits import Found
+from conformance.check.search.suggest import suggested
+from conformance.check.source import UserFile
 from conformance.check.values import compare, naming
 from conformance.check.values.compare import Compared, Values
 from conformance.errors import ConformanceError
@@ -68,15 +67,31 @@ def answers(
     run: RunFolder,
     thresholds: Thresholds,
     tell: Callable[[str], None] = lambda _: None,
+    found: Sequence[Found] = (),
 ) -> Iterator[Answered]:
-    """What is to be said of every file on every engine, from what the workers left: each as soon
-    as it is known. `tell` hears what is being worked out.
+    """Yield the answer for every file on every engine, from what the workers left, with what a
+    search `found`. `tell` hears what is being worked out.
     """
     for file in asked.files:
+        others: list[Answered] = []
         for backend in asked.backends or (HF,):
             if backend != HF:
                 tell(f"comparing {file.name} on {backend.id}")
-            yield _Case(asked, run, file, backend, thresholds).answered()
+            answered = answer(asked, run, file, backend, thresholds)
+            result = next(
+                (one for one in found if (one.file, one.backend) == (file.name, backend.id)), None
+            )
+            told = suggested(file, answered.checked, result, [one.checked for one in others])
+            answered = replace(answered, checked=told)
+            others.append(answered)
+            yield answered
+
+
+def answer(
+    asked: Asked, run: RunFolder, file: UserFile, backend: Backend, thresholds: Thresholds
+) -> Answered:
+    """Return what is to be said of one file on one engine, without any edit."""
+    return _Case(asked, run, file, backend, thresholds).answered()
 
 
 class _Case:
@@ -96,8 +111,7 @@ class _Case:
 
     def _say(self, answer: Answer, sentence: str, **more: object) -> Checked:
         names = str(self.file.path), self.asked.model.id, self.backend.id
-        checked = Checked(*names, answer, sentence, **more)  # type: ignore[arg-type]
-        return replace(checked, findings=as_python(self.file.text, checked.findings))
+        return Checked(*names, answer, sentence, **more)  # type: ignore[arg-type]
 
     def _outcome(self, folder: str) -> Outcome:
         model = self.asked.model.id
@@ -156,6 +170,9 @@ class _Case:
             return self._not_on_transformers(truth)
         if self.backend == HF:
             return self._say(Answer.SAME, "runs on transformers; no engine was asked for")
+        if self.file.function_for("vllm") not in self.file.functions:
+            words = "has `hf(model)` alone: there is no `vllm(model)` to compare it with"
+            return self._say(Answer.INVALID, words)
         meaning = self._outcome(self._there(Precision.FLOAT32))
         seen = self._seen(TRUTH.id)
         if meaning.status is not Status.OK:
@@ -167,23 +184,26 @@ class _Case:
     def _not_on_transformers(self, outcome: Outcome) -> Checked:
         if outcome.harness:
             return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
-        function = self.file.function_for("hf")
-        told = failures.explain(Failed(outcome, self.file, function, layer_list=self._layer_list()))
-        sentence = f"does not run on transformers itself: {told.words}"
-        return self._say(Answer.INVALID, sentence, findings=told.findings, detail=outcome.detail)
+        words = explain_error(outcome, there=False)
+        sentence = f"does not run on transformers itself: {words}"
+        findings = self._at(outcome, words)
+        return self._say(Answer.INVALID, sentence, findings=findings, detail=outcome.detail)
 
     def _not_there(self, outcome: Outcome) -> Checked:
         if outcome.harness:
             return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
-        dual = self._dual() and self.file.ported
-        function = self.file.function_for("vllm")
-        told = failures.explain(
-            Failed(outcome, self.file, function, True, dual, self._layer_list(), self._flat())
-        )
+        words = explain_error(outcome, there=True)
         refused = outcome.status is Status.UNSUPPORTED
         answer = Answer.UNSUPPORTED if refused else Answer.FAILS
-        sentence = f"runs on transformers and not on {self.backend.id}: {told.words}"
-        return self._say(answer, sentence, findings=told.findings, detail=outcome.detail)
+        sentence = f"runs on transformers and not on {self.backend.id}: {words}"
+        findings = self._at(outcome, words)
+        return self._say(answer, sentence, findings=findings, detail=outcome.detail)
+
+    def _at(self, outcome: Outcome, words: str) -> tuple[Finding, ...]:
+        """The line at which an error came, where it is known."""
+        line = find_line(outcome, self.file.text, self.file.path.name)
+        edit = Edit(line, self.file.line(line)) if line else None
+        return (Finding("error", words, edit=edit),)
 
     def _other_names(self, seen: Values, mine: Values) -> Checked | None:
         truth = compare.honest(seen, Precision.FLOAT32)["truth"]
@@ -191,20 +211,14 @@ class _Case:
         theirs = {Site.parse(one).name for one in truth}
         if ours == theirs:
             return None
-        function = self.file.function_for("vllm")
         names = naming.read(seen)
-        called = {one: names.named(one) for one in sorted(theirs - ours)}
-        told = failures.emptied(self.file, function, called)
-        if told is not None:
-            words = f"not the same: {told.words}"
-            return self._say(Answer.DIFFERS, words, findings=told.findings)
-        if not self.file.ported:
-            return None
         only = [f"`vllm` alone returns {', '.join(sorted(ours - theirs))}"] if ours - theirs else []
-        if theirs - ours:
-            only.append(f"`hf` alone returns {', '.join(called.values())}")
-        words = f"the two functions return other names: {'; '.join(only)}. Let both return the same"
-        return self._say(Answer.INVALID, words)
+        if lost := [f"`{names.named(one)}`" for one in sorted(theirs - ours)]:
+            only.append(f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} missing from vLLM")
+        words = f"not the same: {'; '.join(only)}"
+        empty = "a list or dict that a block fills comes back where the block makes and saves it"
+        finding = Finding("missing", empty)
+        return self._say(Answer.DIFFERS, words, findings=(finding,))
 
     def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
         theirs = compare.prompt_ids(compare.layers(seen))
@@ -212,7 +226,6 @@ class _Case:
         self.prompt_ids = tuple(map(tuple, theirs))
         reference = compare.honest(seen, precision)
         names = naming.read(seen)
-        text = Places(self.file, self.file.function_for("hf"))
         compared = compare.compare(
             compare.returned(mine),
             reference,
@@ -220,8 +233,8 @@ class _Case:
             self.thresholds,
             precision,
             names,
-            computing_order(text),
-            compare.token_rows(seen, text.stacked),
+            self.file.order_of,
+            compare.token_rows(seen, self.file.is_stacked),
         )
         self.evidence.append(compare.evidence_of(compared, precision, names))
         return compared
@@ -244,15 +257,7 @@ class _Case:
             return self._say(Answer.HARNESS, meaning.judgement.reason, **words)
         words["notes"] = said = (*meaning.notes, *noted, *self._without_effect(seen))
         if not meaning.passes:
-            told = findings(
-                self.file,
-                seen,
-                mine,
-                meaning.judgement,
-                self._layer_list(),
-                dual=self._dual(),
-                flat=self._flat(),
-            )
+            told = describe_difference(seen, mine, meaning.judgement, self._layer_list()).findings
             first = told[0].words if told else meaning.judgement.reason
             return self._say(Answer.DIFFERS, f"not the same: {first}", findings=told, **words)
         blank, alone = compare.zeros(seen)
@@ -270,12 +275,11 @@ class _Case:
 
     def _without_effect(self, seen: Values) -> tuple[str, ...]:
         """What both sides agree on as nothing of it arrives."""
-        places = Places(self.file, self.file.function_for("hf"))
-        lines = [one.line for one in places.writes() if one.layer is not None]
-        if not lines or written(seen):
+        line = self.file.first_write()
+        if not line or written(seen):
             return ()
         words = (
-            f"line {lines[0]} writes, and every layer is what it is without: on transformers, too, "
+            f"line {line} writes, and every layer is what it is without: on transformers, too, "
             "nothing of it arrives (a copy is changed, and never put back)"
         )
         return (words,)
@@ -284,18 +288,6 @@ class _Case:
         """Where transformers' model has its layers."""
         group = self.run.group(self.asked.model.id, TRUTH.id)
         return str(group.identity.get("layer_list", "")) if group else ""
-
-    def _dual(self) -> bool:
-        """Do the engine's layers return a stream in two halves?"""
-        group = self.run.group(self.asked.model.id, self._there(Precision.FLOAT32))
-        return group is not None and group.layout == "dual"
-
-    def _flat(self) -> bool:
-        """Is it known that the engine's activations have no batch axis, and its layers no tuple but
-        that of two halves?
-        """
-        group = self.run.group(self.asked.model.id, self._there(Precision.FLOAT32))
-        return group is not None and group.layout in {"single", "dual"}
 
     def _numerics(self, seen: Values, words: Mapping[str, object]) -> Checked:
         """float32 has shown the same meaning: what do the numbers do that people compute with?"""
@@ -325,7 +317,7 @@ class _Case:
                 f"{numbers.judgement.reason}"
             )
             return self._say(Answer.NUMERICS, sentence, **words)
-        told = widened(self.file, self._seen(there))
-        reason = told[0].words if told else numbers.judgement.reason
+        reason = numbers.judgement.reason
         sentence = f"the same in float32, and far off in bf16: {reason}"
-        return self._say(Answer.DIFFERS, sentence, findings=told, **words)
+        finding = Finding("bf16", f"in bf16 {reason}")
+        return self._say(Answer.DIFFERS, sentence, findings=(finding,), **words)

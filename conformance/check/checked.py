@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from conformance.check.advice.finding import Finding
+from conformance.check.finding import Finding
 from conformance.errors import ExitCode
 from conformance.records import record, to_json
 
@@ -36,7 +36,8 @@ class Checked:
 
     `meaning` and `numerics` are the judge's own words in float32 and in bf16; `error` is the
     largest relative distance from transformers in float32, over tokens the median. `page` is
-    where all of it is shown.
+    where all of it is shown. `diff` is what changes in the file, `verified` whether the file was
+    run so and agrees; then `fixed` is its text.
     """
 
     file: str
@@ -51,6 +52,9 @@ class Checked:
     error: float | None = None
     detail: str = ""
     page: str = ""
+    diff: str = ""
+    verified: bool = False
+    fixed: str = ""
 
 
 def exit_code(checked: list[Checked]) -> ExitCode:

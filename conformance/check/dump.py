@@ -16,11 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conformance.check.advice.finding import Finding
+from conformance.check import source
 from conformance.check.answer import Answered
 from conformance.check.checked import Answer, Checked
+from conformance.check.finding import Finding
 from conformance.check.gather import DUMP, TRUTH, Asked
-from conformance.check.parsing import source
 from conformance.check.values import compare
 from conformance.check.values.identify import identify
 from conformance.check.values.known_values import catalogue

@@ -6,12 +6,15 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 from conformance import loose_json
 from conformance.builtin.probe import PROBED, PROBING
 from conformance.builtin.user_trace import USER_TRACE, case_of
-from conformance.check.parsing.source import UserFile
+from conformance.check.search.session import Session, Steps
+from conformance.check.source import UserFile
 from conformance.checkpoints import cache_folder, locate, patience
 from conformance.errors import ConformanceError
 from conformance.inputs import usable
@@ -67,6 +70,7 @@ class Asked:
 
     `named` is the model as the user names it, `command` the whole line, `options` what of it says
     how to check, `memory` what the files may take in GiB, 0 for what is made of what is free.
+    `search`: for how many seconds edits of a file are run, None for as long as the check took.
     """
 
     files: tuple[UserFile, ...]
@@ -78,6 +82,7 @@ class Asked:
     dump: bool = False
     memory: float = 0.0
     options: tuple[str, ...] = ()
+    search: float | None = None
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -113,16 +118,34 @@ def begin(asked: Asked, reports: Path) -> RunFolder:
 
 
 def gather(
-    asked: Asked, run: RunFolder, limits: Limits, on_event: Callable[[Event], None]
+    asked: Asked,
+    run: RunFolder,
+    limits: Limits,
+    on_event: Callable[[Event], None],
+    steps: Steps | None = None,
 ) -> Summary:
-    """Run the files' functions where they belong; everything that was seen is in the folder."""
+    """Run the files' functions where they belong; everything that was seen is in the folder.
+
+    With `steps` the engines stay when they have run the files, for the search that these are.
+    Raises what the search raised.
+    """
+    maker = _Maker(asked, run)
+    session = Session(maker.staying(), steps) if steps is not None else None
+
+    def hear(event: Event) -> None:
+        if session is not None:
+            session.hear(event)
+        on_event(event)
+
     summary = run_jobs(
-        _Maker(asked, run).jobs(),
+        maker.jobs(session),
         logs=run.path / "zygotes",
         jobs=os.cpu_count() or 1,
         limits=limits,
-        on_event=on_event,
+        on_event=hear,
     )
+    if session is not None and session.error is not None:
+        raise session.error
     if not summary.interrupted:
         run.finish()
     return summary
@@ -146,7 +169,7 @@ class _Maker:
         self.cache = cache_folder()
         self.prompts = asked.prompts or PAIR
 
-    def jobs(self) -> list[Planned]:
+    def jobs(self, session: Session | None = None) -> list[Planned]:
         build, truth = self._name(BUILD.id), self._name(TRUTH.id)
         found = [
             self._planned(build, BUILD, self._build, load=patience(self.asked.model)),
@@ -155,9 +178,21 @@ class _Maker:
         for backend in self.asked.backends:
             for precision in Precision:
                 name = self._name(gathered_in(backend.id, precision))
-                make = self._column(Column(backend), precision)
+                make = self._column(Column(backend), precision, stays=session is not None)
                 found.append(self._planned(name, Column(backend), make, needs=(truth,)))
-        return found
+        if session is None:
+            return found
+        stay = self.staying()
+        return [
+            replace(one, follow=partial(session.follow, one.id)) if one.id in stay else one
+            for one in found
+        ]
+
+    def staying(self) -> set[str]:
+        """The jobs whose engines a search uses."""
+        engines = product(self.asked.backends, Precision)
+        names = [TRUTH.id, *(gathered_in(backend.id, p) for backend, p in engines)]
+        return {self._name(name) for name in names}
 
     def _name(self, folder: str) -> str:
         return f"{self.asked.model.id}:{folder}"
@@ -206,6 +241,7 @@ class _Maker:
         cases = tuple(
             case_of(file.name, file.path, file.function_for(side), self.prompts)
             for file in self.asked.files
+            if file.function_for(side) in file.functions
         )
         return Job(
             engine=f"{engine}:open_engine",
@@ -223,12 +259,14 @@ class _Maker:
         cases = PROBING.expand(0) + job.cases
         return replace(job, cases=cases, settings=self._memory(TRUTH))
 
-    def _column(self, column: Column, precision: Precision) -> Callable[[], Job | None]:
+    def _column(
+        self, column: Column, precision: Precision, *, stays: bool
+    ) -> Callable[[], Job | None]:
         def make() -> Job | None:
             folder = gathered_in(column.id, precision)
             job = self._job(column, f"{_ENGINES}.vllm", "vllm", folder=folder)
             cases = tuple(case for case in job.cases if self._has_truth(case))
-            if not cases:
+            if not (cases or (stays and self._any_truth())):
                 return None
             probe = self.run.group_folder(self.asked.model.id, TRUTH.id).cell(PROBED)
             must = expected(column.backend, precision=precision)
@@ -245,9 +283,13 @@ class _Maker:
         return make
 
     def _has_truth(self, case: Case) -> bool:
-        """Is there anything to compare with?"""
+        """Return whether there is anything to compare with."""
         outcome = self.run.outcome(self.asked.model.id, TRUTH.id, case.key)
         return outcome is not None and outcome.status is Status.OK
+
+    def _any_truth(self) -> bool:
+        cases = (case_of(file.name, file.path, "hf", ()) for file in self.asked.files)
+        return any(map(self._has_truth, cases))
 
     def _memory(self, column: Column) -> dict[str, float]:
         """What a process may take: so many engines run at a time, of so many processes each."""
@@ -266,6 +308,8 @@ def words(event: Event) -> str:
         case GroupLoaded():
             return f"{_who(event.id)}: loaded in {event.seconds:.1f} s"
         case CellStarted() if event.case.startswith(f"{USER_TRACE.name}."):
+            if "~" in event.case:
+                return ""  # a version of a file, of which a search tries many
             return f"{_who(event.id)}: running {event.case.partition('.')[2]}"
         case WorkerDied():
             return f"{_who(event.id)}: {event.status.value}: {event.reason}"

@@ -19,12 +19,13 @@ from pathlib import Path
 
 from conformance import execution
 from conformance.builtin.user_trace import USER_TRACE
-from conformance.check.advice.finding import Finding
+from conformance.check import source
 from conformance.check.answer import Answered, answers
 from conformance.check.checked import Answer, exit_code
+from conformance.check.finding import Finding
 from conformance.check.gather import Asked
-from conformance.check.parsing import source
-from conformance.check.parsing.source import UserFile
+from conformance.check.searching import found_in
+from conformance.check.source import UserFile
 from conformance.check.verdict import leading, verdict_of
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
@@ -152,7 +153,8 @@ def answered_again(run: RunFolder) -> tuple[Results, Path]:
             path=run.path,
             remedy=f"check it again: {asked.command}",
         )
-    page = publish(run, asked, tuple(answers(asked, run, run.plan().thresholds)))
+    given = tuple(answers(asked, run, run.plan().thresholds, found=found_in(run)))
+    page = publish(run, asked, given)
     return run.results(), page
 
 

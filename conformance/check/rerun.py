@@ -19,8 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from conformance.check import answer, gather, show
-from conformance.check.parsing import source
+from conformance.check import answer, gather, show, source
 from conformance.check.verdict import verdict_of
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import Backend, Model, Source, Thresholds, from_json

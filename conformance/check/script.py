@@ -19,7 +19,7 @@ from typing import Any
 import conformance
 from conformance.check import kept, rerun
 from conformance.check.gather import Asked, room
-from conformance.check.parsing.source import UserFile
+from conformance.check.source import UserFile
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
 from conformance.planning.trust import Executed

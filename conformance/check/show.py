@@ -12,8 +12,8 @@ import psutil
 from rich.console import Console
 from rich.text import Text
 
-from conformance.check.advice.edits import Edit
 from conformance.check.checked import Answer, Checked
+from conformance.check.finding import Edit
 from conformance.check.gather import DUMP
 from conformance.records import RunInfo
 from conformance.report.render.terminal import shown

@@ -284,7 +284,8 @@ class Job:
     it writes. `probe` is the folder with the truth of the probe prompt. `expect`
     is what the engine must prove to be (keys of `identity`). `settings` is what all of its
     cases ask of the engine. The engine computes in `precision`; the reference in both, but for the
-    keys of cases that are `float32_only`.
+    keys of cases that are `float32_only`. A worker that has run these waits for further cases, in
+    the folder `more` as 0.json, 1.json …
     """
 
     engine: str
@@ -300,6 +301,7 @@ class Job:
     digest: str = ""
     precision: Precision = Precision.BF16
     float32_only: tuple[str, ...] = ()
+    more: Path | None = None
 
     @property
     def backend(self) -> Backend:

@@ -25,7 +25,7 @@ from conformance.runner.events import (
 )
 from conformance.runner.local import Local
 from conformance.runner.loop import Runner
-from conformance.runner.planned import Done, Launch, Planned, Summary
+from conformance.runner.planned import Done, Further, Launch, Planned, Summary
 from conformance.runner.timeouts import Limits
 from conformance.store import ObservationCache
 
@@ -35,6 +35,7 @@ __all__ = [
     "Crew",
     "Done",
     "Event",
+    "Further",
     "GroupFinished",
     "GroupLoaded",
     "GroupStarted",

@@ -36,6 +36,7 @@ _SAYS: Mapping[str, Mapping[str, type | UnionType]] = {
     "finished": {"case": str, "status": str, "seconds": int | float},
     "died": {"words": str, "outside": bool},
     "did": {"how": str, "words": str, "calls": str, "frames": list},
+    "idle": {},
     "closing": {},
     "closed": {},
 }
@@ -88,6 +89,10 @@ class Attempt:
             )
         return cls(folder, number, log_start=folder.log_size())
 
+    def resume(self) -> None:
+        """Take note that the worker, which was idle, was given something to do."""
+        self.phase, self.since = "between", time.monotonic()
+
     def started(self, pid: int) -> None:
         self.pid, self.phase, self.since = pid, "load", time.monotonic()
 
@@ -127,6 +132,8 @@ class Attempt:
                 self.case, self.phase, self.did = "", "between", []
             case "died":
                 self.words, self.outside = event["words"], event["outside"]
+            case "idle":
+                self.phase = "idle"
             case "closing" | "closed":
                 self.phase = "close"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from conformance.runner.events import (
     GroupStarted,
     WorkerDied,
 )
-from conformance.runner.planned import Planned
+from conformance.runner.planned import Further, Planned
 from conformance.runner.reuse import keys_of, most_finished, take
 from conformance.runner.stacks import in_the_trace
 from conformance.runner.timeouts import Limits
@@ -44,6 +45,11 @@ class GroupRun:
         self.job = job
         self.folder = GroupFolder(job.folder)
         self.attempt: Attempt | None = None
+        #: Whether all cases that it was made with have an outcome, and it may get others.
+        self.rests = False
+        self._followed = planned.follow is None
+        self._more = self._barren = 0
+        self._seconds = math.inf
         self.finished_here = 0
         self.reused = 0
         self._tell = tell
@@ -138,7 +144,12 @@ class GroupRun:
         self._starts += 1
         name = "job.json" if self._starts == 1 else f"job.{self._starts}.json"
         path = self.folder.path / name
-        write_text(path, to_json(replace(self.job, cases=tuple(self._trials.waiting)), indent=1))
+        more = self.folder.more(self._starts) if self.planned.follow else None
+        if more is not None:
+            more.mkdir()
+        job = replace(self.job, cases=tuple(self._trials.waiting), more=more)
+        write_text(path, to_json(job, indent=1))
+        self._more = 0
         self.attempt = Attempt.begin(self.folder, self._starts)
         self._tell(
             GroupStarted(
@@ -156,8 +167,28 @@ class GroupRun:
         if self.attempt is not None:
             self._pass_on(self.attempt)
             own = self.planned.limits or limits
-            own = replace(own, load=max(own.load, self.planned.load))
+            cell = min(own.cell, self._seconds)
+            own = replace(own, cell=cell, load=max(own.load, self.planned.load))
             self.attempt.kill_when_overdue(own, time.monotonic())
+            if self.attempt.phase == "idle":
+                self._follow(self.attempt)
+
+    def _follow(self, attempt: Attempt) -> None:
+        """Give a worker that has run all of its cases the next ones, or let it end."""
+        self.rests = True
+        further = Further(())
+        if self.planned.follow and not self._followed:
+            answer = self.planned.follow()
+            if answer is None:
+                return
+            further = answer
+        self._followed = not further.cases
+        self._seconds = further.seconds
+        self._trials.waiting = list(further.cases)
+        file = self.folder.more(attempt.number) / f"{self._more}.json"
+        write_text(file, to_json(replace(self.job, cases=further.cases)))
+        self._more += 1
+        attempt.resume()
 
     def hear_out(self) -> None:
         """Pass on what a worker said before it was killed: what it finished counts."""
@@ -194,7 +225,7 @@ class GroupRun:
                 ended = attempt.overdue or f"the worker ended with status {status}"
                 self._reason = f"after its last cell: {ended}"
                 self._tail = self.folder.log_tail(attempt.log_start)
-            return bool(self._trials.waiting)
+            return self._needs_another(attempt)
         death = explain(
             status,
             case=attempt.case,
@@ -214,14 +245,33 @@ class GroupRun:
         hung = death.status is Status.TIMEOUT and self._hung
         if death.case and (attempt.did or hung):
             self._own_doing(death, attempt, tail)
-            return bool(self._trials.waiting)
+            return self._needs_another(attempt)
         given_up = self._trials.died(death, progressed=bool(attempt.finished))
         self._record(given_up, tail, lasted=time.monotonic() - attempt.since)
         if not self._loaded and not self._trials.waiting:
             again = not self.job.cases and not death.final and self._starts < DEATHS_OF_A_CELL
             self._failure = None if again else death
             return again
-        return bool(self._trials.waiting)
+        return self._needs_another(attempt)
+
+    def _needs_another(self, attempt: Attempt) -> bool:
+        """Return whether another worker is needed: cases have no outcome, or may follow.
+
+        A worker that ended without having finished a case says nothing about those that may follow,
+        and is replaced a few times only.
+        """
+        if self._trials.waiting:
+            return True
+        self._barren = 0 if attempt.finished else self._barren + 1
+        if self._followed or not attempt.loaded or self._barren >= DEATHS_OF_A_CELL:
+            return False
+        self.rests = True
+        return True
+
+    @property
+    def idle(self) -> bool:
+        """Whether its worker waits for further cases."""
+        return self.attempt is not None and self.attempt.phase == "idle"
 
     def _own_doing(self, death: Death, attempt: Attempt, tail: str) -> None:
         """A block has ended its process, hung, or left it so that nothing more came of it: that is

@@ -44,7 +44,7 @@ class Local:
         self._weigh_at = 0.0
 
     def has_room_for(self, planned: Planned) -> bool:  # noqa: ARG002 - all are alike here
-        return len(self.running) < self._jobs
+        return sum(not group.idle for group in self.running.values()) < self._jobs
 
     def reuse(self, group: GroupRun, cache: ObservationCache | None) -> None:
         group.reuse((self._device,), cache)

@@ -75,9 +75,14 @@ class Runner:
 
     def _ready(self, planned: Planned) -> bool:
         """Whether all that this job waits for has ended, or come as far as it needs."""
-        return all(name in self._done for name in (*planned.after, *planned.needs)) and all(
+        return all(map(self._has_run, (*planned.after, *planned.needs))) and all(
             self._has(job, case) or job in self._done for job, case in planned.needs_cells
         )
+
+    def _has_run(self, job: str) -> bool:
+        """Return whether a job has ended, or has run the cases that it was made with."""
+        group = self._running.get(job)
+        return job in self._done or (group is not None and group.rests)
 
     def _has(self, job: str, case: str) -> bool:
         """Whether a cell of a job that runs has gone well. What another machine has observed comes
@@ -124,7 +129,8 @@ class Runner:
 
     def _broken(self, planned: Planned) -> str:
         """What went wrong with the jobs this one cannot do without, "" when nothing did."""
-        needed = (*planned.needs, *(job for job, _ in planned.needs_cells if job in self._done))
+        needs = (*planned.needs, *(job for job, _ in planned.needs_cells))
+        needed = [job for job in needs if job in self._done]
         return "; ".join(
             f"{name} failed: {self._done[name].reason}"
             for name in needed

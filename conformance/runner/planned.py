@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.errors import ConformanceError
-from conformance.records import Group, Job
+from conformance.records import Case, Group, Job
 from conformance.runner.deaths import DEATHS_OF_A_CELL
 from conformance.runner.timeouts import Limits
 
@@ -27,6 +28,14 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Further:
+    """Cases for an engine that is open already, each of which may take so many seconds."""
+
+    cases: tuple[Case, ...]
+    seconds: float = math.inf
+
+
+@dataclass(frozen=True)
 class Planned:
     """One worker's job, made when those it waits for are done.
 
@@ -42,6 +51,9 @@ class Planned:
     `ours` is a job of the harness itself, such as the reference: what failed in it is no outcome,
     and is tried again by a resumed run.
     `at_home` is a job that must run on the machine that the run was started on.
+    `follow` is called while the worker has run all of its cases: it returns further cases for the
+    same engine, none to end it, or None to keep it waiting. Jobs that need this one do not wait for
+    that end.
     """
 
     id: str
@@ -57,6 +69,7 @@ class Planned:
     tries: int = DEATHS_OF_A_CELL
     ours: bool = False
     at_home: bool = False
+    follow: Callable[[], Further | None] | None = None
 
     @property
     def waits_for(self) -> tuple[str, ...]:

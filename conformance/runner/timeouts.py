@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -27,4 +28,6 @@ class Limits:
                 return self.close, f"the engine did not shut down within {self.close:g} s"
             case "between":
                 return self.cell, f"nothing was begun within {self.cell:g} s"
+            case "idle":
+                return math.inf, ""
         raise ValueError(phase)

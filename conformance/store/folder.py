@@ -111,6 +111,10 @@ class GroupFolder:
     def events(self) -> Path:
         return self.path / "events.jsonl"
 
+    def more(self, attempt: int) -> Path:
+        """The folder in which the worker of this attempt finds further cases."""
+        return self.path / f"more.{attempt}"
+
     def cell(self, key: str) -> Path:
         return self.path / "cells" / safe(key)
 

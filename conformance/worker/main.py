@@ -18,9 +18,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -142,7 +143,8 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     todo = [case for case in job.cases if folder.outcome(case.key) is None]
     try:
         built_in = {scenario.name: scenario for scenario in (PROBING, ONE_LAYER, USER_TRACE)}
-        scenarios = built_in | WITHOUT_NNSIGHT | discover(job.scenarios) if todo else {}
+        wanted = todo or job.more
+        scenarios = built_in | WITHOUT_NNSIGHT | discover(job.scenarios) if wanted else {}
         opened.keep_shared()
         engine = load_engine(job.engine, job)
         group = replace(
@@ -172,7 +174,7 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     report("loaded", seconds=group.load_seconds, shared=shared)
     group = _as_asked(group, job)
     folder.write_group(group)
-    for case in todo:
+    for case in chain(todo, _further_cases(job.more, report)):
         if group.status is Status.UNKNOWN:
             _record(folder, job, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, report)
             continue
@@ -190,12 +192,27 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
             with suppress(OSError):  # the log may be what it has closed
                 sys.stderr.write(f"{case.key} changed {', '.join(outcome.left)}\n")
             break  # nor one in a process that is not what it was
+        if job.more and not raised and not _still_well(engine, outcome):
+            break  # a candidate may damage an engine without an error
     peak, seconds = peak_mib(), time.monotonic() - begun
     folder.write_group(replace(group, seconds=seconds, peak_mib=peak))
     report("closing")
     engine.close()
     report("closed")
     return 0
+
+
+def _further_cases(more: Path | None, report: EventLog) -> Iterator[Case]:
+    """Yield the cases that appear in this folder, until a file without any does."""
+    for number in count() if more else ():
+        file = Path(more or "", f"{number}.json")
+        report("idle")
+        while not file.is_file():
+            time.sleep(_A_LOOK)
+        further = read_record(Job, file)
+        if further is None or not further.cases:
+            return
+        yield from further.cases
 
 
 def _as_asked(group: Group, job: Job) -> Group:
@@ -269,12 +286,14 @@ def _died_before(folder: GroupFolder) -> bool:
 
 
 def _still_well(engine: Engine, outcome: Outcome) -> bool:
-    """Can an engine that has raised show that it is what it was? Those that cannot look are not
-    asked, and one whose process was to be ended is not either.
+    """Return whether the engine shows that it computes what it did when it was loaded.
+
+    After an error one that cannot look does not count as well, nor does one whose process the
+    block was about to end.
     """
     look = getattr(engine, "still_well", None)
-    if look is None or outcome.status is not Status.ERROR:
-        return False
+    if look is None or outcome.status not in {Status.ERROR, Status.OK}:
+        return outcome.status not in _RAISED
     try:
         return bool(look())
     except Exception:  # noqa: BLE001 - whatever is broken in it

@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 import conformance
-from conformance.check import kept, rerun, script
-from conformance.check.parsing import source
+from conformance.check import kept, rerun, script, source
 from conformance.cli import app
 from conformance.engines.user_trace import alone
 from conformance.errors import ConformanceError

@@ -7,9 +7,8 @@ from typing import cast
 from rich.console import Console
 
 from conformance.check import show
-from conformance.check.advice.edits import Edit
-from conformance.check.advice.finding import Finding
 from conformance.check.checked import Answer, Checked
+from conformance.check.finding import Edit, Finding
 from conformance.records import RunInfo
 
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from conformance.check import answer, gather, kept, room, script
-from conformance.check.parsing import source
+from conformance.check import answer, gather, kept, room, script, source
 from conformance.cli import app, selecting
 from conformance.records import (
     Backend,

@@ -24,7 +24,7 @@ from conformance.bisect.trial import write_cells
 from conformance.builtin.user_trace import CALLED
 from conformance.check import gather, kept, models
 from conformance.check.kept import Gathered, Kept, KeptFile
-from conformance.check.parsing import source
+from conformance.check import source
 from conformance.cli import selecting
 from conformance.environments import parse
 from conformance.errors import ConformanceError

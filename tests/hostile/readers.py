@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from conformance import checkpoints
 from conformance.bisect.history import locks
-from conformance.check.parsing import source
+from conformance.check import source
 from conformance.cli import of_the_system
 from conformance.environments import declared
 from conformance.errors import ConformanceError, ExitCode

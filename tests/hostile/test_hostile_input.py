@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from conformance.check.parsing import source
+from conformance.check import source
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
 from conformance.planning import selection

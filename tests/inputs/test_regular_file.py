@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conformance import loose_json
-from conformance.check.parsing import source
+from conformance.check import source
 from conformance.cli import app
 from conformance.errors import ConformanceError
 from conformance.inputs import manifest, text_file

@@ -28,6 +28,7 @@ SAME = 1e-3
 class Known:
     """One value of transformers: `kind` for programs, words for people, rows [tokens, width].
     `written`: of the trace's own forward, where it wrote in it; `left`: as the trace left it there.
+    `part` and `role` say where in its layer it is: ("mlp", "output").
     """
 
     kind: str
@@ -38,6 +39,8 @@ class Known:
     step: int = 0
     written: bool = False
     left: bool = False
+    part: str = ""
+    role: str = "output"
 
 
 def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
@@ -119,7 +122,9 @@ def _modules(seen: Mapping[str, Tensor], layer_list: str, begin: str) -> Iterato
             layer = int(match[1])
             kind, words = _part(match[2], role, layer)
         words += f" in step {step}" if step else ""
-        yield Known(kind, words, value, layer, number, step, written=begin == "written")
+        part = (match[2] or "") if match is not None else path
+        written = begin == "written"
+        yield Known(kind, words, value, layer, number, step, written, part=part, role=role)
 
 
 def _part(name: str, role: str, layer: int) -> tuple[str, str]:
@@ -193,6 +198,29 @@ def _written_halves(
         if one.kind == "mlp" and at in left and not near(left[at], gave[at]):
             rows = left[at] - gave[at] + one.rows
             yield replace(one, rows=rows, words=f"{one.words}, as it was written", left=True)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a value is in a model: in which layer, None for outside of them, in which module of it,
+    "" for the layer itself or the module's own path, and whether it is that one's input or output.
+    """
+
+    layer: int | None
+    name: str
+    role: str
+
+
+def places_of(value: Tensor, known: Sequence[Known]) -> tuple[Part, ...]:
+    """Return every place at which this value, or the rows that it is of, was computed."""
+    rows = value.reshape(-1, value.shape[-1]).double() if value.ndim else value.reshape(1, 1)
+    found: dict[Part, None] = {}
+    for one in known:
+        if one.rows.ndim != 2 or one.rows.shape[1] != rows.shape[1] or len(one.rows) < len(rows):
+            continue
+        if one.rows.is_floating_point() and near(rows, one.rows[-len(rows) :].double()):
+            found[Part(one.layer, one.part, one.role)] = None
+    return tuple(found)
 
 
 def same_prompt(one: int, other: int, known: Sequence[Known]) -> bool:

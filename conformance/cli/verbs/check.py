@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 #: Parameters of which a line for one file and one engine is made anew.
-_ITS_OWN = frozenset({"files", "model", "backend", "prompt", "dump", "json"})
+_ITS_OWN = frozenset({"files", "model", "backend", "prompt", "dump", "json", "fix"})
 
 
 def check(
@@ -58,6 +59,16 @@ def check(
         list[str], typer.Option("--map", help="NAME=PLACE for a name of the dump; repeat.")
     ] = [],  # noqa: B006
     json: Annotated[bool, typer.Option("--json", help="The answers as JSON.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write the verified edit into the file; FILE.orig stays.")
+    ] = False,
+    search: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds to run edits of a file for; 0: none. Default: what the check took.",
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds each run of the file may take.")
     ] = 60.0,
@@ -72,8 +83,9 @@ def check(
 ) -> None:
     """Say whether a trace of your own is the same on vLLM, and if not, which line to change.
 
-    transformers in float32 is the truth, its other ways of computing are the noise. The engine
-    runs in float32 (does it mean the same?) and in bf16 (are the numbers as good?).
+    transformers in float32 is the reference, its other ways of computing are the noise. The engine
+    runs in float32 (does it mean the same?) and in bf16 (are the numbers as good?). Where the trace
+    differs, edits of your file are run until it agrees: what is printed as verified was run.
 
     Exits 0 when it is the same, 1 when it differs, 2 when the file or the model cannot be checked.
 
@@ -84,8 +96,7 @@ def check(
             "there is nothing to check" if not files else "a file and a dump are two checks",
             remedy="conformance check my_trace.py -m MODEL, or --dump FILE.safetensors -m MODEL",
         )
-    from conformance.check import models
-    from conformance.check.parsing import source
+    from conformance.check import models, source
 
     # Before an environment is built for it.
     texts = source.read_all(files or [])
@@ -95,7 +106,6 @@ def check(
     engines.needed()
     from conformance.check import dump as dumps
     from conformance.check import gather, kept, room
-    from conformance.check.advice import porting
     from conformance.checkpoints import cache_folder
     from conformance.planning import trust
     from conformance.runner import Limits
@@ -114,9 +124,8 @@ def check(
         dump=recorded is not None,
         memory=memory,
         options=_as_given(context),
+        search=search,
     )
-    if asked.backends:
-        porting.require_both_sides(asked.files)
     folder = gather.begin(asked, place)
     kept.keep(folder, asked)
     code = tuple(path for file in asked.files for path in kept.contents(folder, file))
@@ -132,7 +141,18 @@ def check(
             raise typer.Exit(ExitCode.INTERRUPTED) from None
     if reports is None:
         room.sweep(place)
+    if fix:
+        _fix(asked, answered)
     raise typer.Exit(_ended(answered, page, folder, reports, json=json))
+
+
+def _fix(asked: Asked, answered: Iterable[Answered]) -> None:
+    """Write the verified edits into the files."""
+    from conformance.check import fixing
+
+    texts = {str(file.path): file.text for file in asked.files}
+    for line in fixing.write([one.checked for one in answered], texts):
+        err.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _as_given(context: typer.Context) -> tuple[str, ...]:
@@ -152,11 +172,16 @@ def _as_given(context: typer.Context) -> tuple[str, ...]:
 def _gathered(asked: Asked, folder: RunFolder, limits: Limits, status: Status) -> Summary:
     """Run the files. Exits when interrupted."""
     from conformance.check import gather
+    from conformance.check.searching import Searching
+    from conformance.records import Thresholds
 
     def progress(event: Event) -> None:
         _say(status, gather.words(event))
 
-    summary = gather.gather(asked, folder, limits, progress)
+    steps = None
+    if asked.search != 0 and asked.backends:
+        steps = Searching(asked, folder, Thresholds(), partial(_say, status)).steps()
+    summary = gather.gather(asked, folder, limits, progress, steps)
     if summary.interrupted:
         _tell(status, "interrupted")
         raise typer.Exit(ExitCode.INTERRUPTED)
@@ -169,12 +194,14 @@ def _answered(
     """Every answer, shown as soon as it is known where there is a console for it."""
     from conformance.check import answer, show
     from conformance.check import dump as dumps
+    from conformance.check.searching import found_in
     from conformance.records import Thresholds
 
     def comparing(words: str) -> None:
         _say(status, words)
 
-    found: Iterable[Answered] = answer.answers(asked, folder, Thresholds(), comparing)
+    edits = found_in(folder)
+    found: Iterable[Answered] = answer.answers(asked, folder, Thresholds(), comparing, edits)
     if recorded:
         _say(status, f"comparing {recorded.path.name} with transformers")
         found = (dumps.judged(recorded, asked, folder, Thresholds()),)

@@ -87,8 +87,8 @@ def bound_memory(room: int) -> None:
 
 
 class Functions:
-    """The functions of the cases. All files are imported before an engine starts: its processes
-    are forked from this one, and a block's helpers travel by the name of their module.
+    """The functions of the cases. A job's files are imported before its engine starts, whose
+    processes are forked from this one; a version that comes later is imported when it is run.
     """
 
     def __init__(self, cases: Sequence[Case]) -> None:
@@ -99,6 +99,8 @@ class Functions:
 
     def of(self, case: Case) -> Function:
         """The case's function. Raises what importing its file raised."""
+        if case.key not in self._found:
+            self._found[case.key] = _imported(case)
         found = self._found[case.key]
         if isinstance(found, Exception):
             raise found
@@ -108,7 +110,7 @@ class Functions:
 def _imported(case: Case) -> Function | Exception:
     try:
         with _within(IMPORT_SECONDS):
-            module = _module(Path(case.options["file"]))
+            module = _module(Path(case.options["file"]), Path(case.options["original"]))
         function: Function = getattr(module, case.options["function"])
     except Exception as error:  # noqa: BLE001 - the user's own code, and one case's concern
         return error
@@ -131,14 +133,16 @@ def _within(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _module(path: Path) -> ModuleType:
+def _module(path: Path, original: Path) -> ModuleType:
+    """Import a file, under the folder and the `__file__` of the original one."""
     name = path.stem if path.stem not in sys.modules else f"checked_{len(sys.modules)}_{path.stem}"
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
+    if str(original.parent) not in sys.path:
+        sys.path.insert(0, str(original.parent))
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise BadValue(f"{path.name} cannot be imported")
     module = importlib.util.module_from_spec(spec)
+    module.__file__ = str(original)
     sys.modules[name] = module
     spec.loader.exec_module(module)
     # As of a script that is run: other processes of an engine cannot import it by this name.

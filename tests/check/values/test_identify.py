@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conformance.check.advice.findings import written
+from conformance.check.describe import written
 from conformance.check.values.identify import identify, identify_part
 from conformance.check.values.known_values import Known, catalogue
 

@@ -5,8 +5,6 @@ import json
 import torch
 
 from conformance.builtin.user_trace import CALLED
-from conformance.check.advice import requests
-from conformance.check.parsing import source
 from conformance.check.values import compare, naming
 from conformance.check.values.naming import Names
 from conformance.records import Judged, Precision, Site, Thresholds, Verdict
@@ -60,16 +58,3 @@ def test_the_worst_value_is_the_user_s_too():
     assert evidence.worst_site == "hidden[3]"
     assert {one.site for one in evidence.observations} == {"hidden[0]", "hidden[3]"}
     assert "`hidden[3]`" in judged.judgement.reason
-
-
-def test_entries_of_a_list_are_of_a_generation_only_where_the_text_has_one(tmp_path):
-    truth = {Site("hidden", step=n): torch.ones(2) for n in (0, 1)}
-    port = tmp_path / "port.py"
-
-    def generated(line):
-        port.write_text(f"def hf(model):\n    {line}\n\ndef vllm(model): pass\n")
-        return requests.generated(truth, {"hidden": Site("hidden")}, source.read(port))
-
-    assert not generated("with model.trace('a'): pass")
-    assert generated("with model.generate('a', max_new_tokens=2): pass")
-    assert generated("for _ in tracer.iter[:3]: pass")

@@ -1,0 +1,136 @@
+"""Versions of a file that a search may try, the likelier first."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+import libcst as cst
+
+from conformance.check.search.change import Change, Clues
+from conformance.check.search.program import Program, Statement, names_in
+from conformance.check.search.rewrites import REWRITES
+
+#: What a line that neither failed nor leads to a wrong value adds to a change's cost.
+_ELSEWHERE = 10
+
+#: What a line adds that leads to the line that raised an error.
+_LEADING = 3
+
+#: What a function adds that `hf` calls as well: it is right for what `hf` hands to it.
+_SHARED = 6
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A version of a file: its text, the lines of the former version that it changes, and why."""
+
+    text: str
+    rewrite: str
+    words: str
+    lines: tuple[int, ...]
+    cost: int
+
+
+def propose(text: str, side: str, clues: Clues) -> list[Candidate]:
+    """Return the versions of a file that one rewrite makes of it, the likelier first."""
+    program = Program(text, side)
+    suspects = _suspects(program, clues)
+    found: dict[str, Candidate] = {}
+    for rewrite in REWRITES:
+        for change in rewrite(program, clues):
+            candidate = _candidate(program, rewrite.__name__, change, suspects, clues)
+            if candidate is None or candidate.text == text:
+                continue
+            known = found.get(candidate.text)
+            if known is None or candidate.cost < known.cost:
+                found[candidate.text] = candidate
+    return sorted(found.values(), key=lambda one: (one.cost, one.lines))
+
+
+def _candidate(
+    program: Program, name: str, change: Change, suspects: set[int], clues: Clues
+) -> Candidate | None:
+    lines = tuple(
+        sorted({n for one in change.splices for n in _lines(program, one.start, one.end)})
+    )
+    text = program.replaced(change.splices)
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+    cost = change.cost + 2 * (program.text.count(".clone()") > text.count(".clone()"))
+    if not set(lines) & set(clues.lines):
+        near = bool(suspects & set(lines)) or change.anywhere
+        cost += (_LEADING if clues.lines else 0) if near else _ELSEWHERE
+    if set(lines) <= program.shared:
+        cost += _SHARED
+    return Candidate(text, name, change.words, lines, cost)
+
+
+def _lines(program: Program, start: int, end: int) -> range:
+    return range(program.line(start), program.line(max(start, end - 1)) + 1)
+
+
+def _suspects(program: Program, clues: Clues) -> set[int]:
+    """The lines that lead to a wrong value: what assigns or fills the names that it is made of,
+    what these stand in, and, where the layers themselves computed something else, what writes.
+    """
+    if not (clues.wrong or clues.lines):
+        return {statement.line for statement in program.statements}
+    returns = [one for one in program.statements if one.text.startswith("return")]
+    names = {name for one in returns for name in _of_returned(one.text, clues.wrong)}
+    found = list(returns)
+    if clues.lines:
+        found = [one for one in program.statements if one.line in clues.lines]
+        names = {name for one in found for name in _flow(one)[1]}
+    if clues.parted:
+        found += _writes(program)
+        names |= {name for one in found for name in _flow(one)[1]}
+    for _ in program.statements:
+        called = {id(one) for name in names for one in program.inside_of(name)}
+        leading = [one for one in program.statements if _flow(one)[0] & names or id(one) in called]
+        added = [one for one in leading if one not in found]
+        if not added:
+            break
+        found += added
+        names |= {name for one in added for name in _flow(one)[1]}
+    around = [
+        program.statement_of(node)
+        for one in found
+        for node in program.around(one.node, cst.BaseCompoundStatement)
+    ]
+    every = [*found, *(one for one in around if one is not None)]
+    return {line for one in every for line in _lines(program, one.start, one.end)}
+
+
+def _writes(program: Program) -> list[Statement]:
+    stored = [program.statement_of(one.node) for one in program.accesses if one.stored]
+    put = r"\.(?:stream|live|logits|output|input)\b.*? [-+*/]?= "
+    return [one for one in program.statements if one in stored or re.search(put, one.text)]
+
+
+def _of_returned(text: str, wrong: tuple[str, ...]) -> set[str]:
+    """The names in what is returned under the wrong names; all of them where that is not known."""
+    found = set()
+    for name in wrong:
+        entry = re.search(rf"[\"']{re.escape(name)}[\"']: (.+?)(?:, [\"']|\}}|$)", text, re.DOTALL)
+        if entry is None:
+            return names_in(text)
+        found |= names_in(entry[1])
+    return found
+
+
+def _flow(statement: Statement) -> tuple[set[str], set[str]]:
+    """The names that a statement makes or fills, and those that it uses."""
+    text = statement.text
+    if found := re.match(r"for (.+?) in (.+):$", text, re.DOTALL):
+        return names_in(found[1]), names_in(found[2])
+    if found := re.match(r"(?:with|if|while) .*?(?: as (\w+))?:$", text, re.DOTALL):
+        return {found[1]} if found[1] else set(), names_in(text)
+    if found := re.match(r"([^=]+?)\s*[-+*/@]?=(?!=)\s*(.+)$", text, re.DOTALL):
+        return names_in(found[1]), names_in(text)
+    if found := re.match(r"(\w+)(?:\[.*?\])?\.\w+\(", text):
+        return {found[1]}, names_in(text)
+    return set(), names_in(text)

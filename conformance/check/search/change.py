@@ -1,0 +1,50 @@
+"""What a rewrite proposes, and what it may know of the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from conformance.check.search.program import Program, Splice
+from conformance.check.values.known_values import Part
+
+
+@dataclass(frozen=True)
+class Change:
+    """One way to rewrite a file. Of two changes at equally likely lines the smaller `cost` is tried
+    first. One that is `anywhere` may explain a difference that shows at another line.
+    """
+
+    splices: tuple[Splice, ...]
+    words: str
+    cost: int = 5
+    anywhere: bool = False
+
+
+@dataclass(frozen=True)
+class Clues:
+    """What running a file has shown. Lines are of the text that ran.
+
+    `lines` are where the engine raised an error, the innermost first. `wrong` names the values that
+    differ.
+    `parted`: the layers themselves computed something else, so a write is involved. `meant` are the
+    places at which transformers has what the wrong values should be, `shift` how many layers the
+    right value is below the one that was taken. `dual`: a layer returns two tensors whose sum is
+    the stream. `widths` are transformers' by module name, `modules` the names in a layer, `norms`
+    the paths of the norms outside of them.
+    """
+
+    lines: tuple[int, ...] = ()
+    wrong: tuple[str, ...] = ()
+    parted: bool = False
+    meant: tuple[Part, ...] = ()
+    shift: int = 0
+    dual: bool = False
+    modules: tuple[str, ...] = ()
+    widths: Mapping[str, int] = field(default_factory=dict)
+    head: str = "lm_head"
+    norms: tuple[str, ...] = ()
+
+
+#: A rewrite: every version of the file that it can think of.
+Rewrite = Callable[[Program, Clues], Iterator[Change]]

@@ -1,0 +1,90 @@
+"""The result of a search: the version that agrees, and what it changes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from conformance.check.finding import Edit
+from conformance.records import record
+
+
+@record()
+class Found:
+    """What a search found for one file on one engine.
+
+    `text` is the best version, the file's own where none is better. `verified`: it agrees, on the
+    file's prompts and on others, in float32 and in bf16. `left` says what is off with it where it
+    does not. `words` are the reasons of its edits. `tried` versions ran, in so many `seconds`.
+    `engine`: what the engine computes otherwise without any line of the file.
+    """
+
+    file: str
+    backend: str
+    text: str = ""
+    verified: bool = False
+    words: tuple[str, ...] = ()
+    left: str = ""
+    tried: int = 0
+    seconds: float = 0.0
+    note: str = ""
+    engine: str = ""
+
+
+def edits_between(before: str, after: str, *, verified: bool) -> tuple[Edit, ...]:
+    """Return the lines that differ between two versions, as edits of the first."""
+    old, new = before.splitlines(), after.splitlines()
+    found = []
+    for tag, first, last, begin, end in _codes(old, new):
+        if tag == "equal":
+            continue
+        a, b, c, d = first, last, begin, end
+        if first == last or begin == end:
+            # An edit has lines to show on both sides: those above, or at the top those below.
+            if first:
+                a, c = first - 1, begin - 1
+            else:
+                b, d = last + 1, end + 1
+        found.append(Edit(a + 1, "\n".join(old[a:b]), "\n".join(new[c:d]), verified))
+    return tuple(found)
+
+
+def _codes(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, int, int, int, int]]:
+    """As difflib's opcodes; as many lines in the place of as many are one change each."""
+    found: list[tuple[str, int, int, int, int]] = []
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag == "replace" and b - a == d - c:
+            found += [(tag, a + n, a + n + 1, c + n, c + n + 1) for n in range(b - a)]
+        else:
+            found.append((tag, a, b, c, d))
+    return found
+
+
+def diff(before: str, after: str, name: str) -> str:
+    """Return a unified diff between two versions of a file."""
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), name, f"{name} (suggested)", lineterm="", n=1
+    )
+    return "\n".join(lines)
+
+
+def without_hunks(before: str, after: str) -> list[str]:
+    """Return the versions in which one of the changes is taken back, for each of them."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    codes = _codes(old, new)
+    changes = [number for number, code in enumerate(codes) if code[0] != "equal"]
+    if len(changes) < 2:
+        return []
+    return [_rebuilt(old, new, codes, skipped) for skipped in changes]
+
+
+def _rebuilt(
+    old: Sequence[str],
+    new: Sequence[str],
+    codes: Sequence[tuple[str, int, int, int, int]],
+    skipped: int,
+) -> str:
+    parts: list[str] = []
+    for number, (_, a, b, c, d) in enumerate(codes):
+        parts += old[a:b] if number == skipped else new[c:d]
+    return "".join(parts)

@@ -1,0 +1,48 @@
+"""The rewrites that a search tries: each a function of a few lines, named for what it does."""
+
+from __future__ import annotations
+
+from conformance.check.search.change import Rewrite
+from conformance.check.search.rewrites import (
+    axes,
+    counterparts,
+    logits,
+    reads,
+    requests,
+    saves,
+    writes,
+)
+
+REWRITES: tuple[Rewrite, ...] = (
+    reads.take_another_tensor,
+    reads.take_both_of_a_pair,
+    reads.take_another_part,
+    reads.take_another_layer,
+    reads.count_otherwise,
+    reads.drop_half_of_a_sum,
+    reads.add_final_norm,
+    axes.drop_batch_index,
+    axes.shift_axis,
+    axes.leave_axis,
+    logits.read_logits,
+    logits.multiply_by_head,
+    logits.compute_all_logits,
+    logits.split_joined_projections,
+    requests.ask_greedily,
+    requests.move_into_loop,
+    requests.bound_steps,
+    requests.trace_each_prompt,
+    writes.write_both_tensors,
+    writes.write_elsewhere,
+    writes.leave_out_write,
+    writes.put_back,
+    writes.write_to_sum,
+    writes.cast_written,
+    writes.leave_out_cast,
+    saves.copy_kept,
+    saves.save_used,
+    saves.fill_inside,
+    saves.keep_order,
+    saves.swap_invokes,
+    counterparts.take_counterparts,
+)

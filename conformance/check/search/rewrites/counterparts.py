@@ -1,0 +1,267 @@
+"""Counterparts: what `hf` has where `vllm` has something else."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import libcst as cst
+
+from conformance.check.search.change import Change, Clues
+from conformance.check.search.program import (
+    Program,
+    Splice,
+    Statement,
+    joined,
+    names_in,
+    split_index,
+)
+from conformance.check.search.rewrites.reads import without_batch
+from conformance.check.search.rewrites.requests import opening_calls, request, steps_of_hf
+
+_WORDS = "as in `hf`"
+
+
+def align(
+    hf: Sequence[Statement], vllm: Sequence[Statement]
+) -> list[tuple[int | None, int | None]]:
+    """Pair the statements of two functions in their order, the more alike the better.
+
+    Needleman and Wunsch's alignment (J. Mol. Biol. 48, 1970) with the share of equal tokens as the
+    score. A statement without a counterpart is paired with None.
+    """
+    rows, columns = len(hf), len(vllm)
+    alike = [[_likeness(a, b) for b in vllm] for a in hf]
+    best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
+    for i in range(rows - 1, -1, -1):
+        for j in range(columns - 1, -1, -1):
+            best[i][j] = max(alike[i][j] + best[i + 1][j + 1], best[i + 1][j], best[i][j + 1])
+    pairs: list[tuple[int | None, int | None]] = []
+    i = j = 0
+    while i < rows and j < columns:
+        if best[i][j] == best[i + 1][j]:
+            pairs.append((i, None))
+            i += 1
+        elif best[i][j] == best[i][j + 1]:
+            pairs.append((None, j))
+            j += 1
+        else:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+    pairs += [(at, None) for at in range(i, rows)] + [(None, at) for at in range(j, columns)]
+    return pairs
+
+
+def _tokens(text: str) -> list[str]:
+    return re.findall(r"\w+|[^\w\s]", text)
+
+
+def _likeness(one: Statement, other: Statement) -> float:
+    """From 0 to 1; 0 for statements of different kinds or hardly anything in common."""
+    if type(one.node) is not type(other.node):
+        return 0.0
+    ratio = difflib.SequenceMatcher(None, _tokens(one.text), _tokens(other.text), False).ratio()
+    assigned = [re.match(r"([\w., ]+?) [-+*/]?= ", each.text) for each in (one, other)]
+    same = assigned[0] and assigned[1] and assigned[0][1] == assigned[1][1]
+    return max(0.0, ratio + (0.3 if same else 0.0) - 0.3)
+
+
+def take_counterparts(program: Program, clues: Clues) -> Iterator[Change]:
+    """Take what `hf` has: parts of a statement, a whole one, or one that `vllm` lacks."""
+    if "hf" not in program.functions or "vllm" not in program.functions:
+        return
+    hf = program.statements_of(program.functions["hf"])
+    vllm = program.statements_of(program.functions["vllm"])
+    own = _Own(program, hf, vllm)
+    last: Statement | None = None
+    for i, j in align(hf, vllm):
+        if i is None and j is not None:
+            last = vllm[j]
+            if isinstance(last.node, cst.SimpleStatementLine):
+                yield Change((program.without(last),), "`hf` has no such line", 7)
+        elif i is not None and j is not None:
+            last = vllm[j]
+            yield from map(own.complete, _parts(program, hf[i], last))
+            yield from map(own.complete, _whole(program, hf[i], last, clues))
+        elif i is not None and last is not None:
+            yield from map(own.complete, _added(program, hf[i], last, clues))
+
+
+def _added(program: Program, theirs: Statement, above: Statement, clues: Clues) -> Iterator[Change]:
+    """Add a simple statement of `hf` below one of `vllm`."""
+    if isinstance(theirs.node, cst.SimpleStatementLine):
+        for cost, text in enumerate(ported(program, theirs, clues)):
+            put = program.after(above, *text.split("\n"))
+            yield Change((put,), "`hf` has this line too", 5 + cost)
+
+
+class _Own:
+    """The names of the two functions: what is taken over from `hf` takes its own names along."""
+
+    def __init__(
+        self, program: Program, hf: Sequence[Statement], vllm: Sequence[Statement]
+    ) -> None:
+        self.program = program
+        self.made = {name: one for one in reversed(hf) for name in _assigned(one)}
+        self.there = {name for one in vllm for name in _assigned(one)}
+        self.first = vllm[0] if vllm else None
+
+    def complete(self, change: Change) -> Change:
+        """Add the statements of `hf` that make names which a change uses and `vllm` has not."""
+        used = {name for one in change.splices for name in names_in(one.text)}
+        lacks = [self.made[name] for name in sorted((used & self.made.keys()) - self.there)]
+        blocks = [one for one in lacks if self.program.around(one.node, cst.With)]
+        if not lacks or blocks or self.first is None:
+            return change
+        lines = [one.text for one in lacks]
+        added = self.program.before(self.first, *lines)
+        return replace(change, splices=(*change.splices, added), cost=change.cost)
+
+
+def _assigned(statement: Statement) -> set[str]:
+    found = re.match(r"([\w, ]+?) = ", statement.text)
+    return names_in(found[1]) if found else set()
+
+
+def _parts(program: Program, theirs: Statement, mine: Statement) -> Iterator[Change]:
+    """Replace what differs between two statements of one shape, all of it or each by itself."""
+    a, b = _header(theirs.node), _header(mine.node)
+    found = [
+        (program.swap(y, program.code(x)), _kind(x))
+        for left, right in zip(a, b, strict=False)
+        for x, y in _differences(program, left, right)
+        if not re.search(r"lm_head|max_new_tokens|do_sample", program.code(x))
+    ]
+    found = [(one, cost) for one, cost in found if not _of_request(program, one)]
+    for one, cost in found:
+        yield Change((one,), _WORDS, cost)
+    if len(found) > 1:
+        yield Change(tuple(one for one, _ in found), _WORDS, 2)
+
+
+def _of_request(program: Program, one: Splice) -> bool:
+    return one.text.startswith(("temperature", "max_"))
+
+
+def _kind(node: cst.CSTNode) -> int:
+    return 1 if isinstance(node, (cst.BaseNumber, cst.SimpleString, cst.Name)) else 3
+
+
+def _header(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """The expressions of a statement, without the body of a compound one."""
+    if isinstance(node, cst.For):
+        return [node.target, node.iter]
+    if isinstance(node, (cst.If, cst.While)):
+        return [node.test]
+    if isinstance(node, cst.With):
+        return [item.item for item in node.items]
+    if isinstance(node, cst.SimpleStatementLine):
+        return list(node.body)
+    return []
+
+
+def _differences(
+    program: Program, theirs: cst.CSTNode, mine: cst.CSTNode
+) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
+    """Yield the smallest parts that differ, and those around them up to the whole expression."""
+    if program.code(theirs) == program.code(mine):
+        return
+    expressions = isinstance(theirs, cst.BaseExpression) and isinstance(mine, cst.BaseExpression)
+    if type(theirs) is not type(mine):
+        if expressions:
+            yield theirs, mine
+        return
+    one, other = _children(theirs), _children(mine)
+    if len(one) != len(other) or not one:
+        if expressions:
+            yield theirs, mine
+        for a, b in zip(one, other, strict=False):
+            yield from _differences(program, a, b)
+        return
+    for a, b in zip(one, other, strict=True):
+        yield from _differences(program, a, b)
+
+
+def _children(node: cst.CSTNode) -> list[cst.CSTNode]:
+    quiet = (cst.BaseParenthesizableWhitespace, cst.Comma, cst.Dot, cst.LeftParen, cst.RightParen)
+    return [child for child in node.children if not isinstance(child, quiet)]
+
+
+def _whole(program: Program, theirs: Statement, mine: Statement, clues: Clues) -> Iterator[Change]:
+    """Replace a statement by `hf`'s, as it is on vLLM."""
+    for cost, text in enumerate(ported(program, theirs, clues)):
+        if text != mine.text:
+            yield Change((Splice(mine.start, mine.end, text),), _WORDS, 3 + cost)
+
+
+def ported(program: Program, statement: Statement, clues: Clues) -> list[str]:
+    """Return what a statement of `hf` may be on vLLM: the likelier first, and as it is last."""
+    order = ("sum", "first", "one") if clues.dual else ("one", "first", "sum")
+    found = [
+        _ported(program, statement, tensors, batch=batch, head=clues.head)
+        for tensors in order
+        for batch in (False, True)
+    ]
+    return list(dict.fromkeys([*found, statement.text]))[:5]
+
+
+def _ported(program: Program, statement: Statement, tensors: str, *, batch: bool, head: str) -> str:
+    """Return a statement with its requests, logits and values of modules as on vLLM. With `batch`
+    indexes stay as they are. `tensors` says which of a module's are taken.
+    """
+    found: list[Splice] = []
+    for root in _header(statement.node):
+        for node in program.walk(root):
+            text = _counterpart(program, node, tensors, batch=batch, head=head)
+            if text is not None and not any(
+                one.start < text.end and text.start < one.end for one in found
+            ):
+                found.append(text)
+    inside = [one for one in found if statement.start <= one.start and one.end <= statement.end]
+    source = statement.text.encode()
+    for one in sorted(inside, reverse=True):
+        begin, end = one.start - statement.start, one.end - statement.start
+        source = source[:begin] + one.text.encode() + source[end:]
+    return source.decode()
+
+
+def _counterpart(
+    program: Program, node: cst.CSTNode, tensors: str, *, batch: bool, head: str
+) -> Splice | None:
+    """Return what stands on vLLM for a request, the logits or a value of a module."""
+    if isinstance(node, cst.Call) and node in opening_calls(program, node):
+        return program.swap(node, request(program, node, steps_of_hf(program)))
+    found = program.access(node) if isinstance(node, cst.Attribute) else None
+    if found is None:
+        return None
+    if found.core.endswith(f"{head}.output"):
+        model = found.core.removesuffix(f".{head}.output")
+        scalar = bool(found.indexes) and split_index(found.indexes[0])[0] == "0"
+        return program.swap(found.node, f"{model}.logits{'[0]' if scalar else ''}")
+    core = found.core
+    part = core.rpartition(".")[0].rpartition(".")[2]
+    whole = {"sum": f"({core}[0] + {core}[1])", "first": f"{core}[0]", "one": core}[tensors]
+    if tensors == "sum" and (found.stored or part in {"mlp", "self_attn", "attn"}):
+        whole = f"{core}[0]" if found.stored else core
+    indexes = found.indexes if batch else without_batch(found.indexes)[-1]
+    return program.swap(found.node, joined(whole, indexes))
+
+
+def port_function(program: Program, clues: Clues) -> str:
+    """Return a file with `hf` alone with a mechanical copy of it as `vllm`."""
+    hf = program.functions["hf"]
+    start, end = program.span(hf)
+    splices = [
+        Splice(s - start, e - start, request(program, call, steps_of_hf(program)))
+        for call in opening_calls(program, hf)
+        for s, e in [program.span(call)]
+    ]
+    body = program.text.encode()[start:end]
+    for one in sorted(splices, reverse=True):
+        body = body[: one.start] + one.text.encode() + body[one.end :]
+    copy = re.sub(r"\bdef hf\b", "def vllm", body.decode().strip("\n"), count=1)
+    copy = re.sub(rf"\.{clues.head}\.output\[:, -1(?:, :)?\]", ".logits", copy)
+    copy = re.sub(rf"\.{clues.head}\.output\[0, -1(?:, :)?\]", ".logits[0]", copy)
+    return program.text.rstrip("\n") + "\n\n\n" + copy + "\n"

@@ -1,0 +1,110 @@
+"""Logits and the head: on vLLM `model.logits` is the value itself, of the last token alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from conformance.check.search.change import Change, Clues
+from conformance.check.search.program import Program, joined
+
+_HEADS = ("lm_head", "embed_out")
+_EMBEDDINGS = ("embed_tokens", "wte", "embed_in", "word_embeddings")
+
+
+def read_logits(program: Program, clues: Clues) -> Iterator[Change]:
+    """Read `model.logits` where the head's output is read, or a part of it."""
+    words = "`model.logits` is the value itself: the last token's, [1, vocabulary]"
+    for node in program.expressions((cst.Attribute, cst.Subscript)):
+        if isinstance(program.parents.get(node), (cst.Subscript, cst.Attribute)) and not (
+            isinstance(node, cst.Subscript)
+        ):
+            continue
+        core: cst.BaseExpression = node
+        indexes: list[str] = []
+        while isinstance(core, cst.Subscript):
+            indexes.insert(0, ", ".join(program.code(one.slice).strip() for one in core.slice))
+            core = core.value
+        if isinstance(program.parents.get(node), cst.Subscript):
+            continue
+        found = _model_of_logits(program.code(core))
+        if not found:
+            continue
+        model, name = found
+        here = program.code(node)
+        tails = [(), ("0",), ("-1",), tuple(indexes[1:]), tuple(indexes), ("0", *indexes[1:])]
+        for cost, tail in enumerate(dict.fromkeys(tails)):
+            text = joined(f"{model}.{name}", tail)
+            if text != here:
+                yield Change((program.swap(node, text),), words, 1 + cost)
+
+
+def _model_of_logits(text: str) -> tuple[str, str] | None:
+    for ending, name in (
+        *((f".{head}.output", "logits") for head in _HEADS),
+        (".output.logits", "logits"),
+        (".logits.output", "logits"),
+        (".samples.output", "samples"),
+        (".logits", "logits"),
+        (".samples", "samples"),
+    ):
+        if text.endswith(ending):
+            return text.removesuffix(ending), name
+    return None
+
+
+def multiply_by_head(program: Program, clues: Clues) -> Iterator[Change]:
+    """Multiply by the head's weights where the head is called, or another matrix is taken."""
+    words = "vLLM's head cannot be called: multiply by its weights"
+    for node in program.expressions(cst.Call):
+        func = program.code(node.func)
+        if func.rpartition(".")[2] not in _HEADS or len(node.args) != 1:
+            continue
+        used = isinstance(program.parents.get(node), (cst.Attribute, cst.Subscript))
+        value = program.code(node.args[0].value)
+        for cost, factor in enumerate((value, f"({value})")):
+            text = f"{factor} @ {func}.weight.T"
+            change = (program.swap(node, f"({text})" if used else text),)
+            yield Change(change, words, 1 + cost)
+    for node in program.expressions(cst.Attribute):
+        if node.attr.value not in _EMBEDDINGS:
+            continue
+        parent = program.parents.get(node)
+        if isinstance(parent, cst.Attribute) and parent.attr.value == "weight":
+            yield Change((program.swap(node, f"model.{clues.head}"),), "the head's weights", 3)
+
+
+def compute_all_logits(program: Program, clues: Clues) -> Iterator[Change]:
+    """Compute the logits of every token: vLLM's own are the last token's alone."""
+    words = "vLLM computes the last token's logits alone: multiply what the final norm gives"
+    for node in program.expressions(cst.Attribute):
+        if node.attr.value != "logits" or not isinstance(node.value, cst.Name):
+            continue
+        model = node.value.value
+        for norm in clues.norms:
+            for value in (f"{model}.{norm}.output[0]", f"{model}.{norm}.output"):
+                text = f"({value} @ {model}.{clues.head}.weight.T)"
+                yield Change((program.swap(node, text),), words, 4)
+
+
+def split_joined_projections(program: Program, clues: Clues) -> Iterator[Change]:
+    """Take the columns of vLLM's joined projections: query, key and value, gate and up."""
+    begin = 0
+    columns = {}
+    for name in ("q_proj", "k_proj", "v_proj"):
+        width = clues.widths.get(name, 0)
+        columns[name] = ("qkv_proj", begin, begin + width)
+        begin += width
+    half = clues.widths.get("gate_proj", 0)
+    columns |= {"gate_proj": ("gate_up_proj", 0, half), "up_proj": ("gate_up_proj", half, 2 * half)}
+    for access in program.accesses:
+        base, role = access.core.rpartition(".")[::2]
+        layer, name = base.rpartition(".")[::2]
+        if role != "output" or not columns.get(name, ("", 0, 0))[2]:
+            continue
+        joint, first, last = columns[name]
+        value = f"{layer}.{joint}.output[0][:, {first}:{last}]"
+        words = f"vLLM joins these projections in `{joint}`"
+        for index in (access.indexes, access.indexes[1:]):
+            yield Change((program.swap(access.node, joined(value, index)),), words, 1)

@@ -1,0 +1,128 @@
+"""One version of a file on an engine: how it ended, and how far it is from agreeing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from conformance.check.values import compare, relations
+from conformance.check.values.compare import Compared, Values
+from conformance.records import Outcome, Precision, Site, Status, Thresholds
+
+#: Rows of a layer in float32 that are further apart than this, relatively, are other ones.
+_OFF = 2e-3
+
+#: What is better comes first: how it ended; then what is off, and how far the layers agree; or, of
+#: an error, how many lines lie behind it.
+Score = tuple[float, ...]
+
+_AGREES, _DIFFERS, _RAISES = 0.0, 1.0, 2.0
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A version that ran. `mine` is what the engine observed, empty after an error."""
+
+    text: str
+    outcome: Outcome
+    score: Score
+    compared: Compared | None = None
+    mine: Values = field(default_factory=dict)
+    lines: tuple[int, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        return self.score[0] == _AGREES
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What transformers observed of a file, and what is computed from it once."""
+
+    seen: Values
+    thresholds: Thresholds
+
+    def judge(self, mine: Values, precision: Precision) -> Compared:
+        """Compare what an engine observed with transformers, in one precision."""
+        ids = (
+            compare.prompt_ids(compare.layers(mine)),
+            compare.prompt_ids(compare.layers(self.seen)),
+        )
+        honest = compare.honest(self.seen, precision)
+        return compare.compare(compare.returned(mine), honest, ids, self.thresholds, precision)
+
+    def try_of(
+        self,
+        text: str,
+        outcome: Outcome,
+        mine: Values,
+        precision: Precision,
+        lines: tuple[int, ...] = (),
+    ) -> Tried:
+        """Return how a version did that ended in this way; `lines` are where it raised."""
+        if outcome.status is not Status.OK:
+            behind = text.count("\n") - max(lines) if lines else 1_000
+            return Tried(text, outcome, (_RAISES, float(behind)), lines=lines)
+        missing = self.missing(mine)
+        compared = self.judge(mine, precision)
+        passes = compared.passes or (
+            precision is Precision.BF16
+            and compare.numerics_only(compared.judgement, self.thresholds)
+        )
+        if passes and not missing:
+            return Tried(text, outcome, (_AGREES,), compared, mine)
+        off = [one for one in compared.judgement.observations if not one.verdict.passes]
+        distance = self._distance(mine) if precision is Precision.FLOAT32 else 0.0
+        wrong = len(missing) * 2 + len({Site.parse(one.site).name for one in off})
+        score = (_DIFFERS, float(wrong), float(len(off)), -self._depth(mine), round(distance, 1))
+        return Tried(text, outcome, score, compared, mine)
+
+    def missing(self, mine: Values) -> set[str]:
+        """Return the names that come from one side only."""
+        truth = compare.honest(self.seen, Precision.FLOAT32)["truth"]
+        theirs = {Site.parse(site).name for site in truth}
+        return theirs ^ {Site.parse(site).name for site in compare.returned(mine)}
+
+    def _depth(self, mine: Values) -> float:
+        """Return how many layers of how many steps agree before the first that does not."""
+        ours, theirs = compare.layers(mine), compare.layers(self.seen)
+        streams = sorted(
+            (site for site in theirs if site.name == "stream"),
+            key=lambda site: (site.step, site.prompt, site.layer or 0),
+        )
+        for number, site in enumerate(streams):
+            if not _near(ours.get(site), theirs[site]):
+                return float(number)
+        return float(len(streams))
+
+    def _distance(self, mine: Values) -> float:
+        """Return the sum over the names of the relative distances, at most 2 for each value."""
+        honest = compare.honest(self.seen, Precision.FLOAT32)
+        alike, _ = compare.made_alike(compare.returned(mine), honest)
+        total = 0.0
+        for site, truth in honest["truth"].items():
+            value = alike.get(site)
+            off = relations.distance(value, truth) if value is not None else None
+            total += min(off if off is not None else 2.0, 2.0)
+        return total
+
+
+def _near(ours: Tensor | None, theirs: Tensor) -> bool:
+    if ours is None or ours.shape != theirs.shape:
+        return False
+    off = (ours.double() - theirs.double()).norm(dim=-1)
+    return bool((off <= _OFF * theirs.double().norm(dim=-1).clamp_min(1e-6)).all())
+
+
+def same_truth(one: Values, other: Values) -> bool:
+    """Return whether two versions of a file mean the same on transformers."""
+    first, second = (_truth(each) for each in (one, other))
+    return first.keys() == second.keys() and all(
+        relations.alike(value, second[site]) for site, value in first.items()
+    )
+
+
+def _truth(seen: Values) -> Mapping[str, Tensor]:
+    return compare.honest(seen, Precision.FLOAT32)["truth"]

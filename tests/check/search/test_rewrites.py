@@ -1,0 +1,274 @@
+"""What each rewrite makes of a mistake: the right version is among its candidates, and early."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from conformance.check.search.candidates import propose
+from conformance.check.search.change import Clues
+from conformance.check.search.rewrites import REWRITES
+from conformance.check.values.known_values import Part
+
+HF = """\
+PROMPT, STEPS = "The capital of France is", 3
+
+
+def hf(model):
+    with model.trace(PROMPT):
+        hidden = model.model.layers[2].output[:, -1].save()
+    return {"hidden": hidden}
+
+
+"""
+
+PARTS = ("self_attn", "self_attn.o_proj", "mlp", "input_layernorm", "post_attention_layernorm")
+
+
+def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_tokens=1)") -> str:
+    body = "\n".join(f"        {line}" for line in lines)
+    return f'{HF}def vllm(model):\n    with {opening}:\n{body}\n    return {{"hidden": hidden}}\n'
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "before", "after", "clues"),
+    [
+        (
+            "take_another_tensor",
+            ["hidden = model.model.layers[2].output[0][-1].clone().save()"],
+            [
+                "hidden = (model.model.layers[2].output[0] + model.model.layers[2].output[1])[-1]"
+                ".clone().save()"
+            ],
+            Clues(dual=True),
+        ),
+        (
+            "take_another_tensor",
+            ["hidden = model.model.layers[2].self_attn.output[0][:, -1].save()"],
+            ["hidden = model.model.layers[2].self_attn.output[-1].save()"],
+            Clues(),
+        ),
+        (
+            "take_both_of_a_pair",
+            ["mlp, _ = model.model.layers[2].output", "hidden = mlp[-1].clone().save()"],
+            [
+                "mlp, rest = model.model.layers[2].output",
+                "hidden = (mlp + rest)[-1].clone().save()",
+            ],
+            Clues(),
+        ),
+        (
+            "take_another_part",
+            ["hidden = model.model.layers[1].mlp.output[-1].save()"],
+            ["hidden = model.model.layers[2].self_attn.output[-1].save()"],
+            Clues(meant=(Part(2, "self_attn", "output"),), modules=PARTS),
+        ),
+        (
+            "take_another_layer",
+            ["hidden = model.model.layers[n + 1].mlp.output.save()"],
+            ["hidden = model.model.layers[n].mlp.output.save()"],
+            Clues(shift=-1),
+        ),
+        (
+            "drop_batch_index",
+            ["h = read(model)", "hidden = h[:, -1].save()"],
+            ["h = read(model)", "hidden = h[-1].save()"],
+            Clues(),
+        ),
+        (
+            "shift_axis",
+            ["hidden = h.mean(dim=1).save()"],
+            ["hidden = h.mean(dim=0).save()"],
+            Clues(),
+        ),
+        (
+            "leave_axis",
+            ["hidden = h.squeeze(0)[-1].save()"],
+            ["hidden = h[-1].save()"],
+            Clues(),
+        ),
+        (
+            "read_logits",
+            ["hidden = model.lm_head.output[:, -1].save()"],
+            ["hidden = model.logits.save()"],
+            Clues(),
+        ),
+        (
+            "multiply_by_head",
+            ["hidden = model.lm_head(h).save()"],
+            ["hidden = (h @ model.lm_head.weight.T).save()"],
+            Clues(),
+        ),
+        (
+            "split_joined_projections",
+            ["hidden = model.model.layers[1].self_attn.k_proj.output[0].save()"],
+            ["hidden = model.model.layers[1].self_attn.qkv_proj.output[0][:, 64:96].save()"],
+            Clues(widths={"q_proj": 64, "k_proj": 32, "v_proj": 32}),
+        ),
+        (
+            "write_both_tensors",
+            ["model.model.layers[1].output[0][-1] = donor"],
+            [
+                "model.model.layers[1].output[0][-1] = donor",
+                "model.model.layers[1].output[1][-1] = 0",
+            ],
+            Clues(),
+        ),
+        (
+            "write_both_tensors",
+            ["model.model.layers[1].output[0][:] *= 0.5"],
+            [
+                "model.model.layers[1].output[0][:] *= 0.5",
+                "model.model.layers[1].output[1][:] *= 0.5",
+            ],
+            Clues(),
+        ),
+        (
+            "write_both_tensors",
+            ["model.model.layers[1].output = donor"],
+            ["model.model.layers[1].output = (donor, donor * 0)"],
+            Clues(),
+        ),
+        (
+            "leave_out_write",
+            ["layer.output[0][:] += v", "layer.output[1][:] += v"],
+            ["layer.output[0][:] += v"],
+            Clues(),
+        ),
+        (
+            "put_back",
+            ["h = layer.output[0] + layer.output[1]", "h[-1] = donor"],
+            [
+                "h = layer.output[0] + layer.output[1]",
+                "h[-1] = donor",
+                "layer.output = (h, h * 0)",
+            ],
+            Clues(),
+        ),
+        (
+            "write_to_sum",
+            ["(layer.output[0] + layer.output[1])[-1] += v"],
+            ["layer.output[0][-1] += v"],
+            Clues(),
+        ),
+        (
+            "cast_written",
+            ["layer.output[0][:] += VECTOR"],
+            ["layer.output[0][:] += VECTOR.to(layer.output[0].dtype)"],
+            Clues(),
+        ),
+        (
+            "leave_out_cast",
+            ["hidden = h.float().save()"],
+            ["hidden = h.save()"],
+            Clues(),
+        ),
+        (
+            "copy_kept",
+            ["hidden = layer.output[0].save()"],
+            ["hidden = layer.output[0].clone().save()"],
+            Clues(),
+        ),
+        (
+            "save_used",
+            ["hidden = layer.output[0].clone()"],
+            ["hidden = layer.output[0].clone().save()"],
+            Clues(),
+        ),
+        (
+            "compute_all_logits",
+            ["hidden = model.logits.save()"],
+            ["hidden = (model.model.norm.output[0] @ model.lm_head.weight.T).save()"],
+            Clues(norms=("model.norm",)),
+        ),
+        (
+            "add_final_norm",
+            ["hidden = (h @ model.lm_head.weight.T).save()"],
+            ["hidden = (model.model.norm(h) @ model.lm_head.weight.T).save()"],
+            Clues(norms=("model.norm",)),
+        ),
+    ],
+)
+def test_the_right_version_is_among_what_a_rewrite_proposes(rewrite, before, after, clues):
+    found = {one.text for one in proposed(port(*before), clues) if one.rewrite == rewrite}
+    assert port(*after) in found
+
+
+def proposed(text, clues):
+    """All candidates, each under every rewrite that makes it."""
+    from conformance.check.search.candidates import _candidate
+    from conformance.check.search.program import Program
+
+    program = Program(text, "vllm")
+    for rewrite in REWRITES:
+        for change in rewrite(program, clues):
+            candidate = _candidate(program, rewrite.__name__, change, set(), clues)
+            if candidate is not None:
+                yield candidate
+
+
+def test_a_request_is_greedy_and_as_long_as_on_transformers():
+    text = port("hidden = model.logits.save()", opening="model.trace(PROMPT, max_new_tokens=8)")
+    text = text.replace("model.trace(PROMPT):", "model.generate(PROMPT, max_new_tokens=STEPS):")
+    texts = {one.text for one in propose(text, "vllm", Clues())}
+    opening = "model.trace(PROMPT, temperature=0.0, max_tokens=8)"
+    assert text.replace("model.trace(PROMPT, max_new_tokens=8)", opening) in texts
+
+
+def test_a_container_is_made_in_the_block_that_fills_it():
+    text = HF + (
+        "def vllm(model):\n"
+        "    hidden = []\n"
+        "    with model.trace(PROMPT, temperature=0.0, max_tokens=1):\n"
+        "        for layer in model.model.layers:\n"
+        "            hidden.append(layer.output[0])\n"
+        '    return {"hidden": hidden}\n'
+    )
+    meant = text.replace("    hidden = []\n    with", "    with").replace(
+        "max_tokens=1):\n", "max_tokens=1):\n        hidden = [].save()\n"
+    )
+    assert meant in {one.text for one in propose(text, "vllm", Clues())}
+
+
+def test_a_statement_before_a_loop_over_steps_is_moved_into_it():
+    text = port("layer.output[0][:] += v", "for _ in tracer.iter[:3]:", "    hidden.append(1)")
+    meant = port("for _ in tracer.iter[:3]:", "    layer.output[0][:] += v", "    hidden.append(1)")
+    assert meant in {one.text for one in propose(text, "vllm", Clues())}
+
+
+def test_what_hf_has_in_its_place_comes_first_with_the_names_that_it_needs():
+    text = (
+        "def hf(model):\n"
+        '    text = "a longer prompt"\n'
+        "    with model.trace(text):\n"
+        "        hidden = model.lm_head.output[:, -1].save()\n"
+        '    return {"hidden": hidden}\n\n\n'
+        "def vllm(model):\n"
+        '    with model.trace("short", temperature=0.0, max_tokens=1):\n'
+        "        hidden = model.logits.save()\n"
+        '    return {"hidden": hidden}\n'
+    )
+    first, *_ = [
+        one for one in propose(text, "vllm", Clues()) if one.rewrite == "take_counterparts"
+    ]
+    meant = text.replace('model.trace("short"', "model.trace(text").replace(
+        "def vllm(model):\n", 'def vllm(model):\n    text = "a longer prompt"\n'
+    )
+    assert first.text == meant
+
+
+def test_candidates_are_python_other_texts_and_leave_hf_alone():
+    text = port("hidden = model.model.layers[2].output[0][:, -1].mean(dim=1).save()")
+    for one in propose(text, "vllm", Clues(dual=True, modules=PARTS)):
+        tree = ast.parse(one.text)
+        hf = next(node for node in tree.body if getattr(node, "name", "") == "hf")
+        assert one.text != text
+        assert ast.get_source_segment(one.text, hf) == HF[HF.index("def hf") :].strip()
+
+
+def test_a_line_that_failed_is_rewritten_before_others():
+    text = port("other = model.model.layers[1].output[0]", "hidden = model.lm_head.output.save()")
+    line = text.splitlines().index("        hidden = model.lm_head.output.save()") + 1
+    for one in propose(text, "vllm", Clues(lines=(line,), modules=PARTS))[:5]:
+        assert line in one.lines

@@ -1,0 +1,71 @@
+"""An engine that stays: it is given further cases, and what one of them does costs that one alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.records import Case, Status
+from conformance.runner import Further, GroupFinished, GroupStarted, run
+from tests.faulty_run import LIMITS, group, noted, planned
+
+
+def _asked(*batches: tuple[str, ...]):
+    """Further cases, a batch at a time; None once before each: the engine waits."""
+    waiting = [answer for batch in batches for answer in (None, batch)]
+
+    def follow() -> Further | None:
+        if not waiting:
+            return Further(())
+        batch = waiting.pop(0)
+        return None if batch is None else Further(tuple(Case("plain", n, ("a",)) for n in batch), 3)
+
+    return follow
+
+
+@pytest.mark.parametrize("engine", ["healthy", "raises", "aborts", "exits", "hangs"])
+def test_what_a_further_case_does_to_its_engine_costs_that_case_alone(tmp_path: Path, engine: str):
+    events = []
+    one = replace(
+        planned(engine, tmp_path, cases=("first",), options={"refuse": True}),
+        follow=_asked(("more", "bad", "most"), ("last",)),
+        tries=1,
+    )
+    summary = run([one], logs=tmp_path / "logs", limits=LIMITS, on_event=events.append)
+    assert not summary.interrupted
+    ended = {
+        n: group(tmp_path, engine).outcome(f"plain.{n}").status
+        for n in ("first", "more", "most", "last")
+    }
+    assert set(ended.values()) == {Status.UNSUPPORTED}
+    bad = group(tmp_path, engine).outcome("plain.bad").status
+    damaged = engine != "healthy"
+    assert (bad is not Status.UNSUPPORTED) == damaged
+    starts = sum(isinstance(event, GroupStarted) for event in events)
+    assert starts == 1 + damaged
+    assert sorted(noted(tmp_path, engine)) == sorted(["first", "more", "bad", "most", "last"])
+    assert isinstance(events[-1], GroupFinished)
+
+
+def test_who_needs_a_job_that_stays_does_not_wait_for_its_end(tmp_path: Path):
+    order = []
+    done = {"second": False}
+
+    def follow() -> Further | None:
+        return Further(()) if done["second"] else None
+
+    def hear(event):
+        if isinstance(event, GroupFinished):
+            order.append(event.id)
+            done["second"] |= event.id == "raises"
+
+    first = replace(
+        planned("healthy", tmp_path, cases=("first",), options={"refuse": True}), follow=follow
+    )
+    second = replace(
+        planned("raises", tmp_path, cases=("first",), options={"refuse": True}), needs=("healthy",)
+    )
+    run([first, second], logs=tmp_path / "logs", jobs=1, limits=LIMITS, on_event=hear)
+    assert order == ["raises", "healthy"]
