@@ -4,7 +4,8 @@
 
 A folder has correct scripts, and in `mistakes/` those with a line that is marked by a comment,
 `# mistake: KIND`. A correct script must be the same. For a mistake an edit must be verified; it is
-applied, and the file that it makes is checked again and must be the same. Prints a table in Markdown; exits 1 when an answer is another one.
+applied, and the file that it makes is checked again and must be the same. Prints a table in
+Markdown; exits 1 when an answer is another one.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ class _Case:
                 f"not fit together: {numbers.judgement.reason}"
             )
             return self._say(Answer.NUMERICS, sentence, **words)
-        if compare.numerics_only(numbers.judgement, self.thresholds):
+        if compare.numerics_only(numbers.judgement):
             sentence = (
                 "the same but for numerics: float32 agrees to rounding; in bf16 "
                 f"{numbers.judgement.reason}"

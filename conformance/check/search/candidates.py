@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from conformance.check.search.change import Change, Clues
-from conformance.check.search.program import Program, Statement, names_in
+from conformance.check.search.program import Program, Splice, Statement, names_in
 from conformance.check.search.rewrites import REWRITES
 
 #: What a line that neither failed nor leads to a wrong value adds to a change's cost.
@@ -17,6 +18,9 @@ _ELSEWHERE = 10
 
 #: What a line adds that leads to the line that raised an error.
 _LEADING = 3
+
+#: So many of the likeliest candidates are tried in pairs.
+_PAIRED = 24
 
 #: What a function adds that `hf` calls as well: it is right for what `hf` hands to it.
 _SHARED = 6
@@ -31,6 +35,7 @@ class Candidate:
     words: str
     lines: tuple[int, ...]
     cost: int
+    splices: tuple[Splice, ...] = ()
 
 
 def propose(text: str, side: str, clues: Clues) -> list[Candidate]:
@@ -49,6 +54,36 @@ def propose(text: str, side: str, clues: Clues) -> list[Candidate]:
     return sorted(found.values(), key=lambda one: (one.cost, one.lines))
 
 
+def propose_pairs(text: str, side: str, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the versions that two rewrites of different lines make together: two mistakes may hide
+    each other, so that neither edit shows an effect alone.
+    """
+    program = Program(text, side)
+    likely = list(candidates[:_PAIRED])
+    found = []
+    for number, first in enumerate(likely):
+        for second in likely[number + 1 :]:
+            if set(first.lines) & set(second.lines):
+                continue
+            both = program.replaced((*first.splices, *second.splices))
+            if _is_python(both):
+                words = f"{first.words}; {second.words}"
+                lines = (*first.lines, *second.lines)
+                cost = first.cost + second.cost
+                found.append(
+                    Candidate(both, f"{first.rewrite}, {second.rewrite}", words, lines, cost)
+                )
+    return sorted(found, key=lambda one: one.cost)
+
+
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
 def _candidate(
     program: Program, name: str, change: Change, suspects: set[int], clues: Clues
 ) -> Candidate | None:
@@ -56,9 +91,7 @@ def _candidate(
         sorted({n for one in change.splices for n in _lines(program, one.start, one.end)})
     )
     text = program.replaced(change.splices)
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError):
+    if not _is_python(text):
         return None
     cost = change.cost + 2 * (program.text.count(".clone()") > text.count(".clone()"))
     if not set(lines) & set(clues.lines):
@@ -66,7 +99,7 @@ def _candidate(
         cost += (_LEADING if clues.lines else 0) if near else _ELSEWHERE
     if set(lines) <= program.shared:
         cost += _SHARED
-    return Candidate(text, name, change.words, lines, cost)
+    return Candidate(text, name, change.words, lines, cost, change.splices)
 
 
 def _lines(program: Program, start: int, end: int) -> range:

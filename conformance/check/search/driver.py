@@ -21,7 +21,7 @@ import libcst as cst
 from conformance.builtin.user_trace import case_of
 from conformance.check.describe import describe_difference
 from conformance.check.error_lines import find_lines
-from conformance.check.search.candidates import Candidate, propose
+from conformance.check.search.candidates import Candidate, propose, propose_pairs
 from conformance.check.search.change import Clues
 from conformance.check.search.edits import Found, without_hunks
 from conformance.check.search.engine_alone import ask_engine
@@ -84,6 +84,7 @@ class _Node:
     tried: Tried = field(compare=False)
     edits: tuple[Candidate, ...] = field(compare=False)
     waiting: list[Candidate] | None = field(compare=False, default=None)
+    single: list[Candidate] = field(compare=False, default_factory=list)
 
 
 @dataclass
@@ -161,6 +162,8 @@ class Search:
         """Run versions of the file on the engine; returns how each did."""
         folder = self.place.folder(self.backend, precision)
         function = "vllm" if self.file.ported else "trace"
+        if not texts:
+            return []
         cases = [self._case(text, function) for text in texts]
         yield {self.place.job(folder): self._further(cases)}
         self.ran += len(texts)
@@ -183,30 +186,49 @@ class Search:
         best, edits = own, tuple[Candidate, ...]()
         heap = [_Node(own.score, next(order), own, ())]
         self.seen.add(own.text)
-        if hints:
-            tried = yield from self._try(hints, precision)
-            for one in tried:
-                if one.agrees:
-                    return one, ()
+        for one in (yield from self._try(hints, precision)):
+            if one.agrees:
+                return one, ()
         while heap and time.monotonic() < self.until:
             node = heapq.heappop(heap)
-            if node.waiting is None:
-                node.waiting = self._proposed(node.tried, side, precision)
-            batch = [one for one in node.waiting if one.text not in self.seen][:_AT_ONCE]
-            node.waiting = [one for one in node.waiting if one not in batch]
-            if not batch:
+            batch = self._next_of(node, side, precision)
+            if batch is None:
                 continue
-            self.seen |= {one.text for one in batch}
             tried = yield from self._try([one.text for one in batch], precision)
             for candidate, one in zip(batch, tried, strict=True):
                 path = (*node.edits, candidate)
+                self._note(candidate, one)
                 if one.agrees:
                     return one, path
                 best, edits = min((one, path), (best, edits), key=lambda each: each[0].score)
                 if one.score < node.tried.score and len(path) < deep:
                     heapq.heappush(heap, _Node(one.score, next(order), one, path))
-            heapq.heappush(heap, _Node(self._patience(node), next(order), *_rest(node)))
+            node.score, node.number = self._patience(node), next(order)
+            heapq.heappush(heap, node)
         return best, edits
+
+    def _next_of(self, node: _Node, side: str, precision: Precision) -> list[Candidate] | None:
+        """Return the next versions of a node to be tried, None when all have been: first those of
+        one rewrite, then the likeliest in pairs.
+        """
+        if node.waiting is None:
+            node.waiting = node.single = self._proposed(node.tried, side, precision)
+        elif not node.waiting:
+            if not node.single:
+                return None
+            node.waiting = propose_pairs(node.tried.text, side, node.single)
+            node.single = []
+        node.waiting = [one for one in node.waiting if one.text not in self.seen]
+        batch, node.waiting = node.waiting[:_AT_ONCE], node.waiting[_AT_ONCE:]
+        self.seen |= {one.text for one in batch}
+        return batch
+
+    def _note(self, candidate: Candidate, tried: Tried) -> None:
+        """Keep what a version came to, for people who look at a search."""
+        score = ", ".join(f"{number:g}" for number in tried.score)
+        line = f"({score}) {candidate.rewrite} {list(candidate.lines)}: {candidate.words}"
+        with (self.place.run.path / "tries" / "log.txt").open("a", encoding="utf-8") as log:
+            log.write(f"{self.file.name} on {self.backend}: {line}\n")
 
     def _patience(self, node: _Node) -> tuple[float, ...]:
         """A version whose likelier candidates did not help gives way to others as good."""
@@ -356,10 +378,6 @@ class Search:
 
 def _lacks_a_port(file: UserFile) -> bool:
     return file.ported and "vllm" not in file.functions
-
-
-def _rest(node: _Node) -> tuple[Tried, tuple[Candidate, ...], list[Candidate] | None]:
-    return node.tried, node.edits, node.waiting
 
 
 def _compiles(text: str) -> bool:

@@ -68,8 +68,7 @@ class Reference:
         missing = self.missing(mine)
         compared = self.judge(mine, precision)
         passes = compared.passes or (
-            precision is Precision.BF16
-            and compare.numerics_only(compared.judgement, self.thresholds)
+            precision is Precision.BF16 and compare.numerics_only(compared.judgement)
         )
         if passes and not missing:
             return Tried(text, outcome, (_AGREES,), compared, mine)
@@ -86,15 +85,18 @@ class Reference:
         return theirs ^ {Site.parse(site).name for site in compare.returned(mine)}
 
     def _depth(self, mine: Values) -> float:
-        """Return how many layers of how many steps agree before the first that does not."""
+        """Return how many layers, over all steps, agree before the first that does not, and which
+        share of that one's tokens does.
+        """
         ours, theirs = compare.layers(mine), compare.layers(self.seen)
         streams = sorted(
             (site for site in theirs if site.name == "stream"),
             key=lambda site: (site.step, site.prompt, site.layer or 0),
         )
         for number, site in enumerate(streams):
-            if not _near(ours.get(site), theirs[site]):
-                return float(number)
+            share = _share_near(ours.get(site), theirs[site])
+            if share < 1:
+                return number + round(share, 3)
         return float(len(streams))
 
     def _distance(self, mine: Values) -> float:
@@ -109,11 +111,13 @@ class Reference:
         return total
 
 
-def _near(ours: Tensor | None, theirs: Tensor) -> bool:
+def _share_near(ours: Tensor | None, theirs: Tensor) -> float:
+    """Return the share of the tokens whose rows, [tokens, width], are the same on both sides."""
     if ours is None or ours.shape != theirs.shape:
-        return False
+        return 0.0
     off = (ours.double() - theirs.double()).norm(dim=-1)
-    return bool((off <= _OFF * theirs.double().norm(dim=-1).clamp_min(1e-6)).all())
+    near = off <= _OFF * theirs.double().norm(dim=-1).clamp_min(1e-6)
+    return float(near.double().mean())
 
 
 def same_truth(one: Values, other: Values) -> bool:

@@ -315,16 +315,15 @@ def wrong(judgement: Judgement) -> list[Site]:
     return [Site.parse(one.site) for one in judgement.observations if not one.verdict.passes]
 
 
-def numerics_only(judgement: Judgement, thresholds: Thresholds) -> bool:
-    """Is all that is off in bf16 off by rounding, where float32 has shown the same meaning?
+def numerics_only(judgement: Judgement) -> bool:
+    """Return whether all that is off in bf16 is off by rounding, where float32 shows the same
+    meaning. It is what the judge calls drift in any cell.
 
-    Beyond `far_med` times the floor an engine computes in bf16 what it does not in float32. Ids are
-    rounding's unless numbers beside them have shown that it does not explain them.
+    Ids without the logits that they were chosen by cannot be weighed: float32 alone decides them.
     """
     return all(
         one.verdict.passes
         or one.verdict is Verdict.DRIFT
-        or (one.q_med is not None and one.q_med <= thresholds.bf16.far_med)
         or (one.dtype.startswith(("int", "uint")) and "margin" not in one.extra)
         for one in judgement.observations
     )

@@ -23,6 +23,8 @@ def hf(model):
 
 """
 
+LAYER = "model.model.layers[2]"
+
 PARTS = ("self_attn", "self_attn.o_proj", "mlp", "input_layernorm", "post_attention_layernorm")
 
 
@@ -37,10 +39,7 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
         (
             "take_another_tensor",
             ["hidden = model.model.layers[2].output[0][-1].clone().save()"],
-            [
-                "hidden = (model.model.layers[2].output[0] + model.model.layers[2].output[1])[-1]"
-                ".clone().save()"
-            ],
+            [f"hidden = ({LAYER}.output[0] + {LAYER}.output[1])[-1].clone().save()"],
             Clues(dual=True),
         ),
         (

@@ -6,6 +6,7 @@ from conformance.check.search.change import Rewrite
 from conformance.check.search.rewrites import (
     axes,
     counterparts,
+    flow,
     logits,
     reads,
     requests,
@@ -29,6 +30,7 @@ REWRITES: tuple[Rewrite, ...] = (
     logits.compute_all_logits,
     logits.split_joined_projections,
     requests.ask_greedily,
+    requests.complete_options,
     requests.move_into_loop,
     requests.bound_steps,
     requests.trace_each_prompt,
@@ -43,6 +45,10 @@ REWRITES: tuple[Rewrite, ...] = (
     saves.save_used,
     saves.fill_inside,
     saves.keep_order,
+    saves.swap_targets,
     saves.swap_invokes,
+    saves.make_inside,
+    flow.drop_condition,
+    flow.separate_invokes,
     counterparts.take_counterparts,
 )

@@ -55,6 +55,9 @@ def ask_greedily(program: Program, clues: Clues) -> Iterator[Change]:
 
 def request(program: Program, call: cst.Call, steps: str) -> str:
     """Return the text of a call that asks vLLM for so many tokens, greedily."""
+    if any(arg.star == "**" for arg in call.args):
+        func = re.sub(r"\.generate$", ".trace", program.code(call.func))
+        return f"{func}({', '.join(program.code(arg).rstrip().rstrip(',') for arg in call.args)})"
     keep, asked = [], False
     for arg in call.args:
         name = arg.keyword.value if arg.keyword is not None else ""
@@ -71,6 +74,20 @@ def request(program: Program, call: cst.Call, steps: str) -> str:
         keep.append(f"max_tokens={steps}")
     func = re.sub(r"\.generate$", ".trace", program.code(call.func))
     return f"{func}({', '.join(keep)})"
+
+
+def complete_options(program: Program, clues: Clues) -> Iterator[Change]:
+    """Add `temperature=0.0` to a dict of options that is given to a request."""
+    words = "without `temperature=0.0` vLLM draws"
+    for node in program.walk(program.module):
+        made = isinstance(node, cst.Call) and program.code(node.func) == "dict"
+        if not (made or isinstance(node, cst.Dict)):
+            continue
+        text = program.code(node)
+        if "max_tokens" in text and "temperature" not in text:
+            body = text[:-1].rstrip().rstrip(",")
+            change = f"{body}, temperature=0.0)" if made else f'{body}, "temperature": 0.0}}'
+            yield Change((program.swap(node, change),), words, 1, anywhere=True)
 
 
 def move_into_loop(program: Program, clues: Clues) -> Iterator[Change]:

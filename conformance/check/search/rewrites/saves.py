@@ -137,6 +137,33 @@ def _hoisted(program: Program) -> Iterator[Change]:
         yield Change(change, _INSIDE, 4, anywhere=True)
 
 
+def make_inside(program: Program, clues: Clues) -> Iterator[Change]:
+    """Make an object in the block whose methods fill it there, and save what they fill."""
+    for statement in program.statements:
+        found = re.fullmatch(r"(\w+) = [\w.]+\(.*\)", statement.text, flags=re.DOTALL)
+        if not found or program.around(statement.node, cst.With):
+            continue
+        name = found[1]
+        fills = [one for one in program.statements if re.match(rf"{name}\.\w+\(", one.text)]
+        blocks = [program.around(one.node, cst.With) for one in fills]
+        outer = next((program.statement_of(b[-1]) for b in blocks if b), None)
+        parts = set(re.findall(rf"\b{name}\.(\w+)(?!\w*\()", program.text))
+        for part in sorted(parts):
+            if outer is None:
+                continue
+            made = (
+                program.without(statement),
+                program.inside(outer, statement.text, f"{part} = {name}.{part}.save()"),
+            )
+            later = [
+                program.swap(node, part)
+                for node in program.expressions(cst.Attribute)
+                if program.code(node) == f"{name}.{part}"
+                and program.span(node)[0] > program.span(outer.node)[1]
+            ]
+            yield Change((*made, *later), _INSIDE, 4, anywhere=True)
+
+
 def keep_order(program: Program, clues: Clues) -> Iterator[Change]:
     """Give and return values in the order in which they are meant."""
     for node in program.expressions(cst.Call):
@@ -166,6 +193,18 @@ def _values(node: cst.BaseExpression | None) -> list[cst.BaseExpression]:
     if isinstance(node, cst.Dict):
         return [one.value for one in node.elements if isinstance(one, cst.DictElement)]
     return []
+
+
+def swap_targets(program: Program, clues: Clues) -> Iterator[Change]:
+    """Unpack two values in the other order."""
+    for node in program.expressions(cst.AssignTarget):
+        if isinstance(node.target, cst.Tuple) and len(node.target.elements) == 2:
+            first, second = (element.value for element in node.target.elements)
+            change = (
+                program.swap(first, program.code(second)),
+                program.swap(second, program.code(first)),
+            )
+            yield Change(change, "the two values are in the other order", 4)
 
 
 def swap_invokes(program: Program, clues: Clues) -> Iterator[Change]:

@@ -1,0 +1,15 @@
+"""Query, key and value: columns of one projection, `qkv_proj`."""
+
+PROMPT = "The capital of France is"
+
+
+def hf(model):
+    with model.trace(PROMPT):
+        value = model.model.layers[1].self_attn.q_proj.output.save()  # moves
+    return {"value": value}
+
+
+def vllm(model):
+    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
+        value = model.model.layers[1].self_attn.qkv_proj.output[0][:, :256].clone().save()  # moves
+    return {"value": value}
