@@ -2,8 +2,8 @@
 
     python bench/porting_table.py
 
-Each pair is a file that can be checked; its lines that are marked `# moves` are shown. `make test-all`
-checks that both sides of each are the same.
+Each pair is a file that can be checked; its lines that are marked `# moves` are shown. That both
+sides of each are the same is checked by `make test-all`.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> 
     if results[Precision.FLOAT32].passes:
         return say(Answer.SAME, "the same as transformers in float32")
     rounded = results[Precision.BF16]
-    if rounded.passes or compare.numerics_only(rounded.judgement, thresholds):
+    if rounded.passes or compare.numerics_only(rounded.judgement):
         sentence = "the same but for numerics: as far from float32 as transformers' own bf16 is"
         return say(Answer.NUMERICS, sentence)
     if rounded.judgement.harness:

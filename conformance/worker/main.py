@@ -185,21 +185,28 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
         if _lost_its_engine(outcome, processes, ends):
             return _died(report, case.key, outcome, ends.by_signals(), processes)
         _record(folder, job, case, outcome, observed, report)
-        raised = outcome.status in _RAISED and group.status is not Status.ERROR
-        if raised and not _still_well(engine, outcome):
-            break  # a fresh worker takes the rest: no cell meets an engine that may have suffered
-        if outcome.left:
-            with suppress(OSError):  # the log may be what it has closed
-                sys.stderr.write(f"{case.key} changed {', '.join(outcome.left)}\n")
-            break  # nor one in a process that is not what it was
-        if job.more and not raised and not _still_well(engine, outcome):
-            break  # a candidate may damage an engine without an error
+        if not _goes_on(engine, group, outcome, job):
+            break
     peak, seconds = peak_mib(), time.monotonic() - begun
     folder.write_group(replace(group, seconds=seconds, peak_mib=peak))
     report("closing")
     engine.close()
     report("closed")
     return 0
+
+
+def _goes_on(engine: Engine, group: Group, outcome: Outcome, job: Job) -> bool:
+    """Return whether the next case may run in this worker, or a fresh one takes the rest: no case
+    meets an engine that may have suffered, nor a process that is not what it was.
+    """
+    raised = outcome.status in _RAISED and group.status is not Status.ERROR
+    # A version of a user's file may damage an engine without an error.
+    if (raised or job.more) and not _still_well(engine, outcome):
+        return False
+    if outcome.left:
+        with suppress(OSError):  # the log may be what it has closed
+            sys.stderr.write(f"the case changed {', '.join(outcome.left)}\n")
+    return not outcome.left
 
 
 def _further_cases(more: Path | None, report: EventLog) -> Iterator[Case]:

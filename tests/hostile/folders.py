@@ -22,9 +22,8 @@ from conformance.bisect.presentation import document, report
 from conformance.bisect.state import BisectFolder, Request, State
 from conformance.bisect.trial import write_cells
 from conformance.builtin.user_trace import CALLED
-from conformance.check import gather, kept, models
+from conformance.check import gather, kept, models, source
 from conformance.check.kept import Gathered, Kept, KeptFile
-from conformance.check import source
 from conformance.cli import selecting
 from conformance.environments import parse
 from conformance.errors import ConformanceError

@@ -1,4 +1,4 @@
-"""An engine that stays: it is given further cases, and what one of them does costs that one alone."""
+"""An engine that stays: what one of its further cases does costs that case alone."""
 
 from __future__ import annotations
 
