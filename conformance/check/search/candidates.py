@@ -19,6 +19,11 @@ _ELSEWHERE = 10
 #: What a line adds that leads to the line that raised an error.
 _LEADING = 3
 
+#: What a read adds where the layers themselves part, and a write where they agree.
+_UNLIKELY = 4
+_READS = {one.__name__ for one in REWRITES if one.__module__.endswith((".reads", ".logits"))}
+_WRITES = {one.__name__ for one in REWRITES if one.__module__.endswith(".writes")}
+
 #: So many of the likeliest candidates are tried in pairs.
 _PAIRED = 24
 
@@ -99,6 +104,9 @@ def _candidate(
         cost += (_LEADING if clues.lines else 0) if near else _ELSEWHERE
     if set(lines) <= program.shared:
         cost += _SHARED
+    if not clues.lines and clues.wrong:
+        # Layers that agree were not written otherwise; where they part, no read explains it.
+        cost += _UNLIKELY if name in (_READS if clues.parted else _WRITES) else 0
     return Candidate(text, name, change.words, lines, cost, change.splices)
 
 
@@ -139,9 +147,18 @@ def _suspects(program: Program, clues: Clues) -> set[int]:
 
 
 def _writes(program: Program) -> list[Statement]:
+    """The statements that write to a module, by its path or by a name that holds its value."""
     stored = [program.statement_of(one.node) for one in program.accesses if one.stored]
-    put = r"\.(?:stream|live|logits|output|input)\b.*? [-+*/]?= "
-    return [one for one in program.statements if one in stored or re.search(put, one.text)]
+    holds = r"(\w+) = .*\.(?:output|input|stream|live)\b"
+    names = {
+        found[1] for one in program.statements if (found := re.match(holds, one.text, re.DOTALL))
+    }
+    held = "|".join(map(re.escape, sorted(names))) or "(?!)"
+    put = (
+        rf"(?:\S*\.(?:stream|live|logits|output|input)\b.*?|(?:{held})(?:\[.*?\])?) ?[-+*/]?= "
+        rf"|(?:{held})(?:\[.*?\])?\.\w+_\("
+    )
+    return [one for one in program.statements if one in stored or re.match(put, one.text)]
 
 
 def _of_returned(text: str, wrong: tuple[str, ...]) -> set[str]:

@@ -26,12 +26,11 @@ class Clues:
     """What running a file has shown. Lines are of the text that ran.
 
     `lines` are where the engine raised an error, the innermost first. `wrong` names the values that
-    differ.
-    `parted`: the layers themselves computed something else, so a write is involved. `meant` are the
-    places at which transformers has what the wrong values should be, `shift` how many layers the
-    right value is below the one that was taken. `dual`: a layer returns two tensors whose sum is
-    the stream. `widths` are transformers' by module name, `modules` the names in a layer, `norms`
-    the paths of the norms outside of them.
+    differ. `parted`: the layers themselves computed something else, so a write is involved. `meant`
+    is where transformers has what the wrong values should be, `shift` how many layers the right
+    value is below the one that was taken. `dual`: a layer returns two tensors whose sum is the
+    stream; `single`: one tensor. `widths` are transformers' by module name, `modules` the names in
+    a layer, `norms` the paths of the norms outside of them.
     """
 
     lines: tuple[int, ...] = ()
@@ -40,6 +39,7 @@ class Clues:
     meant: tuple[Part, ...] = ()
     shift: int = 0
     dual: bool = False
+    single: bool = False
     modules: tuple[str, ...] = ()
     widths: Mapping[str, int] = field(default_factory=dict)
     head: str = "lm_head"

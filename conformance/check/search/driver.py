@@ -69,22 +69,23 @@ class Place:
         group = self.run.group(self.model, self.truth)
         return str(group.identity.get("layer_list", "")) if group else ""
 
-    def dual(self, folder: str) -> bool:
-        """Whether an engine's layers return two tensors whose sum is the stream."""
+    def layout(self, folder: str) -> str:
+        """How an engine's layers return the stream, "" where that could not be measured."""
         group = self.run.group(self.model, folder)
-        return group is not None and group.layout == "dual"
+        return group.layout if group else ""
 
 
 @dataclass(order=True)
 class _Node:
     """A version that ran, with the candidates that it leaves to be tried."""
 
-    score: tuple[float, ...]
+    order: tuple[float, ...]
     number: int
     tried: Tried = field(compare=False)
     edits: tuple[Candidate, ...] = field(compare=False)
     waiting: list[Candidate] | None = field(compare=False, default=None)
     single: list[Candidate] = field(compare=False, default_factory=list)
+    batches: int = field(compare=False, default=0)
 
 
 @dataclass
@@ -141,7 +142,11 @@ class Search:
         lines: tuple[int, ...] = ()
         if outcome.status is not Status.OK:
             lines = find_lines(outcome, text, self.file.path.name)
-        return self.reference.try_of(text, outcome, mine, precision, lines)
+        try:
+            return self.reference.try_of(text, outcome, mine, precision, lines)
+        except (ValueError, RuntimeError) as error:  # it returns what cannot be compared
+            failed = replace(outcome, status=Status.ERROR, reason=str(error))
+            return self.reference.try_of(text, failed, {}, precision)
 
     def _case(self, text: str, function: str) -> Case:
         """Write a version of the file, and return the case that runs a function of it."""
@@ -184,7 +189,7 @@ class Search:
         """
         order = count()
         best, edits = own, tuple[Candidate, ...]()
-        heap = [_Node(own.score, next(order), own, ())]
+        heap = [_Node(_order(own, 0), next(order), own, ())]
         self.seen.add(own.text)
         for one in (yield from self._try(hints, precision)):
             if one.agrees:
@@ -202,8 +207,9 @@ class Search:
                     return one, path
                 best, edits = min((one, path), (best, edits), key=lambda each: each[0].score)
                 if one.score < node.tried.score and len(path) < deep:
-                    heapq.heappush(heap, _Node(one.score, next(order), one, path))
-            node.score, node.number = self._patience(node), next(order)
+                    heapq.heappush(heap, _Node(_order(one, 0), next(order), one, path))
+            node.batches += 1
+            node.order, node.number = _order(node.tried, node.batches), next(order)
             heapq.heappush(heap, node)
         return best, edits
 
@@ -230,10 +236,6 @@ class Search:
         with (self.place.run.path / "tries" / "log.txt").open("a", encoding="utf-8") as log:
             log.write(f"{self.file.name} on {self.backend}: {line}\n")
 
-    def _patience(self, node: _Node) -> tuple[float, ...]:
-        """A version whose likelier candidates did not help gives way to others as good."""
-        return (*node.tried.score, float(next(self.numbers)))
-
     def _proposed(self, tried: Tried, side: str, precision: Precision) -> list[Candidate]:
         try:
             return propose(tried.text, side, self.clues(tried, precision))[:_OF_ONE]
@@ -247,7 +249,8 @@ class Search:
         modules, widths = self._modules(layer_list)
         clues = Clues(
             lines=tried.lines,
-            dual=self.place.dual(folder),
+            dual=self.place.layout(folder) == "dual",
+            single=self.place.layout(folder) == "single",
             modules=modules,
             widths=widths,
             head=self._head(),
@@ -374,6 +377,14 @@ class Search:
             tried=self.ran,
             seconds=time.monotonic() - self.begun,
         )
+
+
+def _order(tried: Tried, batches: int) -> tuple[float, ...]:
+    """Sort versions: what agrees more comes first; of equal ones each has its turn, and only then
+    the distance counts, which may shrink by chance.
+    """
+    *agreeing, distance = tried.score
+    return (*agreeing, float(batches), distance)
 
 
 def _lacks_a_port(file: UserFile) -> bool:

@@ -249,6 +249,14 @@ class Program:
         end = self._bytes.find(b"\n", statement.end)
         return Splice(begin, len(self._bytes) if end < 0 else end + 1, "")
 
+    def importing(self, module: str) -> tuple[Splice, ...]:
+        """Import a module at the top of the file, where it is not imported."""
+        if re.search(rf"^import {module}\b", self.text, flags=re.MULTILINE):
+            return ()
+        first = next((one for one in self.module.body if not _is_opening(one)), self.module.body[0])
+        at = self.span(first)[0]
+        return (Splice(at, at, f"import {module}\n\n"),)
+
     # ── values of modules ──────────────────────────────────────────────────────────────────────
 
     @cached_property
@@ -302,6 +310,20 @@ class Program:
         if isinstance(parent, cst.AssignTarget):
             return True
         return isinstance(parent, (cst.AugAssign, cst.AnnAssign)) and parent.target is node
+
+
+def _is_opening(node: cst.CSTNode) -> bool:
+    """Whether a statement is the file's docstring or a future import, which come first."""
+    if not isinstance(node, cst.SimpleStatementLine):
+        return False
+    one = node.body[0]
+    docstring = isinstance(one, cst.Expr) and isinstance(one.value, cst.SimpleString)
+    future = (
+        isinstance(one, cst.ImportFrom)
+        and isinstance(one.module, cst.Name)
+        and one.module.value == "__future__"
+    )
+    return docstring or future
 
 
 def split_index(index: str) -> list[str]:

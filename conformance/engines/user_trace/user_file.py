@@ -193,7 +193,7 @@ def _walk(way: str, value: Any, site: Site, *, stepped: bool = False) -> Iterato
     """The values in one, each with the way to it as Python has it, and its site."""
     if isinstance(value, Mapping):
         for key, part in value.items():
-            layered = isinstance(key, int) and site.layer is None
+            layered = isinstance(key, int) and key >= 0 and site.layer is None
             where = (
                 replace(site, layer=key)
                 if layered

@@ -128,21 +128,29 @@ def _assigned(statement: Statement) -> set[str]:
 def _parts(program: Program, theirs: Statement, mine: Statement) -> Iterator[Change]:
     """Replace what differs between two statements of one shape, all of it or each by itself."""
     a, b = _header(theirs.node), _header(mine.node)
+    if isinstance(theirs.node, cst.With):
+        a, b = _prompts(program, theirs.node), _prompts(program, mine.node)
     found = [
         (program.swap(y, program.code(x)), _kind(x))
         for left, right in zip(a, b, strict=False)
         for x, y in _differences(program, left, right)
         if not re.search(r"lm_head|max_new_tokens|do_sample", program.code(x))
     ]
-    found = [(one, cost) for one, cost in found if not _of_request(program, one)]
     for one, cost in found:
         yield Change((one,), _WORDS, cost)
     if len(found) > 1:
         yield Change(tuple(one for one, _ in found), _WORDS, 2)
 
 
-def _of_request(program: Program, one: Splice) -> bool:
-    return one.text.startswith(("temperature", "max_"))
+def _prompts(program: Program, node: cst.CSTNode) -> list[cst.CSTNode]:
+    """What the calls of a block's header are given by position, without how to generate."""
+    return [
+        arg.value
+        for call in program.walk(node.items[0].item)  # type: ignore[attr-defined]
+        if isinstance(call, cst.Call)
+        for arg in call.args
+        if arg.keyword is None and not arg.star
+    ]
 
 
 def _kind(node: cst.CSTNode) -> int:

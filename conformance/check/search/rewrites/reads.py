@@ -34,7 +34,11 @@ def forms(core: str, indexes: Sequence[str], clues: Clues) -> Iterator[tuple[int
     """Yield the ways to take a module's value, each with its cost."""
     rest = indexes[1:] if indexes and indexes[0] in {"0", "1", "-1"} else indexes
     rests = list(dict.fromkeys(map(tuple, (*without_batch(rest), *without_batch(indexes)))))
+    alone = clues.single and _is_a_layer(core, clues)
     for number, each in enumerate(rests):
+        if alone:
+            yield 1 + number, joined(core, each)
+            continue
         whole = f"({core}[0] + {core}[1])"
         # Half of a residual stream is what is most often taken.
         summed = (1 if clues.dual and _gives_a_stream(core) else 4) + number
@@ -45,6 +49,11 @@ def forms(core: str, indexes: Sequence[str], clues: Clues) -> Iterator[tuple[int
         if core.endswith(".input"):
             yield 2 + number, joined(f"sum({core}s[0])", each)
             yield 5 + number, joined(f"{core}s[0][1]", each)
+
+
+def _is_a_layer(core: str, clues: Clues) -> bool:
+    base, role = core.rpartition(".")[::2]
+    return role == "output" and not any(base.endswith(f".{part}") for part in clues.modules)
 
 
 def _gives_a_stream(core: str) -> bool:
@@ -237,6 +246,12 @@ def drop_half_of_a_sum(program: Program, clues: Clues) -> Iterator[Change]:
     for node in program.expressions(cst.BinaryOperation):
         if not isinstance(node.operator, (cst.Add, cst.Subtract)):
             continue
+        left, right = program.code(node.left), program.code(node.right)
+        core = left.removesuffix("[0]")
+        if (left, right) == (f"{core}[0]", f"{core}[1]"):
+            cost = 5 if clues.dual else 1
+            for text in (f"{core}.clone()", f"{left}.clone()"):
+                yield Change((program.swap(node, text),), "the module returns one tensor", cost)
         for part in (node.left, node.right):
             cost = 4 if ".output" in program.code(node) or ".input" in program.code(node) else 6
             yield Change((program.swap(node, program.code(part)),), "leave out a summand", cost)

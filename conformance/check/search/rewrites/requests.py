@@ -167,7 +167,7 @@ def trace_each_prompt(program: Program, clues: Clues) -> Iterator[Change]:
         for join in ("torch.cat", "torch.stack"):
             tail = [f"{name} = {join}({name}_of)" for name in saved]
             text = _indented([*lines, *tail], indent)
-            change = (program.swap(node, text),)
+            change = (program.swap(node, text), *program.importing("torch"))
             yield Change(change, words, 3, anywhere=True)
 
 
