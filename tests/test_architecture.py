@@ -157,7 +157,7 @@ def test_imports_go_one_way(tmp_path):
         ("worker/main.py", "from conformance import judge", "A worker observes"),
         ("engines/hf.py", "from conformance.inputs import manifest", "A worker observes"),
         ("judge/cell.py", "from conformance import store", "Judging is pure"),
-        ("check/values/compare.py", "from conformance.check import advice", "A check reads and"),
+        ("check/values/compare.py", "from conformance.check import answer", "A check measures"),
         ("unplaced.py", "X = 1", "Imports go one way"),
     ],
 )

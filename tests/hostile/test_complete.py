@@ -25,6 +25,7 @@ READ = {
     "check/kept.py text_file.read": "a sibling of the user's file",
     "check/models.py loose_json.mapping": "config.json",
     "check/source.py text_file.read": "user's file",
+    "check/searching.py Edits": "edits.json",
     "check/script.py Job": "job.json",
     "check/script.py text_file.read": "a sibling of the user's file",
     "check/values/naming.py loose_json.parsed": "names of a check",

@@ -43,6 +43,6 @@ def test_another_order_is_judged_by_the_numbers_beside_it(
 ) -> None:
     found = compared(mine, beside=beside)
     assert found.passes is passes
-    assert compare.numerics_only(found.judgement, Thresholds()) is numerics
+    assert compare.numerics_only(found.judgement) is numerics
     [ids] = [one for one in found.judgement.observations if "ids" in one.site]
     assert ids.verdict is (Verdict.MATCH if passes else Verdict.WRONG)
