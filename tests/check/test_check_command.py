@@ -85,7 +85,7 @@ def test_a_check_whose_gathering_was_interrupted_is_made_again(arguments, tmp_pa
     monkeypatch.setattr(gather, "gather", lambda *_: Summary({}, 1.0, 1.0, True, 0, 0))
     ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == ExitCode.INTERRUPTED and "interrupted" in ended.output
-    with pytest.raises(ConformanceError, match="check it again: conformance "):
+    with pytest.raises(ConformanceError, match="check it again: conformance"):
         RunFolder(tmp_path / "checks" / "latest").results()
 
 

@@ -24,6 +24,8 @@ from conformance.bisect.trial import write_cells
 from conformance.builtin.user_trace import CALLED
 from conformance.check import gather, kept, models, source
 from conformance.check.kept import Gathered, Kept, KeptFile
+from conformance.check.search.edits import Found
+from conformance.check.searching import Edits
 from conformance.cli import selecting
 from conformance.environments import parse
 from conformance.errors import ConformanceError
@@ -76,6 +78,7 @@ MODEL = Model("llama", "llama", (Source("tiny", config={"vocab_size": 512}),))
 
 CHECK = Kept("llama", ("a",), (KeptFile("my-trace", "/somewhere/my trace.py"),), (checks.VLLM,))
 GATHERED = Gathered(1.0, 2.0)
+EDITS = Edits((Found("my-trace", "vllm-pp1", "text", verified=True, tried=3),))
 CALLED_NAMES = {"p0/s0/hidden": "hidden", "p0/s1/hidden.3": "hidden[3]"}
 CONFIG = {
     "model_type": "llama",

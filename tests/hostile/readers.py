@@ -368,6 +368,9 @@ def _kinds_in_folders() -> dict[str, Kind]:
             folders.read_check,
             check,
         ),
+        "edits.json": Kind(
+            f"{folders.RUN}/edits.json", damaged(_plain(folders.EDITS)), folders.read_check, check
+        ),
         "names of a check": Kind(
             f"{at}/reference/cells/check.my-trace/{seen}", names, folders.read_check, check
         ),
