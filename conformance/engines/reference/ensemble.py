@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import Linear, Module
-from torch.nn.functional import linear
+from torch.nn import Module
 
-from conformance.engines.reference.experts import in_halves, is_experts
-from conformance.engines.reference.patched_forward import exchanged
+from conformance.engines.reference.fused import fused_forwards
+from conformance.engines.reference.patched_forward import Forwards
+from conformance.engines.reference.split import split_forwards
 from conformance.generated_tokens import FLOAT32_WAY
 
 
@@ -65,38 +64,14 @@ def members(*, sdpa: bool) -> tuple[Member, ...]:
     return tuple(member for member in eager if member.name != f"{FLOAT32_WAY}sdpa")
 
 
-@contextmanager
-def split_reductions(module: Any) -> Iterator[None]:
-    """Compute every projection back to the model's width as the sum of two halves, each
-    rounded to bf16: the order of addition that two tensor-parallel ranks have. Experts, which
-    hold no projections of their own, likewise.
+def other_forwards(model: Any, *, split: bool, fused: bool) -> Forwards:
+    """Return the forwards of the modules that a baseline run computes differently.
+
+    They take the place of the modules' own forwards, so a hook or a trace reads and writes the
+    inputs and outputs of a module as it does in the reference.
     """
-    width = module.config.get_text_config().hidden_size
-    handles = []
-
-    def halves(layer: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        value = args[0]
-        weight = layer.weight if isinstance(layer, Linear) else layer.weight.T
-        middle = weight.shape[1] // 2
-        first = linear(value[..., :middle], weight[:, :middle])
-        right = linear(value[..., middle:], weight[:, middle:])
-        total = first + right
-        bias = getattr(layer, "bias", None)
-        return total if bias is None else total + bias
-
-    for layer in module.modules():
-        if type(layer).__name__ in {"Linear", "Conv1D"}:
-            shape = layer.weight.shape
-            out = shape[0] if isinstance(layer, Linear) else shape[1]
-            if out == width:
-                handles.append(layer.register_forward_hook(halves))
-    experts = {layer: in_halves(layer) for layer in module.modules() if is_experts(layer)}
-    try:
-        with exchanged(experts):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    splits = split_forwards(model) if split else {}
+    return {**splits, **(fused_forwards(model) if fused else {})}
 
 
 def score_caps(module: Module) -> dict[Any, float]:

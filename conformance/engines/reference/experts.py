@@ -9,7 +9,8 @@ a half of every expert's inner width, and two rounded sums are added.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -44,18 +45,42 @@ def in_halves(module: Module) -> Callable[..., Tensor]:
         first = torch.arange(down.shape[inner], device=down.device) < down.shape[inner] // 2
         mask = first if inner == 2 else first[:, None]
         bias = {n: torch.zeros_like(b) for n, b in weights_by_name.items() if n == "down_proj_bias"}
-        computed = _computed(
-            module, {**weights_by_name, "down_proj": down * mask}, value, index, weights
-        )
+        left = {**weights_by_name, "down_proj": down * mask}
         right = {**weights_by_name, **bias, "down_proj": down * ~mask}
-        return computed + _computed(module, right, value, index, weights)
+        # Both halves have the same activations: hooks and traces see them computed once.
+        recorded = {name: _Recorded(child) for name, child in module.named_children()}
+        first_half = _computed(module, left, value, index, weights, children=recorded)
+        replayed = {name: child.replay for name, child in recorded.items()}
+        return first_half + _computed(module, right, value, index, weights, children=replayed)
 
     return forward
 
 
-def _computed(module: Any, weights: dict[str, Tensor], *args: Tensor) -> Tensor:
-    """What the module's own forward gives with these weights."""
+class _Recorded:
+    """Calls a module and keeps its outputs, to return them again in the same order."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._outputs: deque[Tensor] = deque()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        output: Tensor = self._module(*args, **kwargs)
+        self._outputs.append(output.clone())
+        return output
+
+    def replay(self, *_: Any, **__: Any) -> Tensor:
+        return self._outputs.popleft()
+
+
+def _computed(
+    module: Any,
+    weights: dict[str, Tensor],
+    *args: Tensor,
+    children: Mapping[str, Callable[..., Any]] | None = None,
+) -> Tensor:
+    """What the module's own forward gives with these weights, and with these as its children."""
     copied = copy.copy(module)
     copied._parameters = weights
+    copied._modules = {**module._modules, **(children or {})}
     computed: Tensor = type(module).forward(copied, *args)
     return computed

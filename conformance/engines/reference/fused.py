@@ -8,7 +8,6 @@ by right, and where a massive activation arises the two can be far apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -17,26 +16,31 @@ from torch.nn import Module
 from transformers.activations import ACT2CLS
 
 from conformance.engines.reference.experts import is_experts, rounded_once
-from conformance.engines.reference.patched_forward import exchanged
+from conformance.engines.reference.patched_forward import Forwards
 
 #: A formula is a norm's own when it gives what the norm gives, in float32, to this.
 _SAME = 1e-4
 
 
-def fused(module: Module) -> AbstractContextManager[None]:
-    """Norms, activations, gates and experts of the model in float32, each with one rounding."""
+def fused_forwards(model: Module) -> Forwards:
+    """Return forwards that compute norms, activations, gates and experts in float32, each with
+    one rounding.
+    """
     activations = {kind[0] if isinstance(kind, tuple) else kind for kind in ACT2CLS.values()}
     forwards: dict[Module, Callable[..., Tensor]] = {}
-    for child in module.modules():
+    gates: dict[Module, _Gate] = {}
+    for child in model.modules():
         if (norm := rms_norm(child)) is not None:
             forwards[child] = norm
         elif is_gated(child):
-            forwards[child] = gated(child)
+            activation = child.get_submodule("act_fn")
+            gate = gates.setdefault(activation, _Gate(activation))
+            forwards[child] = gated(child, gate)
         elif is_experts(child):
             forwards[child] = rounded_once(child)
         elif type(child) in activations:
-            forwards[child] = in_float32(child.forward)
-    return exchanged(forwards)
+            forwards[child] = in_float32(child)
+    return {**forwards, **{child: gate.activate for child, gate in gates.items()}}
 
 
 def rms_norm(module: Any) -> Callable[[Tensor], Tensor] | None:
@@ -60,7 +64,7 @@ def rms_norm(module: Any) -> Callable[[Tensor], Tensor] | None:
 
     ramp = torch.linspace(-1, 1, weight.numel(), device=weight.device)[None]
     with torch.no_grad():
-        own = module.forward(ramp)
+        own = type(module).forward(module, ramp)
         for offset in (0.0, 1.0):
             forward = computing(offset)
             if float((forward(ramp) - own).norm()) <= _SAME * float(own.norm()):
@@ -75,16 +79,50 @@ def is_gated(module: Module) -> bool:
     )
 
 
-def gated(module: Any) -> Callable[[Tensor], Tensor]:
-    """down(act(gate(x)) · up(x)) with the product rounded once."""
+def gated(module: Any, gate: _Gate) -> Callable[[Tensor], Tensor]:
+    """Return a forward for down(act(gate(x)) · up(x)) that rounds the product once.
+
+    It calls the submodules in the order of transformers' own forward, with values of the model's
+    dtype, so that hooks and traces on them work as they do there.
+    """
 
     def forward(value: Tensor) -> Tensor:
-        gate = module.act_fn(module.gate_proj(value).float())
-        product = gate * module.up_proj(value).float()
-        return module.down_proj(product.to(value.dtype))  # type: ignore[no-any-return]
+        activated = module.act_fn(module.gate_proj(value))
+        up = module.up_proj(value)
+        product = gate.unrounded(activated) * up.float()
+        return module.down_proj(product.to(up.dtype))  # type: ignore[no-any-return]
 
     return forward
 
 
-def in_float32(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return lambda value: forward(value.float()).to(value.dtype)
+class _Gate:
+    """The activation of a gated MLP in float32.
+
+    `activate` returns the rounded value, which a hook may change; the product takes what
+    `unrounded` makes of it.
+    """
+
+    def __init__(self, activation: Module) -> None:
+        self._activation = activation
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def activate(self, value: Tensor) -> Tensor:
+        wide: Tensor = type(self._activation).forward(self._activation, value.float())
+        rounded = wide.to(value.dtype, copy=True)
+        self._last = (wide, rounded.clone())
+        return rounded
+
+    def unrounded(self, activated: Tensor) -> Tensor:
+        """Return the last activation in float32 before it was rounded. Elements that were written
+        to since are as they were written.
+        """
+        last, self._last = self._last, None
+        if last is None or last[1].shape != activated.shape:
+            return activated.float()
+        wide, rounded = last
+        return torch.where(activated == rounded, wide, activated.float())
+
+
+def in_float32(module: Module) -> Callable[[Tensor], Tensor]:
+    own = type(module).forward
+    return lambda value: own(module, value.float()).to(value.dtype)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -19,11 +20,10 @@ from conformance.direction import direction
 from conformance.engines.model_parts import parts_of, reaches
 from conformance.engines.reference import at_once
 from conformance.engines.reference.branches import Branches, Step
-from conformance.engines.reference.ensemble import Member, split_reductions
-from conformance.engines.reference.fused import fused
+from conformance.engines.reference.ensemble import Member, other_forwards
 from conformance.engines.reference.known import Known, same, unchanged
 from conformance.engines.reference.part_hooks import INPUTS, OUTPUTS, Seen, recorded
-from conformance.engines.reference.patched_forward import exchanged
+from conformance.engines.reference.patched_forward import Forwards, exchanged
 from conformance.engines.reference.router_ties import Ties, blocks, router_ties
 from conformance.engines.reference.routing import routers
 from conformance.engines.reference.visits import Place, Visit, visited
@@ -241,8 +241,7 @@ class ReferenceModel:
     def lens(self, stream: Tensor) -> Tensor:
         """[rows, vocabulary]: the final norm and the head on rows of a stream."""
         head = follow(self.module, self.parts.head)
-        with ExitStack() as stack:
-            self._rounding(stack)
+        with exchanged(self._forwards):
             normed = follow(self.module, self.parts.norm)(stream)
             return functional.linear(normed.to(head.weight.dtype), head.weight)
 
@@ -254,18 +253,15 @@ class ReferenceModel:
         known = inspect.signature(self.module.forward).parameters
         places = (mask.cumsum(-1) - 1).clamp_min(0)
         more = {"position_ids": places} if rows and "position_ids" in known else {}
-        with ExitStack() as stack:
-            self._rounding(stack)
+        with exchanged(self._forwards):
             output = self.module(input_ids=inputs, attention_mask=mask, use_cache=False, **more)
         logits: Tensor = output.logits[0, rows:]
         return logits
 
-    def _rounding(self, stack: ExitStack) -> None:
-        """Add and round as this member does."""
-        if self.member.split:
-            stack.enter_context(split_reductions(self.module))
-        if self.member.fused:
-            stack.enter_context(fused(self.module))
+    @cached_property
+    def _forwards(self) -> Forwards:
+        """The forwards by which this member computes differently."""
+        return other_forwards(self.module, split=self.member.split, fused=self.member.fused)
 
     def unedited(self) -> list[Run]:
         """The runs without edits of the present prompts."""
@@ -307,7 +303,7 @@ class ReferenceModel:
             if self.branches is not None and not changes.any:
                 watched = self.branches.recorded(self.module, self.modules, run.branches)
                 stack.enter_context(watched)
-            self._rounding(stack)
+            stack.enter_context(exchanged(self._forwards))
             tokens = {**dict(enumerate(forced)), **changes.chosen}
             if steps == 1 and not self.member.pad:
                 # A prefill alone needs none of what `generate` prepares, which takes as long.
@@ -342,7 +338,7 @@ class ReferenceModel:
         with ExitStack() as stack:
             recording = at_once.recorded(self.module, self.modules, rows)
             streams, logits = stack.enter_context(recording)
-            self._rounding(stack)
+            stack.enter_context(exchanged(self._forwards))
             if self.member.pad:  # which positions padded rows have, `generate` knows
                 last |= {"max_new_tokens": 1, "do_sample": False}
                 self.module.generate(input_ids=inputs, attention_mask=mask, **last)

@@ -8,9 +8,12 @@ from typing import Any
 
 from torch.nn import Module
 
+#: What modules compute by instead of their own forwards.
+Forwards = Mapping[Module, Callable[..., Any]]
+
 
 @contextmanager
-def exchanged(forwards: Mapping[Module, Callable[..., Any]]) -> Iterator[None]:
+def exchanged(forwards: Forwards) -> Iterator[None]:
     """Give each module this forward, and its own one back at the end."""
     originals = {module: module.forward for module in forwards}
     for module, forward in forwards.items():

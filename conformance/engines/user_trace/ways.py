@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nnsight.intervention.source import STATE, Controller
-from torch.nn import Module
+from nnsight.intervention.source import STATE
 
-from conformance.engines.reference.ensemble import split_reductions
-from conformance.engines.reference.fused import fused
+from conformance.engines.reference.ensemble import other_forwards
+from conformance.engines.reference.patched_forward import Forwards
 
 
 @dataclass(frozen=True)
@@ -39,55 +38,29 @@ def computing(module: Any, way: Way) -> Iterator[None]:
     """The model computes in this way inside of the block."""
     if module.config._attn_implementation != way.attention:
         module.set_attn_implementation(way.attention)
-    with ExitStack() as stack:
-        if way.fused:
-            stack.enter_context(_fused_below(module))
-        if way.split:
-            stack.enter_context(split_reductions(module))
+    with _below_nnsight(other_forwards(module, split=way.split, fused=way.fused)):
         yield
 
 
 @contextmanager
-def _fused_below(module: Module) -> Iterator[None]:
-    """Fewer roundings below nnsight, whose own forward of each module stays in its place: with
-    another one there a trace would wait for the module in vain.
+def _below_nnsight(forwards: Forwards) -> Iterator[None]:
+    """Make modules compute by these forwards between the input and the output that nnsight hands
+    to a trace, so that what a trace writes to either goes on.
+
+    A module whose operations a trace reads (`.source`) computes by its own forward, which nnsight
+    then puts in the place of this one.
     """
-    controllers = {
-        child: child.__dict__.pop("forward")
-        for child in module.modules()
-        if isinstance(child.__dict__.get("forward"), Controller)
-    }
-    try:
-        with fused(module), _bodies_of(controllers):
-            yield
-    finally:  # a function that fails in this way is called again in another
-        for child, controller in controllers.items():
-            child.__dict__["forward"] = controller
-
-
-@contextmanager
-def _bodies_of(controllers: Mapping[Module, Controller]) -> Iterator[None]:
-    """What was put in the place of these modules' forwards becomes what nnsight runs as theirs."""
-    own = {child: child.__dict__.pop("forward", None) for child in controllers}
-    bodies = {}
-    for child, controller in controllers.items():
-        child.__dict__["forward"] = controller
-        forward = own[child]
-        if forward is not None:
-            state = child.__dict__[STATE]
-            bodies[child] = state.body
-            state.body = _body(forward)
+    states = [(child.__dict__[STATE], forward) for child, forward in forwards.items()]
+    before = [(state.body, state.sourced, state.compiled) for state, _ in states]
+    for state, forward in states:
+        state.body, state.sourced, state.compiled = _body(forward), False, None
     try:
         yield
-    finally:
-        for child, body in bodies.items():
-            child.__dict__[STATE].body = body
+    finally:  # a function that fails in this way is called again in another
+        for (state, _), own in zip(states, before, strict=True):
+            state.body, state.sourced, state.compiled = own
 
 
 def _body(forward: Callable[..., Any]) -> Callable[..., Any]:
     """nnsight hands the module to the body of its forward."""
-
-    def body(_: Module, *args: Any, **kwargs: Any) -> Any:
-        return forward(*args, **kwargs)
-
-    return body
+    return lambda _, *args, **kwargs: forward(*args, **kwargs)

@@ -13,10 +13,10 @@ transformers = pytest.importorskip("transformers")
 from conformance.engines.reference.ensemble import (  # noqa: E402
     Member,
     members,
-    split_reductions,
+    other_forwards,
 )
 from conformance.engines.reference.experts import in_halves, is_experts, rounded_once  # noqa: E402
-from conformance.engines.reference.fused import fused, rms_norm  # noqa: E402
+from conformance.engines.reference.fused import rms_norm  # noqa: E402
 from conformance.engines.reference.model import ReferenceModel  # noqa: E402
 from conformance.engines.reference.patched_forward import exchanged  # noqa: E402
 from conformance.engines.reference.routing import routers  # noqa: E402
@@ -91,9 +91,9 @@ def test_experts_computed_otherwise_are_the_same_experts(model: Any, way: Any) -
 def test_they_round_otherwise_in_bf16(model: Any) -> None:
     low = model.to(torch.bfloat16)
     plain = logits(low)
-    with fused(low):
+    with exchanged(other_forwards(low, split=False, fused=True)):
         once = logits(low)
-    with split_reductions(low):
+    with exchanged(other_forwards(low, split=True, fused=False)):
         halves = logits(low)
     assert not torch.equal(plain, once)
     assert not torch.equal(plain, halves)
