@@ -52,3 +52,28 @@ def test_a_workers_crash_after_its_tests_is_named_and_fails(tmp_path: Path) -> N
     assert code == 3
     assert "2 passed" in said
     assert "worker gw0 by signal 11 (SIGSEGV)" in said
+
+
+#: What pytest's own process has imported at the end of a whole run, and used a little.
+EVERYTHING = """
+import pandas, playwright.sync_api, pyarrow.parquet, pytest, ray, torch, zmq
+import conformance.engines.vllm.async_engine, conformance.engines.vllm.serve_engine
+from nnsight.modeling.vllm.model_runners import GPUModelRunner
+
+
+def test_computes(tmp_path):
+    value = torch.randn(512, 512, requires_grad=True)
+    (value @ value).sum().backward()
+    pandas.DataFrame({"a": [1]}).to_parquet(tmp_path / "a.parquet")
+    assert pandas.read_parquet(tmp_path / "a.parquet")["a"].sum() == 1
+    with zmq.Context() as context, context.socket(zmq.PULL) as socket:
+        assert not socket.poll(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "worker"])
+def test_a_process_with_every_extension_ends_well(tmp_path: Path, options: tuple[str, ...]) -> None:
+    code, said = supervised(tmp_path, EVERYTHING, *options)
+    assert code == 0, said
+    assert "2 passed" in said
