@@ -44,6 +44,7 @@ def write(cells: Sequence[CellResult], path: Path) -> tuple[tuple[CellResult, ..
     rows = list(_rows(cells))
     names = rows[0].keys() if rows else ("cell", "of", "site")
     table = pa.table({name: _array(name, [row[name] for row in rows]) for name in names})
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         parquet.write_table(table, part, compression="zstd")
