@@ -63,6 +63,7 @@ from conformance.records.predictions import (
     DEFINITION,
     PREDICTIONS,
     VLLM_BLOOM,
+    VLLM_GPT_BIGCODE,
     VLLM_GPT_OSS,
 )
 from conformance.records.verdict import NEUTRAL, PASSING, Finding, Verdict
@@ -83,6 +84,7 @@ __all__ = [
     "SCHEMA",
     "TIED",
     "VLLM_BLOOM",
+    "VLLM_GPT_BIGCODE",
     "VLLM_GPT_OSS",
     "Answer",
     "Attribution",

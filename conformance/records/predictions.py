@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 VLLM_BLOOM = "vllm-bloom"
+VLLM_GPT_BIGCODE = "vllm-gpt_bigcode"
 VLLM_GPT_OSS = "vllm-gpt_oss"
 
 #: Every prediction by the name that `prediction:` gives it, and what it says.
@@ -14,6 +15,10 @@ PREDICTIONS: Mapping[str, str] = MappingProxyType(
         VLLM_BLOOM: (
             "Bloom with the exact GELU, and the residuals added after attention and MLP, not "
             "inside of them"
+        ),
+        VLLM_GPT_BIGCODE: (
+            "GPTBigCode whose learned positions are added once more where the second of two stages "
+            "begins"
         ),
         VLLM_GPT_OSS: "gpt_oss with activations held to 7, whatever `swiglu_limit` is",
     }

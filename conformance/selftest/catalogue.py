@@ -61,6 +61,10 @@ DAMAGE: Mapping[str, str] = {
     ),
     "query-before-norm": "A query has not the length that its norm gives it.",
     "logprobs-shifted": "Each token of a prompt is given the log-probability of the next one.",
+    "steps-random": (
+        "In bf16 alone the streams and logits of every later step are random numbers, on a model "
+        "with experts."
+    ),
     "logprobs-tempered": "The likeliest log-probabilities are divided by a temperature.",
     "embedding-off": "The rows of what a part takes or gives are shifted by one token.",
     "token-off": "The rows of the stream are shifted by one token.",
@@ -140,6 +144,7 @@ DAMAGE: Mapping[str, str] = {
     "prefix-cache-kept": "With the prefix cache on, a repeated prompt has fewer rows.",
     "ids-other": "The model was given other ids than those of the prompt.",
     "write-dropped": "A write has no effect.",
+    "write-dropped-bf16": "In bf16 alone a write has no effect, on a model with experts.",
     "inplace-lost": "An edit lands in a copy, and the layer's own output goes on.",
     "write-half": "Of two summands only the first is replaced, and the residual stays.",
     "write-twice": "An edit acts twice.",

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
 from conformance.engines.reference.patched_forward import exchanged
-from conformance.records import VLLM_BLOOM, VLLM_GPT_OSS
+from conformance.records import VLLM_BLOOM, VLLM_GPT_BIGCODE, VLLM_GPT_OSS
 
 #: Enters a definition on a loaded model.
 Entered = Callable[[Any], AbstractContextManager[None]]
@@ -29,7 +30,25 @@ def definitions(module: Any) -> Mapping[str, Entered]:
         found[VLLM_BLOOM] = _bloom
     if config.model_type == "gpt_oss" and getattr(config, "swiglu_limit", 7.0) != _LIMIT:
         found[VLLM_GPT_OSS] = _gpt_oss
+    if config.model_type == "gpt_bigcode":
+        found[VLLM_GPT_BIGCODE] = _gpt_bigcode
     return found
+
+
+@contextmanager
+def _gpt_bigcode(module: Any) -> Iterator[None]:
+    """The learned positions are added to the stream once more where a second stage begins."""
+    body = module.transformer
+    block = body.h[len(body.h) // 2]
+    own = block.forward
+
+    def forward(value: Tensor, *args: Any, layer_past: Any = None, **kwargs: Any) -> Any:
+        before = 0 if layer_past is None else layer_past.get_seq_length(len(body.h) // 2)
+        places = torch.arange(before, before + value.shape[1], device=value.device)
+        return own(value + body.wpe(places), *args, layer_past=layer_past, **kwargs)
+
+    with exchanged({block: forward}):
+        yield
 
 
 @contextmanager

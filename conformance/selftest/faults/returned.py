@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.records import Side, Site, Verdict
+from conformance.records import Precision, Side, Site, Verdict
 from conformance.selftest.fault import Fault, Moment, Point
 
 Saved = dict[str, Tensor]
@@ -39,6 +39,17 @@ def tempered(saved: Saved, now: Moment) -> Saved:
     """Log-probabilities of the likeliest are those after a temperature."""
     return {
         str(site): (value / now.dose) if site.name == "top" else value
+        for site, value in sites(saved).items()
+    }
+
+
+def random_steps(saved: Saved, now: Moment) -> Saved:
+    """Streams and logits of every later step are random numbers."""
+    drawn = torch.Generator().manual_seed(0)
+    return {
+        str(site): torch.randn(value.shape, generator=drawn).to(value)
+        if site.step and value.is_floating_point()
+        else value
         for site, value in sites(saved).items()
     }
 
@@ -213,6 +224,15 @@ FAULTS = (
         doses=(2, 5),
         verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
         says=("previous step",),
+    ),
+    _fault(
+        "steps-random",
+        random_steps,
+        cases=STEPS,
+        architectures=("mixtral", "qwen3_moe", "qwen3_next", "gpt_oss", "deepseek_v3"),
+        models=("mixtral",),
+        # One row of a step may be another expert's there, and not the rows of every step.
+        precision=Precision.BF16,
     ),
     _fault(
         "name-clash",
