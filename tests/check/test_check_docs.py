@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import porting_table
 from conformance.check import source
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,6 +27,27 @@ def files(folder):
 def test_every_trace_that_is_shown_is_one_that_can_be_checked(tmp_path):
     read = source.read_all(list(files(tmp_path)))
     assert all(file.function_for("vllm") in file.functions for file in read)
+
+
+def test_the_table_of_what_moves_is_that_of_the_pairs():
+    assert porting_table.table() in (ROOT / "docs" / "check.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_both_sides_of_every_pair_are_the_same(tmp_path):
+    pairs = sorted(map(str, (ROOT / "examples" / "porting").glob("*.py")))
+    command = [sys.executable, "-m", "conformance", "check", *pairs, "-m", "llama", "--json"]
+    ran = subprocess.run(
+        [*command, "-b", "vllm-pp1", "-b", "vllm-pp2", "--reports", str(tmp_path / "checks")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    said = {(one["file"], one["backend"]): one["answer"] for one in json.loads(ran.stdout)}
+    assert len(said) == 2 * len(pairs)
+    assert {key: words for key, words in said.items() if not words.startswith("same")} == {}
 
 
 @pytest.mark.slow

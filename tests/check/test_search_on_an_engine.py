@@ -1,0 +1,150 @@
+"""The search on a real engine: its edit makes the file agree; a bad candidate costs itself alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conformance.builtin.user_trace import case_of
+from conformance.check import gather, models, source
+from conformance.check.gather import Asked
+from conformance.records import Precision, Status
+from conformance.runner import Further, Limits
+from conformance.store import RunFolder, gathered_in
+
+ROOT = Path(__file__).parent.parent.parent
+
+MISTAKE = '''\
+"""Half of the stream is read, and half of it is written."""
+
+PROMPT = "The capital of France is"
+
+
+def hf(model):
+    with model.trace(PROMPT):
+        model.model.layers[1].output[:] *= 0.5
+        hidden = model.model.layers[2].output[:, -1].save()
+    return {"hidden": hidden}
+
+
+def vllm(model):
+    with model.trace(PROMPT, temperature=0.0, max_tokens=1):
+        model.model.layers[1].output[0][:] *= 0.5
+        hidden = model.model.layers[2].output[0][-1].clone().save()
+    return {"hidden": hidden}
+'''
+
+GOOD = """\
+def hf(model):
+    with model.trace("The capital of France is"):
+        hidden = model.model.layers[2].mlp.output.save()
+    return {"hidden": hidden}
+
+
+def vllm(model):
+    with model.trace("The capital of France is", temperature=0.0, max_tokens=1):
+        BODY
+        hidden = model.model.layers[2].mlp.output.clone().save()
+    return {"hidden": hidden}
+"""
+
+#: What a candidate may do to its engine, and how its case ends.
+DAMAGE = {
+    "hangs": ("while True: pass", {Status.TIMEOUT}),
+    "allocates": ("kept = [bytearray(1 << 28) for _ in range(1 << 12)]", {Status.ERROR}),
+    "exits": ("__import__('os')._exit(3)", {Status.CRASH, Status.MISSING}),
+    "raises": ("1 / 0", {Status.ERROR}),
+    "damages": ("model.model.layers[2].mlp.down_proj.weight[:] = 0", {Status.OK, Status.ERROR}),
+}
+
+
+def check(path: Path, *options: str) -> tuple[int, list[dict]]:
+    command = [sys.executable, "-m", "conformance", "check", str(path), "-m", "llama", "--json"]
+    ran = subprocess.run(
+        [*command, "--reports", str(path.parent / "checks"), "--load-timeout", "600", *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    return ran.returncode, json.loads(ran.stdout)
+
+
+@pytest.mark.engine
+def test_the_verified_edit_is_written_and_makes_the_file_agree(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MISTAKE)
+    code, [answer] = check(path, "--fix", "--search", "300")
+    assert (code, answer["answer"], answer["verified"]) == (1, "differs", True)
+    assert path.read_text() == answer["fixed"] != MISTAKE
+    assert (tmp_path / "mine.py.orig").read_text() == MISTAKE
+    assert answer["diff"].count("\n+ ") >= 2
+    code, [answer] = check(path, "--search", "0")
+    assert (code, answer["answer"]) == (0, "same")
+
+
+@pytest.mark.engine
+def test_a_candidate_that_harms_its_engine_costs_itself_alone(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(GOOD.replace("BODY", "pass"))
+    model = models.resolve("llama", ROOT / "models.yaml")
+    columns = models.columns(["vllm-pp1"])
+    asked = Asked((source.read(path),), model, columns, (), "llama", "conformance check", memory=2)
+    run = gather.begin(asked, tmp_path / "checks")
+    folder = gathered_in("vllm-pp1", Precision.FLOAT32)
+    job = f"{model.id}:{folder}"
+    ended = {}
+
+    def steps():
+        for name, (body, _) in DAMAGE.items():
+            cases = [version(tmp_path, name, body), version(tmp_path, f"{name}-after", "pass")]
+            yield {job: Further(tuple(cases), 20.0)}
+            for case in cases:
+                seen = run.observations(model.id, folder, case.key)
+                ended[case.key] = run.outcome(model.id, folder, case.key), seen
+
+    before = {process.pid for process in psutil.process_iter()}
+    gather.gather(asked, run, Limits(cell=60, load=600), lambda _: None, steps())
+    first = values(run.observations(model.id, folder, "check.mine"))
+    for name, (_, statuses) in DAMAGE.items():
+        assert ended[f"check.{name}"][0].status in statuses, name
+        outcome, seen = ended[f"check.{name}-after"]
+        assert outcome.status is Status.OK, name
+        # The next version meets an engine that computes what the first one did.
+        assert (values(seen) == first).all(), name
+    assert not ours(before)
+
+
+def version(folder: Path, name: str, body: str):
+    path = folder / f"{name}.py"
+    path.write_text(GOOD.replace("BODY", body))
+    return replace(case_of(name, path, "vllm", ()), name=name)
+
+
+def values(seen):
+    return seen["p0/s0/hidden"]
+
+
+def ours(before: set[int]) -> list[str]:
+    """Engine processes that are left."""
+    words = ("conformance.worker", "VLLM")
+    return [
+        process.info["name"]
+        for process in psutil.process_iter(["name", "cmdline", "ppid"])
+        if process.pid not in before
+        and process.is_running()
+        and any(word in " ".join(process.info["cmdline"] or []) for word in words)
+        and psutil.Process().pid in {p.pid for p in process.parents()}
+    ]
+
+
+def test_a_run_folder_has_no_edits_before_a_search(tmp_path):
+    from conformance.check.searching import found_in
+
+    assert found_in(RunFolder(tmp_path)) == ()
