@@ -1,4 +1,4 @@
-"""The search on a real engine: its edit makes the file agree; a bad candidate costs itself alone."""
+"""The search on a real engine: its edit makes the file agree, and a bad one costs itself alone."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def take_another_part(program: Program, clues: Clues) -> Iterator[Change]:
             words = f"read `{part.name or 'the layer'}` where `{base.rpartition('.')[2]}` was read"
             for path in place.at(part):
                 for cost, form in _given_or_gives(path, part.role, access.indexes, clues):
-                    yield Change((program.swap(access.node, form),), words, cost)
+                    yield Change((program.swap(access.node, form),), words, 2 + cost)
         if clues.meant:
             continue
         for name in clues.modules:
