@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -68,16 +69,20 @@ def answers(
     thresholds: Thresholds,
     tell: Callable[[str], None] = lambda _: None,
     found: Sequence[Found] = (),
+    given: Mapping[tuple[str, str], Answered] = MappingProxyType({}),
 ) -> Iterator[Answered]:
     """Yield the answer for every file on every engine, from what the workers left, with what a
-    search `found`. `tell` hears what is being worked out.
+    search `found`. `tell` hears what is being worked out. Answers that are `given`, by file and
+    engine, are not worked out again.
     """
     for file in asked.files:
         others: list[Answered] = []
         for backend in asked.backends or (HF,):
             if backend != HF:
                 tell(f"comparing {file.name} on {backend.id}")
-            answered = answer(asked, run, file, backend, thresholds)
+            answered = given.get((file.name, backend.id)) or answer(
+                asked, run, file, backend, thresholds
+            )
             result = next(
                 (one for one in found if (one.file, one.backend) == (file.name, backend.id)), None
             )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from conformance.check.answer import answer
+from conformance.check.answer import Answered, answer
 from conformance.check.checked import Answer
 from conformance.check.gather import TRUTH, Asked
 from conformance.check.search.driver import LEAST, Place, search_all
@@ -41,6 +41,7 @@ class Searching:
     begun: float = field(default_factory=time.monotonic)
     gathered: float = 0.0
     found: list[Found] = field(default_factory=list)
+    answers: dict[tuple[str, str], Answered] = field(default_factory=dict)
 
     def steps(self) -> Steps:
         """Return the search, to be run by the engines of the check."""
@@ -69,6 +70,7 @@ class Searching:
                 backend.id: answer(self.asked, self.run, file, backend, self.thresholds)
                 for backend in self.asked.backends
             }
+            self.answers |= {(file.name, name): one for name, one in given.items()}
             answers = {one.checked.answer for one in given.values()}
             if answers & {Answer.SAME, Answer.NUMERICS}:
                 continue

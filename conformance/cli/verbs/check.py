@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from conformance.check.answer import Answered
     from conformance.check.dump import Dump
     from conformance.check.gather import Asked
+    from conformance.check.searching import Searching
     from conformance.runner import Event, Limits, Summary
     from conformance.store import RunFolder
 
@@ -131,10 +132,13 @@ def check(
     code = tuple(path for file in asked.files for path in kept.contents(folder, file))
     trust.note(cache_folder(), trust.Executed((named,), code=code))
     with err.status("starting") as status:
-        summary = _gathered(asked, folder, Limits(cell=timeout, load=load_timeout), status)
+        searching = _searching(asked, folder, status)
+        limits = Limits(cell=timeout, load=load_timeout)
+        summary = _gathered(asked, folder, limits, status, searching)
         try:
             kept.gathered(folder, summary)
-            answered = _answered(asked, folder, recorded, None if json else out, status)
+            given = searching.answers if searching else {}
+            answered = _answered(asked, folder, recorded, None if json else out, status, given)
             page = kept.publish(folder, asked, answered)
         except KeyboardInterrupt:
             _tell(status, _interrupted(asked, folder, reports))
@@ -169,18 +173,26 @@ def _as_given(context: typer.Context) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _gathered(asked: Asked, folder: RunFolder, limits: Limits, status: Status) -> Summary:
-    """Run the files. Exits when interrupted."""
-    from conformance.check import gather
+def _searching(asked: Asked, folder: RunFolder, status: Status) -> Searching | None:
+    """The search for edits, None where none was requested."""
     from conformance.check.searching import Searching
     from conformance.records import Thresholds
+
+    if asked.search == 0 or not asked.backends:
+        return None
+    return Searching(asked, folder, Thresholds(), partial(_say, status))
+
+
+def _gathered(
+    asked: Asked, folder: RunFolder, limits: Limits, status: Status, searching: Searching | None
+) -> Summary:
+    """Run the files, and edits of them. Exits when interrupted."""
+    from conformance.check import gather
 
     def progress(event: Event) -> None:
         _say(status, gather.words(event))
 
-    steps = None
-    if asked.search != 0 and asked.backends:
-        steps = Searching(asked, folder, Thresholds(), partial(_say, status)).steps()
+    steps = searching.steps() if searching else None
     summary = gather.gather(asked, folder, limits, progress, steps)
     if summary.interrupted:
         _tell(status, "interrupted")
@@ -189,7 +201,12 @@ def _gathered(asked: Asked, folder: RunFolder, limits: Limits, status: Status) -
 
 
 def _answered(
-    asked: Asked, folder: RunFolder, recorded: Dump | None, shown: Console | None, status: Status
+    asked: Asked,
+    folder: RunFolder,
+    recorded: Dump | None,
+    shown: Console | None,
+    status: Status,
+    given: Mapping[tuple[str, str], Answered],
 ) -> tuple[Answered, ...]:
     """Every answer, shown as soon as it is known where there is a console for it."""
     from conformance.check import answer, show
@@ -201,7 +218,7 @@ def _answered(
         _say(status, words)
 
     edits = found_in(folder)
-    found: Iterable[Answered] = answer.answers(asked, folder, Thresholds(), comparing, edits)
+    found: Iterable[Answered] = answer.answers(asked, folder, Thresholds(), comparing, edits, given)
     if recorded:
         _say(status, f"comparing {recorded.path.name} with transformers")
         found = (dumps.judged(recorded, asked, folder, Thresholds()),)
