@@ -91,11 +91,11 @@ def _fault(
 
 
 FAULTS = (
-    _fault("head-neighbour", neighbour, HEADS, ("another order",), quick=True),
-    _fault("head-rank-swapped", another_rank, HEADS, ("another order",)),
-    _fault("head-rank-half", one_rank, HEADS, ()),
-    _fault("key-for-value", key_for_value, QKV, ()),
-    _fault("key-other-group", other_group, QKV, ("another order",)),
+    _fault("head-neighbour", neighbour, HEADS, (), quick=True),
+    _fault("head-rank-swapped", another_rank, HEADS, ()),
+    _fault("head-rank-half", one_rank, HEADS, ("row of the token",)),
+    _fault("key-for-value", key_for_value, QKV, ("the value of 'key'",)),
+    _fault("key-other-group", other_group, QKV, ()),
     _fault("query-by-stride", by_stride, QKV, ()),
     _fault("query-before-norm", before_norm, QKV, ()),
 )

@@ -200,8 +200,20 @@ def _fault(name: str, act: Any, **more: Any) -> Fault:
 
 
 FAULTS = (
-    _fault("logprobs-shifted", prompt_shifted, cases=("logprobs.greedy",), quick=True),
-    _fault("logprobs-tempered", tempered, cases=("logprobs.greedy",), doses=(1.1, 2.0)),
+    _fault(
+        "logprobs-shifted",
+        prompt_shifted,
+        cases=("logprobs.greedy",),
+        says=("row of the next token",),
+        quick=True,
+    ),
+    _fault(
+        "logprobs-tempered",
+        tempered,
+        cases=("logprobs.greedy",),
+        says=("times the right", "half the right"),
+        doses=(1.1, 2.0),
+    ),
     _fault("save-unbound", lost, verdicts=MISSING, places=("", "first", "last"), quick=True),
     _fault("error-lost", error_lost, verdicts=MISSING, places=("middle",)),
     _fault("async-first", first_only, verdicts=MISSING),
