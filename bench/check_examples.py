@@ -74,7 +74,7 @@ def again(answers: Answers, model: str, columns: tuple[str, ...]) -> dict[tuple[
     """Apply the verified edits, and return what a check says of the files that they make."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        said = {}
+        said: dict[tuple[str, str], str] = {}
         for column in columns:
             fixed = {}
             for (file, where), answer in answers.items():
