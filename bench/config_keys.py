@@ -47,6 +47,7 @@ from conformance.checkpoints import cache_folder, obtain  # noqa: E402
 from conformance.engines.attention import attention  # noqa: E402
 from conformance.engines.building import checkpoint_builder  # noqa: E402
 from conformance.inputs import manifest  # noqa: E402
+from conformance.inputs.usable import UNREAD
 from conformance.records import Model  # noqa: E402
 from conformance.scenario import PAIR  # noqa: E402
 from scenarios.long_context import PROMPT  # noqa: E402
@@ -152,8 +153,8 @@ class TinyModel:
 
     def _given(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """What the config is made from, by the names that it is stored under."""
-        flat = {**wanted, **wanted.get(checkpoint_builder.UNREAD, {})}
-        flat.pop(checkpoint_builder.UNREAD, None)
+        flat = {**wanted, **wanted.get(UNREAD, {})}
+        flat.pop(UNREAD, None)
         special = {"pad_token_id": self.config.pad_token_id}
         special |= dict.fromkeys(("bos_token_id", "eos_token_id"))
         names = self.config.attribute_map
