@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from conformance import loose_json
 from conformance.errors import ConformanceError
-from conformance.records import CellResult, Confirmation, Thresholds, Verdict, record
+from conformance.records import CellResult, Confirmation, Thresholds, record
 from conformance.records.base import Id
 from conformance.store import details
 from conformance.store.files import read_record, write_record
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 OBSERVATIONS = "observations.safetensors"
 KEPT = "kept.json"
 _CELLS = "kept-cells"
-
-#: Verdicts that a later attempt may replace: such a model keeps everything.
-_UNSETTLED = frozenset({Verdict.MISSING, Verdict.UNKNOWN})
 
 
 class NotKept(ConformanceError):
@@ -111,11 +108,11 @@ def reduce_model(
     always: Collection[str] = (),
 ) -> None:
     """Reduce a model to what is kept of it. `judged` are the verdicts on all of its planned cells,
-    `always` the names of scenarios that are kept where anything is. A model with a verdict that
-    may still change, or of a harness that failed, is left as it is.
+    `always` the names of scenarios that are kept where anything is. A model with a cell whose
+    harness failed, or that did not come to its end, is left as it is: a resumed run tries it again.
     """
     own = [cell for cell in judged.values() if cell.model == model]
-    if not own or any(cell.harness or cell.verdict in _UNSETTLED for cell in own):
+    if not own or any(cell.harness for cell in own):
         return
     off = [cell for cell in own if not (cell.verdict.passes or cell.verdict.neutral)]
     cases = tuple(sorted({f"{cell.scenario}.{cell.case}" for cell in off}))

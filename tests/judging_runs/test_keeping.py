@@ -16,7 +16,7 @@ from conformance.records import Cell, CellResult, Outcome, Status, Thresholds, V
 from conformance.scenario import discover
 from conformance.store import RunFolder, details, keeping
 from conformance.store.folder import RunPlan
-from tests.judging_runs.test_one_case import COLUMNS, MODEL, candidate, observed
+from tests.judging_runs.test_one_case import COLUMNS, MODEL, OK, candidate, observed
 
 SOURCE = '''"""Reads."""
 from conformance.scenario import scenario
@@ -145,6 +145,18 @@ def test_a_model_that_is_not_settled_keeps_everything(run):
     assert any(one.verdict is Verdict.MISSING for one in results.values())
     reduced(run, results)
     assert tensors(run) == all_of_them
+
+
+def test_an_observation_that_is_missing_is_a_verdict_like_another(run):
+    """The cell came to its end: its case keeps its tensors, the others need not."""
+    values = run.observations(MODEL.id, "b", "reading.wrong")
+    values.popitem()
+    run.write_cell(MODEL.id, "b", "reading.wrong", OK, values)
+    before = judged(run)
+    assert before[f"reading[{MODEL.id}-b-wrong]"].verdict is Verdict.MISSING
+    reduced(run, before)
+    assert tensors(run) and not {one for one in tensors(run) if "right" in one}
+    assert judged(run) == before
 
 
 def test_a_refusal_needs_no_tensors(run):
