@@ -47,7 +47,7 @@ from conformance.checkpoints import cache_folder, obtain  # noqa: E402
 from conformance.engines.attention import attention  # noqa: E402
 from conformance.engines.building import checkpoint_builder  # noqa: E402
 from conformance.inputs import manifest  # noqa: E402
-from conformance.inputs.usable import UNREAD
+from conformance.inputs.usable import UNREAD  # noqa: E402
 from conformance.records import Model  # noqa: E402
 from conformance.scenario import PAIR  # noqa: E402
 from scenarios.long_context import PROMPT  # noqa: E402
