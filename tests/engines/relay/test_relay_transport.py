@@ -157,6 +157,7 @@ def accepted(*calls: bytes, wanted: frozenset[int] = frozenset({1})) -> dict[int
         stage(7) + SECRET,
         stage(2**64 - 1) + SECRET,
     ],
+    ids=["nothing", "a byte", "no secret", "other", "short", "long", "far stage", "no stage"],
 )
 def test_a_stranger_is_turned_away_and_loading_goes_on(
     stranger: bytes, monkeypatch: pytest.MonkeyPatch
