@@ -37,7 +37,12 @@ PROMPT = (
 )
 
 
-@scenario(prompts=(PROMPT,), settings=lambda _: {"step_tokens": 16}, tier=lambda _: "scheduling")
+@scenario(
+    prompts=(PROMPT,),
+    settings=lambda _: {"step_tokens": 16},
+    tier=lambda _: "scheduling",
+    depends_on="engine",
+)
 def chunked(lm, case):
     with lm.trace(case.prompts[0]):
         streams = {index: layer.stream for index, layer in enumerate(lm.layers)}

@@ -33,7 +33,13 @@ SEED = 7
 PROMPT = "The lamps along the harbour were lit before the last ferry"
 
 
-@scenario(layers={"early": "early"}, prompts=(PROMPT, PROMPT), steps=4, tier=lambda _: "scheduling")
+@scenario(
+    layers={"early": "early"},
+    prompts=(PROMPT, PROMPT),
+    steps=4,
+    tier=lambda _: "scheduling",
+    depends_on="engine",
+)
 def samples(lm, case):
     at = case.layers["early"]
     several = len(case.prompts)

@@ -52,6 +52,7 @@ def block(lm, part, layers):
     options={"of": ("attention", "mlp")},
     needs=lambda case: (case.options["of"],),
     equal=lambda case: [(case.options["of"], "kept")],
+    numerics=False,
 )
 def save_alias(lm, case):
     part = case.options["of"]

@@ -91,6 +91,7 @@ def members(case):
     prompts=PROMPTS,
     options={"of": ("six", "same", "neighbours", "appended")},
     equal=lambda case: [("stream", "beside_another")] if case.options["of"] == "neighbours" else [],
+    depends_on="engine",
 )
 def batch(lm, case):
     prompts = [case.prompts[index] for index in members(case)]

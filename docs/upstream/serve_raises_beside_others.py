@@ -212,6 +212,7 @@ def raising_client(lm, case):
         else ()
     ),
     tier=lambda case: "scheduling" if case.options["of"] == "joins" else "",
+    depends_on="engine",
 )
 def staggered(lm, case):
     clients = case.options["from"] == "clients"

@@ -41,7 +41,7 @@ def block(lm):
     }
 
 
-@scenario(needs=lambda _: ("norm", "head"))
+@scenario(needs=lambda _: ("norm", "head"), numerics=False)
 def logit_lens(lm, case):
     with lm.trace() as tracer:
         with tracer.invoke(case.prompts[0]):
