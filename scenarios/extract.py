@@ -8,7 +8,7 @@ not be the stream (case `last`).
 
 from conformance import LM, PAIR, Case, Reference, scenario
 
-#: What a case asks of the engine besides.
+#: What a case asks for besides.
 SETTINGS = {
     "cached": {"prefix_cache": True, "block_tokens": 32},
     "chunked": {"step_tokens": 16},

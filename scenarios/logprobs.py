@@ -1,4 +1,4 @@
-"""Log-probabilities: what the engine itself says, without any block, of a prompt's tokens, of those
+"""Log-probabilities without any block: those of a prompt's tokens, of those
 that it generates, and of the likeliest in each step.
 
 Of a token that is drawn at a temperature they are by default those of the logits as they were;

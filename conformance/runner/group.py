@@ -170,7 +170,7 @@ class GroupRun:
             cell = min(own.cell, self._seconds)
             own = replace(own, cell=cell, load=max(own.load, self.planned.load))
             self.attempt.kill_when_overdue(own, time.monotonic())
-            if self.attempt.phase == "idle":
+            if self.idle:
                 self._follow(self.attempt)
 
     def _follow(self, attempt: Attempt) -> None:

@@ -29,6 +29,7 @@ class Silent:
     """A worker that says nothing; keeps what it is held to."""
 
     limits: Limits | None = None
+    phase = "load"
 
     def hear(self) -> Iterator[dict[str, Any]]:
         return iter(())
