@@ -101,7 +101,8 @@ def test_a_bisect_that_is_not_there_cannot_be_resumed(tmp_path):
 def test_cells_that_do_not_exist_are_refused_before_anything_is_looked_up():
     ends = ("--good", "1", "--bad", "2")
     assert "no model 'gpt'" in refused("vllm", *ends, "-m", "gpt")
-    assert "no cell matches" in refused("vllm", *ends, "-k", "nothing_like_it")
+    said = refused("vllm", *ends, "-k", "nothing_like_it")
+    assert "no cell in tier 'default' matches -k 'nothing_like_it'" in said
 
 
 def test_lock_files_leave_nothing_to_pin(tmp_path):

@@ -168,7 +168,7 @@ def test_the_default_tier_covers_the_project(default):
 
 def test_a_run_says_what_it_leaves_out(default):
     assert default.selection.tier == "default" and not default.selection.whole
-    assert "of 9," in default.selection.words and "--tier full" in default.selection.words
+    assert "of 10," in default.selection.words and "--tier full" in default.selection.words
     full = select(Choice(tier="full", manifest=ROOT / "models.yaml", scenarios=ROOT / "scenarios"))
     assert full.selection.whole and not full.float32_only
 

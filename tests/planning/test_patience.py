@@ -74,6 +74,7 @@ def test_the_reference_has_a_columns_time_for_each_of_its_ways(
     reference = object.__new__(engine.ReferenceEngine)
     reference.job, reference.ensemble = job("healthy", tmp_path), ways
     reference.precisions = sorted(Precision)
+    reference.modules = MagicMock()
     model = MagicMock(modules=())
     reference.members = dict.fromkeys((ensemble.TRUTH, *ways), model)
     monkeypatch.setattr(reference, "_weights", lambda member: None)
