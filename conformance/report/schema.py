@@ -63,6 +63,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "config": "Values of its config by key, as text: what known.yaml may ask for.",
     },
     "Column": {
+        "moved": "Engines that its environment changed unrequested: old and new version.",
         "backend": "Its entry in models.yaml.",
         "environment": "The environment that the run put it on; empty for none.",
         "python": "That environment's interpreter.",
