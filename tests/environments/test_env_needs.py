@@ -30,7 +30,7 @@ def test_every_package_that_a_worker_imports_is_in_an_environment():
     imported = {name for root in roots for name in graph.find_upstream_modules(root)}
     packages = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
     packages -= {"conformance", *(module.rpartition(".")[2] for module in LIBRARIES.values())}
-    packages -= {"pyarrow"}  # the parent's, and only where it is installed: a worker writes no table
+    packages -= {"pyarrow"}  # a worker writes no table
     assert {"torch", "nnsight", "pydantic"} <= packages
     assert {COMES_WITH.get(name, name) for name in packages} <= set(NEEDS)
 
