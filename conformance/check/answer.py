@@ -175,7 +175,7 @@ class _Case:
             return self._not_on_transformers(truth)
         if self.backend == HF:
             return self._say(Answer.SAME, "runs on transformers; no engine was asked for")
-        if self.file.function_for("vllm") not in self.file.functions:
+        if self.file.lacks_a_port:
             words = "has `hf(model)` alone: there is no `vllm(model)` to compare it with"
             return self._say(Answer.INVALID, words)
         meaning = self._outcome(self._there(Precision.FLOAT32))

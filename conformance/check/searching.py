@@ -76,13 +76,9 @@ class Searching:
                 continue
             seen = self.run.observations(model, TRUTH.id, f"check.{file.name}")
             for backend, one in given.items():
-                if one.checked.answer in {Answer.DIFFERS, Answer.FAILS} or _lacks_a_port(file):
+                if one.checked.answer in {Answer.DIFFERS, Answer.FAILS} or file.lacks_a_port:
                     self.tell(f"looking for an edit: {file.name} on {backend}")
                     yield file, backend, Reference(seen, self.thresholds)
-
-
-def _lacks_a_port(file: UserFile) -> bool:
-    return file.function_for("vllm") not in file.functions
 
 
 def found_in(run: RunFolder) -> tuple[Found, ...]:

@@ -47,6 +47,11 @@ class UserFile:
     def ported(self) -> bool:
         return "hf" in self.functions
 
+    @property
+    def lacks_a_port(self) -> bool:
+        """Whether the file has `hf` alone."""
+        return self.function_for("vllm") not in self.functions
+
     def function_for(self, side: str) -> str:
         """The name of what runs on transformers ("hf") or on vLLM ("vllm")."""
         return side if self.ported else "trace"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ def propose_pairs(text: str, side: str, candidates: Sequence[Candidate]) -> list
             if set(first.lines) & set(second.lines):
                 continue
             both = program.replaced((*first.splices, *second.splices))
-            if _is_python(both):
+            if is_python(both):
                 words = f"{first.words}; {second.words}"
                 lines = (*first.lines, *second.lines)
                 cost = first.cost + second.cost
@@ -81,9 +80,10 @@ def propose_pairs(text: str, side: str, candidates: Sequence[Candidate]) -> list
     return sorted(found, key=lambda one: one.cost)
 
 
-def _is_python(text: str) -> bool:
+def is_python(text: str) -> bool:
+    """Return whether a text can be compiled."""
     try:
-        ast.parse(text)
+        compile(text, "<version>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return False
     return True
@@ -96,7 +96,7 @@ def _candidate(
         sorted({n for one in change.splices for n in _lines(program, one.start, one.end)})
     )
     text = program.replaced(change.splices)
-    if not _is_python(text):
+    if not is_python(text):
         return None
     cost = change.cost + 2 * (program.text.count(".clone()") > text.count(".clone()"))
     if not set(lines) & set(clues.lines):

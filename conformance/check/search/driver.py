@@ -21,7 +21,7 @@ import libcst as cst
 from conformance.builtin.user_trace import case_of
 from conformance.check.describe import describe_difference
 from conformance.check.error_lines import find_lines
-from conformance.check.search.candidates import Candidate, propose, propose_pairs
+from conformance.check.search.candidates import Candidate, is_python, propose, propose_pairs
 from conformance.check.search.change import Clues
 from conformance.check.search.edits import Found, without_hunks
 from conformance.check.search.engine_alone import ask_engine
@@ -108,7 +108,7 @@ class Search:
         """Run the search. The versions of `hints` agree on another engine, and are tried first."""
         side, deep = "vllm" if self.file.ported else "trace", _DEEP
         precision = Precision.FLOAT32
-        if _lacks_a_port(self.file):
+        if self.file.lacks_a_port:
             text = port_function(Program(self.file.text, "hf"), Clues(head=self._head()))
             [own] = yield from self._try([text], precision)
             deep = _DEEP_PORT
@@ -298,14 +298,14 @@ class Search:
         self, best: Tried, edits: tuple[Candidate, ...], precision: Precision
     ) -> Generator[Request, None, Found]:
         """Take back what the version does not need, and confirm what is left."""
-        smaller = [one for one in without_hunks(self.file.text, best.text) if _compiles(one)]
+        smaller = [one for one in without_hunks(self.file.text, best.text) if is_python(one)]
         while smaller:
             tried = yield from self._try(smaller, precision)
             good = next((one for one in tried if one.agrees), None)
             if good is None:
                 break
             best = good
-            smaller = [one for one in without_hunks(self.file.text, best.text) if _compiles(one)]
+            smaller = [one for one in without_hunks(self.file.text, best.text) if is_python(one)]
         found = yield from self._confirmed(best, edits)
         return found or self._unverified(best, edits)
 
@@ -385,18 +385,6 @@ def _order(tried: Tried, batches: int) -> tuple[float, ...]:
     """
     *agreeing, distance = tried.score
     return (*agreeing, float(batches), distance)
-
-
-def _lacks_a_port(file: UserFile) -> bool:
-    return file.ported and "vllm" not in file.functions
-
-
-def _compiles(text: str) -> bool:
-    try:
-        compile(text, "<version>", "exec")
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 def with_other_prompts(text: str) -> str:
