@@ -27,6 +27,7 @@ KNOWN = """\
 known:
   - match: { backend: vllm-pp2-native, scenario: clean }
     verdict: unsupported
+    says: pipeline stages
     when: { versions: { nnsight: "<=0.8.1" } }
     reason: Released nnsight cannot trace a model on several pipeline stages.
     reproduce: conformance run -b vllm-pp2-native
@@ -114,7 +115,9 @@ def test_a_pre_release_is_built_gated_and_compared(wheels, cache, tmp_path, shel
     }
     groups = [group("llama", name, versions=each) for name, each in versions.items()]
     (one, native), (new, mended) = columns[:2], columns[2:]
-    refused = cell("llama", native.id, "clean", "all", verdict=Verdict.UNSUPPORTED, reason="no")
+    refused = cell(
+        "llama", native.id, "clean", "all", verdict=Verdict.UNSUPPORTED, reason="no pipeline stages"
+    )
     before = [cell("llama", one.id, "clean", "all"), refused]
     broken = cell("llama", new.id, "clean", "all", verdict=Verdict.ERROR, reason="out of order")
     after = [broken, cell("llama", mended.id, "clean", "all")]

