@@ -83,7 +83,7 @@ def test_the_cells_that_are_left_run_together_and_fail_with_their_reasoning(tmp_
         "--conformance-precision", "float32", "-rs", "--strict-markers",
     )  # fmt: skip
     assert code == 1, said
-    assert said.count("['--precision', 'float32']") == 1
+    assert said.count("['--precision', 'float32', '--tier', 'full']") == 1
     assert "2 failed" in said and "1 deselected" in said
     assert "again: conformance run -m llama -b hf -k 'ablation[llama-hf-first]'" in said
     assert "unsupported: in short" in said
