@@ -9,7 +9,7 @@ scenario, the cells that satisfy these rules:
   options.
 - Cases that depend on the engine alone run only on the models that stand for a kind of layer.
 - Both precisions are observed where bf16 can show something that float32 does not: for cases
-  that say so, and for one write of each model.
+  that say so, for a write of each model, and for one more where it stands for a kind of layer.
 
 The choice is greedy and deterministic. Where several cells cover equally much, the one that
 earlier models used least is taken, so the product is dealt out over the models in their order.
@@ -158,9 +158,9 @@ def _in_bf16(
     scenarios: Mapping[str, Scenario],
     kinds: Collection[str],
 ) -> set[Cell]:
-    """Return the cells that also run in bf16: those that bf16 can show something on, and one write
-    of each model. A model that stands for no kind of layer leaves one backend out, in turn: an
-    engine load costs more than such cells.
+    """Return the cells that also run in bf16: those that bf16 can show something on, a write of
+    each model, and one more where it stands for a kind of layer. Every other model leaves one
+    backend out, in turn: an engine load costs more than such cells.
     """
     cases: dict[tuple[str, str], Case] = {
         (scenario.name, case.name): case
@@ -173,22 +173,22 @@ def _in_bf16(
     for turn, model in enumerate(models):
         idle = "" if model.id in kinds or len(names) == 1 else names[turn % len(names)]
         own = [cell for cell in cells if cell.model == model.id and backends[cell.backend] != idle]
-        both |= {
-            cell
-            for cell in own
-            if scenarios[cell.scenario].numerics(cases[cell.scenario, cell.case])
-        }
         writing = [
             cell
             for cell in own
-            if scenarios[cell.scenario].twin(cases[cell.scenario, cell.case])
-            and not cases[cell.scenario, cell.case].settings
-            and scenarios[cell.scenario].depends_on(cases[cell.scenario, cell.case]) != ENGINE
+            if scenarios[cell.scenario].twin(cases[_case_of(cell)])
+            and not cases[_case_of(cell)].settings
+            and scenarios[cell.scenario].depends_on(cases[_case_of(cell)]) != ENGINE
         ]
-        if writing:
-            one = min(writing, key=lambda cell: writes[cell.scenario, cell.case])
-            writes[one.scenario, one.case] += 1
-            both |= {
-                cell for cell in writing if (cell.scenario, cell.case) == (one.scenario, one.case)
-            }
+        telling = {cell for cell in own if scenarios[cell.scenario].numerics(cases[_case_of(cell)])}
+        more = [cell for cell in writing if cell not in telling]
+        if more and (model.id in kinds or telling.isdisjoint(writing)):
+            one = min(more, key=lambda cell: writes[_case_of(cell)])
+            writes[_case_of(one)] += 1
+            telling |= {cell for cell in more if _case_of(cell) == _case_of(one)}
+        both |= telling
     return both
+
+
+def _case_of(cell: Cell) -> tuple[str, str]:
+    return cell.scenario, cell.case

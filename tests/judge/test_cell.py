@@ -257,12 +257,16 @@ def test_a_write_without_power_is_vacuous(dose: float, words: str) -> None:
 
 
 def test_a_write_that_could_not_be_compared_is_unknown_and_not_vacuous() -> None:
-    """Later steps without the tokens that lead to them."""
+    """Every step that was written to comes after a token that the truth was not run along."""
     reference = {
         name: {site.replace("/s0/", "/s1/"): value for site, value in values.items()}
         for name, values in steered(0.5).items()
     }
-    assert toy.judge(reference["eager"], reference, twin=True).verdict is Verdict.UNKNOWN
+    chosen = [f"{run}/p{prompt}/s0/tokens" for run in ("clean", "edited") for prompt in (0, 1)]
+    for values in reference.values():
+        values |= {site: torch.tensor([3]) for site in chosen}
+    other = reference["eager"] | {site: torch.tensor([4]) for site in chosen}
+    assert toy.judge(other, reference, twin=True).verdict is Verdict.UNKNOWN
 
 
 def test_bitwise_equality_is_no_pass_where_nothing_changed() -> None:

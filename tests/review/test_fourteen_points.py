@@ -355,6 +355,7 @@ def test_10_small_doses_hide_nothing(fault: dict[int, toy.Edit]) -> None:
     # Off: beside the noise of bf16.
     blind = replace(FLOAT32_LIMITS, gain_tolerance=0.5, off_axis=1.0, k_med=1e9, k_max=1e9)
     blind = replace(blind, far_med=1e9, far_max=1e9, leak=1e9, gain_sigmas=1.0, single=1e9)
+    blind = replace(blind, massive=1e9)
     assert judge(candidate(FLOAT32, fault), known, limits=blind).verdict.passes
 
 
