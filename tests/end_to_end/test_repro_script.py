@@ -17,6 +17,7 @@ from conformance.cli import app
 from conformance.records import Verdict
 from conformance.repro import rerun
 from conformance.repro.script import script_name
+from conformance.store import details
 from tests.end_to_end.conftest import ROOT, Ran, conformance
 
 pytestmark = pytest.mark.engine
@@ -241,7 +242,8 @@ def test_a_scenario_that_has_changed_since_is_refused(llama: Ran, tmp_path: Path
     copy = tmp_path / "reports"
     run = llama.folder.path
     (copy / run.name).mkdir(parents=True)
-    shutil.copy(run / "plan.json", copy / run.name)
+    for name in ("plan.json", details.DETAILS):
+        shutil.copy(run / name, copy / run.name)
     whole = json.loads((run / "results.json").read_text())
     for scenario in whole["scenarios"]:
         scenario["trace_source"] += "\n# edited"
