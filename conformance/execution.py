@@ -24,6 +24,7 @@ from conformance.judging_runs import reduce_judged
 from conformance.live_judging import LiveJudging
 from conformance.planning import machine
 from conformance.planning.jobs import planned_jobs
+from conformance.planning.reopening import reopen_incomplete
 from conformance.records import (
     Cell,
     CellResult,
@@ -151,23 +152,34 @@ def execute(
     Ctrl-C ends the gathering; what was gathered is kept, and the run can be resumed.
     """
     run.begin()
-    models = [model.id for model in plan.models]
-    reduced = keeping.reduced(run, models)
+    reopen_incomplete(run, plan)
+    reduced = keeping.reduced(run, [model.id for model in plan.models])
+    settled = {model for model, kept in reduced.items() if not kept.reopened}
     planned = planned_jobs(
         run,
         plan.models,
         plan.columns,
-        [cell for cell in plan.cells if cell.model not in reduced],
+        [cell for cell in plan.cells if cell.model not in settled],
         scenarios,
         folder=folders_of(plan.scenarios),
         cache=cache,
         precisions=plan.precisions,
         float32_only=plan.only_float32(),
+        settled=[
+            cell
+            for cell in plan.cells
+            if cell.model in reduced and cell.key not in reduced[cell.model].reopened
+        ],
     )
     with LiveJudging(
         run,
         scenarios,
-        [(job.id, job.id.partition(":")[0]) for job in planned],
+        [
+            (job.id, model)
+            for job in planned
+            for model in [job.id.partition(":")[0]]
+            if model not in reduced
+        ],
         known=known,
         environment=environment(plan.thresholds),
         tell=tell,
@@ -192,9 +204,8 @@ def execute(
         judged = growing.judged()
     write_record(run.path / INFO, _info(run, plan, summary))
     run.finish()
-    results = judge(
-        run, scenarios, plan.thresholds, known, before={**keeping.cells(run, reduced), **judged}
-    )
+    before = {**keeping.cells(run, settled), **judged}
+    results = judge(run, scenarios, plan.thresholds, known, before=before)
     if plan.keep == "failing":
         by_id = {cell.id: cell for cell in results.cells}
         for model in plan.models:

@@ -56,11 +56,12 @@ def planned_jobs(
     cache: Path,
     precisions: Sequence[Precision] = (Precision.BF16,),
     float32_only: Collection[Cell] = (),
+    settled: Collection[Cell] = (),
     lean: bool = False,
 ) -> list[Planned]:
     """Every job of a run. `folder`, or several, holds the scenario files, `cache` the checkpoints.
     Every column gathers its cells once in each of the `precisions`, those that are `float32_only`
-    in no other. A `lean` run computes no more
+    in no other, and those that are `settled` not again. A `lean` run computes no more
     than these verdicts need: no honest runs of another precision, nothing of an engine without
     nnsight, no one-layer tests.
 
@@ -79,7 +80,9 @@ def planned_jobs(
         ]
         only = frozenset(cell for cell in float32_only if cell.model == model_id)
         maker = _Maker(
-            run, by_model[model_id], scenarios, folder, cache, precisions, only, lean=lean
+            *(run, by_model[model_id], scenarios, folder, cache, precisions, only),
+            settled=frozenset(settled),
+            lean=lean,
         )
         jobs += maker.jobs(planned)
     places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
@@ -113,11 +116,13 @@ class _Maker:
     cache: Path
     precisions: Sequence[Precision] = (Precision.BF16,)
     float32_only: frozenset[Cell] = frozenset()
+    settled: frozenset[Cell] = frozenset()
     lean: bool = False
 
     def jobs(self, columns: Columns) -> list[Planned]:
-        names = self._names(cell for _, cells in columns for cell in cells)
-        in_bf16 = [cell for _, cells in columns for cell in self._in(cells, Precision.BF16)]
+        due = [(column, self._due(cells)) for column, cells in columns]
+        names = self._names(cell for _, cells in due for cell in cells)
+        in_bf16 = [cell for _, cells in due for cell in self._in(cells, Precision.BF16)]
         reference = f"{self.model.id}:{REFERENCE.id}"
         jobs = self.groundwork(names, self._names(in_bf16) if self.float32_only else names)
         begun = len(jobs)
@@ -125,8 +130,12 @@ class _Maker:
             members = self._in(cells, precision)
             if not members:
                 continue
-            main, *rest = engine_settings.split(column, members, self.scenarios)
+            # Of all cells: the main group stays the same one where only a few are due.
+            groups = engine_settings.split(column, members, self.scenarios)
+            main, *rest = (replace(group, cells=self._due(group.cells)) for group in groups)
             for group in (main, *rest):
+                if not group.cells:
+                    continue
                 own = gathered_in(column.id, precision)
                 jobs.append(
                     self._planned(
@@ -140,12 +149,15 @@ class _Maker:
             self._planned(
                 f"{self.model.id}:{FORCED.id}",
                 FORCED,
-                lambda: self._forced(columns),
+                lambda: self._forced(due),
                 needs=(reference,),
                 after=tuple(job.id for job in jobs[begun:]),
             )
         )
         return jobs
+
+    def _due(self, cells: Sequence[Cell]) -> tuple[Cell, ...]:
+        return tuple(cell for cell in cells if cell not in self.settled)
 
     def _in(self, cells: Sequence[Cell], precision: Precision) -> Sequence[Cell]:
         """Those of the cells that are gathered in a precision."""

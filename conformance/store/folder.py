@@ -220,20 +220,32 @@ class RunFolder:
         """Raises ConformanceError for a run that was interrupted, or is still being worked on."""
         if not (self.path / UNFINISHED).exists():
             return
-        cells = self.plan().cells
-        gathered = sum(self._has_outcome(cell) for cell in cells)
+        plan = self.plan()
+        count = len(plan.cells)
+        gathered = count - len(self.ungathered())
         again = f"go on with it: conformance run --resume {self.id}"
         if (self.path / CHECK).is_file():
-            again = f"check it again: {self.plan().command}"
+            again = f"check it again: {plan.command}"
         raise ConformanceError(
-            f"this run is unfinished: {gathered} of {len(cells)} planned cells have an outcome",
+            f"this run is unfinished: {gathered} of {count} planned cells have an outcome",
             path=self.path,
             remedy=again,
         )
 
-    def _has_outcome(self, cell: Cell) -> bool:
-        folder = self.group_folder(cell.model, cell.backend).cell(cell.key)
-        return (folder / "outcome.json").is_file()
+    def ungathered(self) -> tuple[Cell, ...]:
+        """The planned cells without an outcome in a precision that they are gathered in."""
+        plan = self.plan()
+        narrow = plan.only_float32()
+        return tuple(
+            cell
+            for cell in plan.cells
+            for precisions in [(Precision.FLOAT32,) if cell in narrow else plan.precisions]
+            if not all(self._has_outcome(cell, precision) for precision in precisions)
+        )
+
+    def _has_outcome(self, cell: Cell, precision: Precision) -> bool:
+        group = self.group_folder(cell.model, gathered_in(cell.backend, precision))
+        return (group.cell(cell.key) / "outcome.json").is_file()
 
     def group_folder(self, model: str, backend: str) -> GroupFolder:
         return GroupFolder(self.path / "groups" / safe(model) / safe(backend))

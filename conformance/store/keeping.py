@@ -9,7 +9,8 @@ cases it keeps the verdicts, the figures of each observation and the digest of e
 <run>/groups/<model>/kept-cells.{json,parquet}        the verdicts and figures of all cells
 
 Both are on the disk before the first tensor is removed: a process that is killed in between loses
-nothing, and the rest is removed when the run is resumed.
+nothing, and the rest is removed when the run is resumed. A resumed run gathers the whole case of a
+cell whose outcome is missing again (`reopen`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ class NotKept(ConformanceError):
 class Kept:
     """What was kept of one model: the tensors of these `cases` (keys), everything else as figures.
     `truth` is who stands behind the reference, `dropped` the SHA-256 digest of each file that is
-    not kept, by group and case.
+    not kept, by group and case. The cases in `reopened` are being gathered again.
     """
 
     model: Id
@@ -52,6 +53,7 @@ class Kept:
     truth: Confirmation
     cases: tuple[str, ...]
     dropped: Mapping[str, str] = field(default_factory=dict)
+    reopened: tuple[str, ...] = ()
 
 
 @record()
@@ -110,25 +112,52 @@ def reduce_model(
     """Reduce a model to what is kept of it. `judged` are the verdicts on all of its planned cells,
     `always` the names of scenarios that are kept where anything is. A model with a cell whose
     harness failed, or that did not come to its end, is left as it is: a resumed run tries it again.
+    One that was reduced before keeps what it has.
     """
     own = [cell for cell in judged.values() if cell.model == model]
     if not own or any(cell.harness for cell in own):
         return
+    before = read(run, model)
+    if before is not None:
+        write_record(_folder(run, model) / KEPT, replace(before, reopened=()))
+        finish(run, model)
+        return
     off = [cell for cell in own if not (cell.verdict.passes or cell.verdict.neutral)]
     cases = tuple(sorted({f"{cell.scenario}.{cell.case}" for cell in off}))
     folder = _folder(run, model)
-    before = read(run, model)
-    files = _to_drop(folder, cases, always)
-    dropped = dict(before.dropped) if before else {}
-    dropped |= {name: _digest(path) for name, path in files.items()}
-    if before is None:
-        stored, digest = tuple(own), ""
-        if details.available():
-            stored, digest = details.write(own, folder / f"{_CELLS}.parquet")
-        write_record(folder / f"{_CELLS}.json", _Cells(stored, digest))
+    dropped = {name: _digest(path) for name, path in _to_drop(folder, cases, always).items()}
+    stored, digest = tuple(own), ""
+    if details.available():
+        stored, digest = details.write(own, folder / f"{_CELLS}.parquet")
+    write_record(folder / f"{_CELLS}.json", _Cells(stored, digest))
     write_record(folder / KEPT, Kept(model, thresholds, truth, cases, dropped))
     _flush(folder)
     finish(run, model)
+
+
+def reopen(run: RunFolder, model: str, cases: Collection[str], settled: Collection[str]) -> None:
+    """Have these `cases` (keys) of a reduced model gathered and judged again, with what the engines
+    do without nnsight. Their tensors then stay. Where no other case is `settled`, the model is one
+    that was never reduced.
+    """
+    kept = read(run, model)
+    if kept is None:
+        return
+    dropped = {}
+    for name, digest in kept.dropped.items():
+        group, _, key = name.partition("/")
+        if _plain(key) in settled:
+            dropped[name] = digest
+        else:
+            run.group_folder(model, group).drop_cell(key)
+    # Last: a process that is killed before leaves cells without outcomes, which are found again.
+    path = _folder(run, model) / KEPT
+    if not settled:
+        path.unlink()
+        return
+    again = tuple(sorted({*kept.cases, *cases}))
+    kept = replace(kept, cases=again, dropped=dropped, reopened=tuple(sorted(cases)))
+    write_record(path, kept)
 
 
 def finish(run: RunFolder, model: str) -> None:
@@ -152,10 +181,13 @@ def _to_drop(folder: Path, cases: Collection[str], always: Collection[str]) -> d
 
 
 def _is_kept(key: str, cases: Collection[str], always: Collection[str]) -> bool:
-    """A case's key may go on with the tokens that it was held to."""
-    plain = key.partition("~")[0]
     beside = key.partition(".")[0] in always
-    return plain in cases or (beside and bool(cases)) or key.startswith("probe.")
+    return _plain(key) in cases or (beside and bool(cases)) or key.startswith("probe.")
+
+
+def _plain(key: str) -> str:
+    """A case's key without the tokens that it was held to."""
+    return key.partition("~")[0]
 
 
 def _digest(path: Path) -> str:

@@ -12,7 +12,18 @@ import torch
 from conformance import execution
 from conformance.errors import ConformanceError
 from conformance.judging_runs import models, reduce_judged
-from conformance.records import Cell, CellResult, Outcome, Status, Thresholds, Verdict, widened
+from conformance.planning.jobs import REFERENCE
+from conformance.planning.reopening import reopen_incomplete
+from conformance.records import (
+    Cell,
+    CellResult,
+    Group,
+    Outcome,
+    Status,
+    Thresholds,
+    Verdict,
+    widened,
+)
 from conformance.scenario import discover
 from conformance.store import RunFolder, details, keeping
 from conformance.store.folder import RunPlan
@@ -92,11 +103,45 @@ def test_a_dropped_observation_says_what_it_would_take(run):
 
 
 def test_other_limits_need_the_tensors(run):
+    known, wide = discover(scenarios_of(run)), widened(Thresholds(), 20.0)
+    assert execution.judge(run, known, wide).environment.thresholds == wide
     reduced(run)
-    known = discover(scenarios_of(run))
     assert execution.judge(run, known, Thresholds()).footer.judged == 6
     with pytest.raises(keeping.NotKept, match="by other limits"):
-        execution.judge(run, known, widened(Thresholds(), 20.0))
+        execution.judge(run, known, wide)
+
+
+def test_a_case_without_an_outcome_is_reopened_in_every_column(run):
+    reduced(run)
+    reopen_incomplete(run, run.plan())
+    assert keeping.read(run, MODEL.id).reopened == ()  # every outcome is there
+    kept = run.group_folder(MODEL.id, "a").cell("reading.wrong") / "outcome.json"
+    run.group_folder(MODEL.id, "b").drop_cell("reading.right")
+    assert [cell.backend for cell in run.ungathered()] == ["b"]
+    reopen_incomplete(run, run.plan())
+    assert [cell.backend for cell in run.ungathered()] == ["a", "b", "c"]
+    assert run.outcome(MODEL.id, REFERENCE.id, "reading.right") is None
+    assert kept.is_file()
+    columns = {"a": candidate(), "b": candidate(6, {0: torch.neg}), "c": candidate(7)}
+    observed(run, "reading.right", columns)
+    after = judged(run)
+    assert after[f"reading[{MODEL.id}-b-right]"].verdict is Verdict.WRONG
+    # An interrupted run goes on with the case, and one that has ended keeps its tensors.
+    reopen_incomplete(run, run.plan())
+    assert keeping.read(run, MODEL.id).reopened == ("reading.right",)
+    reduced(run, after)
+    assert keeping.read(run, MODEL.id).reopened == ()
+    assert {name for name in tensors(run) if "right" in name}
+    assert judged(run) == after
+
+
+def test_with_other_versions_a_model_is_gathered_as_a_whole(run):
+    reduced(run)
+    run.group_folder(MODEL.id, "b").drop_cell("reading.wrong")
+    run.group_folder(MODEL.id, "a").write_group(Group(MODEL.id, "a", versions={"vllm": "0.1"}))
+    reopen_incomplete(run, run.plan())
+    assert keeping.read(run, MODEL.id) is None
+    assert {cell.key for cell in run.ungathered()} == {"reading.right", "reading.wrong"}
 
 
 def test_a_process_that_ends_while_it_removes_loses_nothing(run, monkeypatch):

@@ -14,8 +14,18 @@ from conformance.environments.declared import NAME
 from conformance.errors import ConformanceError
 from conformance.planning import engine_settings
 from conformance.planning.engine_settings import Group, apart, split
-from conformance.planning.jobs import beside, expected, launch
-from conformance.records import Backend, Cell, Column, Job, Model, Outcome, Precision, Status
+from conformance.planning.jobs import beside, expected, launch, planned_jobs
+from conformance.records import (
+    Backend,
+    Cell,
+    Column,
+    Job,
+    Model,
+    Outcome,
+    Precision,
+    Source,
+    Status,
+)
 from conformance.scenario import built_in
 from conformance.store import GroupFolder, RunFolder
 
@@ -50,6 +60,16 @@ def test_where_all_cells_ask_the_same_the_column_itself_has_these_settings():
     [only] = split(VLLM, (KEPT,), SCENARIOS)
     assert only.settings == {"prefix_cache": True}
     assert only.folder(VLLM.id, only) == "vllm-pp1"
+
+
+def test_a_load_has_the_same_folder_where_the_cells_that_ask_nothing_are_settled(tmp_path: Path):
+    model = Model("llama", "llama", (Source("tiny"),))
+    jobs = planned_jobs(
+        RunFolder(tmp_path), [model], [VLLM], (PLAIN, KEPT), SCENARIOS,
+        folder=tmp_path, cache=tmp_path, settled=[PLAIN],
+    )  # fmt: skip
+    names = {job.id for job in jobs if "vllm" in job.id}
+    assert names == {"llama:vllm-pp1~prefix_cache-true"}
 
 
 def test_an_engine_without_such_settings_is_loaded_once():
