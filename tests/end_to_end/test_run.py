@@ -58,7 +58,7 @@ def test_two_stages_give_the_bits_of_one(llama: Ran) -> None:
     assert all(relation.holds for relation in relations)
 
 
-def test_judging_again_gives_the_same_verdicts_and_says_by_which_limits(
+def test_judging_again_gives_the_same_verdicts_and_other_limits_need_the_tensors(
     llama: Ran, tmp_path: Path
 ) -> None:
     copy = tmp_path / "reports"
@@ -66,9 +66,11 @@ def test_judging_again_gives_the_same_verdicts_and_says_by_which_limits(
     same = conformance(copy, "judge", "latest")
     assert same.code == 0, same.output
     assert [c.verdict for c in same.results.cells] == [c.verdict for c in llama.results.cells]
+    results = (same.folder.path / "results.json").read_bytes()
     wide = conformance(copy, "judge", "latest", "--widen", "20")
-    before, after = (ran.results.environment.thresholds for ran in (llama, wide))
-    assert after.float32.k_max == 20 * before.float32.k_max
+    assert wide.code == 2
+    assert "tensors were not kept" in wide.output and "conformance run --keep all" in wide.output
+    assert (same.folder.path / "results.json").read_bytes() == results
 
 
 def test_resuming_runs_only_what_is_missing(llama: Ran, tmp_path: Path) -> None:
@@ -84,6 +86,7 @@ def test_resuming_runs_only_what_is_missing(llama: Ran, tmp_path: Path) -> None:
     assert again.code == 0, again.output
     assert (lost / "outcome.json").is_file()
     assert kept.stat().st_mtime_ns == before
+    assert [c.verdict for c in again.results.cells] == [c.verdict for c in llama.results.cells]
 
 
 def test_a_results_file_without_its_footer_is_refused(llama: Ran, tmp_path: Path) -> None:

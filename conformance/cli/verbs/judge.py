@@ -29,7 +29,8 @@ def judge(
 ) -> None:
     """Judge a stored run again, without engines, perhaps with wider limits.
 
-    Examples: `conformance judge latest`, `conformance judge latest --widen 20`.
+    Examples: `conformance judge latest`, `conformance judge latest --widen 20` (of a run with
+    `--keep all`).
     """
     engines.needed()
     from conformance.processes import parallel
