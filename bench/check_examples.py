@@ -4,8 +4,9 @@
 
 A folder has correct scripts, and in `mistakes/` those with a line that is marked by a comment,
 `# mistake: KIND`. A correct script must be the same. For a mistake an edit must be verified; it is
-applied, and the file that it makes is checked again and must be the same. Prints a table in
-Markdown; exits 1 when an answer is another one.
+applied, and the file that it makes is checked again and must be the same. Where the comment ends
+with `no edit`, vLLM cannot do what is meant, and none must be verified. Prints a table in Markdown;
+exits 1 when an answer is another one.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ def scripts(folder: Path) -> list[Path]:
     return [*sorted(folder.glob("*.py")), *sorted(folder.glob("mistakes/*.py"))]
 
 
-def planted(path: Path) -> tuple[str, int] | None:
-    """The kind of the mistake of this file and the line that has it, None for a correct one."""
+def planted(path: Path) -> tuple[str, int, bool] | None:
+    """The kind of the mistake of this file, the line that has it, and whether an edit can help;
+    None for a correct one.
+    """
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        match = re.search(r"# mistake: ([\w.-]+)", line)
+        match = re.search(r"# mistake: ([\w.-]+)(, no edit)?", line)
         if match:
-            return match[1], number
+            return match[1], number, not match[2]
     return None
 
 
@@ -67,7 +70,7 @@ def judged(path: Path, answer: dict[str, Any]) -> tuple[bool, str]:
         return wanted is None and answer["answer"] in SAME, answer["answer"]
     lines = [one["edit"]["line"] for one in answer["findings"] if one["edit"]]
     words = f"{answer['answer']}, {'verified' if answer['verified'] else 'no edit'}: line {lines}"
-    return bool(answer["verified"]), words
+    return bool(answer["verified"]) is wanted[2], words
 
 
 def again(answers: Answers, model: str, columns: tuple[str, ...]) -> dict[tuple[str, str], str]:

@@ -146,7 +146,7 @@ class GroupRun:
         path = self.folder.path / name
         more = self.folder.more(self._starts) if self.planned.follow else None
         if more is not None:
-            more.mkdir()
+            more.mkdir(parents=True)
         job = replace(self.job, cases=tuple(self._trials.waiting), more=more)
         write_text(path, to_json(job, indent=1))
         self._more = 0

@@ -16,6 +16,6 @@ def vllm(model):
     with model.trace(PROMPT, temperature=0.0, max_tokens=1):
         hidden = model.model.layers[1].output[0]
         hidden.requires_grad_()
-        with model.logits[-1].max().backward():  # mistake: error
+        with model.logits[-1].max().backward():  # mistake: error, no edit
             gradient = hidden.grad.clone().save()
     return {"gradient": gradient}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import io
+import math
 import re
 import time
 import tokenize
@@ -25,11 +26,12 @@ from conformance.check.search.candidates import Candidate, is_python, propose, p
 from conformance.check.search.change import Clues
 from conformance.check.search.edits import Found, without_hunks
 from conformance.check.search.engine_alone import ask_engine
+from conformance.check.search.porting import port_versions, without_old_habits
 from conformance.check.search.program import Program
-from conformance.check.search.rewrites.counterparts import port_function
 from conformance.check.search.session import Request, Steps
 from conformance.check.search.trial import Reference, Tried, same_truth
 from conformance.check.source import UserFile
+from conformance.check.values.compare import zeros
 from conformance.records import Case, Outcome, Precision, Status
 from conformance.runner import Further
 from conformance.store import RunFolder, gathered_in
@@ -106,24 +108,31 @@ class Search:
 
     def steps(self, hints: Sequence[str] = ()) -> Generator[Request, None, Found]:
         """Run the search. The versions of `hints` agree on another engine, and are tried first."""
-        side, deep = "vllm" if self.file.ported else "trace", _DEEP
+        side = "vllm" if self.file.ported else "trace"
         precision = Precision.FLOAT32
         if self.file.lacks_a_port:
-            text = port_function(Program(self.file.text, "hf"), Clues(head=self._head()))
-            [own] = yield from self._try([text], precision)
-            deep = _DEEP_PORT
-        else:
-            own = self._stored(precision)
-            if own.agrees:  # what differs is bf16 alone
-                precision = Precision.BF16
-                own = self._stored(precision)
-        if own.agrees:
-            found = yield from self._confirmed(own, ())
-            return found or self._unverified(own, ())
-        best, edits = yield from self._improve(own, side, precision, deep, hints)
-        if best.agrees:
-            return (yield from self._smallest(best, edits, precision))
-        return self._unverified(best, edits)
+            clues = self._clues(precision)
+            text, words = without_old_habits(Program(self.file.text, "hf"), clues)
+            if words:
+                yield from self._mean_instead(text, words)
+            texts = port_versions(Program(self.file.text, "hf"), clues)
+            own = yield from self._try(texts, precision)
+            return (yield from self._improve(own, side, precision, _DEEP_PORT, hints))
+        own = [self._stored(precision)]
+        if own[0].agrees:  # what differs is bf16 alone
+            precision = Precision.BF16
+            own = [self._stored(precision)]
+        return (yield from self._improve(own, side, precision, _DEEP, hints))
+
+    def _mean_instead(self, text: str, words: str) -> Generator[Request, None, None]:
+        """Take another version of `hf` for what is meant, where transformers runs it."""
+        case = self._case(text, "hf")
+        yield {self.place.job(self.place.truth): self._further([case])}
+        seen = self.place.run.observations(self.place.model, self.place.truth, case.key)
+        if seen:
+            self.reference = Reference(seen, self.reference.thresholds)
+            self.file = replace(self.file, text=text)
+            self.note = words
 
     # ── trying ─────────────────────────────────────────────────────────────────────────────────
 
@@ -181,37 +190,46 @@ class Search:
     # ── the search itself ──────────────────────────────────────────────────────────────────────
 
     def _improve(
-        self, own: Tried, side: str, precision: Precision, deep: int, hints: Sequence[str]
-    ) -> Generator[Request, None, tuple[Tried, tuple[Candidate, ...]]]:
-        """Rewrite the version that is nearest to agreeing, until one agrees or time is over.
-
-        Returns the best version and the rewrites that led to it.
+        self,
+        begun: Sequence[Tried],
+        side: str,
+        precision: Precision,
+        deep: int,
+        hints: Sequence[str],
+    ) -> Generator[Request, None, Found]:
+        """Rewrite the version that is nearest to agreeing, until one agrees everywhere or time is
+        over.
         """
         order = count()
-        best, edits = own, tuple[Candidate, ...]()
-        heap = [_Node(_order(own, 0), next(order), own, ())]
-        self.seen.add(own.text)
-        for one in (yield from self._try(hints, precision)):
-            if one.agrees:
-                return one, ()
-        while heap and time.monotonic() < self.until:
+        heap: list[_Node] = []
+        best, edits = begun[0], tuple[Candidate, ...]()
+        self.seen |= {one.text for one in begun}
+        ready = [(one, edits) for one in (*(yield from self._try(hints, precision)), *begun)]
+        parent: tuple[float, ...] = (math.inf,)
+        while True:
+            for one, path in ready:
+                if one.agrees:
+                    found = yield from self._smallest(one, path, precision)
+                    if found.verified:
+                        return found
+                best, edits = min((best, edits), (one, path), key=lambda each: each[0].score)
+                if not one.agrees and one.score < parent and len(path) < deep:
+                    heapq.heappush(heap, _Node(_order(one, 0), next(order), one, path))
+            ready = []
+            if not heap or time.monotonic() >= self.until:
+                return self._unverified(best, edits)
             node = heapq.heappop(heap)
             batch = self._next_of(node, side, precision)
             if batch is None:
                 continue
             tried = yield from self._try([one.text for one in batch], precision)
             for candidate, one in zip(batch, tried, strict=True):
-                path = (*node.edits, candidate)
                 self._note(candidate, one)
-                if one.agrees:
-                    return one, path
-                best, edits = min((one, path), (best, edits), key=lambda each: each[0].score)
-                if one.score < node.tried.score and len(path) < deep:
-                    heapq.heappush(heap, _Node(_order(one, 0), next(order), one, path))
+                ready.append((one, (*node.edits, candidate)))
+            parent = node.tried.score
             node.batches += 1
             node.order, node.number = _order(node.tried, node.batches), next(order)
             heapq.heappush(heap, node)
-        return best, edits
 
     def _next_of(self, node: _Node, side: str, precision: Precision) -> list[Candidate] | None:
         """Return the next versions of a node to be tried, None when all have been: first those of
@@ -242,13 +260,12 @@ class Search:
         except cst.ParserSyntaxError:
             return []
 
-    def clues(self, tried: Tried, precision: Precision) -> Clues:
-        """Return what a version that ran says about what to change."""
+    def _clues(self, precision: Precision) -> Clues:
+        """Return what is known of the model on both sides, whatever the file does."""
         layer_list = self.place.layer_list()
         folder = self.place.folder(self.backend, precision)
         modules, widths = self._modules(layer_list)
-        clues = Clues(
-            lines=tried.lines,
+        return Clues(
             dual=self.place.layout(folder) == "dual",
             single=self.place.layout(folder) == "single",
             modules=modules,
@@ -256,12 +273,16 @@ class Search:
             head=self._head(),
             norms=self._norms(layer_list),
         )
+
+    def clues(self, tried: Tried, precision: Precision) -> Clues:
+        """Return what a version that ran says about what to change."""
+        clues = replace(self._clues(precision), lines=tried.lines)
         if tried.compared is None:
             return clues
         names = tuple(sorted(self.reference.missing(tried.mine)))
         if precision is Precision.BF16:
             return replace(clues, parted=True)
-        judgement = tried.compared.judgement
+        judgement, layer_list = tried.compared.judgement, self.place.layer_list()
         told = describe_difference(self.reference.seen, tried.mine, judgement, layer_list)
         return replace(
             clues,
@@ -328,7 +349,7 @@ class Search:
         }
         run, model = self.place.run, self.place.model
         own, others = (run.observations(model, self.place.truth, case.key) for case in truths)
-        if not own or not same_truth(own, self.reference.seen):
+        if not own or not same_truth(own, self.reference.seen) or zeros(own)[1]:
             return None
         reference = Reference(own, self.reference.thresholds)
         ran = []
@@ -376,6 +397,7 @@ class Search:
             left=left,
             tried=self.ran,
             seconds=time.monotonic() - self.begun,
+            note=self.note,
         )
 
 

@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from conformance.check.values.identify import Held, identify
-from conformance.check.values.known_values import ENTRY, Known, near, same_prompt
-from conformance.check.values.replaced_values import Given, given, once
+from conformance.check.values.known_values import ENTRY, Known, near
 from conformance.judge.diagnosis.extent import ranges
 from conformance.records import Site
 
@@ -41,12 +39,7 @@ _REACHED = {
 class Parting:
     """The first layer whose stream differs: `kind` and words say how, where that is known.
 
-    A write at another layer is at `written` on the engine and at `meant` on transformers; `given`
-    is what was written where another value was due. `gain` is what the stream was scaled by on
-    transformers, where that reached one half of it here. The engine ran it as its sequence `own`,
-    of `ran`; those of the same text are `alike`. Of a write without effect `due` is what of another
-    text's run transformers has there. Where the first layer was given the same on both sides, it
-    `entered` alike; where not, `layer` is `BEFORE`.
+    `layer` is `BEFORE` where the first layer was given something else on the two sides.
     """
 
     layer: int
@@ -56,15 +49,6 @@ class Parting:
     total: int
     kind: str = ""
     words: str = ""
-    written: int | None = None
-    meant: int | None = None
-    given: Given | None = None
-    gain: float | None = None
-    own: int = 0
-    ran: int = 0
-    alike: tuple[int, ...] = ()
-    due: Held | None = None
-    entered: bool = False
 
     def place(self) -> str:
         which = "every token" if len(self.tokens) == self.total else _named(self.tokens)
@@ -120,13 +104,10 @@ def parting(
     apart = _first_apart(mine, truth, known)
     if apart is None:
         return None
-    site, other, entered = apart
+    site, other = apart
     ours, theirs = mine[site].double(), truth[other].double()
     far = _off(ours, theirs)
-    part = Parting(_depth(site), site.step, other.prompt, _rows(far), len(ours), entered=entered)
-    texts = _prompts(mine)
-    alike = tuple(n for n, ids in texts.items() if ids == texts[site.prompt])
-    part = replace(part, own=site.prompt, ran=len(texts), alike=alike)
+    part = Parting(_depth(site), site.step, other.prompt, _rows(far), len(ours))
     clean = _clean(other, known)
     if clean.get("unedited", ours[:0]).shape != ours.shape:
         return part
@@ -134,44 +115,44 @@ def parting(
     later = came is not None and _came_otherwise(came, clean["unedited"])
     if came is not None and later:
         clean = {"unedited": came.double(), **_written_halves(other, known)}
-    found = _elsewhere(part, ours, theirs, clean["unedited"])
-    if found.kind == "other-layer":
-        if later or site.name == ENTRY:
-            found = _at_this_layer(found, ours, clean["unedited"], truth)
-        else:
-            found = _at_other_layer(found, mine, truth, site, known)
-        return _with_due(found, theirs[far], known) if found.kind == "dropped" else found
-    kind, words = found.kind, found.words
-    put, gain = None, None
-    if not kind:
-        own = _rows_of(clean, far)
-        kind, words, gain = _explained(ours[far], theirs[far], own)
-        put = given(ours[far], theirs[far], own, known) if not kind else None
-    if put is not None:
-        kind = put.left
-        words = f"{_REACHED[kind]}, and {put.words}" if kind else put.words
-    return replace(found, kind=kind, words=words, given=put, gain=gain)
+    base = clean["unedited"]
+    made, meant = _off(ours, base), _off(theirs, base)
+    if bool(made.any()) and bool(meant.any()):
+        kind, words = _other_tokens(made, meant, far)
+        if not kind:
+            own = {name: rows[far] for name, rows in clean.items() if len(rows) == len(far)}
+            kind, words = _explained(ours[far], theirs[far], own)
+        return replace(part, kind=kind, words=words)
+    wrote = 0 if bool(made.any()) else None
+    # What earlier writes did comes back through attention, so later layers say nothing then.
+    if not (later or site.step or site.name == ENTRY):
+        wrote = _first_written(mine, site.prompt, part, known)
+        due = _first_written(truth, other.prompt, part, known)
+        if wrote is not None and due is not None:
+            words = f"the write is at layer {wrote}, and on transformers at layer {due}"
+            return replace(part, kind="other-layer", words=words)
+    step = f" in step {site.step}" if any(one.step for one in truth) else ""
+    if wrote is None:
+        return replace(part, kind="dropped", words=f"the write had no effect{step}")
+    where = "to the embeddings" if site.name == ENTRY else "at this layer" if later else ""
+    words = f"on transformers nothing is written{where and ' ' + where}{step}"
+    return replace(part, kind="elsewhere", words=words)
 
 
 def _first_apart(
     mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], known: list[Known]
-) -> tuple[Site, Site, bool] | None:
-    """Where the two sides part first: the engine's site and transformers', and whether the first
-    layer was given the same on both in that step.
-    """
+) -> tuple[Site, Site] | None:
+    """Where the two sides part first: the engine's site and transformers'."""
     same = pairs(mine, truth)
     sites = [site for site in mine if site.name in {"stream", ENTRY} and site.prompt in same]
-    entered = set()
     for site in sorted(sites, key=lambda one: (one.step, one.prompt, _depth(one))):
         other = replace(site, prompt=same[site.prompt])
         theirs = truth.get(other)
         if theirs is None or mine[site].shape != theirs.shape:
             continue
         far = bool(_off(mine[site].double(), theirs.double()).any())
-        if site.name == ENTRY and not far:
-            entered.add((site.prompt, site.step))
-        elif far and (site.name != ENTRY or _written_before(site, other, mine, truth, known)):
-            return site, other, (site.prompt, site.step) in entered
+        if far and (site.name != ENTRY or _written_before(site, other, mine, truth, known)):
+            return site, other
     return None
 
 
@@ -232,77 +213,21 @@ def _written_halves(site: Site, known: list[Known]) -> dict[str, Tensor]:
     return found
 
 
-def _rows_of(clean: Mapping[str, Tensor], far: Tensor) -> dict[str, Tensor]:
-    return {kind: rows[far] for kind, rows in clean.items() if len(rows) == len(far)}
-
-
-def _elsewhere(part: Parting, ours: Tensor, theirs: Tensor, clean: Tensor) -> Parting:
-    """Is one side written at this layer, or these tokens, and the other is not?"""
-    made, meant, far = _off(ours, clean), _off(theirs, clean), _off(ours, theirs)
-    if not (bool(made.any()) and bool(meant.any())):
-        return replace(part, kind="other-layer")
+def _other_tokens(made: Tensor, meant: Tensor, far: Tensor) -> tuple[str, str]:
+    """Did a write that both sides make reach other tokens? bool [tokens] each."""
     if not bool((made & meant).any()):
         words = f"the write reached {_named(_rows(made))} instead of {_named(_rows(meant))}"
-        return replace(part, kind="other-tokens", words=words)
+        return "other-tokens", words
     if not bool((far & made).any()):
         words = f"the write had no effect there: it reached {_named(_rows(made))} alone"
-        return replace(part, kind="partial", words=words)
+        return "partial", words
     if not bool((far & meant).any()):
-        words = f"the write reached {_named(part.tokens)} too, which it does not on transformers"
-        return replace(part, kind="too-many", words=words)
-    return part
+        words = f"the write reached {_named(_rows(far))} too, which it does not on transformers"
+        return "too-many", words
+    return "", ""
 
 
-def _at_this_layer(
-    part: Parting, ours: Tensor, came: Tensor, truth: Mapping[Site, Tensor]
-) -> Parting:
-    """One side is written at this layer, after others at which both are."""
-    step = f" in step {part.step}" if any(one.step for one in truth) else ""
-    if not bool(_off(ours, came).any()):
-        return replace(part, kind="dropped", words=f"the write had no effect{step}")
-    where = "to the embeddings" if part.layer == BEFORE else "at this layer"
-    words = f"on transformers nothing is written {where}{step}"
-    return replace(part, kind="elsewhere", words=words)
-
-
-def _at_other_layer(
-    part: Parting,
-    mine: Mapping[Site, Tensor],
-    truth: Mapping[Site, Tensor],
-    site: Site,
-    known: list[Known],
-) -> Parting:
-    """One side is not written at this layer: is it at a later one?"""
-    made = _since(mine, site.prompt, part, known)
-    meant = _since(truth, part.sequence, part, known)
-    clean = _clean(replace(site, prompt=part.sequence), known)["unedited"]
-    ours = mine[site].double()
-    # What earlier steps wrote comes back through attention, so later layers say nothing then.
-    step = f" in step {part.step}" if any(one.step for one in truth) else ""
-    dropped = made is None
-    if part.step:
-        dropped = not bool(_off(ours, clean).any())
-    if dropped:
-        return replace(part, kind="dropped", words=f"the write had no effect{step}")
-    if part.step or meant is None:
-        words = f"on transformers nothing is written{step}"
-        return replace(part, kind="elsewhere", words=words)
-    words = f"the write is at layer {made}, and on transformers at layer {meant}"
-    return replace(part, words=words, written=made, meant=meant)
-
-
-def _with_due(part: Parting, rows: Tensor, known: list[Known]) -> Parting:
-    """The same with what of another text's run is in these rows on transformers."""
-    due = identify(once(rows), known)
-    if due is None or due.sequence in {part.sequence, _first_alike(part.sequence, known)}:
-        return part
-    if same_prompt(due.sequence, part.sequence, known):
-        return part
-    words = f"{part.words}, and on transformers {due.what()} of prompt {due.sequence} is put there"
-    return replace(part, words=words, due=due)
-
-
-def _since(
+def _first_written(
     streams: Mapping[Site, Tensor], sequence: int, part: Parting, known: list[Known]
 ) -> int | None:
     """The first layer at which a sequence is not what it is without a write."""
@@ -317,16 +242,13 @@ def _since(
     return None
 
 
-def _explained(
-    ours: Tensor, theirs: Tensor, clean: Mapping[str, Tensor]
-) -> tuple[str, str, float | None]:
-    """What a write did that both sides make, from the rows that differ, [tokens, width]; last what
-    it scales on transformers, where it reached one half of the stream here.
-    """
-    halved = None
+def _explained(ours: Tensor, theirs: Tensor, clean: Mapping[str, Tensor]) -> tuple[str, str]:
+    """What a write did that both sides make, from the rows that differ, [tokens, width]."""
     if "mlp" in clean and "residual" in clean:
-        halved = _half(ours, theirs, clean["mlp"], clean["residual"])
-    return halved or (*_gained(theirs - clean["unedited"], ours - clean["unedited"]), None)
+        half = _half(ours, theirs, clean["mlp"], clean["residual"])
+        if half:
+            return half, _REACHED[half]
+    return _gained(theirs - clean["unedited"], ours - clean["unedited"])
 
 
 def _gained(meant: Tensor, made: Tensor) -> tuple[str, str]:
@@ -356,16 +278,14 @@ def _first_alike(sequence: int, known: list[Known]) -> int:
     return min((number for number, one in tokens.items() if one == mine), default=sequence)
 
 
-def _half(
-    ours: Tensor, theirs: Tensor, branch: Tensor, residual: Tensor
-) -> tuple[str, str, float | None] | None:
+def _half(ours: Tensor, theirs: Tensor, branch: Tensor, residual: Tensor) -> str:
     """Was a value for the whole stream put in place of one of its summands, or one scaled?"""
-    scale = float((theirs * (branch + residual)).sum() / (branch + residual).square().sum())
-    scaled = bool((theirs - scale * (branch + residual)).norm() <= 1e-3 * theirs.norm())
+    whole = branch + residual
+    scale = float((theirs * whole).sum() / whole.square().sum())
+    scaled = bool((theirs - scale * whole).norm() <= 1e-3 * theirs.norm())
     for kind, own, left in (("first-half", branch, residual), ("second-half", residual, branch)):
-        replaced = near(ours, theirs + left, _HALVES)
-        if replaced:
-            return kind, _REACHED[kind], None
+        if near(ours, theirs + left, _HALVES):
+            return kind
         if scaled and near(ours, scale * own + left, _HALVES):
-            return kind, _REACHED[kind], scale
-    return None
+            return kind
+    return ""

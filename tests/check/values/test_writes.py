@@ -64,11 +64,6 @@ def test_the_direction_of_another_change_is_no_other_one_where_it_is_nearly_the_
     assert found.kind == "" and f"{words} direction (cosine" in found.words
 
 
-def test_what_a_write_scales_is_known_where_it_reached_one_half():
-    assert parted(CLEAN * 3, BEFORE + 3 * BRANCH).gain == pytest.approx(3, rel=1e-4)
-    assert parted(ADDED, ADDED + BEFORE).gain is None
-
-
 def test_a_write_that_reaches_some_tokens_names_the_others():
     made = CLEAN + ADDED
     made[1:3] = CLEAN[1:3]
@@ -76,30 +71,6 @@ def test_a_write_that_reaches_some_tokens_names_the_others():
     assert found.kind == "partial" and found.tokens == (1, 2)
     assert found.words == "the write had no effect there: it reached tokens 0, 3 alone"
     assert "tokens 1" in found.place()
-
-
-@pytest.mark.parametrize("ids", [[5, 6, 7, 9], [5, 6, 7, 8]])
-def test_what_another_text_s_run_has_is_due_where_a_write_has_no_effect(ids):
-    donor = ADDED * 3
-    meant = CLEAN.clone()
-    meant[-1] = donor[-1]
-    both = {"p0": (torch.tensor(ids), donor, donor), "p1": (IDS, meant, CLEAN)}
-    seen, mine = {}, {}
-    for number, (name, (own, rows, made)) in enumerate(both.items()):
-        seen |= {f"layers|{name}/s0/ids": own, f"layers|{name}/s0/stream.0": rows}
-        seen[f"clean|{name}/s0/stream.0"] = donor if name == "p0" else CLEAN
-        mine |= {Site("ids", prompt=number): own, Site("stream", prompt=number, layer=0): made}
-    truth = {Site.parse(k.partition("|")[2]): v for k, v in seen.items() if k.startswith("layers")}
-    found = parting(mine, truth, catalogue(seen, "model.layers"))
-    if ids == IDS.tolist():  # of the same text it is no other one
-        assert found.due is None
-        return
-    assert (found.kind, found.sequence, found.due.sequence) == ("dropped", 1, 0)
-    assert found.words.endswith(
-        "and on transformers the residual stream after layer 0 of the last token of prompt 0 is "
-        "put there"
-    )
-    assert found.alike == (1,)
 
 
 def later(meant, made):
@@ -193,7 +164,9 @@ def test_a_write_at_another_layer_names_both(meant_at, made_at, first):
             seen[f"clean|p0/s0/stream.{layer}"] = clean[layer]
     found = parting(sides[1], sides[0], catalogue(seen, "model.layers"))
     assert (found.layer, found.kind) == (first, "other-layer")
-    assert (found.written, found.meant) == (made_at, meant_at)
+    assert found.words == (
+        f"the write is at layer {made_at}, and on transformers at layer {meant_at}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,17 +218,17 @@ def entering(meant, made, *, after=(CLEAN, CLEAN + ADDED)):
 )
 def test_a_write_to_the_embeddings_is_known_by_what_it_did(meant, made, kind):
     found = entering(meant, made)
-    assert (found.layer, found.kind, found.entered) == (BEFORE_LAYERS, kind, False)
+    assert (found.layer, found.kind) == (BEFORE_LAYERS, kind)
     assert found.place().startswith("the embeddings (")
 
 
 def test_where_the_embeddings_are_alike_it_is_the_layer_that_parts():
     found = entering(ENTERED + NOISE, ENTERED + NOISE)
-    assert (found.layer, found.entered) == (0, True)
+    assert found.layer == 0
 
 
 def test_what_an_engine_does_between_its_embeddings_and_its_layers_is_no_write():
     """A factor or a norm, which is in the first layer on the other side."""
     assert entering(ENTERED, 2 * ENTERED, after=(CLEAN, CLEAN)) is None
     found = entering(ENTERED, 2 * ENTERED)
-    assert (found.layer, found.entered) == (0, False)
+    assert found.layer == 0

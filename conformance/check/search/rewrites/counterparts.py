@@ -255,21 +255,3 @@ def _counterpart(
         whole = f"{core}[0]" if found.stored else core
     indexes = found.indexes if batch else without_batch(found.indexes)[-1]
     return program.swap(found.node, joined(whole, indexes))
-
-
-def port_function(program: Program, clues: Clues) -> str:
-    """Return a file with `hf` alone with a mechanical copy of it as `vllm`."""
-    hf = program.functions["hf"]
-    start, end = program.span(hf)
-    splices = [
-        Splice(s - start, e - start, request(program, call, steps_of_hf(program)))
-        for call in opening_calls(program, hf)
-        for s, e in [program.span(call)]
-    ]
-    body = program.text.encode()[start:end]
-    for one in sorted(splices, reverse=True):
-        body = body[: one.start] + one.text.encode() + body[one.end :]
-    copy = re.sub(r"\bdef hf\b", "def vllm", body.decode().strip("\n"), count=1)
-    copy = re.sub(rf"\.{clues.head}\.output\[:, -1(?:, :)?\]", ".logits", copy)
-    copy = re.sub(rf"\.{clues.head}\.output\[0, -1(?:, :)?\]", ".logits[0]", copy)
-    return program.text.rstrip("\n") + "\n\n\n" + copy + "\n"

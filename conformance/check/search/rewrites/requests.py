@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 import libcst as cst
 
 from conformance.check.search.change import Change, Clues
 from conformance.check.search.program import Program, Statement
+
+#: What is reduced over the prompts of a batch as it is saved: `h = hidden.mean(dim=0).save()`.
+_OVER_PROMPTS = re.compile(
+    r"^(\s*(\w+) = .*?)(\.(?:mean|sum)\((?:dim=)?0\))\.save\(\)$", flags=re.MULTILINE
+)
 
 _BEGIN = frozenset({"trace", "generate"})
 
@@ -139,40 +146,112 @@ def _steps(program: Program) -> list[str]:
     ]
 
 
-def trace_each_prompt(program: Program, clues: Clues) -> Iterator[Change]:
-    """Trace the prompts of a batch one after the other, and stack what each gives."""
+def trace_each_prompt(
+    program: Program, clues: Clues, *, together: bool = False
+) -> Iterator[Change]:
+    """Trace the prompts of a batch one after the other, and join what each gives: each batch by
+    itself, or all of them `together`.
+    """
     words = "on vLLM a trace, or an invoke, takes one prompt"
+    for join in ("torch.cat", "torch.stack"):
+        splices = [
+            program.swap(statement.node, _each_prompt(program, statement, call, join))
+            for statement, call in _batches(program, sure=together)
+        ]
+        added = program.importing("torch")
+        if together and splices:
+            yield Change((*splices, *added), words, 3, anywhere=True)
+        elif not together:
+            yield from (Change((one, *added), words, 3, anywhere=True) for one in splices)
+
+
+def _batches(program: Program, *, sure: bool) -> Iterator[tuple[Statement, cst.Call]]:
+    """Yield the traces, and the invokes of a trace that has nothing else in it, that are given
+    several prompts, with the call that they begin with: for `sure`, or as far as can be told.
+    """
+    wanted = (True,) if sure else (True, None)
+    openers = {call for function in program.edited for call in opening_calls(program, function)}
     for statement in program.statements:
         node = statement.node
-        if not isinstance(node, cst.With) or len(node.items) != 1:
+        call = node.items[0].item if isinstance(node, cst.With) and len(node.items) == 1 else None
+        if not isinstance(node, cst.With) or not isinstance(call, cst.Call):
             continue
-        call = node.items[0].item
-        if not isinstance(call, cst.Call) or call not in _openers(program):
+        if call not in openers:
             continue
-        given = [arg for arg in call.args if arg.keyword is None]
-        if len(given) != 1:
-            continue
-        prompts = program.code(given[0].value)
-        saved = re.findall(r"^\s*(\w+) = .*\.save\(\)", program.code(node), flags=re.MULTILINE)
-        if not saved:
-            continue
-        start, end = program.span(node)
-        body = program.text.encode()[start:end].decode().rstrip()
-        one = body.replace(prompts, "prompt", 1)
-        indent = statement.indent
-        lines = [f"{name}_of = []" for name in saved]
-        lines.append(f"for prompt in {prompts}:")
-        lines += [f"    {line.removeprefix(indent)}" for line in one.split("\n")]
-        lines += [f"{'    '}{name}_of.append({name})" for name in saved]
-        for join in ("torch.cat", "torch.stack"):
-            tail = [f"{name} = {join}({name}_of)" for name in saved]
-            text = _indented([*lines, *tail], indent)
-            change = (program.swap(node, text), *program.importing("torch"))
-            yield Change(change, words, 3, anywhere=True)
+        given = [arg for arg in call.args if arg.keyword is None and not arg.star]
+        invokes = [] if given else _invokes(program, node)
+        blocks = [node] if len(given) == 1 else invokes
+        if any(_saved(program.code(one)) for one in blocks) and any(
+            _is_list(program, cst.ensure_type(one.items[0].item, cst.Call)) in wanted
+            for one in blocks
+        ):
+            yield statement, call
 
 
-def _openers(program: Program) -> set[cst.Call]:
-    return {call for function in program.edited for call in opening_calls(program, function)}
+def _invokes(program: Program, node: cst.CSTNode) -> list[cst.With]:
+    """The invokes of a trace, none where it has other statements."""
+    body = list(node.body.body)  # type: ignore[attr-defined]
+    found = [
+        one
+        for one in body
+        if isinstance(one, cst.With) and ".invoke(" in program.code(one.items[0].item)
+    ]
+    return found if len(found) == len(body) else []
+
+
+def _saved(text: str) -> list[str]:
+    return re.findall(r"^\s*(\w+) = .*\.save\(\)", text, flags=re.MULTILINE)
+
+
+def _each_prompt(program: Program, statement: Statement, call: cst.Call, join: str) -> str:
+    """Return the text of a trace, or of its invokes, as loops over the prompts."""
+    options = [program.code(arg).rstrip().rstrip(",") for arg in call.args if arg.keyword]
+    func = program.code(call.func)
+    lines: list[str] = []
+    whole: Any = statement.node
+    for block in _invokes(program, whole) or [whole]:
+        opening: Any = block.items[0].item
+        prompts = next(program.code(a.value) for a in opening.args if a.keyword is None)
+        body = program.code(block.body).strip("\n").rstrip()
+        first = program.statement_of(block.body.body[0])
+        begin = "" if body.startswith(" ") or first is None else first.indent
+        inner = textwrap.dedent(begin + body)
+        bound = block.items[0].asname
+        name = f" as {program.code(bound.name)}" if bound is not None else ""
+        saved = _saved(inner)
+        single = _is_list(program, opening) is False
+        over: dict[str, str] = {}
+        if not single:
+            over = {found[2]: found[3] for found in _OVER_PROMPTS.finditer(inner)}
+            inner = _OVER_PROMPTS.sub(r"\1.save()", inner)
+        begin = "" if single else "    "
+        if not single:
+            lines += [*(f"{one}_of = []" for one in saved), f"for prompt in {prompts}:"]
+        given = prompts if single else "prompt"
+        lines.append(f"{begin}with {func}({', '.join([given, *options])}){name}:")
+        lines += [f"{begin}    {line}" if line.strip() else line for line in inner.split("\n")]
+        if not single:
+            lines += [f"    {one}_of.append({one})" for one in saved]
+            lines += [f"{one} = {join}({one}_of){over.get(one, '')}" for one in saved]
+    return _indented(lines, statement.indent)
+
+
+def _is_list(program: Program, call: cst.Call) -> bool | None:
+    """Whether a call is given a list of prompts: None where the file does not say."""
+    value = next(arg.value for arg in call.args if arg.keyword is None)
+    if isinstance(value, cst.Name):
+        for line in program.module.body:
+            for one in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+                if isinstance(one, cst.Assign) and _names(program, one) == [program.code(value)]:
+                    value = one.value
+                    break
+    if isinstance(value, (cst.List, cst.Tuple, cst.ListComp)):
+        return True
+    return False if isinstance(value, cst.BaseString) else None
+
+
+def _names(program: Program, assign: cst.Assign) -> list[str]:
+    return [program.code(one.target) for one in assign.targets]
 
 
 def _indented(lines: list[str], indent: str) -> str:

@@ -1,0 +1,249 @@
+"""Ports: versions of a file with `hf` alone, with a `vllm` that is made from it as a whole.
+
+A search begins from the best of them, and rewrites what is still wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from conformance.check.search.change import Clues
+from conformance.check.search.program import (
+    Access,
+    Program,
+    Splice,
+    Statement,
+    joined,
+    names_in,
+    split_index,
+)
+from conformance.check.search.rewrites.requests import (
+    opening_calls,
+    request,
+    steps_of_hf,
+    trace_each_prompt,
+)
+
+#: Modules whose output is a tuple on transformers and one tensor on vLLM.
+_TUPLES = ("attn", "attention")
+
+#: What stands first in an index that counts a batch axis.
+_BATCH = frozenset({":", "0", "...", "0:1", "None"})
+
+
+def port_versions(program: Program, clues: Clues) -> list[str]:
+    """Return the file with each `vllm` that `hf` may be, the likelier first. `program` is the file
+    seen from `hf`.
+    """
+    order = ("sum", "first", "one") if clues.dual else ("one", "sum", "first")
+    found = [
+        text
+        for tensors in order
+        for batch in (False, True)
+        for text in _split(_Port(program, clues, tensors, batch).file(), clues)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def without_old_habits(program: Program, clues: Clues) -> tuple[str, str]:
+    """Return the file with the streams of `hf` as transformers gives them now, and what is said of
+    that; the same text and "" where there is nothing to say.
+    """
+    found: list[Splice] = []
+    words = ""
+    for node in program.walk(program.functions["hf"].body):
+        access = program.access(node)
+        if access is None or not _gives_stream(access.core, clues):
+            continue
+        rows = access.indexes[1:2]
+        if access.indexes[:1] == ("0",) and rows and len(split_index(rows[0])) > 1:
+            text = joined(access.core, access.indexes[1:])
+            found.append(program.swap(access.node, text))
+            old = joined(access.core, access.indexes)
+            words = words or (
+                f"`{old}` is of older transformers, whose layers returned a tuple: now it takes "
+                f"columns of the first prompt, so `hf` is read as `{text}`"
+            )
+    return program.replaced(_outermost(found)), words
+
+
+def _split(text: str, clues: Clues) -> Iterator[str]:
+    """Yield a version with each prompt of a list in a trace of its own, else as it is."""
+    split = False
+    for change in trace_each_prompt(Program(text, "vllm"), clues, together=True):
+        split = True
+        yield Program(text, "vllm").replaced(change.splices)
+    if not split:
+        yield text
+
+
+@dataclass(frozen=True)
+class _Port:
+    """One way to write `hf` for vLLM. `tensors` says which of a layer's tensors are the stream;
+    with `batch` indexes keep the batch axis that transformers' values have.
+    """
+
+    program: Program
+    clues: Clues
+    tensors: str
+    batch: bool
+
+    def file(self) -> str:
+        """The file with the function below it, and its own copies of what `hf` calls."""
+        names = self._called()
+        copies = []
+        for name in (*names, "hf"):
+            function = self.program.functions[name]
+            start, end = self.program.span(function)
+            body = self.program.text.encode()[start:end]
+            for one in sorted(_outermost(self._splices(function)), reverse=True):
+                body = body[: one.start - start] + one.text.encode() + body[one.end - start :]
+            text = re.sub(r"\bdef hf\b", "def vllm", body.decode().strip("\n"), count=1)
+            for other in names:
+                text = re.sub(rf"(?<![\w.]){other}\b", f"{other}_vllm", text)
+            copies.append(text)
+        return "\n\n\n".join([self.program.text.rstrip(), *copies]) + "\n"
+
+    def _called(self) -> list[str]:
+        """The functions of the file that `hf` calls, and that read or write a module's value."""
+        program, found, waiting = self.program, list[str](), ["hf"]
+        while waiting:
+            for name in sorted(names_in(program.code(program.functions[waiting.pop()]))):
+                function = program.functions.get(name)
+                if function is None or name in {"hf", *found}:
+                    continue
+                if any(program.access(node) for node in program.walk(function.body)):
+                    found.append(name)
+                    waiting.append(name)
+        return found
+
+    def _splices(self, function: cst.FunctionDef) -> Iterator[Splice]:
+        program = self.program
+        for statement in program.statements_of(function):
+            yield from self._whole_write(statement)
+        for node in program.walk(function.body):
+            if isinstance(node, cst.Call) and node in opening_calls(program, node):
+                yield program.swap(node, request(program, node, steps_of_hf(program)))
+                continue
+            access = program.access(node)
+            if access is not None:
+                yield program.swap(access.node, self._value(access))
+
+    def _whole_write(self, statement: Statement) -> Iterator[Splice]:
+        """A write that must reach both tensors: a value into one and zero into the other, or both
+        scaled; what is added goes into one alone.
+        """
+        node = statement.node
+        one = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
+        if self.tensors != "sum" or not isinstance(one, (cst.Assign, cst.AugAssign)):
+            return
+        target = one.targets[0].target if isinstance(one, cst.Assign) else one.target
+        access = self._stored(target)
+        if access is None or not self._is_stream(access):
+            return
+        value = self._text_of(one.value)
+        indexes = self._indexes(access)
+        sign = "=" if isinstance(one, cst.Assign) else self.program.code(one.operator).strip()
+        if sign == "=" and not access.indexes:
+            yield Splice(statement.start, statement.end, f"{access.core} = ({value}, 0 * {value})")
+        elif sign in {"=", "*=", "/="}:
+            first, second = (joined(f"{access.core}[{n}]", indexes or (":",)) for n in "01")
+            other = f"{second} {sign} {'0' if sign == '=' else value}"
+            text = f"{first} {sign} {value}\n{statement.indent}{other}"
+            yield Splice(statement.start, statement.end, text)
+
+    def _stored(self, target: cst.CSTNode) -> Access | None:
+        """The access that an assignment writes to, by its whole target."""
+        while isinstance(target, cst.Subscript):
+            target = target.value
+        return self.program.access(target)
+
+    def _text_of(self, node: cst.BaseExpression) -> str:
+        """An expression as it is on vLLM."""
+        start, end = self.program.span(node)
+        source = self.program.text.encode()[start:end]
+        found = [
+            self.program.swap(access.node, self._value(access))
+            for each in self.program.walk(node)
+            if (access := self.program.access(each)) is not None
+        ]
+        for one in sorted(_outermost(found), reverse=True):
+            source = source[: one.start - start] + one.text.encode() + source[one.end - start :]
+        text = source.decode()
+        return text if re.fullmatch(r"[\w.]+", text) else f"({text})"
+
+    def _value(self, access: Access) -> str:
+        """A value of a module, with its indexes, as it is on vLLM."""
+        core, indexes = access.core, self._indexes(access)
+        model, head, _ = core.partition(f".{self.clues.head}.output")
+        if head:
+            batch, _, *rest = [*_parts(access.indexes), "", ""]
+            kept = [one for one in rest if one]
+            if batch == "0":
+                return joined(f"{model}.logits[0]", [", ".join(kept)] if kept else [])
+            return joined(f"{model}.logits", [", ".join([":", *kept])] if kept else [])
+        if not self._is_stream(access) or "." not in core:
+            return joined(core, indexes)
+        if self.tensors == "sum" and not (access.stored or self._is_held_to_write(access)):
+            return joined(f"({core}[0] + {core}[1])", indexes)
+        return joined(core if self.tensors == "one" else f"{core}[0]", indexes)
+
+    def _is_stream(self, access: Access) -> bool:
+        """Whether it is what a layer gives, and no part of one."""
+        if "." not in access.core:  # a name that holds a value
+            return any(
+                self._is_stream(held)
+                for statement in self.program.statements
+                if re.match(rf"{re.escape(access.core)} = ", statement.text)
+                for held in self.program.accesses
+                if held.core != access.core and self.program.statement_of(held.node) is statement
+            )
+        return _gives_stream(access.core, self.clues)
+
+    def _is_held_to_write(self, access: Access) -> bool:
+        """Whether a name is given the value, and then written to in place."""
+        assign = self.program.parents.get(access.node)
+        if not isinstance(assign, cst.Assign) or access.indexes:
+            return False
+        name = self.program.code(assign.targets[0].target)
+        return any(one.core == name and one.stored for one in self.program.accesses)
+
+    def _indexes(self, access: Access) -> Sequence[str]:
+        """The indexes without the batch axis, and without the choice from a tuple."""
+        found = list(access.indexes)
+        part = access.core.rpartition(".")[0].rpartition(".")[2]
+        if found[:1] == ["0"] and part.endswith(_TUPLES):
+            found = found[1:]
+        if self.batch or not found:
+            return found
+        head, *rest = split_index(found[0])
+        if head not in _BATCH:
+            return found
+        if head != "0" and rest[:1] == ["-1"] and not access.stored:
+            rest[0] = "-1:"  # transformers has an axis of one there
+        return [", ".join(rest), *found[1:]] if rest else found[1:]
+
+
+def _gives_stream(core: str, clues: Clues) -> bool:
+    """Whether a value is what a layer gives, and no part of one."""
+    base, _, role = core.rpartition(".")
+    parts = {name.rpartition(".")[2] for name in clues.modules}
+    return role == "output" and base.rpartition(".")[2] not in {*parts, clues.head}
+
+
+def _parts(indexes: Sequence[str]) -> list[str]:
+    """The parts of all indexes: of `[0][-1]` as of `[0, -1]`."""
+    return [part for index in indexes for part in split_index(index)]
+
+
+def _outermost(splices: Iterator[Splice] | Sequence[Splice]) -> list[Splice]:
+    """Of those that overlap the first that covers the others."""
+    kept: list[Splice] = []
+    for one in splices:
+        if not any(one.start < other.end and other.start < one.end for other in kept):
+            kept.append(one)
+    return kept
