@@ -229,14 +229,13 @@ class _Case:
         theirs = compare.prompt_ids(compare.layers(seen))
         ours = compare.prompt_ids(compare.layers(mine))
         self.prompt_ids = tuple(map(tuple, theirs))
-        reference = compare.honest(seen, precision)
+        truth = compare.read_truth(compare.honest(seen, precision), precision)
         names = naming.read(seen)
         compared = compare.compare(
             compare.returned(mine),
-            reference,
+            truth,
             (ours, theirs),
             self.thresholds,
-            precision,
             names,
             self.file.order_of,
             compare.token_rows(seen, self.file.is_stacked),

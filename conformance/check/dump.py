@@ -249,9 +249,8 @@ def _compared(
     ids = [list(dump.ids)]
     theirs = compare.prompt_ids(compare.layers(seen))
     at = {site_name(place): _order(place) for place in dump.places.values()}
-    return compare.compare(
-        last, reference, (ids, theirs), thresholds, precision, order=lambda site: at[site.name]
-    )
+    truth = compare.read_truth(reference, precision)
+    return compare.compare(last, truth, (ids, theirs), thresholds, order=lambda site: at[site.name])
 
 
 def _found(

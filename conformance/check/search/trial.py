@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from conformance.check.values import compare, relations
-from conformance.check.values.compare import Compared, Values
+from conformance.check.values.compare import Compared, Truth, Values
 from conformance.records import Outcome, Precision, Site, Status, Thresholds
 
 #: Rows of a layer in float32 that are further apart than this, relatively, are other ones.
@@ -43,6 +43,14 @@ class Reference:
 
     seen: Values
     thresholds: Thresholds
+    _truths: dict[Precision, Truth] = field(default_factory=dict)
+
+    def truth(self, precision: Precision) -> Truth:
+        """Return what transformers did, as engines are compared with it in one precision."""
+        if precision not in self._truths:
+            members = compare.honest(self.seen, precision)
+            self._truths[precision] = compare.read_truth(members, precision)
+        return self._truths[precision]
 
     def judge(self, mine: Values, precision: Precision) -> Compared:
         """Compare what an engine observed with transformers, in one precision."""
@@ -50,8 +58,8 @@ class Reference:
             compare.prompt_ids(compare.layers(mine)),
             compare.prompt_ids(compare.layers(self.seen)),
         )
-        honest = compare.honest(self.seen, precision)
-        return compare.compare(compare.returned(mine), honest, ids, self.thresholds, precision)
+        truth = self.truth(precision)
+        return compare.compare(compare.returned(mine), truth, ids, self.thresholds)
 
     def try_of(
         self,
@@ -80,7 +88,7 @@ class Reference:
 
     def missing(self, mine: Values) -> set[str]:
         """Return the names that come from one side only."""
-        truth = compare.honest(self.seen, Precision.FLOAT32)["truth"]
+        truth = self.truth(Precision.FLOAT32).members["truth"]
         theirs = {Site.parse(site).name for site in truth}
         return theirs ^ {Site.parse(site).name for site in compare.returned(mine)}
 
@@ -101,7 +109,7 @@ class Reference:
 
     def _distance(self, mine: Values) -> float:
         """Return the sum over the names of the relative distances, at most 2 for each value."""
-        honest = compare.honest(self.seen, Precision.FLOAT32)
+        honest = self.truth(Precision.FLOAT32).members
         alike, _ = compare.made_alike(compare.returned(mine), honest)
         total = 0.0
         for site, truth in honest["truth"].items():

@@ -19,7 +19,13 @@ from conformance.judge.cell import Judgement, judge_cell
 from conformance.judge.diagnosis import extent
 from conformance.judge.judgement import unknown
 from conformance.judge.measures import structure
-from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER, TRUTH, read_reference
+from conformance.judge.reference import (
+    HONEST_RUNS_DIFFER,
+    NO_NUMBER,
+    TRUTH,
+    Reference,
+    read_reference,
+)
 from conformance.records import Answer as Evidence
 from conformance.records import Judged, Precision, Site, Thresholds, Verdict
 from conformance.shortening import few
@@ -58,6 +64,24 @@ def honest(seen: Values, precision: Precision) -> dict[str, dict[str, Tensor]]:
             begin = FLOAT32_WAY if name != TRUTH and precision is Precision.FLOAT32 else ""
             found.setdefault(f"{begin}{name}", {})[plain(site)] = value
     return found
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What transformers did, as engines are compared with it in one precision: its runs by member,
+    and what the judge reads of them, or why it cannot.
+    """
+
+    members: Mapping[str, Mapping[str, Tensor]]
+    read: Reference | str
+    precision: Precision
+
+
+def read_truth(members: Mapping[str, Mapping[str, Tensor]], precision: Precision) -> Truth:
+    """Read the runs of transformers once for all that are compared with them."""
+    apart = {name: _apart(values) for name, values in members.items()}
+    read = read_reference(apart, twin=False, precision=precision, numberless=True)
+    return Truth(members, read, precision)
 
 
 def returned(seen: Values) -> dict[str, Tensor]:
@@ -105,10 +129,9 @@ def _joined(text: str) -> str:
 
 def compare(
     mine: Mapping[str, Tensor],
-    reference: Mapping[str, Mapping[str, Tensor]],
+    truth: Truth,
     ids: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
     thresholds: Thresholds,
-    precision: Precision,
     names: Names = _UNNAMED,
     order: Callable[[Site], tuple[int, ...]] = lambda _: (),
     of_tokens: Callable[[Judged], bool] = lambda _: True,
@@ -117,28 +140,25 @@ def compare(
     user calls the values; `order` sorts them as they are computed, where that is known, and
     `of_tokens` says of which it is known that they have a row for every token.
     """
-    alike, notes = made_alike(mine, reference, names)
+    alike, notes = made_alike(mine, truth.members, names)
     ours, theirs = _in_one_order(ids)
     if not (ours and theirs):
         return Compared(unknown("no forward of the model was seen: did the trace run?"))
-    apart = {name: _apart(values) for name, values in reference.items()}
-    read = read_reference(apart, twin=False, precision=precision, numberless=True)
-    if isinstance(read, str):
-        return Compared(unknown(f"transformers' own runs do not fit together: {read}"))
+    if isinstance(truth.read, str):
+        return Compared(unknown(f"transformers' own runs do not fit together: {truth.read}"))
+    limits = thresholds.of(truth.precision)
     judgement = judge_cell(
         _apart(alike),
-        read,
+        truth.read,
         twin=False,
         equal=(),
         prompt_ids=ours,
         truth_ids=theirs,
-        limits=thresholds.of(precision),
+        limits=limits,
         alone=False,
     )
     together = map(_together, judgement.observations)
-    called = (
-        one if of_tokens(one) else _of_entries(one, thresholds, precision) for one in together
-    )
+    called = (one if of_tokens(one) else _of_entries(one, limits.k_max) for one in together)
     observations = tuple(sorted(called, key=lambda one: order(Site.parse(one.site))))
     said = judgement.reason if judgement.harness else in_words(observations, names)
     worst = _joined(judgement.worst_site) if judgement.worst_site else ""
@@ -182,9 +202,9 @@ def token_rows(
     return known
 
 
-def _of_entries(judged: Judged, thresholds: Thresholds, precision: Precision) -> Judged:
+def _of_entries(judged: Judged, limit: float) -> Judged:
     """An observation whose rows may be anything, in such words."""
-    limit, total = thresholds.of(precision).k_max, len(judged.ratios)
+    total = len(judged.ratios)
     off = [number for number, ratio in enumerate(judged.ratios) if ratio > limit]
     each = max(total // judged.shape[0], 1) if judged.shape and judged.shape[0] else 1
     first = sorted({number // each for number in off})

@@ -26,7 +26,9 @@ def compared(mine: list[int], *, beside: bool) -> compare.Compared:
 
     reference = {way: values(run, run.float().topk(TOP).indices) for way, run in runs.items()}
     own = values(runs["0"], torch.tensor(mine))
-    return compare.compare(own, reference, (IDS, IDS), Thresholds(), Precision.BF16)
+    return compare.compare(
+        own, compare.read_truth(reference, Precision.BF16), (IDS, IDS), Thresholds()
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""What `hf` becomes on vLLM: the right port is among the versions that a search begins from."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.check.search.change import Clues
+from conformance.check.search.porting import port_versions, without_old_habits
+from conformance.check.search.program import Program
+
+DUAL = Clues(dual=True, modules=("self_attn", "mlp", "self_attn.q_proj", "input_layernorm"))
+SINGLE = Clues(single=True, modules=("attn", "mlp"))
+TOP = 'import torch\n\nPROMPT = "a b"\nPROMPTS = ["a b", "c"]\n\n\n'
+SUM = "(layers[1].output[0] + layers[1].output[1])"
+TRACE = "trace(PROMPT, temperature=0.0, max_tokens=1)"
+
+
+def file(*lines: str, opening: str = "trace(PROMPT)", name: str = "hf") -> str:
+    body = [f"def {name}(model):", f"    with model.{opening}:", *(f"        {x}" for x in lines)]
+    return "\n".join([*body, "    return {}"]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "clues"),
+    [
+        (
+            "h = layers[1].output[:, -1]",
+            f"h = {SUM}[-1:]",
+            DUAL,
+        ),
+        (
+            "h = layers[1].output[0, -1]",
+            f"h = {SUM}[-1]",
+            DUAL,
+        ),
+        ("h = layers[1].output[:, -1]", "h = layers[1].output[-1:]", SINGLE),
+        ("a = layer.self_attn.output[0][:, -1]", "a = layer.self_attn.output[-1:]", DUAL),
+        ("q = layer.self_attn.q_proj.output[0]", "q = layer.self_attn.q_proj.output", DUAL),
+        ("layers[1].output[:, -1] += v", "layers[1].output[0][-1] += v", DUAL),
+        (
+            "layers[1].output[:, -1] = v",
+            "layers[1].output[0][-1] = v\n        layers[1].output[1][-1] = 0",
+            DUAL,
+        ),
+        (
+            "layers[1].output[:] *= 2",
+            "layers[1].output[0][:] *= 2\n        layers[1].output[1][:] *= 2",
+            DUAL,
+        ),
+        ("layers[1].output = v", "layers[1].output = (v, 0 * v)", DUAL),
+        ("x = model.lm_head.output[:, -1].save()", "x = model.logits.save()", DUAL),
+        ("x = model.lm_head.output[0, -1].save()", "x = model.logits[0].save()", DUAL),
+        ("x = model.lm_head.output[0][-1].save()", "x = model.logits[0].save()", SINGLE),
+    ],
+)
+def test_a_statement_is_ported(theirs: str, ours: str, clues: Clues) -> None:
+    found = port_versions(Program(TOP + file(theirs), "hf"), clues)
+    assert TOP + file(theirs) + "\n\n" + file(ours, opening=TRACE, name="vllm") == found[0]
+
+
+def test_a_value_that_is_held_and_written_to_is_one_of_the_two_tensors() -> None:
+    text = TOP + file("out = layers[1].output", "out[:, -1] += v")
+    assert (
+        file("out = layers[1].output[0]", "out[-1] += v", opening=TRACE, name="vllm")
+        in (port_versions(Program(text, "hf"), DUAL)[0])
+    )
+
+
+def test_a_function_that_reads_values_is_copied_for_vllm() -> None:
+    helper = "def gather(layer):\n    return layer.output[:, -1]\n\n\n"
+    text = TOP + helper + file("h = gather(layers[1])")
+    port = port_versions(Program(text, "hf"), SINGLE)[0]
+    assert "def gather_vllm(layer):\n    return layer.output[-1:]\n" in port
+    assert "h = gather_vllm(layers[1])" in port
+    assert helper in port  # `hf` keeps its own
+
+
+def test_prompts_of_a_batch_are_traced_one_by_one_and_a_mean_over_them_comes_after() -> None:
+    text = TOP + file("h = block.output[:, -1].mean(dim=0).save()", opening="trace(PROMPTS)")
+    port = port_versions(Program(text, "hf"), SINGLE)[0]
+    assert "    for prompt in PROMPTS:\n        with model.trace(prompt, " in port
+    assert "            h = block.output[-1:].save()\n        h_of.append(h)\n" in port
+    assert "    h = torch.cat(h_of).mean(dim=0)\n" in port
+
+
+def test_an_index_of_older_transformers_is_named_and_taken_as_it_was_meant() -> None:
+    text = TOP + file("h = block.output[0][:, -1].save()", "a = block.attn.output[0][:, -1]")
+    meant, words = without_old_habits(Program(text, "hf"), SINGLE)
+    assert meant == text.replace("block.output[0][:", "block.output[:")
+    assert "`block.output[0][:, -1]` is of older transformers" in words
+    assert without_old_habits(Program(meant, "hf"), SINGLE) == (meant, "")
