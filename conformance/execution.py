@@ -202,7 +202,7 @@ def execute(
         if summary.interrupted:
             return Finished(run, summary, None, None)
         judged = growing.judged()
-    write_record(run.path / INFO, _info(run, plan, summary))
+    keep_info(run, plan, summary)
     run.finish()
     before = {**keeping.cells(run, settled), **judged}
     results = judge(run, scenarios, plan.thresholds, known, before=before)
@@ -274,13 +274,9 @@ def judge(
     keeping.check_thresholds(found, thresholds)
     # Thousands of small operations: several threads cost five times what one does.
     torch.set_num_threads(1)
-    plan = run.plan()
-    info = read_record(RunInfo, run.path / INFO) or RunInfo(
-        plan.run, plan.started, plan.started, 0.0, plan.command, plan.jobs
-    )
     machine = environment(thresholds)
     results = judging_runs.judge_run(
-        run, scenarios, thresholds, info=info, environment=machine, before=before
+        run, scenarios, thresholds, info=info_of(run), environment=machine, before=before
     )
     if known is not None:
         results = marked(results, known, datetime.now(UTC).date())
@@ -295,7 +291,16 @@ def publish(run: RunFolder, results: Results) -> Path:
     return html.publish(results, run.path, besides)
 
 
-def _info(run: RunFolder, plan: RunPlan, summary: Summary) -> RunInfo:
+def info_of(run: RunFolder) -> RunInfo:
+    """What a stored run and its gathering were."""
+    plan = run.plan()
+    return read_record(RunInfo, run.path / INFO) or RunInfo(
+        plan.run, plan.started, plan.started, 0.0, plan.command, plan.jobs
+    )
+
+
+def keep_info(run: RunFolder, plan: RunPlan, summary: Summary) -> None:
+    """Keep what the gathering took, with what it took before it was resumed."""
     before = read_record(RunInfo, run.path / INFO)
     info = RunInfo(
         id=plan.run,
@@ -307,13 +312,13 @@ def _info(run: RunFolder, plan: RunPlan, summary: Summary) -> RunInfo:
         peak_mib=summary.peak_mib,
         resumed=summary.resumed,
     )
-    if before is None:
-        return info
-    return replace(
-        info,
-        seconds=before.seconds + info.seconds,
-        peak_mib=max(before.peak_mib, info.peak_mib),
-    )
+    if before is not None:
+        info = replace(
+            info,
+            seconds=before.seconds + info.seconds,
+            peak_mib=max(before.peak_mib, info.peak_mib),
+        )
+    write_record(run.path / INFO, info)
 
 
 def environment(thresholds: Thresholds) -> Environment:

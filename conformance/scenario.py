@@ -273,8 +273,8 @@ def _resolved(place: str | Path) -> Path:
 
 def as_planned(places: Places) -> str | tuple[str, ...]:
     """The same as texts, for a file: one is written bare."""
-    first, *rest = map(str, folders_of(places))
-    return (first, *rest) if rest else first
+    folders = tuple(map(str, folders_of(places)))
+    return folders[0] if len(folders) == 1 else folders
 
 
 def discover(places: Places) -> dict[str, Scenario]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from torch import Tensor
 
-from conformance.check.checked import Answer, Checked
+from conformance.builtin.user_trace import USER_TRACE
+from conformance.check.checked import Answer, Answered, Checked, Edit, Finding
 from conformance.check.describe import describe_difference, written
 from conformance.check.error_lines import find_line
 from conformance.check.error_meanings import explain_error
-from conformance.check.finding import Edit, Finding
-from conformance.check.gather import HF, TRUTH, Asked
+from conformance.check.gather import TRUTH, Asked, identity
+from conformance.check.models import HF
 from conformance.check.search.edits import Found
 from conformance.check.search.suggest import suggested
 from conformance.check.source import UserFile
@@ -24,14 +25,7 @@ from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER
 from conformance.judging_runs.one_case import UNJUDGED
 from conformance.planning.jobs import BUILD
 from conformance.records import Answer as Evidence
-from conformance.records import (
-    Backend,
-    Outcome,
-    Precision,
-    Site,
-    Status,
-    Thresholds,
-)
+from conformance.records import Backend, Outcome, Precision, Site, Status, Thresholds
 from conformance.shortening import few
 from conformance.store import RunFolder, gathered_in
 
@@ -53,110 +47,104 @@ _UNCLEAR = {
 }
 
 
-@dataclass(frozen=True)
-class Answered:
-    """An answer and what it rests on: the judge's, in each precision that was judged."""
-
-    checked: Checked
-    key: str
-    evidence: tuple[Evidence, ...] = ()
-    prompt_ids: tuple[tuple[int, ...], ...] = ()
-
-
 def answers(
     asked: Asked,
     run: RunFolder,
-    thresholds: Thresholds,
     tell: Callable[[str], None] = lambda _: None,
     found: Sequence[Found] = (),
     given: Mapping[tuple[str, str], Answered] = MappingProxyType({}),
 ) -> Iterator[Answered]:
-    """Yield the answer for every file on every engine, from what the workers left, with what a
+    """Yield the answer for every file on every column, from what the workers left, with what a
     search `found`. `tell` hears what is being worked out. Answers that are `given`, by file and
-    engine, are not worked out again.
+    column, are not worked out again.
     """
+    results = {(one.file, one.backend): one for one in found}
     for file in asked.files:
-        others: list[Answered] = []
-        for backend in asked.backends or (HF,):
+        others: list[Checked] = []
+        for backend in asked.backends:
             if backend != HF:
                 tell(f"comparing {file.name} on {backend.id}")
-            answered = given.get((file.name, backend.id)) or answer(
-                asked, run, file, backend, thresholds
-            )
-            result = next(
-                (one for one in found if (one.file, one.backend) == (file.name, backend.id)), None
-            )
-            told = suggested(file, answered.checked, result, [one.checked for one in others])
-            answered = replace(answered, checked=told)
-            others.append(answered)
-            yield answered
+            place = file.name, backend.id
+            answered = given.get(place) or answer(asked, run, file, backend)
+            checked = suggested(file, answered.checked, results.get(place), others)
+            others.append(checked)
+            yield replace(answered, checked=checked)
 
 
-def answer(
-    asked: Asked, run: RunFolder, file: UserFile, backend: Backend, thresholds: Thresholds
-) -> Answered:
-    """Return what is to be said of one file on one engine, without any edit."""
-    return _Case(asked, run, file, backend, thresholds).answered()
+def answer(asked: Asked, run: RunFolder, file: UserFile, backend: Backend) -> Answered:
+    """Return what is to be said of one file on one column, without any edit."""
+    case = _Case(asked, run, file, backend)
+    checked = case.checked()
+    return Answered(checked, file.name, tuple(case.evidence), case.prompt_ids)
 
 
+@dataclass
 class _Case:
-    """One file on one engine, while its answer is found."""
+    """One file on one column, while its answer is found."""
 
-    def __init__(
-        self, asked: Asked, run: RunFolder, file: UserFile, backend: Backend, thresholds: Thresholds
-    ) -> None:
-        self.asked = asked
-        self.run = run
-        self.file = file
-        self.backend = backend
-        self.thresholds = thresholds
-        self.key = f"check.{file.name}"
-        self.evidence: list[Evidence] = []
-        self.prompt_ids: tuple[tuple[int, ...], ...] = ()
+    asked: Asked
+    run: RunFolder
+    file: UserFile
+    backend: Backend
+    evidence: list[Evidence] = field(default_factory=list)
+    prompt_ids: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        self.model = self.asked.model.id
+        self.key = f"{USER_TRACE.name}.{self.file.name}"
+
+    def checked(self) -> Checked:
+        """Transformers first, then what the file means on the engine, then its numerics."""
+        built = self.run.group(self.model, BUILD.id)
+        if built is not None and built.status is not Status.OK:
+            return self._say(Answer.INVALID, f"the model cannot be had: {built.reason}")
+        truth = self._outcome(TRUTH.id)
+        if truth.status is not Status.OK:
+            return self._failed(truth, "does not run on transformers itself", there=False)
+        if self.backend == HF:
+            return self._say(Answer.SAME, "runs on transformers; no engine was asked for")
+        if self.file.lacks_a_port:
+            words = "has `hf(model)` alone: there is no `vllm(model)` to compare it with"
+            return self._say(Answer.INVALID, words)
+        meaning = self._outcome(gathered_in(self.backend.id, Precision.FLOAT32))
+        if meaning.status is not Status.OK:
+            words = f"runs on transformers and not on {self.backend.id}"
+            return self._failed(meaning, words, there=True)
+        seen = self._seen(TRUTH.id)
+        mine = self._seen(gathered_in(self.backend.id, Precision.FLOAT32))
+        return self._other_names(seen, mine) or self._judged(seen, mine)
 
     def _say(self, answer: Answer, sentence: str, **more: object) -> Checked:
-        names = str(self.file.path), self.asked.model.id, self.backend.id
+        names = str(self.file.path), self.model, self.backend.id
         return Checked(*names, answer, sentence, **more)  # type: ignore[arg-type]
 
     def _outcome(self, folder: str) -> Outcome:
-        model = self.asked.model.id
-        found = self.run.outcome(model, folder, self.key)
+        found = self.run.outcome(self.model, folder, self.key)
         if found is not None:
             return found
-        group = self.run.group(model, folder)
+        group = self.run.group(self.model, folder)
         reason = group.reason if group and group.reason else "it was not run"
         return Outcome(Status.MISSING, reason=reason, harness=group is None)
 
-    def _there(self, precision: Precision) -> str:
-        """The folder of what the engine gathered."""
-        return gathered_in(self.backend.id, precision)
-
     def _seen(self, folder: str) -> dict[str, Tensor]:
         """What was observed there. Raises ConformanceError where its values' names are damaged."""
-        model = self.asked.model.id
-        seen = self.run.observations(model, folder, self.key)
+        seen = self.run.observations(self.model, folder, self.key)
         try:
             naming.read(seen)
         except ValueError as error:
             raise ConformanceError(
                 f"no observations can be read: {error}",
-                path=self.run.group_folder(model, folder).cell(self.key),
-                remedy=f"check it again: {self.asked.command}",
+                path=self.run.group_folder(self.model, folder).cell(self.key),
+                remedy=f"check it again: {self.run.plan().command}",
             ) from error
         return seen
 
-    def answered(self) -> Answered:
-        """The answer, and what it rests on."""
-        checked = self._checked()
-        return Answered(checked, self.file.name, tuple(self.evidence), self.prompt_ids)
-
     def _ended(self, outcome: Outcome, precision: Precision) -> None:
         """Keep how a run of the file ended that is not to be judged."""
-        verdict = UNJUDGED[outcome.status]
         self.evidence.append(
             Evidence(
                 precision,
-                verdict,
+                UNJUDGED[outcome.status],
                 outcome.reason,
                 outcome.seconds,
                 detail=outcome.detail,
@@ -165,52 +153,22 @@ class _Case:
             )
         )
 
-    def _checked(self) -> Checked:
-        built = self.run.group(self.asked.model.id, BUILD.id)
-        if built is not None and built.status is not Status.OK:
-            return self._say(Answer.INVALID, f"the model cannot be had: {built.reason}")
-        truth = self._outcome(TRUTH.id)
-        if truth.status is not Status.OK:
-            self._ended(truth, Precision.FLOAT32)
-            return self._not_on_transformers(truth)
-        if self.backend == HF:
-            return self._say(Answer.SAME, "runs on transformers; no engine was asked for")
-        if self.file.lacks_a_port:
-            words = "has `hf(model)` alone: there is no `vllm(model)` to compare it with"
-            return self._say(Answer.INVALID, words)
-        meaning = self._outcome(self._there(Precision.FLOAT32))
-        seen = self._seen(TRUTH.id)
-        if meaning.status is not Status.OK:
-            self._ended(meaning, Precision.FLOAT32)
-            return self._not_there(meaning)
-        mine = self._seen(self._there(Precision.FLOAT32))
-        return self._other_names(seen, mine) or self._judged(seen, mine)
-
-    def _not_on_transformers(self, outcome: Outcome) -> Checked:
+    def _failed(self, outcome: Outcome, begin: str, *, there: bool) -> Checked:
+        """What is said of an error in float32, on transformers or `there`: with its line."""
+        self._ended(outcome, Precision.FLOAT32)
         if outcome.harness:
             return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
-        words = explain_error(outcome, there=False)
-        sentence = f"does not run on transformers itself: {words}"
-        findings = self._at(outcome, words)
-        return self._say(Answer.INVALID, sentence, findings=findings, detail=outcome.detail)
-
-    def _not_there(self, outcome: Outcome) -> Checked:
-        if outcome.harness:
-            return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
-        words = explain_error(outcome, there=True)
-        refused = outcome.status is Status.UNSUPPORTED
-        answer = Answer.UNSUPPORTED if refused else Answer.FAILS
-        sentence = f"runs on transformers and not on {self.backend.id}: {words}"
-        findings = self._at(outcome, words)
-        return self._say(answer, sentence, findings=findings, detail=outcome.detail)
-
-    def _at(self, outcome: Outcome, words: str) -> tuple[Finding, ...]:
-        """The line at which an error came, where it is known."""
+        answer = Answer.FAILS if there else Answer.INVALID
+        if there and outcome.status is Status.UNSUPPORTED:
+            answer = Answer.UNSUPPORTED
+        words = explain_error(outcome, there=there)
         line = find_line(outcome, self.file.text, self.file.path.name)
         edit = Edit(line, self.file.line(line)) if line else None
-        return (Finding("error", words, edit=edit),)
+        findings = (Finding("error", words, edit=edit),)
+        return self._say(answer, f"{begin}: {words}", findings=findings, detail=outcome.detail)
 
     def _other_names(self, seen: Values, mine: Values) -> Checked | None:
+        """What is said where the two sides do not return the same names."""
         truth = compare.honest(seen, Precision.FLOAT32)["truth"]
         ours = {Site.parse(one).name for one in compare.returned(mine)}
         theirs = {Site.parse(one).name for one in truth}
@@ -220,10 +178,9 @@ class _Case:
         only = [f"`vllm` alone returns {', '.join(sorted(ours - theirs))}"] if ours - theirs else []
         if lost := [f"`{names.named(one)}`" for one in sorted(theirs - ours)]:
             only.append(f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} missing from vLLM")
-        words = f"not the same: {'; '.join(only)}"
         empty = "a list or dict that a block fills comes back where the block makes and saves it"
-        finding = Finding("missing", empty)
-        return self._say(Answer.DIFFERS, words, findings=(finding,))
+        findings = (Finding("missing", empty),)
+        return self._say(Answer.DIFFERS, f"not the same: {'; '.join(only)}", findings=findings)
 
     def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
         theirs = compare.prompt_ids(compare.layers(seen))
@@ -235,7 +192,7 @@ class _Case:
             compare.returned(mine),
             truth,
             (ours, theirs),
-            self.thresholds,
+            Thresholds(),
             names,
             self.file.order_of,
             compare.token_rows(seen, self.file.is_stacked),
@@ -244,84 +201,73 @@ class _Case:
         return compared
 
     def _judged(self, seen: Values, mine: Values) -> Checked:
-        meaning = self._compared(seen, mine, Precision.FLOAT32)
+        """What float32 says: does the trace mean the same?"""
+        compared = self._compared(seen, mine, Precision.FLOAT32)
+        meaning, names = compared.judgement, naming.read(seen)
         words: dict[str, object] = {
-            "notes": meaning.notes,
-            "meaning": f"{meaning.judgement.verdict}: {meaning.judgement.reason}",
-            "error": max((one.error or 0.0 for one in meaning.judgement.observations), default=0.0),
+            "notes": compared.notes,
+            "meaning": f"{meaning.verdict}: {meaning.reason}",
+            "error": max((one.error or 0.0 for one in meaning.observations), default=0.0),
         }
-        unclear = compare.undetermined(meaning.judgement, naming.read(seen))
-        noted = tuple(
+        noted = [
             f"{few((f'`{name}`' for name in called), _NAMED)}: {_UNCLEAR[reason]}"
-            for reason, called in unclear.items()
-        )
-        if noted and meaning.judgement.harness:
-            return self._say(Answer.INVALID, "; ".join(noted), **words)
-        if meaning.judgement.harness:
-            return self._say(Answer.HARNESS, meaning.judgement.reason, **words)
-        words["notes"] = said = (*meaning.notes, *noted, *self._without_effect(seen))
-        if not meaning.passes:
-            told = describe_difference(seen, mine, meaning.judgement, self._layer_list()).findings
-            first = told[0].words if told else meaning.judgement.reason
-            return self._say(Answer.DIFFERS, f"not the same: {first}", findings=told, **words)
+            for reason, called in compare.undetermined(meaning, names).items()
+        ]
+        if meaning.harness:
+            answer = Answer.INVALID if noted else Answer.HARNESS
+            return self._say(answer, "; ".join(noted) or meaning.reason, **words)
+        line = self.file.first_write()
+        if line and not written(seen):
+            noted.append(
+                f"line {line} writes, and every layer is what it is without: on transformers, too, "
+                "nothing of it arrives (a copy is changed, and never put back)"
+            )
         blank, alone = compare.zeros(seen)
-        names = naming.read(seen)
         called = ", ".join(f"`{names.of(site)}`" for site in blank[:_NAMED])
+        if blank and compared.passes and not alone:
+            noted.append(f"{called} is 0 on transformers: it shows nothing")
+        words["notes"] = (*compared.notes, *noted)
+        if not compared.passes:
+            layer_list = str(identity(self.run, self.model).get("layer_list", ""))
+            told = describe_difference(seen, mine, meaning, layer_list).findings
+            first = told[0].words if told else meaning.reason
+            return self._say(Answer.DIFFERS, f"not the same: {first}", findings=told, **words)
         if alone:
             sentence = (
                 f"nothing can be seen by it: {called} is 0 on transformers too (is the same token "
                 "taken twice?). Return something that the trace moves"
             )
             return self._say(Answer.INVALID, sentence, **words)
-        if blank:
-            words["notes"] = (*said, f"{called} is 0 on transformers: it shows nothing")
         return self._numerics(seen, words)
-
-    def _without_effect(self, seen: Values) -> tuple[str, ...]:
-        """What both sides agree on as nothing of it arrives."""
-        line = self.file.first_write()
-        if not line or written(seen):
-            return ()
-        words = (
-            f"line {line} writes, and every layer is what it is without: on transformers, too, "
-            "nothing of it arrives (a copy is changed, and never put back)"
-        )
-        return (words,)
-
-    def _layer_list(self) -> str:
-        """Where transformers' model has its layers."""
-        group = self.run.group(self.asked.model.id, TRUTH.id)
-        return str(group.identity.get("layer_list", "")) if group else ""
 
     def _numerics(self, seen: Values, words: Mapping[str, object]) -> Checked:
         """float32 has shown the same meaning: what do the numbers do that people compute with?"""
-        there = self._there(Precision.BF16)
-        outcome = self._outcome(there)
+        folder = gathered_in(self.backend.id, Precision.BF16)
+        outcome = self._outcome(folder)
         if outcome.status is not Status.OK:
             self._ended(outcome, Precision.BF16)
             sentence = f"the same in float32, and in bf16 it fails: {outcome.reason}"
             return self._say(Answer.FAILS, sentence, detail=outcome.detail, **words)
-        numbers = self._compared(seen, self._seen(there), Precision.BF16)
-        said = f"{numbers.judgement.verdict}: {numbers.judgement.reason}"
-        words = {**words, "numerics": said}
-        if numbers.passes:
+        compared = self._compared(seen, self._seen(folder), Precision.BF16)
+        numbers = compared.judgement
+        answer, findings = Answer.NUMERICS, tuple[Finding, ...]()
+        if compared.passes:
+            answer = Answer.SAME
             sentence = (
                 "the same: float32 agrees to rounding, and bf16 is as near as transformers' own"
             )
-            return self._say(Answer.SAME, sentence, **words)
-        if numbers.judgement.harness:
+        elif numbers.harness:
             sentence = (
                 "the same in float32; bf16 could not be judged, as transformers' own bf16 runs do "
-                f"not fit together: {numbers.judgement.reason}"
+                f"not fit together: {numbers.reason}"
             )
-            return self._say(Answer.NUMERICS, sentence, **words)
-        if compare.numerics_only(numbers.judgement):
+        elif compare.numerics_only(numbers):
             sentence = (
-                "the same but for numerics: float32 agrees to rounding; in bf16 "
-                f"{numbers.judgement.reason}"
+                "the same but for numerics: float32 agrees to rounding; in bf16 " + numbers.reason
             )
-            return self._say(Answer.NUMERICS, sentence, **words)
-        reason = numbers.judgement.reason
-        sentence = f"the same in float32, and far off in bf16: {reason}"
-        finding = Finding("bf16", f"in bf16 {reason}")
-        return self._say(Answer.DIFFERS, sentence, findings=(finding,), **words)
+        else:
+            answer = Answer.DIFFERS
+            sentence = f"the same in float32, and far off in bf16: {numbers.reason}"
+            findings = (Finding("bf16", f"in bf16 {numbers.reason}"),)
+        numerics = f"{numbers.verdict}: {numbers.reason}"
+        return self._say(answer, sentence, findings=findings, numerics=numerics, **words)

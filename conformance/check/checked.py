@@ -1,12 +1,15 @@
-"""What a check says of one file on one engine, and its exit code."""
+"""What a check says of one file on one engine: the answer, the findings, its verdict as a cell."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from conformance.check.finding import Finding
 from conformance.errors import ExitCode
-from conformance.records import record, to_json
+from conformance.judge.decide import Decision, decide
+from conformance.records import Answer as Evidence
+from conformance.records import Precision, Verdict, record, to_json
 
 
 class Answer(StrEnum):
@@ -28,6 +31,47 @@ class Answer(StrEnum):
             Answer.INVALID: ExitCode.BAD_INPUT,
             Answer.HARNESS: ExitCode.HARNESS,
         }.get(self, ExitCode.UNEXPECTED)
+
+
+#: The answers of a file that agrees.
+AGREES = frozenset({Answer.SAME, Answer.NUMERICS})
+
+#: What a finding says more exactly than the numbers do.
+_VERDICTS: Mapping[str, Verdict] = {
+    "alias": Verdict.ALIASED,
+    "dropped": Verdict.DROPPED,
+    "partial": Verdict.PARTIAL,
+    "scaled": Verdict.MISSCALED,
+    "structure": Verdict.STRUCTURE,
+    "twice": Verdict.MISSCALED,
+    "unsaved": Verdict.MISSING,
+}
+
+
+@record()
+class Edit:
+    """Lines of the user's file from `line` on, as they are and as they are suggested.
+
+    `verified`: with all verified edits of an answer the file was run, and agrees.
+    """
+
+    line: int
+    before: str
+    after: str = ""
+    verified: bool = False
+
+
+@record()
+class Finding:
+    """One thing that differs. `kind` is for programs, `name` the user's own for the value."""
+
+    kind: str
+    words: str
+    name: str = ""
+    layer: int | None = None
+    step: int = 0
+    prompt: int = 0
+    edit: Edit | None = None
 
 
 @record()
@@ -55,6 +99,37 @@ class Checked:
     diff: str = ""
     verified: bool = False
     fixed: str = ""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer and what it rests on: the judge's, in each precision that was judged. `key` is the
+    file's name in the check.
+    """
+
+    checked: Checked
+    key: str
+    evidence: tuple[Evidence, ...] = ()
+    prompt_ids: tuple[tuple[int, ...], ...] = ()
+
+
+def decision_of(one: Answered) -> Decision:
+    """Return the verdict that an answer comes to, and the evidence that decides. Where bf16 could
+    not be judged, float32 decides.
+    """
+    answer, findings = one.checked.answer, one.checked.findings
+    judged = [each for each in one.evidence if each.precision is Precision.FLOAT32]
+    judged += [each for each in one.evidence if each not in judged and not each.harness]
+    ran = Verdict.MATCH if answer is Answer.SAME else Verdict.ERROR
+    decision = decide(judged or [Evidence(Precision.FLOAT32, ran, one.checked.sentence)])
+    verdict = decision.verdict
+    if answer is Answer.DIFFERS and findings:
+        verdict = _VERDICTS.get(findings[0].kind, verdict)
+    elif answer is Answer.NUMERICS and not verdict.passes:
+        verdict = Verdict.DRIFT
+    if verdict.passes and answer not in AGREES:
+        verdict = Verdict.WRONG if answer is Answer.DIFFERS else Verdict.ERROR
+    return replace(decision, verdict=verdict)
 
 
 def exit_code(checked: list[Checked]) -> ExitCode:

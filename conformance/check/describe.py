@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from conformance.check.finding import Finding
+from conformance.check.checked import Finding
 from conformance.check.values import compare, naming, relations
 from conformance.check.values.compare import Values
 from conformance.check.values.divergence import Parting, pairs, parting

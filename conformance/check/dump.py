@@ -8,6 +8,7 @@ which transformers then runs like any other.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +17,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from conformance.builtin.user_trace import USER_TRACE
 from conformance.check import source
-from conformance.check.answer import Answered
-from conformance.check.checked import Answer, Checked
-from conformance.check.finding import Finding
-from conformance.check.gather import DUMP, TRUTH, Asked
+from conformance.check.checked import Answer, Answered, Checked, Finding
+from conformance.check.gather import TRUTH, Asked, identity, truth_of
+from conformance.check.models import DUMP
 from conformance.check.values import compare
 from conformance.check.values.identify import identify
 from conformance.check.values.known_values import catalogue
@@ -45,13 +46,14 @@ PLACES: Mapping[str, str] = {
     r"norm|model\.norm": "norm",
     r"logits|lm_head": "logits",
 }
+_PLACE = re.compile(r"(stream|mlp|attention)\.\d+|embedding|norm|logits")
 
-#: How the adapter reads a place.
+#: How the adapter reads a place, in the order in which a layer, or a forward, computes them.
 _READS = {
-    "stream": "lm.layers[{layer}].stream",
-    "mlp": "lm.layers[{layer}].mlp.output",
-    "attention": "lm.layers[{layer}].attention.output",
     "embedding": "lm.embedding.output",
+    "attention": "lm.layers[{layer}].attention.output",
+    "mlp": "lm.layers[{layer}].mlp.output",
+    "stream": "lm.layers[{layer}].stream",
     "norm": "lm.norm.output",
     "logits": "lm.logits",
 }
@@ -84,10 +86,16 @@ def read(path: Path, maps: Sequence[str]) -> Dump:
         raise ConformanceError(
             f"has {len(ids)} prompts in `{IDS}`", path=path, remedy="one prompt a file"
         )
-    given = _given(maps, values, path)
+    given = dict(one.partition("=")[::2] for one in maps)
+    for name in given.keys() - values.keys():
+        raise ConformanceError(
+            f"has no {name!r}, which --map names",
+            path=path,
+            remedy=f"it has: {', '.join(sorted(values)) or 'nothing'}",
+        )
     places = {name: given.get(name) or place_of(name) for name in values}
     for name, place in places.items():
-        if not re.fullmatch(r"(stream|mlp|attention)\.\d+|embedding|norm|logits", place):
+        if not _PLACE.fullmatch(place):
             raise ConformanceError(
                 f"{name!r} is {place!r}, which is no place" if place else f"what is {name!r}?",
                 path=path,
@@ -97,19 +105,6 @@ def read(path: Path, maps: Sequence[str]) -> Dump:
     if not places:
         raise ConformanceError("holds no activations", path=path)
     return Dump(path, tuple(ids.flatten().tolist()), values, places)
-
-
-def _given(maps: Sequence[str], values: Mapping[str, Tensor], path: Path) -> dict[str, str]:
-    """The places that `--map` names. Raises ConformanceError for a name that is not there."""
-    found = dict(one.partition("=")[::2] for one in maps)
-    for name in found:
-        if name not in values:
-            raise ConformanceError(
-                f"has no {name!r}, which --map names",
-                path=path,
-                remedy=f"it has: {', '.join(sorted(values)) or 'nothing'}",
-            )
-    return found
 
 
 def place_of(name: str) -> str:
@@ -159,19 +154,19 @@ def as_file(dump: Dump, folder: Path) -> source.UserFile:
 def _order(place: str) -> tuple[int, int]:
     """In the order in which a forward computes them: a trace reads no place twice or back."""
     kind, _, layer = place.partition(".")
-    inside = {"embedding": 0, "attention": 1, "mlp": 2, "stream": 3, "norm": 4, "logits": 5}[kind]
-    at = {"embedding": -1, "norm": 1 << 20, "logits": 1 << 20}.get(kind, int(layer or 0))
-    return at, inside
+    outside = -1 if kind == "embedding" else sys.maxsize
+    return int(layer or outside), list(_READS).index(kind)
 
 
-def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> Answered:
+def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
     """Every value of the file against transformers: in float32 first, and where it is further
     off, in bf16.
     """
-    model, key = asked.model.id, f"check.{asked.files[0].name}"
+    model, [file] = asked.model.id, asked.files
+    results: dict[Precision, compare.Compared] = {}
 
     def say(answer: Answer, sentence: str, found: tuple[Finding, ...] = ()) -> Answered:
-        words = {p: f"{c.judgement.verdict}: {c.judgement.reason}" for p, c in results.items()}
+        words = [f"{c.judgement.verdict}: {c.judgement.reason}" for c in results.values()]
         checked = Checked(
             str(dump.path),
             model,
@@ -179,24 +174,21 @@ def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> 
             answer,
             sentence,
             findings=found,
-            meaning=words.get(Precision.FLOAT32, ""),
-            numerics=words.get(Precision.BF16, ""),
+            meaning=words[0] if words else "",
+            numerics=words[1] if words else "",
         )
         evidence = tuple(compare.evidence_of(c, precision) for precision, c in results.items())
-        return Answered(checked, asked.files[0].name, evidence, (dump.ids,))
+        return Answered(checked, file.name, evidence, (dump.ids,))
 
-    results: dict[Precision, compare.Compared] = {}
-    outcome = run.outcome(model, TRUTH.id, key)
-    if outcome is None or outcome.status is not Status.OK:
-        ours = outcome is None or outcome.harness
-        reason = outcome.reason if outcome else "transformers did not run"
-        reason = _beyond(dump, run, model) or reason
-        return say(Answer.HARNESS if ours else Answer.INVALID, reason)
-    seen = run.observations(model, TRUTH.id, key)
-    dump = settled(dump, _layers(run, model))
-    mine = {str(Site(site_name(dump.places[name]))): value for name, value in dump.values.items()}
-    for precision in Precision:
-        results[precision] = _compared(dump, mine, seen, thresholds, precision)
+    outcome = truth_of(run, model, file.name)
+    if outcome is None or outcome.harness:
+        return say(Answer.HARNESS, outcome.reason if outcome else "transformers did not run")
+    layers = int(identity(run, model).get("layers", 0))
+    if outcome.status is not Status.OK:
+        return say(Answer.INVALID, _beyond(dump, layers) or outcome.reason)
+    seen = run.observations(model, TRUTH.id, f"{USER_TRACE.name}.{file.name}")
+    dump = settled(dump, layers)
+    results |= {precision: _compared(dump, seen, precision) for precision in Precision}
     if results[Precision.FLOAT32].passes:
         return say(Answer.SAME, "the same as transformers in float32")
     rounded = results[Precision.BF16]
@@ -205,19 +197,12 @@ def judged(dump: Dump, asked: Asked, run: RunFolder, thresholds: Thresholds) -> 
         return say(Answer.NUMERICS, sentence)
     if rounded.judgement.harness:
         return say(Answer.HARNESS, rounded.judgement.reason)
-    group = run.group(model, TRUTH.id)
-    found = _found(dump, seen, rounded, str(group.identity["layer_list"]) if group else "")
+    found = _found(dump, seen, rounded, str(identity(run, model).get("layer_list", "")))
     return say(Answer.DIFFERS, f"not the same: {found[0].words}", found)
 
 
-def _layers(run: RunFolder, model: str) -> int:
-    group = run.group(model, TRUTH.id)
-    return int(group.identity.get("layers", 0)) if group else 0
-
-
-def _beyond(dump: Dump, run: RunFolder, model: str) -> str:
-    """A name of the file whose layer the model has not, in words."""
-    layers = _layers(run, model)
+def _beyond(dump: Dump, layers: int) -> str:
+    """A name of the file whose layer a model of so many layers has not, in words."""
     for name, place in dump.places.items():
         number = place.partition(".")[2]
         if layers and number and int(number) >= layers:
@@ -230,27 +215,22 @@ def site_name(place: str) -> str:
     return place.replace(".", "_")
 
 
-def _compared(
-    dump: Dump,
-    mine: Mapping[str, Tensor],
-    seen: Mapping[str, Tensor],
-    thresholds: Thresholds,
-    precision: Precision,
-) -> compare.Compared:
+def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> compare.Compared:
+    # Logits of all tokens are compared where the adapter reads them: at the last one.
+    mine = {
+        str(Site(site_name(place))): value.reshape(-1, value.shape[-1])[-1]
+        if place == "logits"
+        else value
+        for value, place in ((dump.values[name], place) for name, place in dump.places.items())
+    }
     reference = {
         way: {site: value for site, value in values.items() if site in mine}
         for way, values in compare.honest(seen, precision).items()
     }
-    # Logits of all tokens are compared where the adapter reads them: at the last one.
-    last = {
-        site: value.reshape(-1, value.shape[-1])[-1] if Site.parse(site).name == "logits" else value
-        for site, value in mine.items()
-    }
-    ids = [list(dump.ids)]
-    theirs = compare.prompt_ids(compare.layers(seen))
+    ids = [list(dump.ids)], compare.prompt_ids(compare.layers(seen))
     at = {site_name(place): _order(place) for place in dump.places.values()}
     truth = compare.read_truth(reference, precision)
-    return compare.compare(last, truth, (ids, theirs), thresholds, order=lambda site: at[site.name])
+    return compare.compare(mine, truth, ids, Thresholds(), order=lambda site: at[site.name])
 
 
 def _found(

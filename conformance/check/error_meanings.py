@@ -7,122 +7,78 @@ import re
 from conformance.records import Outcome
 
 #: What a trace on the adapter may name, by the class that is asked for another thing.
-ADAPTER: tuple[tuple[str, str, str], ...] = (
-    (
-        r"(?:HF|VLLM|Served|Async)Model",
+ADAPTER = {
+    r"(?:HF|VLLM|Served|Async)Model": (
         "`lm`",
         "trace, layers, embedding, norm, logits, token, tokenizer, lens(rows), direction(i)",
     ),
-    (r"(?:Padded|Traced)Layer", "a layer of `lm`", "stream, input, attention, mlp"),
-    (r"Layers", "`lm.layers`", "an index, a slice, len(), a loop"),
-    (r"Part", "a part of `lm`", "input, output, live"),
-)
+    r"(?:Padded|Traced)Layer": ("a layer of `lm`", "stream, input, attention, mlp"),
+    r"Layers": ("`lm.layers`", "an index, a slice, len(), a loop"),
+    r"Part": ("a part of `lm`", "input, output, live"),
+}
 
-
-#: An index behind the batch's first prompt, where the batch itself is meant.
+#: An index behind the batch's first prompt, where the batch itself is meant; and what it means on
+#: vLLM.
 TOO_MANY = r"too many indices for tensor of dimension 2"
-
-#: What it means on vLLM.
 TOO_MANY_THERE = (
     "an index too many: on vLLM there is no batch axis, activations are [tokens, width]"
 )
 
-#: A pattern of the words, and a sentence.
-MEANINGS: tuple[tuple[str, str], ...] = (
-    (
-        r"attribute '(?:q_proj|k_proj|v_proj)'",
-        "vLLM merges query, key and value into one projection, `qkv_proj`; it returns a tuple",
+#: A pattern of the words, and a sentence. The first that fits is said.
+MEANINGS = {
+    r"attribute '(?:q_proj|k_proj|v_proj)'": (
+        "vLLM merges query, key and value into one projection, `qkv_proj`; it returns a tuple"
     ),
-    (
-        r"attribute '(?:gate_proj|up_proj)'",
-        "vLLM merges gate and up into one projection, `gate_up_proj`, which returns a tuple",
+    r"attribute '(?:gate_proj|up_proj)'": (
+        "vLLM merges gate and up into one projection, `gate_up_proj`, which returns a tuple"
     ),
-    (
-        r"does not require grad|no grad|backward|requires_grad|inference tensor|\.grad\b",
-        (
-            "vLLM computes under inference mode: there are no gradients. Attribute by differences "
-            "of forwards instead, or keep this on transformers"
-        ),
+    r"does not require grad|no grad|backward|requires_grad|inference tensor|\.grad\b": (
+        "vLLM computes under inference mode: there are no gradients. Attribute by differences "
+        "of forwards instead, or keep this on transformers"
     ),
-    (
-        r"LMHead's weights should be used",
-        (
-            "vLLM's head is not to be called. Multiply by its weights: "
-            "`torch.nn.functional.linear(x, model.lm_head.weight)`"
-        ),
+    r"LMHead's weights should be used": (
+        "vLLM's head is not to be called. Multiply by its weights: "
+        "`torch.nn.functional.linear(x, model.lm_head.weight)`"
     ),
-    (
-        r"expected Tensor as element \d+ in argument \d+, but got (?:int|float|bool)",
-        (
-            "a number stands in the place of a module's value: write into the value, "
-            "`….output[:] = 0`"
-        ),
+    r"expected Tensor as element \d+ in argument \d+, but got (?:int|float|bool)": (
+        "a number stands in the place of a module's value: write into the value, `….output[:] = 0`"
     ),
-    (
-        r"'Tensor' object has no attribute '(?:output|input)'",
-        "this is a value and no module, as `model.logits` is on vLLM: take it without `.output`",
+    r"'Tensor' object has no attribute '(?:output|input)'": (
+        "this is a value and no module, as `model.logits` is on vLLM: take it without `.output`"
     ),
-    (
-        r"lm_head",
-        "vLLM does not call `lm_head` as a module: read `model.logits`, the last token's",
+    r"lm_head": "vLLM does not call `lm_head` as a module: read `model.logits`, the last token's",
+    r"UnboundLocalError|NameError: name|cannot access local variable": (
+        "nothing of a block is left after it but what `.save()` kept, and code after a loop "
+        "without an end, `tracer.all()`, does not run: bound the loop, `tracer.iter[:N]`, or "
+        "save inside of it"
     ),
-    (
-        r"UnboundLocalError|NameError: name|cannot access local variable",
-        (
-            "nothing of a block is left after it but what `.save()` kept, and code after a loop "
-            "without an end, `tracer.all()`, does not run: bound the loop, `tracer.iter[:N]`, or "
-            "save inside of it"
-        ),
+    r"max_new_tokens": "vLLM calls it `max_tokens`",
+    r"attn_weights|attentions|output_attentions": "vLLM does not keep attention probabilities",
+    r"tuple.*(?:indices|no attribute|unsupported operand)|unsupported operand.*tuple": (
+        "on vLLM this module returns a tuple: take its parts by index"
     ),
-    (
-        r"max_new_tokens",
-        "vLLM calls it `max_tokens`",
+    TOO_MANY: (
+        "an index too many. What a layer of this transformers returns is the stream itself, "
+        "[batch, tokens, width], and `output[0]` is its first prompt's; on vLLM there is no "
+        "batch axis"
     ),
-    (
-        r"attn_weights|attentions|output_attentions",
-        "vLLM does not keep attention probabilities",
+    r"OutOfOrderError|already ran past it": (
+        "a block takes values in the order in which the model computes them: this one comes "
+        "before what was taken above it"
     ),
-    (
-        r"tuple.*(?:indices|no attribute|unsupported operand)|unsupported operand.*tuple",
-        "on vLLM this module returns a tuple: take its parts by index",
+    r"tracer\.barrier": (
+        "on vLLM no value goes from one invoke to another: run two traces, of which the first "
+        "saves what the second uses"
     ),
-    (
-        TOO_MANY,
-        (
-            "an index too many. What a layer of this transformers returns is the stream itself, "
-            "[batch, tokens, width], and `output[0]` is its first prompt's; on vLLM there is no "
-            "batch axis"
-        ),
+    r"Multiple prompts per invoke": (
+        "on vLLM a trace takes one prompt, or an invoke does: make a trace for each, or an "
+        "invoke for each in one trace"
     ),
-    (
-        r"OutOfOrderError|already ran past it",
-        (
-            "a block takes values in the order in which the model computes them: this one comes "
-            "before what was taken above it"
-        ),
+    r"can't allocate memory|MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory": (
+        "it takes more memory than a trace may, which is half of what is free and at most "
+        "16 GiB. If it needs more, allow it: --memory GIB"
     ),
-    (
-        r"tracer\.barrier",
-        (
-            "on vLLM no value goes from one invoke to another: run two traces, of which the first "
-            "saves what the second uses"
-        ),
-    ),
-    (
-        r"Multiple prompts per invoke",
-        (
-            "on vLLM a trace takes one prompt, or an invoke does: make a trace for each, or an "
-            "invoke for each in one trace"
-        ),
-    ),
-    (
-        r"can't allocate memory|MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory",
-        (
-            "it takes more memory than a trace may, which is half of what is free and at most "
-            "16 GiB. If it needs more, allow it: --memory GIB"
-        ),
-    ),
-)
+}
 
 
 def explain_error(outcome: Outcome, *, there: bool) -> str:
@@ -132,7 +88,7 @@ def explain_error(outcome: Outcome, *, there: bool) -> str:
     """
     first = outcome.reason.strip().partition("\n")[0]
     reason = re.sub(r"^(\w+): \1: ", r"\1: ", first)
-    for kind, what, words in ADAPTER:
+    for kind, (what, words) in ADAPTER.items():
         absent = re.search(rf"'{kind}' object has no attribute '(\w+)'", reason)
         if absent is not None:
             return (
@@ -140,8 +96,8 @@ def explain_error(outcome: Outcome, *, there: bool) -> str:
                 "by two functions, `hf(model)` and `vllm(model)`, in the place of `trace(lm)`"
             )
     last = "\n".join([reason, *outcome.detail.strip().splitlines()[-3:]])
-    for pattern, words in MEANINGS:
+    for pattern, meaning in MEANINGS.items():
         if re.search(pattern, last):
-            meaning = TOO_MANY_THERE if there and pattern == TOO_MANY else words
-            return f"{reason} ({meaning})"
+            words = TOO_MANY_THERE if there and pattern == TOO_MANY else meaning
+            return f"{reason} ({words})"
     return reason

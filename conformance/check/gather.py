@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from conformance import loose_json
 from conformance.builtin.probe import PROBED, PROBING
 from conformance.builtin.user_trace import USER_TRACE, case_of
+from conformance.check.models import DUMP, HF, local_folder
 from conformance.check.search.session import Session, Steps
 from conformance.check.source import UserFile
 from conformance.checkpoints import cache_folder, locate, patience
-from conformance.errors import ConformanceError
 from conformance.inputs import usable
 from conformance.planning.jobs import BUILD, REFERENCE, expected, launch
-from conformance.records import (
-    Backend,
-    Case,
-    Cell,
-    Column,
-    Job,
-    Model,
-    Precision,
-    Status,
-    Thresholds,
-)
+from conformance.records import Backend, Column, Job, Model, Outcome, Precision, Status
 from conformance.runner import (
     CellStarted,
     Event,
@@ -42,7 +32,7 @@ from conformance.runner import (
 )
 from conformance.runner import run as run_jobs
 from conformance.scenario import PAIR
-from conformance.store import RunFolder, RunPlan, create_run, gathered_in, point_latest
+from conformance.store import RunFolder, gathered_in
 
 _ENGINES = "conformance.engines.user_trace"
 
@@ -54,23 +44,17 @@ GIB = 1 << 30
 #: Of an engine's cache, at least.
 CACHE_BYTES = 64 << 20
 
-#: The column of a check without any engine: whether the files run on transformers.
-HF = Backend("hf", "hf")
-
-#: The column of numbers that another tool recorded.
-DUMP = Backend("dump", "dump")
-
 #: transformers in all of its ways: what every engine is compared with.
 TRUTH = Column(Backend(REFERENCE.id, HF.engine, default=False))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a check was asked: which files, on which model and engines, with which prompts.
+    """What a check was asked: which files, on which model and columns, with which prompts.
 
-    `named` is the model as the user names it, `command` the whole line, `options` what of it says
-    how to check, `memory` what the files may take in GiB, 0 for what is made of what is free.
-    `search`: for how many seconds edits of a file are run, None for as long as the check took.
+    `named` is the model as the user names it, `options` what of the command says how to check,
+    `memory` what the files may take in GiB, 0 for what is made of what is free. `search`: for how
+    many seconds edits of a file are run, None for as long as the check took.
     """
 
     files: tuple[UserFile, ...]
@@ -78,43 +62,19 @@ class Asked:
     backends: tuple[Backend, ...]
     prompts: tuple[str, ...]
     named: str
-    command: str
-    dump: bool = False
-    memory: float = 0.0
     options: tuple[str, ...] = ()
+    memory: float = 0.0
     search: float | None = None
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """What the files are judged on."""
-        return tuple(map(Column, (DUMP,) if self.dump else self.backends or (HF,)))
+    def engines(self) -> tuple[Backend, ...]:
+        """The columns on which the files run, besides transformers."""
+        return tuple(one for one in self.backends if one not in (HF, DUMP))
 
-
-def begin(asked: Asked, reports: Path) -> RunFolder:
-    """A new folder with the plan of a check."""
-    now = datetime.now(UTC)
-    run = create_run(reports, now)
-    (run.path / "none").mkdir()
-    run.write_plan(
-        RunPlan(
-            run=run.id,
-            started=now.isoformat(timespec="seconds"),
-            command=asked.command,
-            models=(asked.model,),
-            columns=asked.columns,
-            cells=tuple(
-                Cell(asked.model.id, one.id, USER_TRACE.name, file.name)
-                for one in asked.columns
-                for file in asked.files
-            ),
-            thresholds=Thresholds(),
-            scenarios=str(run.path / "none"),
-            precisions=tuple(Precision),
-        )
-    )
-    run.begin()
-    point_latest(run)
-    return run
+    @property
+    def dump(self) -> bool:
+        """Whether the numbers are another tool's."""
+        return self.backends == (DUMP,)
 
 
 def gather(
@@ -129,8 +89,10 @@ def gather(
     With `steps` the engines stay when they have run the files, for the search that these are.
     Raises what the search raised.
     """
-    maker = _Maker(asked, run)
-    session = Session(maker.staying(), steps) if steps is not None else None
+    jobs = _Maker(asked, run, searched=steps is not None).jobs()
+    session = Session({job.id for job in jobs[1:]}, steps) if steps is not None else None
+    if session is not None:
+        jobs[1:] = [replace(one, follow=partial(session.follow, one.id)) for one in jobs[1:]]
 
     def hear(event: Event) -> None:
         if session is not None:
@@ -138,7 +100,7 @@ def gather(
         on_event(event)
 
     summary = run_jobs(
-        maker.jobs(session),
+        jobs,
         logs=run.path / "zygotes",
         jobs=os.cpu_count() or 1,
         limits=limits,
@@ -162,140 +124,120 @@ def room(checkpoint: Path) -> dict[str, int]:
     return {"length": length, "cache_bytes": max(CACHE_BYTES, two)}
 
 
+def truth_of(run: RunFolder, model: str, file: str) -> Outcome | None:
+    """How a file ended on transformers."""
+    return run.outcome(model, TRUTH.id, f"{USER_TRACE.name}.{file}")
+
+
+def identity(run: RunFolder, model: str) -> Mapping[str, Any]:
+    """What transformers' worker said of the model: `layers`, and `layer_list`, where they are."""
+    group = run.group(model, TRUTH.id)
+    return group.identity if group else {}
+
+
+@dataclass
 class _Maker:
-    def __init__(self, asked: Asked, run: RunFolder) -> None:
-        self.asked = asked
-        self.run = run
-        self.cache = cache_folder()
-        self.prompts = asked.prompts or PAIR
+    """The jobs of a check, each made when it is due: only then is the checkpoint there."""
 
-    def jobs(self, session: Session | None = None) -> list[Planned]:
-        build, truth = self._name(BUILD.id), self._name(TRUTH.id)
-        found = [
-            self._planned(build, BUILD, self._build, load=patience(self.asked.model)),
-            self._planned(truth, TRUTH, self._truth, needs=(build,)),
+    asked: Asked
+    run: RunFolder
+    searched: bool
+
+    def jobs(self) -> list[Planned]:
+        """The job that gets the model, then transformers', then those of the engines."""
+        build = self._planned(BUILD.id, BUILD, self._build)
+        truth = self._planned(TRUTH.id, TRUTH, self._truth, build)
+        engines = [
+            self._planned(
+                gathered_in(backend.id, precision),
+                Column(backend),
+                partial(self._engine, Column(backend), precision),
+                truth,
+            )
+            for backend, precision in product(self.asked.engines, Precision)
         ]
-        for backend in self.asked.backends:
-            for precision in Precision:
-                name = self._name(gathered_in(backend.id, precision))
-                make = self._column(Column(backend), precision, stays=session is not None)
-                found.append(self._planned(name, Column(backend), make, needs=(truth,)))
-        if session is None:
-            return found
-        stay = self.staying()
-        return [
-            replace(one, follow=partial(session.follow, one.id)) if one.id in stay else one
-            for one in found
-        ]
-
-    def staying(self) -> set[str]:
-        """The jobs whose engines a search uses."""
-        engines = product(self.asked.backends, Precision)
-        names = [TRUTH.id, *(gathered_in(backend.id, p) for backend, p in engines)]
-        return {self._name(name) for name in names}
-
-    def _name(self, folder: str) -> str:
-        return f"{self.asked.model.id}:{folder}"
+        return [replace(build, load=patience(self.asked.model)), truth, *engines]
 
     def _planned(
-        self,
-        name: str,
-        column: Column,
-        make: Callable[[], Job | None],
-        needs: Sequence[str] = (),
-        load: float = 0.0,
+        self, folder: str, column: Column, make: Callable[[], Job | None], *needs: Planned
     ) -> Planned:
-        folder = self.run.group_folder(self.asked.model.id, name.partition(":")[2]).path
         return Planned(
-            name, make, launch(column), needs=tuple(needs), folder=folder, load=load, tries=1
+            f"{self.asked.model.id}:{folder}",
+            make,
+            launch(column),
+            needs=tuple(one.id for one in needs),
+            folder=self.run.group_folder(self.asked.model.id, folder).path,
+            tries=1,
         )
 
-    def _local(self) -> Path | None:
-        """A local folder is taken as it lies."""
-        [source, *others] = self.asked.model.sources
-        return Path(source.file) if source.kind == "path" and not others else None
-
-    def _build(self) -> Job | None:
-        model = self.asked.model
-        if self._local() or (model.architecture and locate(model, self.cache)):
-            return None
-        job = self._job(BUILD, f"{_ENGINES}.obtain", "hf", built=False)
-        return replace(job, cases=())
-
-    def _checkpoint(self) -> tuple[Path, str]:
-        """The weights and their digest, "" for a folder that is taken as it lies."""
+    def _weights(self) -> tuple[Path, str] | None:
+        """The weights and their digest, "" for a local folder, which is taken as it lies; None
+        where they must be got.
+        """
+        if folder := local_folder(self.asked.model):
+            return folder, ""
         built = self.run.group(self.asked.model.id, BUILD.id)
         if built is not None:
             return Path(built.identity["path"]), str(built.identity.get("digest", ""))
-        if local := self._local():
-            return local, ""
-        found = locate(self.asked.model, self.cache)
-        if found is None:
-            raise ConformanceError("the checkpoint is gone from the cache", remedy="check again")
-        return found.path, found.digest
+        found = self.asked.model.architecture and locate(self.asked.model, cache_folder())
+        return (found.path, found.digest) if found else None
 
-    def _job(
-        self, column: Column, engine: str, side: str, *, folder: str = "", built: bool = True
-    ) -> Job:
-        checkpoint, digest = self._checkpoint() if built else (self.cache, "")
+    def _build(self) -> Job | None:
+        if self._weights():
+            return None
+        return replace(self._job(BUILD, BUILD.id, "obtain", "hf"), cases=())
+
+    def _job(self, column: Column, folder: str, engine: str, side: str, **more: Any) -> Job:
+        checkpoint, digest = self._weights() or (cache_folder(), "")
         cases = tuple(
-            case_of(file.name, file.path, file.function_for(side), self.prompts)
+            case_of(file.name, file.path, file.function_for(side), self.asked.prompts or PAIR)
             for file in self.asked.files
             if file.function_for(side) in file.functions
         )
         return Job(
-            engine=f"{engine}:open_engine",
+            engine=f"{_ENGINES}.{engine}:open_engine",
             model=self.asked.model,
             column=column,
             checkpoint=checkpoint,
-            folder=self.run.group_folder(self.asked.model.id, folder or column.id).path,
-            scenarios=self.run.path / "none",
+            folder=self.run.group_folder(self.asked.model.id, folder).path,
+            scenarios=self.run.path / "files",  # folders alone: no scenario is found there
             cases=cases,
             digest=digest,
+            **more,
         )
 
     def _truth(self) -> Job:
-        job = self._job(TRUTH, f"{_ENGINES}.hf", "hf")
-        cases = PROBING.expand(0) + job.cases
-        return replace(job, cases=cases, settings=self._memory(TRUTH))
+        job = self._job(TRUTH, TRUTH.id, "hf", "hf", settings=self._memory(TRUTH))
+        return replace(job, cases=PROBING.expand(0) + job.cases)
 
-    def _column(
-        self, column: Column, precision: Precision, *, stays: bool
-    ) -> Callable[[], Job | None]:
-        def make() -> Job | None:
-            folder = gathered_in(column.id, precision)
-            job = self._job(column, f"{_ENGINES}.vllm", "vllm", folder=folder)
-            cases = tuple(case for case in job.cases if self._has_truth(case))
-            if not (cases or (stays and self._any_truth())):
-                return None
-            probe = self.run.group_folder(self.asked.model.id, TRUTH.id).cell(PROBED)
-            must = expected(column.backend, precision=precision)
-            settings = {**room(job.checkpoint), **self._memory(column)}
-            return replace(
-                job,
-                cases=cases,
-                precision=precision,
-                probe=probe,
-                expect=must,
-                settings=settings,
-            )
-
-        return make
-
-    def _has_truth(self, case: Case) -> bool:
-        """Return whether there is anything to compare with."""
-        outcome = self.run.outcome(self.asked.model.id, TRUTH.id, case.key)
-        return outcome is not None and outcome.status is Status.OK
-
-    def _any_truth(self) -> bool:
-        cases = (case_of(file.name, file.path, "hf", ()) for file in self.asked.files)
-        return any(map(self._has_truth, cases))
+    def _engine(self, column: Column, precision: Precision) -> Job | None:
+        """The files of which there is a truth to compare with; a search may have a port found."""
+        model = self.asked.model.id
+        job = self._job(
+            column,
+            gathered_in(column.id, precision),
+            "vllm",
+            "vllm",
+            precision=precision,
+            probe=self.run.group_folder(model, TRUTH.id).cell(PROBED),
+            expect=expected(column.backend, precision=precision),
+        )
+        true = [
+            file.name
+            for file in self.asked.files
+            if (ended := truth_of(self.run, model, file.name)) and ended.status is Status.OK
+        ]
+        cases = tuple(case for case in job.cases if case.name in true)
+        if not (cases or (self.searched and true)):
+            return None
+        settings = {**room(job.checkpoint), **self._memory(column)}
+        return replace(job, cases=cases, settings=settings)
 
     def _memory(self, column: Column) -> dict[str, float]:
         """What a process may take: so many engines run at a time, of so many processes each."""
         engines = 1
         if column != TRUTH:
-            engines = min(os.cpu_count() or 1, len(Precision) * len(self.asked.backends))
+            engines = min(os.cpu_count() or 1, len(Precision) * len(self.asked.engines))
         share = 1 / (engines * column.pipeline * column.tensor)
         return {"memory_share": share, "memory": self.asked.memory * GIB * share}
 

@@ -1,8 +1,8 @@
 """A check is kept as a run is: its plan, its files, and results that every verb reads.
 
-Beside plan.json lies check.json with what was asked, and below files/ each file as it was, with
-those of its folder that it imports: an answer is given again (`conformance judge`) and a script is
-written (`conformance repro`) from them.
+Beside plan.json lies check.json with what else was asked, and below files/ each file as it was,
+with those of its folder that it needs: an answer is given again (`conformance judge`) and a script
+is written (`conformance repro`) from them.
 """
 
 from __future__ import annotations
@@ -12,41 +12,33 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from conformance import execution
 from conformance.builtin.user_trace import USER_TRACE
 from conformance.check import source
-from conformance.check.answer import Answered, answers
-from conformance.check.checked import Answer, exit_code
-from conformance.check.finding import Finding
+from conformance.check.answer import answers
+from conformance.check.checked import Answer, Answered, Finding, decision_of, exit_code
 from conformance.check.gather import Asked
 from conformance.check.searching import found_in
 from conformance.check.source import UserFile
-from conformance.check.verdict import leading, verdict_of
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
 from conformance.judging_runs.run import results_of
 from conformance.records import (
-    Backend,
+    Cell,
     CellResult,
+    Column,
     Results,
-    RunInfo,
     ScenarioInfo,
     Thresholds,
     record,
 )
 from conformance.records.base import Id
-from conformance.report import html, tables
-from conformance.runner import Summary
 from conformance.store import CHECK, RunFolder
 from conformance.store.files import read_record, write_record
-
-#: What the gathering took, for answers that are given later.
-_GATHERED = "gathered.json"
 
 #: What may be the name of a file: below its folder, and no hidden one.
 _FILE = re.compile(r"(?:(?![.])[\w.+ -]{1,100}/){0,4}(?![.])[\w.+ -]{1,100}")
@@ -56,67 +48,89 @@ _LARGE = 64 << 20
 
 
 @record()
-class KeptFile:
-    """One file of a check: where it was, and its own name there."""
-
-    name: Id
-    path: str
-
-
-@record()
 class Kept:
-    """What a check was asked, and in which folder; `named` is the model as the user named it, and
-    `options` are those that are given again.
+    """What a check was asked, besides its plan, and in which folder.
+
+    `named` is the model as the user named it, `files` says where each was, `options` are those
+    that are given again.
     """
 
     named: str
     prompts: tuple[str, ...]
-    files: tuple[KeptFile, ...]
-    backends: tuple[Backend, ...]
-    dump: bool = False
+    files: Mapping[Id, str]
     folder: str = ""
     options: tuple[str, ...] = ()
-
-
-@record()
-class Gathered:
-    """What the gathering of a check took."""
-
-    seconds: float
-    peak_mib: float
 
 
 def is_check(run: RunFolder) -> bool:
     return (run.path / CHECK).is_file()
 
 
-def keep(run: RunFolder, asked: Asked) -> None:
-    """Copy the files, so that a check is complete in itself."""
+def begin(asked: Asked, reports: Path) -> RunFolder:
+    """A new folder with the plan of a check and copies of its files: complete in itself."""
+    columns = tuple(map(Column, asked.backends))
+    run = execution.begin(
+        reports,
+        (asked.model,),
+        columns,
+        [
+            Cell(asked.model.id, column.id, USER_TRACE.name, file.name)
+            for column in columns
+            for file in asked.files
+        ],
+        scenarios=(),
+        thresholds=Thresholds(),
+        jobs=1,
+    )
     for file in asked.files:
-        folder = folder_of(run, file.name)
-        folder.mkdir(parents=True)
-        for path in (file.path, *beside(file.path)):
-            shutil.copyfile(path, folder / path.name)
-        for name in named_files(file, file.path.parent):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file.path.parent / name, folder / name)
-    files = tuple(KeptFile(file.name, str(file.path)) for file in asked.files)
-    here, options = str(Path.cwd()), asked.options
-    kept = Kept(asked.named, asked.prompts, files, asked.backends, asked.dump, here, options)
+        for name in needed_files(file.path):
+            copy = folder_of(run, file.name) / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file.path.parent / name, copy)
+    files = {file.name: str(file.path) for file in asked.files}
+    kept = Kept(asked.named, asked.prompts, files, str(Path.cwd()), asked.options)
     write_record(run.path / CHECK, kept)
+    return run
+
+
+def needed_files(path: Path) -> list[str]:
+    """The names of a file and of those of its folder that it imports, that those import, and that
+    any of them names in its text, as what it loads: vectors, lists of prompts.
+    """
+    found: list[str] = []
+    waiting = [path.name]
+    while waiting:
+        name = waiting.pop()
+        place = path.parent / name
+        if name not in found and place.is_file() and place.stat().st_size <= _LARGE:
+            found.append(name)
+            waiting += _named_in(place) if place.suffix == ".py" else ()
+    return found
+
+
+def _named_in(path: Path) -> Iterator[str]:
+    """What may be the names of files that a file of Python imports, or loads."""
+    try:
+        tree = ast.parse(text_file.read(path))
+    except (ConformanceError, MemoryError, RecursionError, SyntaxError, ValueError):
+        return  # Python says what is wrong with it where it is run
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (f"{alias.name.partition('.')[0]}.py" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield f"{node.module.partition('.')[0]}.py"
+        elif isinstance(node, ast.Constant) and _FILE.fullmatch(str(node.value)):
+            yield str(node.value)
 
 
 def folder_of(run: RunFolder, name: str) -> Path:
-    """Where a file of a check lies, with those that it imports."""
+    """Where a file of a check lies, with those that it needs."""
     return run.path / "files" / name
 
 
 def contents(run: RunFolder, file: UserFile) -> tuple[Path, ...]:
     """What is kept of a file: itself, what it imports and what it reads."""
-    folder = folder_of(run, file.name)
-    modules = filter(Path.is_file, sorted(folder.glob("*.py")))
-    named = (folder / name for name in named_files(file, folder))
-    return tuple(dict.fromkeys((folder / file.path.name, *modules, *named)))
+    return tuple(filter(Path.is_file, sorted(folder_of(run, file.name).rglob("*"))))
 
 
 def asked_of(run: RunFolder) -> Asked:
@@ -125,23 +139,18 @@ def asked_of(run: RunFolder) -> Asked:
     if kept is None:
         raise ConformanceError("is no check: it has no check.json", path=run.path)
     plan = run.plan()
-    files = tuple(_read(run, one) for one in kept.files)
-    model, prompts = plan.models[0], kept.prompts
+    copies = {name: folder_of(run, name) / Path(at).name for name, at in kept.files.items()}
     return Asked(
-        files,
-        model,
-        kept.backends,
-        prompts,
+        tuple(
+            replace(source.read(copy), name=name, path=Path(kept.files[name]))
+            for name, copy in copies.items()
+        ),
+        plan.models[0],
+        tuple(column.backend for column in plan.columns),
+        kept.prompts,
         kept.named,
-        plan.command,
-        kept.dump,
-        options=kept.options,
+        kept.options,
     )
-
-
-def _read(run: RunFolder, one: KeptFile) -> UserFile:
-    copy = source.read(folder_of(run, one.name) / Path(one.path).name)
-    return replace(copy, name=one.name, path=Path(one.path))
 
 
 def answered_again(run: RunFolder) -> tuple[Results, Path]:
@@ -151,99 +160,22 @@ def answered_again(run: RunFolder) -> tuple[Results, Path]:
         raise ConformanceError(
             "is a check of a dump, whose numbers are not kept",
             path=run.path,
-            remedy=f"check it again: {asked.command}",
+            remedy=f"check it again: {run.plan().command}",
         )
-    given = tuple(answers(asked, run, run.plan().thresholds, found=found_in(run)))
-    page = publish(run, asked, given)
+    page = publish(run, asked, tuple(answers(asked, run, found=found_in(run))))
     return run.results(), page
 
 
-def beside(path: Path) -> list[Path]:
-    """The files of its own folder that a file imports, and what those import."""
-    known: list[Path] = []
-    waiting = [path]
-    while waiting:
-        for name in _imports(waiting.pop()):
-            file = path.parent / f"{name}.py"
-            if file != path and file not in known and file.is_file():
-                known.append(file)
-                waiting.append(file)
-    return known
-
-
-def named_files(file: UserFile, folder: Path) -> list[str]:
-    """The files below a folder, its own, that a file names in its text, as what it loads: vectors,
-    lists of prompts. Modules and what is large are left out.
-    """
-    texts = (
-        node.value for node in ast.walk(ast.parse(file.text)) if isinstance(node, ast.Constant)
-    )
-    names = {text for text in texts if isinstance(text, str) and _FILE.fullmatch(text)}
-    found = []
-    for name in sorted(names):
-        path = folder / name
-        if path.is_file() and path.suffix != ".py" and path.stat().st_size <= _LARGE:
-            found.append(name)
-    return found
-
-
-def _imports(path: Path) -> Iterator[str]:
-    try:
-        tree = ast.parse(text_file.read(path))
-    except (ConformanceError, MemoryError, RecursionError, SyntaxError, ValueError):
-        return  # Python says what is wrong with it where it is run
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
-
-
-def gathered(run: RunFolder, summary: Summary) -> None:
-    """Keep what the gathering took: whoever is interrupted now has all that an answer needs."""
-    write_record(run.path / _GATHERED, Gathered(summary.seconds, summary.peak_mib))
-
-
 def publish(run: RunFolder, asked: Asked, answered: Sequence[Answered]) -> Path:
-    """Write results.json, the same as a table, and the page, whose path is returned. What the
-    gathering took stays as it was kept.
-    """
-    results = results_in(run, asked, answered, _info(run, asked))
-    run.write_results(results)
-    tables.write(results, run.path)
-    return html.publish(results, run.path)
-
-
-def _info(run: RunFolder, asked: Asked) -> RunInfo:
-    if (run.path / "results.json").exists():
-        return run.results().run
+    """Write results.json, the same as a table, and the page, whose path is returned."""
     run.check_finished()
-    took = read_record(Gathered, run.path / _GATHERED) or Gathered(0.0, 0.0)
-    return RunInfo(
-        id=run.id,
-        started=run.plan().started,
-        finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=took.seconds,
-        command=asked.command,
-        jobs=run.plan().jobs,
-        peak_mib=took.peak_mib,
-    )
-
-
-def results_in(
-    run: RunFolder, asked: Asked, answered: Sequence[Answered], info: RunInfo
-) -> Results:
-    """The answers as cells."""
-    cells = [_cell(asked, one) for one in answered]
+    cells = {cell.id: cell for cell in (_cell(asked, one) for one in answered)}
     environment = execution.environment(Thresholds())
-    judged = {cell.id: cell for cell in cells}
-    results = results_of(run, {}, judged, info=info, environment=environment)
+    results = results_of(run, {}, cells, info=execution.info_of(run), environment=environment)
     code = int(exit_code([one.checked for one in answered]))
-    return replace(
-        results,
-        scenarios=(_scenario(asked),),
-        footer=replace(results.footer, exit_code=code),
-    )
+    footer = replace(results.footer, exit_code=code)
+    results = replace(results, scenarios=(_scenario(asked),), footer=footer)
+    return execution.publish(run, results)
 
 
 def _scenario(asked: Asked) -> ScenarioInfo:
@@ -268,7 +200,8 @@ def _source(file: UserFile, side: str, files: Sequence[UserFile]) -> str:
 
 def _cell(asked: Asked, one: Answered) -> CellResult:
     checked = one.checked
-    decided, aside = leading(one)
+    decision = decision_of(one)
+    decided = decision.leading
     return CellResult(
         id=cell_id(one),
         model=checked.model,
@@ -276,7 +209,7 @@ def _cell(asked: Asked, one: Answered) -> CellResult:
         backend=checked.backend,
         scenario=USER_TRACE.name,
         case=one.key,
-        verdict=verdict_of(one),
+        verdict=decision.verdict,
         reason=checked.sentence,
         seconds=sum(each.seconds for each in one.evidence),
         command=command_for(asked, checked.file, checked.backend),
@@ -292,7 +225,7 @@ def _cell(asked: Asked, one: Answered) -> CellResult:
         prompt_ids=one.prompt_ids,
         precision=decided.precision,
         decided=decided.verdict,
-        beside=aside,
+        beside=decision.beside,
         frames=decided.frames,
     )
 

@@ -1,4 +1,4 @@
-"""The model that a check is on: a local folder, an id of models.yaml, or one of a hub."""
+"""What a check is on: a model (a local folder, an id of models.yaml, one of a hub), and columns."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ _COLUMN = re.compile(r"vllm(?:-pp([1-9]\d{0,3}))?(?:-tp([1-9]\d{0,3}))?", re.ASC
 
 #: What a check compares with transformers unless it is told otherwise.
 DEFAULT = "vllm-pp1"
+
+#: The column of a check without any engine: whether the files run on transformers.
+HF = Backend("hf", "hf")
+
+#: The column of numbers that another tool recorded.
+DUMP = Backend("dump", "dump")
 
 
 def resolve(name: str, known: Path) -> Model:
@@ -44,18 +50,19 @@ def resolve(name: str, known: Path) -> Model:
     )
 
 
+def local_folder(model: Model) -> Path | None:
+    """Where a model lies that is taken as it is."""
+    [source, *others] = model.sources
+    return Path(source.file) if source.kind == "path" and not others else None
+
+
 def _local(folder: Path) -> Model:
-    path = folder / "config.json"
-    architecture = loose_json.mapping(path).get("model_type")
+    architecture = str(loose_json.mapping(folder / "config.json").get("model_type"))
     known = usable.architectures()
-    why = ""
-    if not isinstance(architecture, str):
-        why = f"{path.name} cannot be read or has no `model_type`"
-    elif known and architecture not in known:
-        why = f"it knows no {architecture!r}, as {path.name} has it"
-    elif damaged := usable.folder(folder, architecture):
-        why = damaged
-    if why or not isinstance(architecture, str):
+    why = usable.folder(folder, architecture)
+    if not why and known and architecture not in known:
+        why = f"it knows no {architecture!r}, as config.json has it"
+    if why:
         raise ConformanceError(
             f"is no model that transformers can load: {why}",
             path=folder,
@@ -71,43 +78,35 @@ def _id(name: str) -> str:
 
 def columns(names: list[str]) -> tuple[Backend, ...]:
     """The engines to compare with: `vllm-pp1`, `vllm-pp2`, `vllm-tp2`, `vllm-pp2-tp2` …; `hf`
-    is always run and is none. Raises ConformanceError for any other.
+    is always run, and a column where it is the only one. Raises ConformanceError for any other.
     """
     found = []
     for name in dict.fromkeys(names or [DEFAULT]):
-        if name == "hf":
-            continue
         match = _COLUMN.fullmatch(name)
-        if match is None:
+        if match is not None:
+            pipeline, tensor = (int(size or 1) for size in match.groups())
+            called = name if name != "vllm" else DEFAULT
+            found.append(Backend(called, "vllm", pipeline=pipeline, tensor=tensor))
+        elif name != HF.id:
             raise ConformanceError(
                 f"a check cannot run on {name!r}",
                 remedy="one of: hf, vllm-pp1, vllm-pp2, vllm-pp3, vllm-tp2, vllm-pp2-tp2",
             )
-        pipeline, tensor = (int(size or 1) for size in match.groups())
-        found.append(
-            Backend(name if name != "vllm" else DEFAULT, "vllm", pipeline=pipeline, tensor=tensor)
-        )
-    return tuple(found)
+    return tuple(found) or (HF,)
 
 
 def require_layers(columns: Sequence[Backend], model: Model) -> None:
-    """Raises ConformanceError for a column with more stages than the model has layers, where it is
-    known how many those are.
+    """Raises ConformanceError for a column with more stages than the model has layers, where its
+    one source says how many those are.
     """
-    layers = _layers(model)
+    [source, *others] = model.sources
+    config = source.config
+    if folder := local_folder(model):
+        config = loose_json.mapping(folder / "config.json")
+    layers = 0 if others else usable.layers(config)
     for column in columns:
         if layers and column.pipeline > layers:
             raise ConformanceError(
                 f"{column.id} has more stages than {model.id} has layers: {layers}",
                 remedy=f"name at most vllm-pp{layers}",
             )
-
-
-def _layers(model: Model) -> int:
-    """As its one source says, 0 where it has several or says nothing."""
-    if len(model.sources) != 1:
-        return 0
-    source = model.sources[0]
-    if source.kind == "path":
-        return usable.layers(loose_json.mapping(Path(source.file) / "config.json"))
-    return usable.layers(source.config)

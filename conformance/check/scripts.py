@@ -10,6 +10,8 @@ import textwrap
 _LOADS = re.compile(r"\b(?:LanguageModel|TransformersModel|VLLM)\(")
 _TRACES = frozenset({"trace", "generate"})
 
+_DEFINES = (ast.FunctionDef, ast.ClassDef)
+
 
 def as_function(text: str, tree: ast.Module) -> tuple[int, str] | None:
     """Return the first line at which a script traces, and `hf(model)` with its statements.
@@ -24,11 +26,11 @@ def as_function(text: str, tree: ast.Module) -> tuple[int, str] | None:
     last = body.index(tracing[-1])
     name = "model"
     kept: list[str] = []
-    for node in body[: last + 1] + [one for one in body[last + 1 :] if _keeps(one)]:
+    for node in body[: last + 1]:
         source = ast.get_source_segment(text, node, padded=True) or ast.unparse(node)
         if isinstance(node, ast.Assign) and _LOADS.search(source):
             name = ast.unparse(node.targets[0])
-        elif not isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)):
+        elif not isinstance(node, (ast.Import, ast.ImportFrom, *_DEFINES)):
             kept.append(textwrap.dedent(source))
     statements = "\n".join(kept)
     saved = re.findall(r"^\s*(\w+)(?:, \w+)* = .*\.save\(\)", statements, flags=re.MULTILINE)
@@ -41,16 +43,13 @@ def as_function(text: str, tree: ast.Module) -> tuple[int, str] | None:
 
 def _unguarded(node: ast.stmt) -> list[ast.stmt]:
     """The statements of `if __name__ == "__main__":`, any other one as it is."""
-    guarded = isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
-    return node.body if isinstance(node, ast.If) and guarded else [node]
+    if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+        return node.body
+    return [node]
 
 
 def _traces(node: ast.stmt) -> bool:
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+    if isinstance(node, _DEFINES):
         return False
     calls = (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
     return any(isinstance(func, ast.Attribute) and func.attr in _TRACES for func in calls)
-
-
-def _keeps(node: ast.stmt) -> bool:
-    return isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))

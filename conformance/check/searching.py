@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from conformance.check.answer import Answered, answer
-from conformance.check.checked import Answer
-from conformance.check.gather import TRUTH, Asked
+from conformance.builtin.user_trace import USER_TRACE
+from conformance.check.answer import answer
+from conformance.check.checked import AGREES, Answer, Answered
+from conformance.check.gather import TRUTH, Asked, truth_of
 from conformance.check.search.driver import LEAST, Place, search_all
 from conformance.check.search.edits import Found
 from conformance.check.search.session import Steps
@@ -36,7 +37,6 @@ class Searching:
 
     asked: Asked
     run: RunFolder
-    thresholds: Thresholds
     tell: Callable[[str], None] = lambda _: None
     begun: float = field(default_factory=time.monotonic)
     gathered: float = 0.0
@@ -63,22 +63,21 @@ class Searching:
         """Yield the files that differ, with their engine: none that agrees on another engine."""
         model = self.asked.model.id
         for file in self.asked.files:
-            outcome = self.run.outcome(model, TRUTH.id, f"check.{file.name}")
+            outcome = truth_of(self.run, model, file.name)
             if outcome is None or outcome.status is not Status.OK:
                 continue
             given = {
-                backend.id: answer(self.asked, self.run, file, backend, self.thresholds)
-                for backend in self.asked.backends
+                backend.id: answer(self.asked, self.run, file, backend)
+                for backend in self.asked.engines
             }
             self.answers |= {(file.name, name): one for name, one in given.items()}
-            answers = {one.checked.answer for one in given.values()}
-            if answers & {Answer.SAME, Answer.NUMERICS}:
+            if any(one.checked.answer in AGREES for one in given.values()):
                 continue
-            seen = self.run.observations(model, TRUTH.id, f"check.{file.name}")
+            seen = self.run.observations(model, TRUTH.id, f"{USER_TRACE.name}.{file.name}")
             for backend, one in given.items():
                 if one.checked.answer in {Answer.DIFFERS, Answer.FAILS} or file.lacks_a_port:
                     self.tell(f"looking for an edit: {file.name} on {backend}")
-                    yield file, backend, Reference(seen, self.thresholds)
+                    yield file, backend, Reference(seen, Thresholds())
 
 
 def found_in(run: RunFolder) -> tuple[Found, ...]:

@@ -12,9 +12,8 @@ import psutil
 from rich.console import Console
 from rich.text import Text
 
-from conformance.check.checked import Answer, Checked
-from conformance.check.finding import Edit
-from conformance.check.gather import DUMP
+from conformance.check.checked import Answer, Checked, Edit
+from conformance.check.models import DUMP
 from conformance.records import RunInfo
 from conformance.report.render.terminal import shown
 from conformance.shortening import few
@@ -35,13 +34,6 @@ _STYLES = {
     Answer.FAILS: ("✗", "red"),
     Answer.UNSUPPORTED: ("–", "yellow"),
 }
-
-
-def show(checked: list[Checked], console: Console) -> None:
-    """Every answer, one below the other."""
-    files = {Path(one.file) for one in checked}
-    for one in checked:
-        answer(one, files, console)
 
 
 def answer(checked: Checked, files: Collection[Path], console: Console) -> None:

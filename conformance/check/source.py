@@ -10,7 +10,7 @@ import ast
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -64,18 +64,18 @@ class UserFile:
 
     def order_of(self, site: Site) -> tuple[int, ...]:
         """Return what sorts a value by where the reference's function last assigns its parts."""
-        return (self._made.get(site.name, (0, ""))[0],)
+        lines = (node.lineno for node in self._made(site.name) if isinstance(node, ast.Assign))
+        return (max(lines, default=0),)
 
     def is_stacked(self, name: str) -> bool:
         """Return whether a value, by its name, is made of several that were stacked."""
-        return bool(re.search(r"\b(?:stack|cat)\(", self._made.get(name, (0, ""))[1]))
+        return any(re.search(r"\b(?:stack|cat)\(", ast.unparse(one)) for one in self._made(name))
 
     def first_write(self) -> int:
         """Return the first line of the reference's function that writes to a module, or 0."""
-        function = self.functions[self.function_for("hf")]
         stored = (
             node.lineno
-            for node in ast.walk(function)
+            for node in self._nodes
             if isinstance(node, (ast.Attribute, ast.Subscript))
             and isinstance(node.ctx, ast.Store)
             and any(isinstance(n, ast.Attribute) and n.attr in _VALUES for n in ast.walk(node))
@@ -83,30 +83,26 @@ class UserFile:
         return min(stored, default=0)
 
     @cached_property
-    def _made(self) -> dict[str, tuple[int, str]]:
-        """For each name that the reference's function returns the last line that assigns a part of
-        its value, and the text of what it is made of.
-        """
-        function = self.functions[self.function_for("hf")]
-        lines: dict[str, tuple[int, str]] = {}
-        for node in ast.walk(function):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    for name in ast.walk(target):
-                        if isinstance(name, ast.Name):
-                            at, text = lines.get(name.id, (0, ""))
-                            more = f"{text} {self.segment(node.value)}"
-                            lines[name.id] = max(at, node.lineno), more
-        found = {}
-        for node in ast.walk(function):
+    def _nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.functions[self.function_for("hf")]))
+
+    def _made(self, name: str) -> Iterator[ast.expr | ast.Assign]:
+        """Yield what the reference's function returns under a name, and what assigns its parts."""
+        for node in self._nodes:
             if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict):
                 for key, value in zip(node.value.keys, node.value.values, strict=True):
-                    if isinstance(key, ast.Constant):
-                        parts = [n.id for n in ast.walk(value) if isinstance(n, ast.Name)]
-                        made = [lines[part] for part in parts if part in lines]
-                        text = " ".join([self.segment(value), *(text for _, text in made)])
-                        found[str(key.value)] = (max((at for at, _ in made), default=0), text)
-        return found
+                    if isinstance(key, ast.Constant) and str(key.value) == name:
+                        yield value
+                        yield from self._assigning(_names(value))
+
+    def _assigning(self, names: set[str]) -> Iterator[ast.Assign]:
+        for node in self._nodes:
+            if isinstance(node, ast.Assign) and names & _names(*node.targets):
+                yield node
+
+
+def _names(*nodes: ast.expr) -> set[str]:
+    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 def read(path: Path) -> UserFile:
@@ -114,25 +110,23 @@ def read(path: Path) -> UserFile:
     text = text_file.read(path)
     try:
         tree = ast.parse(text, filename=str(path))
-    except (ValueError, MemoryError, RecursionError) as error:
-        words = "it is nested too deeply" if not str(error) else error
-        raise ConformanceError(f"is no Python: {words}", path=path) from error
+        found = {
+            node.name: node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef) and node.name in BOTH + PORTED
+        }
+        mistake = next(_mistakes(text, tree, found), None)
     except SyntaxError as error:
         line = f": {error.text.strip()}" if error.text else ""
         raise ConformanceError(
             f"is no Python: {error.msg}{line}", path=path, line=error.lineno
         ) from error
-    found = {
-        node.name: node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name in BOTH + PORTED
-    }
-    try:
-        _require_form(path, text, tree, found)
-    except RecursionError as error:
-        raise ConformanceError("is nested too deeply to be read", path=path) from error
-    for function in found.values():
-        _require_parameters(path, function)
+    except (ValueError, MemoryError, RecursionError) as error:
+        words = str(error) or "it is nested too deeply"
+        raise ConformanceError(f"is no Python: {words}", path=path) from error
+    if mistake is not None:
+        words, remedy, number = mistake
+        raise ConformanceError(words, path=path, line=number, remedy=remedy)
     return UserFile(path.resolve(), text, found, _name(path))
 
 
@@ -146,63 +140,46 @@ def read_all(paths: Sequence[Path]) -> tuple[UserFile, ...]:
 
     Raises ConformanceError for what cannot be checked, and for a file that is named twice.
     """
-    files = tuple(map(read, paths))
-    alike = Counter(file.name for file in files)
-    named = tuple(
-        replace(file, name=f"{_name(file.path.parent)}-{file.name}")
-        if alike[file.name] > 1
-        else file
-        for file in files
-    )
-    twice = next((name for name, count in Counter(f.name for f in named).items() if count > 1), "")
-    if twice:
-        raise ConformanceError(
-            f"two files are {twice.replace('-', '/', 1)}.py", remedy="check one after the other"
-        )
-    return named
+    alike = Counter(_name(path) for path in paths)
+    found: dict[str, UserFile] = {}
+    for file in map(read, paths):
+        folder = f"{_name(file.path.parent)}-" if alike[file.name] > 1 else ""
+        name = f"{folder}{file.name}"
+        if name in found:
+            raise ConformanceError(
+                f"two files are {name.replace('-', '/', 1)}.py", remedy="check one after the other"
+            )
+        found[name] = replace(file, name=name)
+    return tuple(found.values())
 
 
-def _require_form(
-    path: Path, text: str, tree: ast.Module, found: dict[str, ast.FunctionDef]
-) -> None:
+def _mistakes(
+    text: str, tree: ast.Module, found: dict[str, ast.FunctionDef]
+) -> Iterator[tuple[str, str, int | None]]:
+    """Yield why these functions cannot be checked: in words, what to do, and the line."""
     if "trace" in found and len(found) > 1:
-        raise ConformanceError(
-            f"has `trace` and `{next(name for name in found if name != 'trace')}`",
-            path=path,
-            remedy="keep `trace(lm)` alone, or `hf(model)` and `vllm(model)`",
+        other = next(name for name in found if name != "trace")
+        remedy = "keep `trace(lm)` alone, or `hf(model)` and `vllm(model)`"
+        yield f"has `trace` and `{other}`", remedy, None
+    if list(found) == ["vllm"]:
+        remedy = "add `hf(model)`, which returns the same names on transformers"
+        yield "has `vllm(model)` and nothing to compare it with", remedy, None
+    if not found and (script := scripts.as_function(text, tree)) is not None:
+        line, shown = script
+        words = (
+            "traces while it is imported: a check calls a function, once for each way to compute"
         )
-    if "trace" in found or "hf" in found:
-        return
-    if "vllm" in found:
-        raise ConformanceError(
-            "has `vllm(model)` and nothing to compare it with",
-            path=path,
-            remedy="add `hf(model)`, which returns the same names on transformers",
-        )
-    if (script := scripts.as_function(text, tree)) is not None:
-        line, function = script
-        shown = textwrap.indent(function, "      ")
-        raise ConformanceError(
-            "traces while it is imported: a check calls a function, once for each way to compute",
-            path=path,
-            line=line,
-            remedy=f"keep the imports, and put this function in the place of the rest:\n{shown}",
-        )
-    raise ConformanceError(
-        "has neither `trace(lm)` nor `hf(model)` and `vllm(model)`",
-        path=path,
-        remedy=f"write for example:\n{textwrap.indent(_SHAPE, '      ')}",
-    )
-
-
-def _require_parameters(path: Path, function: ast.FunctionDef) -> None:
-    names = [argument.arg for argument in function.args.args]
-    if len(names) in {1, 2} and names[1:] in ([], ["prompt"], ["prompts"]):
-        return
-    raise ConformanceError(
-        f"`{function.name}({', '.join(names)})` cannot be called by a check",
-        path=path,
-        line=function.lineno,
-        remedy=f"its parameters are one model, and `prompt` or `prompts` if it takes some: "
-        f"`def {function.name}({(names or ['lm'])[0]}, prompt)`",
-    )
+        remedy = "keep the imports, and put this function in the place of the rest:"
+        yield words, f"{remedy}\n{textwrap.indent(shown, '      ')}", line
+    if not found:
+        remedy = f"write for example:\n{textwrap.indent(_SHAPE, '      ')}"
+        yield "has neither `trace(lm)` nor `hf(model)` and `vllm(model)`", remedy, None
+    for name, function in found.items():
+        names = [argument.arg for argument in function.args.args]
+        if not names or names[1:] not in ([], ["prompt"], ["prompts"]):
+            remedy = (
+                "its parameters are one model, and `prompt` or `prompts` if it takes some: "
+                f"`def {name}({(names or ['lm'])[0]}, prompt)`"
+            )
+            words = f"`{name}({', '.join(names)})` cannot be called by a check"
+            yield words, remedy, function.lineno

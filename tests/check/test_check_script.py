@@ -5,6 +5,7 @@ it needs nothing.
 import ast
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -17,35 +18,33 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 import conformance
-from conformance.check import kept, rerun, script, source
+from conformance.check import kept, script, source
 from conformance.cli import app
 from conformance.engines.user_trace import alone
 from conformance.errors import ConformanceError
 from conformance.planning import trust
 from conformance.records import Backend, Column, Job, Precision, from_json
-from conformance.repro import package
-from conformance.store import CHECK, RunFolder, gathered_in
+from conformance.store import RunFolder, gathered_in
 from conformance.store.files import read_record, write_record
-from tests.check.test_kept_check import FILE, VLLM, checked, published
+from tests.check.test_kept_check import VLLM, checked, published
 
 ROOT = Path(__file__).parent.parent.parent
 TWO = Backend("vllm-pp2", "vllm", pipeline=2)
 
 
-def written(tmp_path, *, backend=VLLM, standalone=False):
+def written(tmp_path, *, backend=VLLM):
     tmp_path.mkdir(exist_ok=True)
     asked, run = checked(tmp_path, factor=2.0)
     published(asked, run)
     [cell] = run.results().cells
     if backend != VLLM:
-        kept.keep(replaced := RunFolder(tmp_path / "other"), replace(asked, backends=(backend,)))
-        replaced.write_plan(run.plan())
-        run, cell = replaced, replace(cell, backend=backend.id)
+        run.write_plan(replace(run.plan(), columns=(Column(backend),)))
+        cell = replace(cell, backend=backend.id)
     folder = run.group_folder("llama", gathered_in(backend.id, Precision.FLOAT32)).path
     folder.mkdir(parents=True, exist_ok=True)
     job = Job("x:y", asked.model, Column(backend), tmp_path, folder, tmp_path, ())
     write_record(folder / "job.json", job)
-    return script.text(run, cell, file="repro_x.py", standalone=standalone)
+    return script.text(run, cell, file="repro_x.py")
 
 
 def test_sources_that_were_never_built_name_no_version(tmp_path, monkeypatch):
@@ -68,45 +67,30 @@ def test_two_functions_on_one_stage_need_nothing_of_this_package(tmp_path):
     assert {"nnsight", "vllm", "torch"} <= imported(text)
     functions = source.read_all([tmp_path / "my trace.py"])[0]
     assert all(functions.segment(node) in text for node in functions.functions.values())
-    [asked] = [
-        ast.literal_eval(node.value)
-        for node in ast.parse(text).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ASKED"
-    ]
-    assert asked["beside"] == {"helper.py": "LAYER = 1\n"}
-
-
-@pytest.mark.parametrize("standalone", [False, True])
-def test_what_needs_the_relay_is_checked_again(tmp_path, standalone):
-    text = written(tmp_path, backend=TWO, standalone=standalone)
-    path = tmp_path / "repro_x.py"
-    path.write_text(text)
-    data, beside, own = rerun.read(path)
-    assert own == FILE + "\n# What was checked: read as literals, never executed.\n"
-    assert beside == {"helper.py": "LAYER = 1\n"}
-    assert (data["backend"]["pipeline"], data["verdict"]) == (2, "misscaled")
-    assert ("conformance/engines/vllm/relay/cpu.py" in text) is standalone
-    assert ("conformance/engines/user_trace/hf.py" in text) is standalone
+    assert "# It reads helper.py, beside it.\n" in text
 
 
 @pytest.mark.parametrize("opening", ["", '"""Its\nwords."""\nfrom __future__ import annotations\n'])
-@pytest.mark.parametrize("call", [package.call(rerun.__name__), package.unpacking(rerun.__name__)])
-def test_the_lines_that_are_named_are_those_of_the_users_file(tmp_path, opening, call):
-    path = tmp_path / "mine.py"
-    path.write_text(f'{opening}\n\n{FILE}\nif __name__ == "__main__":\n    pass\n')
-    mine = source.read(path)
-    first = script._opening(mine)
-    parts = [
-        "#!/usr/bin/env python3",
-        "# check",
-        first,
-        "",
-        call,
-        script._without_opening(mine.text),
-    ]
-    text = "\n".join([*parts, "", "# What was checked."])
-    own = rerun.user_file(text, len(first.splitlines()))
-    assert own.splitlines()[: len(mine.text.splitlines())] == mine.text.splitlines()
+def test_what_needs_the_relay_is_checked_again_by_the_package(tmp_path, monkeypatch, opening):
+    """The script is the file itself, and ends as its check does."""
+    text = written(tmp_path, backend=TWO)
+    path = tmp_path / "repro_x.py"
+    path.write_text(opening + text)
+    assert list(source.read(path).functions) == ["hf", "vllm"]
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(sys, "argv", [str(path), "--timeout", "9"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 1
+    [[_, *command]] = commands
+    asked = ["-m", "/data/llama", "-b", "vllm-pp2", "--search", "0", "--timeout", "9"]
+    assert command == ["-m", "conformance", "check", str(path), *asked]
 
 
 def test_a_difference_is_a_thousandth_and_a_leading_axis_is_none():
@@ -131,9 +115,8 @@ def test_a_script_of_a_check_holds_no_code_of_a_strangers(tmp_path, monkeypatch)
     """Its engine, its weights and the file itself are named by the check's files alone."""
     written(tmp_path)
     run = RunFolder(next((tmp_path / "checks").glob("2*")))
-    stored = read_record(kept.Kept, run.path / CHECK)
     evil = replace(VLLM, engine="evil:go", environment="/evil/python", options={"w": "evil.W"})
-    write_record(run.path / CHECK, replace(stored, backends=(evil,)))
+    run.write_plan(replace(run.plan(), columns=(Column(evil),)))
     done = of_a_check(tmp_path, monkeypatch)
     assert isinstance(done.exception, ConformanceError), done.output
     for words in (
@@ -176,7 +159,7 @@ def test_a_script_of_ones_own_check_is_written_without_trust(tmp_path, monkeypat
 def test_no_name_in_a_check_leads_out(name):
     """Its file is read, and its script is written, from a folder that is called so."""
     with pytest.raises(ValidationError):
-        from_json(kept.KeptFile, json.dumps({"name": name, "path": "mine.py"}))
+        from_json(kept.Kept, json.dumps({"named": "x", "prompts": [], "files": {name: "a.py"}}))
 
 
 def test_values_are_named_by_the_way_to_them():
@@ -189,7 +172,7 @@ def test_values_are_named_by_the_way_to_them():
 @pytest.mark.slow
 @pytest.mark.engine
 def test_the_scripts_show_the_difference_again(tmp_path):
-    """On one stage without this package, on two with all of it in the script."""
+    """On one stage without this package, on two by the installed one."""
     mistake = ROOT / "examples" / "mistakes" / "head_ablation.py"
     where = ["--reports", str(tmp_path / "checks")]
     command = [sys.executable, "-m", "conformance"]
@@ -200,11 +183,11 @@ def test_the_scripts_show_the_difference_again(tmp_path):
     assert ran.returncode == 1
     for backend in ("vllm-pp1", "vllm-pp2"):
         name = f"check[llama-{backend}-head_ablation]"
-        arguments = ["repro", name, *where, "--standalone", "-o", str(tmp_path)]
+        arguments = ["repro", name, *where, "-o", str(tmp_path)]
         subprocess.run([*command, *arguments], cwd=ROOT, check=True)
         file = tmp_path / f"repro_check_llama_{backend.replace('-', '_')}_head_ablation.py"
         again = subprocess.run(
-            [sys.executable, "-P", str(file)],
+            [sys.executable, str(file)],
             cwd=tmp_path,
             check=False,
             capture_output=True,

@@ -7,8 +7,7 @@ from typing import cast
 from rich.console import Console
 
 from conformance.check import show
-from conformance.check.checked import Answer, Checked
-from conformance.check.finding import Edit, Finding
+from conformance.check.checked import Answer, Checked, Edit, Finding
 from conformance.records import RunInfo
 
 
@@ -41,7 +40,7 @@ def test_lines_that_go_together_are_each_shown_with_a_sign():
     edit = Edit(3, "    a = {}\n    with b:", "    with b:\n        a = {}.save()")
     told = (Finding("unsaved", "x", edit=edit),)
     console = Console(file=StringIO(), width=300)
-    show.show([Checked("a.py", "llama", "pp1", Answer.DIFFERS, "x", told)], console)
+    show.answer(Checked("a.py", "llama", "pp1", Answer.DIFFERS, "x", told), [], console)
     assert isinstance(console.file, StringIO)
     assert [line.strip()[:1] for line in console.file.getvalue().splitlines()[2:]] == list("--++")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,6 @@ from conformance.records import (
     Precision,
     Source,
     Status,
-    Thresholds,
     Verdict,
 )
 from conformance.runner import Summary
@@ -53,9 +54,8 @@ def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
     (tmp_path / "my trace.py").write_text(FILE)
     model = Model("llama", "llama", (Source("path", file="/data/llama"),))
     files = source.read_all([tmp_path / "my trace.py"])
-    asked = gather.Asked(files, model, (VLLM,), (), "/data/llama", "conformance check")
-    run = gather.begin(asked, tmp_path / "checks")
-    kept.keep(run, asked)
+    asked = gather.Asked(files, model, (VLLM,), (), "/data/llama")
+    run = kept.begin(asked, tmp_path / "checks")
     gathered(run, "my-trace", factor=factor)
     return asked, run
 
@@ -94,18 +94,18 @@ def published_of(folder: Path, name: str, checks: Path | None = None, *options: 
     (folder / name).write_text(FILE)
     model = Model("llama", "llama", (Source("path", file="/data/llama"),))
     files = source.read_all([folder / name])
-    asked = gather.Asked(files, model, (VLLM,), (), "llama", "conformance check", options=options)
-    begun = gather.begin(asked, checks or folder / "checks").path
+    asked = gather.Asked(files, model, (VLLM,), (), "llama", options)
+    begun = kept.begin(asked, checks or folder / "checks").path
     # Of one second names have no order.
     run = RunFolder(begun.rename(begun.with_name(f"20260101-{next(_SECONDS):06}-0000")))
-    kept.keep(run, asked)
+    run.write_plan(replace(run.plan(), run=run.id))
     gathered(run, files[0].name, factor=2.0)
     published(asked, run)
     return run
 
 
 def published(asked: gather.Asked, run: RunFolder) -> Path:
-    return kept.publish(run, asked, tuple(answer.answers(asked, run, Thresholds())))
+    return kept.publish(run, asked, tuple(answer.answers(asked, run)))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,8 @@ def test_a_check_holds_its_files_and_what_they_import(tmp_path):
 def ended(folder, name, kib):
     """A finished check that takes so much."""
     (folder / name).mkdir()
-    (folder / name / "results.json").write_bytes(bytes(kib << 10))
+    (folder / name / "plan.json").write_bytes(bytes(kib << 10))
+    os.utime(folder / name / "plan.json", (int(name), int(name)))
 
 
 def left(folder):
@@ -162,37 +163,25 @@ def left(folder):
 
 
 def test_the_oldest_checks_go_where_all_take_more_than_their_room(tmp_path):
-    for name in ("1", "2", "3", "4"):
+    for name in ("0", "1", "2", "3", "4"):
         ended(tmp_path, name, kib=64)
-    (tmp_path / "0").mkdir()  # it runs, or was interrupted
+    (tmp_path / "0" / "unfinished").touch()  # it runs, or was interrupted
     (tmp_path / "latest").symlink_to("4")
-    room.sweep(tmp_path, room=256 << 10, stay=1)
-    assert left(tmp_path) == ["0", "1", "2", "3", "4", "latest"]
-    room.sweep(tmp_path, room=130 << 10, stay=1)
-    assert left(tmp_path) == ["0", "3", "4", "latest"]
-    room.sweep(tmp_path, room=0, stay=2)
-    assert left(tmp_path) == ["0", "3", "4", "latest"]
-    room.sweep(tmp_path, room=0, stay=1)
-    assert left(tmp_path) == ["0", "4", "latest"]
-
-
-def test_of_a_check_it_is_measured_what_its_own_files_take(tmp_path):
-    ended(tmp_path, "other", kib=64)
-    ended(tmp_path, "mine", kib=64)
-    alone = room.taken(tmp_path / "mine")
-    (tmp_path / "mine" / "folder").symlink_to(tmp_path / "other")
-    (tmp_path / "mine" / "file").symlink_to(tmp_path / "other" / "results.json")
-    assert alone >= 64 << 10 and room.taken(tmp_path / "mine") < alone + (64 << 10)
-    with (tmp_path / "mine" / "sparse").open("wb") as file:
-        file.truncate(1 << 40)
-    assert room.taken(tmp_path / "mine") < 1 << 30
+    for room_kib, newest, stay in (
+        (512, 1, ["0", "1", "2", "3", "4", "latest"]),
+        (160, 1, ["0", "3", "4", "latest"]),
+        (0, 2, ["0", "3", "4", "latest"]),
+        (0, 1, ["0", "4", "latest"]),
+    ):
+        room.sweep(tmp_path, replace(room.KEPT, room=room_kib << 10, newest=newest))
+        assert left(tmp_path) == stay
 
 
 def test_who_looks_for_a_check_that_is_gone_is_told_how_long_one_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     told = str(CliRunner().invoke(app, ["show", "x", "--run", "20260101-000000-abcd"]).exception)
-    most, stay = f"more than {room.ROOM >> 30} GiB", f"the newest {room.STAY}"
+    most, stay = f"more than {room.KEPT.room >> 30} GiB", f"the newest {room.KEPT.newest}"
     assert most in told and stay in told and "--reports" in told
     documented = " ".join((ROOT / "docs/check.md").read_text(encoding="utf-8").split())
     assert most in documented and f"never one of {stay}" in documented
@@ -214,7 +203,7 @@ def test_the_newest_check_of_this_folder_is_taken_and_said(tmp_path, monkeypatch
         monkeypatch.chdir(folder)
         return CliRunner().invoke(app, ["show", "my-trace", "--run", "check"]).output
 
-    found = f"the newest check of this folder with 'my-trace': {mine}, conformance check"
+    found = f"the newest check of this folder with 'my-trace': {mine}, conformance "
     assert found in shown("../mine")
     found = f"any folder with 'my-trace'; this one has none: {max(mine, theirs)}"
     assert found in shown(tmp_path)
@@ -308,15 +297,19 @@ def test_what_a_file_loads_is_kept_and_laid_beside_its_script(tmp_path, monkeypa
     checked(tmp_path, factor=2.0)
     file.write_text(f'{text}\n\nVECTOR = open("vector.pt").read()\nNOWHERE = "absent.pt", "."\n')
     read = source.read(file)
-    assert kept.named_files(read, tmp_path) == ["data/more.pt", "vector.pt"]
+    names = ["data/more.pt", "helper.py", "my trace.py", "vector.pt"]
+    assert sorted(kept.needed_files(file)) == names
     model = Model("llama", "llama", (Source("path", file="/data/llama"),))
-    asked = gather.Asked((read,), model, (VLLM,), (), "/data/llama", "conformance check")
-    run = gather.begin(asked, tmp_path / "again")
-    kept.keep(run, asked)
+    asked = gather.Asked((read,), model, (VLLM,), (), "/data/llama")
+    run = kept.begin(asked, tmp_path / "again")
     for name in ("vector.pt", "data/more.pt"):
         (tmp_path / name).unlink()
-    found = script.files_of(run, kept.asked_of(run).files[0])
+    gathered(run, "my-trace", factor=2.0)
+    published(asked, run)
+    [cell] = run.results().cells
+    found = script.data_of(run, cell)
     assert {name: path.read_text() for name, path in found.items()} == {
         "data/more.pt": "data/more.pt",
+        "helper.py": "LAYER = 1\n",
         "vector.pt": "vector.pt",
     }

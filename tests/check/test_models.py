@@ -41,7 +41,7 @@ def test_columns_are_named_by_their_stages():
     [one, two] = models.columns(["vllm-pp2-tp2", "vllm"])
     assert (one.id, one.pipeline, one.tensor) == ("vllm-pp2-tp2", 2, 2)
     assert two.id == "vllm-pp1"
-    assert models.columns(["hf"]) == ()
+    assert models.columns(["hf"]) == models.columns(["hf", "hf"]) == (models.HF,)
     assert [column.id for column in models.columns([])] == ["vllm-pp1"]
     with pytest.raises(ConformanceError, match="cannot run on 'vllm-async'"):
         models.columns(["vllm-async"])

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from conformance.builtin.user_trace import case_of
-from conformance.check import gather, models, source
+from conformance.check import gather, kept, models, source
 from conformance.check.gather import Asked
 from conformance.records import Precision, Status
 from conformance.runner import Further, Limits
@@ -95,8 +95,8 @@ def test_a_candidate_that_harms_its_engine_costs_itself_alone(tmp_path):
     path.write_text(GOOD.replace("BODY", "pass"))
     model = models.resolve("llama", ROOT / "models.yaml")
     columns = models.columns(["vllm-pp1"])
-    asked = Asked((source.read(path),), model, columns, (), "llama", "conformance check", memory=2)
-    run = gather.begin(asked, tmp_path / "checks")
+    asked = Asked((source.read(path),), model, columns, (), "llama", memory=2)
+    run = kept.begin(asked, tmp_path / "checks")
     folder = gathered_in("vllm-pp1", Precision.FLOAT32)
     job = f"{model.id}:{folder}"
     ended = {}

@@ -23,7 +23,7 @@ from conformance.bisect.state import BisectFolder, Request, State
 from conformance.bisect.trial import write_cells
 from conformance.builtin.user_trace import CALLED
 from conformance.check import gather, kept, models, source
-from conformance.check.kept import Gathered, Kept, KeptFile
+from conformance.check.kept import Kept
 from conformance.check.search.edits import Found
 from conformance.check.searching import Edits
 from conformance.cli import selecting
@@ -76,8 +76,7 @@ MODEL = Model("llama", "llama", (Source("tiny", config={"vocab_size": 512}),))
 
 # --- a check ------------------------------------------------------------------------------------
 
-CHECK = Kept("llama", ("a",), (KeptFile("my-trace", "/somewhere/my trace.py"),), (checks.VLLM,))
-GATHERED = Gathered(1.0, 2.0)
+CHECK = Kept("llama", ("a",), {"my-trace": "/somewhere/my trace.py"})
 EDITS = Edits((Found("my-trace", "vllm-pp1", "text", verified=True, tried=3),))
 CALLED_NAMES = {"p0/s0/hidden": "hidden", "p0/s1/hidden.3": "hidden[3]"}
 CONFIG = {
@@ -158,7 +157,7 @@ def file_with_sibling(folder: Path) -> None:
 
 def read_sibling(folder: Path) -> object:
     file = source.read(folder / "mine.py")
-    return kept.beside(file.path), kept.named_files(file, folder)
+    return kept.needed_files(file.path)
 
 
 # --- a self-test --------------------------------------------------------------------------------

@@ -362,12 +362,6 @@ def _kinds_in_folders() -> dict[str, Kind]:
         "check.json": Kind(
             f"{folders.RUN}/check.json", damaged(_plain(folders.CHECK)), folders.read_check, check
         ),
-        "gathered.json": Kind(
-            f"{folders.RUN}/gathered.json",
-            damaged(_plain(folders.GATHERED)),
-            folders.read_check,
-            check,
-        ),
         "edits.json": Kind(
             f"{folders.RUN}/edits.json", damaged(_plain(folders.EDITS)), folders.read_check, check
         ),

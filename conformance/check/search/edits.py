@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from conformance.check.finding import Edit
+from conformance.check.checked import Edit
 from conformance.records import record
 
 

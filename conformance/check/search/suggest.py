@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from conformance.check.checked import Answer, Checked
-from conformance.check.finding import Edit, Finding
+from conformance.check.checked import Answer, Checked, Edit, Finding
 from conformance.check.search.edits import Found, diff, edits_between
 from conformance.check.source import UserFile
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-    from conformance.check.answer import Answered
+    from conformance.check.checked import Answered
     from conformance.check.dump import Dump
     from conformance.check.gather import Asked
     from conformance.check.searching import Searching
@@ -105,6 +104,7 @@ def check(
     named = models.resolve(model, manifest)
     models.require_layers(columns, named)
     engines.needed()
+    from conformance import execution
     from conformance.check import dump as dumps
     from conformance.check import gather, kept, room
     from conformance.checkpoints import cache_folder
@@ -118,17 +118,14 @@ def check(
     asked = gather.Asked(
         texts,
         named,
-        () if recorded else columns,
+        (models.DUMP,) if recorded else columns,
         tuple(prompt),
         model,
-        shlex.join(["conformance", *sys.argv[1:]]),
-        dump=recorded is not None,
-        memory=memory,
         options=_as_given(context),
+        memory=memory,
         search=search,
     )
-    folder = gather.begin(asked, place)
-    kept.keep(folder, asked)
+    folder = kept.begin(asked, place)
     code = tuple(path for file in asked.files for path in kept.contents(folder, file))
     trust.note(cache_folder(), trust.Executed((named,), code=code))
     with err.status("starting") as status:
@@ -136,7 +133,7 @@ def check(
         limits = Limits(cell=timeout, load=load_timeout)
         summary = _gathered(asked, folder, limits, status, searching)
         try:
-            kept.gathered(folder, summary)
+            execution.keep_info(folder, folder.plan(), summary)
             given = searching.answers if searching else {}
             answered = _answered(asked, folder, recorded, None if json else out, status, given)
             page = kept.publish(folder, asked, answered)
@@ -176,11 +173,10 @@ def _as_given(context: typer.Context) -> tuple[str, ...]:
 def _searching(asked: Asked, folder: RunFolder, status: Status) -> Searching | None:
     """The search for edits, None where none was requested."""
     from conformance.check.searching import Searching
-    from conformance.records import Thresholds
 
-    if asked.search == 0 or not asked.backends:
+    if asked.search == 0 or not asked.engines:
         return None
-    return Searching(asked, folder, Thresholds(), partial(_say, status))
+    return Searching(asked, folder, partial(_say, status))
 
 
 def _gathered(
@@ -212,16 +208,15 @@ def _answered(
     from conformance.check import answer, show
     from conformance.check import dump as dumps
     from conformance.check.searching import found_in
-    from conformance.records import Thresholds
 
     def comparing(words: str) -> None:
         _say(status, words)
 
     edits = found_in(folder)
-    found: Iterable[Answered] = answer.answers(asked, folder, Thresholds(), comparing, edits, given)
+    found: Iterable[Answered] = answer.answers(asked, folder, comparing, edits, given)
     if recorded:
         _say(status, f"comparing {recorded.path.name} with transformers")
-        found = (dumps.judged(recorded, asked, folder, Thresholds()),)
+        found = (dumps.judged(recorded, asked, folder),)
     answered = []
     for one in found:
         answered.append(one)
@@ -256,7 +251,7 @@ def _ended(
 def _interrupted(asked: Asked, folder: RunFolder, reports: Path | None) -> str:
     """All that the answers need is there by now; of a dump its numbers are not kept."""
     if asked.dump:
-        return f"interrupted; check it again: {asked.command}"
+        return f"interrupted; check it again: {folder.plan().command}"
     where = ["--reports", str(reports)] if reports else []
     return f"interrupted; go on with: {shlex.join(['conformance', 'judge', folder.id, *where])}"
 

@@ -75,7 +75,7 @@ def repro(
             known(of_check.executed(folder, judged))
         for judged in answers:
             script_name = of_check.script_name(judged)
-            checked = of_check.text(folder, judged, file=script_name, standalone=standalone)
+            checked = of_check.text(folder, judged, file=script_name)
             _written(output / script_name, checked)
             for data, path in of_check.data_of(folder, judged).items():
                 _beside(path, output / data)

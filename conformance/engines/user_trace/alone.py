@@ -65,10 +65,7 @@ def repro_main(asked: Mapping[str, Any]) -> int:
 
 def repro_side(side: str, checkpoint: str, asked: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """What a function returns, by name."""
-    folder = Path(tempfile.mkdtemp())
-    for name, text in asked["beside"].items():
-        (folder / name).write_text(text, encoding="utf-8")
-    sys.path[:0] = [str(Path(sys.argv[0]).resolve().parent), str(folder)]
+    sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
     # By its name, so that what a block uses is found in an engine's processes, too.
     module = importlib.import_module(Path(sys.argv[0]).stem)
     model = on_transformers(checkpoint) if side == "hf" else on_vllm(checkpoint, asked)
