@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,13 +66,8 @@ def rows(results: Results) -> list[dict[str, Any]]:
 
 
 def write(results: Results, folder: Path) -> tuple[Path, ...]:
-    """`results.csv`, and `results.parquet` where pyarrow is installed."""
-    csv = write_csv(results, folder)
-    if importlib.util.find_spec("pyarrow") is not None:
-        return csv, write_parquet(results, folder)
-    # One of an earlier judgement would contradict the rest.
-    (folder / PARQUET).unlink(missing_ok=True)
-    return (csv,)
+    """`results.csv` and `results.parquet`."""
+    return write_csv(results, folder), write_parquet(results, folder)
 
 
 def write_csv(results: Results, folder: Path) -> Path:
@@ -89,7 +83,7 @@ def write_csv(results: Results, folder: Path) -> Path:
 
 
 def write_parquet(results: Results, folder: Path) -> Path:
-    """`results.parquet` in the folder; there whole or not at all. Needs pyarrow."""
+    """`results.parquet` in the folder; there whole or not at all."""
     import pyarrow as pa
     from pyarrow import parquet
 

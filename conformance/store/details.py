@@ -2,14 +2,13 @@
 
 results.json has the cells. What was judged of each observation is two orders of magnitude more, and
 few readers need it: it stands in `observations.parquet`, a row an observation. The results say
-which file is theirs by its digest. Where pyarrow is not installed, or an earlier version wrote the
-run, the judgements stand in results.json itself.
+which file is theirs by its digest. Where an earlier version wrote the run, the judgements stand in
+results.json itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +24,6 @@ DETAILS = "observations.parquet"
 
 _OWN, _BESIDE = "own", "beside"
 _FLOATS = ("q_med", "q_max", "spread", "error", "floor", "smallest")
-
-
-def available() -> bool:
-    """Whether Parquet can be written and read here."""
-    return importlib.util.find_spec("pyarrow") is not None
 
 
 def write(cells: Sequence[CellResult], path: Path) -> tuple[tuple[CellResult, ...], str]:
@@ -58,12 +52,9 @@ def write(cells: Sequence[CellResult], path: Path) -> tuple[tuple[CellResult, ..
 def read(cells: Sequence[CellResult], path: Path, digest: str) -> tuple[CellResult, ...]:
     """Return the cells with the judgements of all their observations.
 
-    Raises ConformanceError where the file is absent, damaged or of another judgement. Without
-    pyarrow the cells are returned as they are.
+    Raises ConformanceError where the file is absent, damaged or of another judgement.
     """
     remedy = f"judge the run again: conformance judge {path.parent.name}"
-    if not available():
-        return tuple(cells)
     from pyarrow import ArrowException, parquet
 
     try:

@@ -272,10 +272,8 @@ class RunFolder:
 
     def write_results(self, results: Results) -> Path:
         path = self.path / "results.json"
-        if details.available():
-            cells, digest = details.write(results.cells, self.path / details.DETAILS)
-            results = replace(results, cells=cells, details=digest)
-        write_record(path, results)
+        cells, digest = details.write(results.cells, self.path / details.DETAILS)
+        write_record(path, replace(results, cells=cells, details=digest))
         return path
 
     def results(self) -> Results:

@@ -126,9 +126,7 @@ def reduce_model(
     cases = tuple(sorted({f"{cell.scenario}.{cell.case}" for cell in off}))
     folder = _folder(run, model)
     dropped = {name: _digest(path) for name, path in _to_drop(folder, cases, always).items()}
-    stored, digest = tuple(own), ""
-    if details.available():
-        stored, digest = details.write(own, folder / f"{_CELLS}.parquet")
+    stored, digest = details.write(own, folder / f"{_CELLS}.parquet")
     write_record(folder / f"{_CELLS}.json", _Cells(stored, digest))
     write_record(folder / KEPT, Kept(model, thresholds, truth, cases, dropped))
     _flush(folder)

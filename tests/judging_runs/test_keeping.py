@@ -235,22 +235,6 @@ def test_results_are_small_and_read_whole(run):
         run.results()
 
 
-def test_results_of_an_earlier_version_and_without_pyarrow(run, monkeypatch):
-    known = discover(scenarios_of(run))
-    results = execution.judge(run, known, Thresholds())
-    monkeypatch.setattr(details, "available", lambda: False)
-    run.write_results(results)
-    assert not (run.path / details.DETAILS).exists()
-    assert run.results() == results  # all of it stands in results.json
-    monkeypatch.undo()
-    run.write_results(results)
-    monkeypatch.setattr(details, "available", lambda: False)
-    read = run.results()
-    assert [cell.verdict for cell in read.cells] == [cell.verdict for cell in results.cells]
-    off = [one for cell in read.cells for one in cell.observations]
-    assert off and not any(one.verdict.passes for one in off)
-
-
 def test_every_figure_comes_back(run, tmp_path):
     [cell, *_] = judged(run).values()
     first = cell.observations[0]

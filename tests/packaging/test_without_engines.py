@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 _SHELL = """
 import importlib.machinery, sys
 
-HIDDEN = {"torch", "numpy", "pandas", "pyarrow", "safetensors", "transformers", "nnsight", "vllm"}
+HIDDEN = {"torch", "numpy", "pandas", "safetensors", "transformers", "nnsight", "vllm"}
 
 class Finder(importlib.machinery.PathFinder):
     @classmethod

@@ -78,19 +78,6 @@ def test_both_tables_are_written_and_nothing_else(tmp_path: Path, results: Resul
     assert sorted(written) == sorted(tmp_path.iterdir())
 
 
-def test_without_pyarrow_the_csv_is_written_and_no_other_table_is_left(
-    tmp_path: Path,
-    results: Results,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "results.parquet").write_bytes(b"of an earlier judgement")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert tables.write(results, tmp_path) == (tmp_path / "results.csv",)
-    assert [path.name for path in tmp_path.iterdir()] == ["results.csv"]
-    assert capsys.readouterr() == ("", "")
-
-
 def test_csv_and_parquet_hold_the_same(tmp_path: Path, results: Results) -> None:
     csv = pd.read_csv(
         tables.write_csv(results, tmp_path), keep_default_na=False, na_values={"worst_ratio": ""}
