@@ -42,6 +42,10 @@ _AT_ONCE = 6
 #: Versions of one parent that are tried at most, and rewrites one after another.
 _OF_ONE, _DEEP, _DEEP_PORT = 150, 4, 12
 
+#: Of a file with both functions, batches that are tried before the port of the whole of `hf`: that
+#: is a large edit.
+_BEFORE_PORTS = 6
+
 #: A candidate may take so many times as long as the file's own run did, and so many seconds more.
 _PATIENCE, _LEEWAY = 5.0, 10.0
 
@@ -115,8 +119,8 @@ class Search:
             text, words = without_old_habits(Program(self.file.text, "hf"), clues)
             if words:
                 yield from self._mean_instead(text, words)
-            texts = port_versions(Program(self.file.text, "hf"), clues)
-            own = yield from self._try(texts, precision)
+            ports = port_versions(Program(self.file.text, "hf"), clues)
+            own = yield from self._try(ports, precision)
             return (yield from self._improve(own, side, precision, _DEEP_PORT, hints))
         own = [self._stored(precision)]
         if own[0].agrees:  # what differs is bf16 alone
@@ -202,6 +206,7 @@ class Search:
         """
         order = count()
         heap: list[_Node] = []
+        rounds, ports = 0, self._ports(precision)
         best, edits = begun[0], tuple[Candidate, ...]()
         self.seen |= {one.text for one in begun}
         ready = [(one, edits) for one in (*(yield from self._try(hints, precision)), *begun)]
@@ -216,6 +221,12 @@ class Search:
                 if not one.agrees and one.score < parent and len(path) < deep:
                     heapq.heappush(heap, _Node(_order(one, 0), next(order), one, path))
             ready = []
+            rounds += 1
+            if ports and (rounds > _BEFORE_PORTS or not heap or time.monotonic() >= self._half()):
+                tried = yield from self._try([one.text for one in ports], precision)
+                ready = [(one, (port,)) for port, one in zip(ports, tried, strict=True)]
+                ports = []
+                continue
             if not heap or time.monotonic() >= self.until:
                 return self._unverified(best, edits)
             node = heapq.heappop(heap)
@@ -230,6 +241,20 @@ class Search:
             node.batches += 1
             node.order, node.number = _order(node.tried, node.batches), next(order)
             heapq.heappush(heap, node)
+
+    def _ports(self, precision: Precision) -> list[Candidate]:
+        """The whole of `hf` in the place of `vllm`, for a file that has both."""
+        if not self.file.ported:
+            return []
+        texts = port_versions(Program(self.file.text, "hf"), self._clues(precision))
+        return [
+            Candidate(text, "port", "as `hf` is on vLLM", (), 0)
+            for text in texts
+            if is_python(text)
+        ]
+
+    def _half(self) -> float:
+        return (self.begun + self.until) / 2
 
     def _next_of(self, node: _Node, side: str, precision: Precision) -> list[Candidate] | None:
         """Return the next versions of a node to be tried, None when all have been: first those of

@@ -1,6 +1,6 @@
-"""Ports: versions of a file with `hf` alone, with a `vllm` that is made from it as a whole.
+"""Ports: versions of a file whose `vllm` is made from `hf` as a whole.
 
-A search begins from the best of them, and rewrites what is still wrong.
+The search of a file with `hf` alone begins from the best of them, and rewrites what is still wrong.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Port:
     batch: bool
 
     def file(self) -> str:
-        """The file with the function below it, and its own copies of what `hf` calls."""
+        """The file with the function, and its own copies of what `hf` calls."""
         names = self._called()
         copies = []
         for name in (*names, "hf"):
@@ -106,7 +106,10 @@ class _Port:
             for other in names:
                 text = re.sub(rf"(?<![\w.]){other}\b", f"{other}_vllm", text)
             copies.append(text)
-        return "\n\n\n".join([self.program.text.rstrip(), *copies]) + "\n"
+        port = "\n\n\n".join(copies)
+        if "vllm" in self.program.functions:
+            return self.program.replaced([self.program.swap(self.program.functions["vllm"], port)])
+        return f"{self.program.text.rstrip()}\n\n\n{port}\n"
 
     def _called(self) -> list[str]:
         """The functions of the file that `hf` calls, and that read or write a module's value."""
