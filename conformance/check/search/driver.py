@@ -39,6 +39,10 @@ from conformance.store import RunFolder, gathered_in
 #: Versions that are tried before those that did best are looked at.
 _AT_ONCE = 6
 
+#: Batches of others that come before those of a version whose distance alone is smaller: it may be
+#: by chance.
+_PER_CHANCE = 4
+
 #: Versions of one parent that are tried at most, and rewrites one after another.
 _OF_ONE, _DEEP, _DEEP_PORT = 150, 4, 12
 
@@ -83,12 +87,15 @@ class Place:
 
 @dataclass(order=True)
 class _Node:
-    """A version that ran, with the candidates that it leaves to be tried."""
+    """A version that ran, with the candidates that it leaves to be tried. `chances` are its edits
+    after which no more agreed, and the distance was smaller.
+    """
 
     order: tuple[float, ...]
     number: int
     tried: Tried = field(compare=False)
     edits: tuple[Candidate, ...] = field(compare=False)
+    chances: int = field(compare=False, default=0)
     waiting: list[Candidate] | None = field(compare=False, default=None)
     single: list[Candidate] = field(compare=False, default_factory=list)
     batches: int = field(compare=False, default=0)
@@ -210,7 +217,8 @@ class Search:
         best, edits = begun[0], tuple[Candidate, ...]()
         self.seen |= {one.text for one in begun}
         ready = [(one, edits) for one in (*(yield from self._try(hints, precision)), *begun)]
-        parent: tuple[float, ...] = (math.inf,)
+        parent = agreeing = (math.inf,)
+        chances = 0
         while True:
             for one, path in ready:
                 if one.agrees:
@@ -219,7 +227,9 @@ class Search:
                         return found
                 best, edits = min((best, edits), (one, path), key=lambda each: each[0].score)
                 if not one.agrees and one.score < parent and len(path) < deep:
-                    heapq.heappush(heap, _Node(_order(one, 0), next(order), one, path))
+                    chance = chances + (one.agreeing == agreeing)
+                    first = _order(one, _PER_CHANCE * chance)
+                    heapq.heappush(heap, _Node(first, next(order), one, path, chance))
             ready = []
             rounds += 1
             if ports and (rounds > _BEFORE_PORTS or not heap or time.monotonic() >= self._half()):
@@ -237,9 +247,10 @@ class Search:
             for candidate, one in zip(batch, tried, strict=True):
                 self._note(candidate, one)
                 ready.append((one, (*node.edits, candidate)))
-            parent = node.tried.score
+            parent, agreeing, chances = node.tried.score, node.tried.agreeing, node.chances
             node.batches += 1
-            node.order, node.number = _order(node.tried, node.batches), next(order)
+            batches = node.batches + _PER_CHANCE * chances
+            node.order, node.number = _order(node.tried, batches), next(order)
             heapq.heappush(heap, node)
 
     def _ports(self, precision: Precision) -> list[Candidate]:
@@ -430,8 +441,7 @@ def _order(tried: Tried, batches: int) -> tuple[float, ...]:
     """Sort versions: what agrees more comes first; of equal ones each has its turn, and only then
     the distance counts, which may shrink by chance.
     """
-    *agreeing, distance = tried.score
-    return (*agreeing, float(batches), distance)
+    return (*tried.agreeing, float(batches), tried.score[-1])
 
 
 def with_other_prompts(text: str) -> str:

@@ -33,6 +33,11 @@ class Tried:
     lines: tuple[int, ...] = ()
 
     @property
+    def agreeing(self) -> Score:
+        """What agrees, without how far the rest is off."""
+        return self.score[:-1] if self.score[0] == _DIFFERS else self.score
+
+    @property
     def agrees(self) -> bool:
         return self.score[0] == _AGREES
 

@@ -156,6 +156,7 @@ def compare(
         truth_ids=theirs,
         limits=limits,
         alone=False,
+        explain=False,  # what a value holds is asked of all that the model computed
     )
     together = map(_together, judgement.observations)
     called = (one if of_tokens(one) else _of_entries(one, limits.k_max) for one in together)
