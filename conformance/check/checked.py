@@ -44,7 +44,6 @@ _VERDICTS: Mapping[str, Verdict] = {
     "scaled": Verdict.MISSCALED,
     "structure": Verdict.STRUCTURE,
     "twice": Verdict.MISSCALED,
-    "unsaved": Verdict.MISSING,
 }
 
 

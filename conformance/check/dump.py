@@ -36,17 +36,19 @@ _ROUNDED = 0.1
 
 _MOST = 6
 
-#: Names that other tools give, as patterns, and the place of each; N is the layer.
+#: Names that other tools give, as patterns, and the place of each; N is the layer. transformers
+#: counts the embeddings as the first of its states, and its last has gone through the final norm.
 PLACES: Mapping[str, str] = {
     r"stream\.(\d+)|layers\.(\d+)|model\.layers\.(\d+)(?:\.output)?": "stream.N",
     r"blocks\.(\d+)\.hook_resid_post|resid_post\.(\d+)|transformer\.h\.(\d+)": "stream.N",
     r"mlp\.(\d+)|model\.layers\.(\d+)\.mlp|blocks\.(\d+)\.hook_mlp_out": "mlp.N",
     r"attention\.(\d+)|model\.layers\.(\d+)\.self_attn|blocks\.(\d+)\.hook_attn_out": "attention.N",
     r"embedding|hook_embed|model\.embed_tokens|hidden_states\.0": "embedding",
+    r"hidden_states\.(\d+)": "state.N",
     r"norm|model\.norm": "norm",
     r"logits|lm_head": "logits",
 }
-_PLACE = re.compile(r"(stream|mlp|attention)\.\d+|embedding|norm|logits")
+_PLACE = re.compile(r"(stream|mlp|attention)\.\d+|state\.[1-9]\d*|embedding|norm|logits")
 
 #: How the adapter reads a place, in the order in which a layer, or a forward, computes them.
 _READS = {
@@ -71,74 +73,63 @@ class Dump:
 
 def read(path: Path, maps: Sequence[str]) -> Dump:
     """Raises ConformanceError for a file without ids, and for a name that nothing explains."""
+
+    def refuse(words: str, remedy: str = "") -> ConformanceError:
+        return ConformanceError(words, path=path, remedy=remedy)
+
     try:
         values = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise ConformanceError(f"is no safetensors file: {error}", path=path) from error
+        raise refuse(f"is no safetensors file: {error}") from error
     ids = values.pop(IDS, None)
     if ids is None or ids.is_floating_point() or not ids.numel():
-        raise ConformanceError(
-            f"has no `{IDS}`: the tokens of its prompt, as integers",
-            path=path,
-            remedy=f"write them beside the activations: {{'{IDS}': torch.tensor(ids), …}}",
-        )
+        remedy = f"write them beside the activations: {{'{IDS}': torch.tensor(ids), …}}"
+        raise refuse(f"has no `{IDS}`: the tokens of its prompt, as integers", remedy)
     if ids.ndim > 1 and len(ids) > 1:
-        raise ConformanceError(
-            f"has {len(ids)} prompts in `{IDS}`", path=path, remedy="one prompt a file"
-        )
+        raise refuse(f"has {len(ids)} prompts in `{IDS}`", "one prompt a file")
     given = dict(one.partition("=")[::2] for one in maps)
     for name in given.keys() - values.keys():
-        raise ConformanceError(
-            f"has no {name!r}, which --map names",
-            path=path,
-            remedy=f"it has: {', '.join(sorted(values)) or 'nothing'}",
-        )
+        remedy = f"it has: {', '.join(sorted(values)) or 'nothing'}"
+        raise refuse(f"has no {name!r}, which --map names", remedy)
     places = {name: given.get(name) or place_of(name) for name in values}
     for name, place in places.items():
         if not _PLACE.fullmatch(place):
-            raise ConformanceError(
+            raise refuse(
                 f"{name!r} is {place!r}, which is no place" if place else f"what is {name!r}?",
-                path=path,
-                remedy=f"say it: --map {name}=stream.N (after layer N, from 0), mlp.N, "
-                "attention.N, embedding, norm or logits",
+                f"say it: --map {name}=stream.N (after layer N, from 0), mlp.N, attention.N, "
+                "embedding, norm or logits",
             )
     if not places:
-        raise ConformanceError("holds no activations", path=path)
+        raise refuse("holds no activations")
     return Dump(path, tuple(ids.flatten().tolist()), values, places)
 
 
 def place_of(name: str) -> str:
     """The place of a name that is in the table, "" for any other."""
-    if number := _state(name):  # transformers counts the embeddings as the first
-        return f"stream.{number - 1}"
     for pattern, place in PLACES.items():
-        match = re.fullmatch(pattern, name)
-        if match:
-            layer = next((group for group in match.groups() if group is not None), "")
-            return place.replace("N", layer)
+        if match := re.fullmatch(pattern, name):
+            return place.replace("N", next(filter(None, match.groups()), ""))
     return ""
 
 
-def _state(name: str) -> int:
-    """The number of one of transformers' hidden states, 0 for the embeddings and other names."""
-    match = re.fullmatch(r"hidden_states\.(\d+)", name)
-    return int(match[1]) if match else 0
-
-
 def settled(dump: Dump, layers: int) -> Dump:
-    """With the place of transformers' last hidden state, which has gone through the final norm."""
-    last = {
-        name: "norm" if place == f"stream.{layers - 1}" and _state(name) == layers else place
-        for name, place in dump.places.items()
-    }
-    return replace(dump, places=last)
+    """The dump of a model with so many layers, which decides what its last state is."""
+    last = f"state.{layers}"
+    places = {name: _meant(one)[-1 if one == last else 0] for name, one in dump.places.items()}
+    return replace(dump, places=places)
+
+
+def _meant(place: str) -> tuple[str, ...]:
+    """What a place is: one of transformers' states is a stream, the last one is the norm's."""
+    kind, _, number = place.partition(".")
+    return (f"stream.{int(number) - 1}", "norm") if kind == "state" else (place,)
 
 
 def as_file(dump: Dump, folder: Path) -> source.UserFile:
     """A function that reads the same places of the same prompt."""
     lines = ["def trace(lm):", f"    with lm.trace({list(dump.ids)}):"]
     names = []
-    places = {*dump.places.values(), *(["norm"] if any(map(_state, dump.places)) else [])}
+    places = {meant for place in dump.places.values() for meant in _meant(place)}
     for place in sorted(places, key=_order):
         kind, _, layer = place.partition(".")
         variable = site_name(place)
@@ -184,10 +175,14 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
     if outcome is None or outcome.harness:
         return say(Answer.HARNESS, outcome.reason if outcome else "transformers did not run")
     layers = int(identity(run, model).get("layers", 0))
-    if outcome.status is not Status.OK:
-        return say(Answer.INVALID, _beyond(dump, layers) or outcome.reason)
-    seen = run.observations(model, TRUTH.id, f"{USER_TRACE.name}.{file.name}")
     dump = settled(dump, layers)
+    if outcome.status is not Status.OK:
+        reason = outcome.reason
+        for name, place in dump.places.items():
+            if int(place.partition(".")[2] or 0) >= layers > 0:
+                reason = f"`{name}` is {place}, and the model has {layers} layers, from 0"
+        return say(Answer.INVALID, reason)
+    seen = run.observations(model, TRUTH.id, f"{USER_TRACE.name}.{file.name}")
     results |= {precision: _compared(dump, seen, precision) for precision in Precision}
     if results[Precision.FLOAT32].passes:
         return say(Answer.SAME, "the same as transformers in float32")
@@ -201,28 +196,18 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
     return say(Answer.DIFFERS, f"not the same: {found[0].words}", found)
 
 
-def _beyond(dump: Dump, layers: int) -> str:
-    """A name of the file whose layer a model of so many layers has not, in words."""
-    for name, place in dump.places.items():
-        number = place.partition(".")[2]
-        if layers and number and int(number) >= layers:
-            return f"`{name}` is {place}, and the model has {layers} layers, from 0"
-    return ""
-
-
 def site_name(place: str) -> str:
     """A place as the written file calls it."""
     return place.replace(".", "_")
 
 
 def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> compare.Compared:
-    # Logits of all tokens are compared where the adapter reads them: at the last one.
-    mine = {
-        str(Site(site_name(place))): value.reshape(-1, value.shape[-1])[-1]
-        if place == "logits"
-        else value
-        for value, place in ((dump.values[name], place) for name, place in dump.places.items())
-    }
+    mine = {}
+    for name, place in dump.places.items():
+        value = dump.values[name]
+        # Logits of all tokens are compared where the adapter reads them: at the last one.
+        last = value.reshape(-1, value.shape[-1])[-1] if place == "logits" else value
+        mine[str(Site(site_name(place)))] = last
     reference = {
         way: {site: value for site, value in values.items() if site in mine}
         for way, values in compare.honest(seen, precision).items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 from conformance.check.checked import Checked
@@ -16,36 +17,25 @@ def write(checked: Sequence[Checked], texts: Mapping[str, str]) -> Iterator[str]
     Raises ConformanceError for a file that has changed since, and for one whose engines have
     different edits.
     """
-    fixed: dict[str, set[str]] = {}
-    for one in checked:
-        if one.fixed:
-            fixed.setdefault(one.file, set()).add(one.fixed)
-    for name, versions in fixed.items():
+    for name, text in texts.items():
         path = Path(name)
+        versions = {one.fixed for one in checked if one.file == name and one.fixed}
+        if not versions:
+            continue
         if len(versions) > 1:
             raise ConformanceError(
                 "the engines want different edits",
                 path=path,
                 remedy="check one engine at a time, with -b",
             )
-        if path.read_text(encoding="utf-8") != texts[name]:
+        if path.read_text(encoding="utf-8") != text:
             raise ConformanceError(
                 "has changed since it was checked, and was left as it is",
                 path=path,
                 remedy="check it again",
             )
-        backup = _backup(path)
-        backup.write_text(texts[name], encoding="utf-8")
+        names = (f"{path.name}.orig{number if number > 1 else ''}" for number in count(1))
+        backup = next(path.with_name(one) for one in names if not path.with_name(one).exists())
+        backup.write_text(text, encoding="utf-8")
         path.write_text(versions.pop(), encoding="utf-8")
         yield f"fixed {path.name}; what it was is in {backup.name}"
-
-
-def _backup(path: Path) -> Path:
-    """A name beside the file that is not taken."""
-    first = path.with_name(f"{path.name}.orig")
-    number = 1
-    found = first
-    while found.exists():
-        number += 1
-        found = path.with_name(f"{path.name}.orig{number}")
-    return found

@@ -11,7 +11,6 @@ import ast
 import re
 import shlex
 import shutil
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from conformance import execution
 from conformance.builtin.user_trace import USER_TRACE
 from conformance.check import source
 from conformance.check.answer import answers
-from conformance.check.checked import Answer, Answered, Finding, decision_of, exit_code
+from conformance.check.checked import Answer, Answered, decision_of, exit_code
 from conformance.check.gather import Asked
 from conformance.check.searching import found_in
 from conformance.check.source import UserFile
@@ -202,6 +201,8 @@ def _cell(asked: Asked, one: Answered) -> CellResult:
     checked = one.checked
     decision = decision_of(one)
     decided = decision.leading
+    shown = [each.edit for each in checked.findings if each.edit and not each.edit.after]
+    lines = [f"line {edit.line}: {edit.before.strip()}" for edit in shown]
     return CellResult(
         id=cell_id(one),
         model=checked.model,
@@ -217,7 +218,7 @@ def _cell(asked: Asked, one: Answered) -> CellResult:
         relations=decided.relations,
         worst_site=decided.worst_site,
         worst_ratio=decided.worst_ratio,
-        detail="\n\n".join(filter(None, (_edits(checked.findings), decided.detail))),
+        detail="\n\n".join(filter(None, (*lines, checked.diff, decided.detail))),
         harness=checked.answer is Answer.HARNESS,
         diagnosis="; ".join(
             finding.words for finding in checked.findings if finding.words not in checked.sentence
@@ -240,16 +241,3 @@ def command_for(asked: Asked, file: str, backend: str) -> str:
     what = ["--dump", file] if asked.dump else [file, "-b", backend]
     prompts = [word for text in asked.prompts for word in ("--prompt", text)]
     return shlex.join(["conformance", "check", *what, "-m", asked.named, *prompts, *asked.options])
-
-
-def _edits(findings: Sequence[Finding]) -> str:
-    """The lines to change, as they are and as they should be."""
-    lines = []
-    for finding in findings:
-        if finding.edit is not None:
-            lines.append(f"line {finding.edit.line}:")
-            before = textwrap.dedent(finding.edit.before).strip().splitlines() or [""]
-            lines += [f"{'-' if finding.edit.after else ' '} {line}" for line in before]
-            after = textwrap.dedent(finding.edit.after)
-            lines += [f"+ {line}".rstrip() for line in after.splitlines()]
-    return "\n".join(lines)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from conformance.check import scripts
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
 from conformance.records import Site
@@ -29,6 +28,10 @@ def trace(lm):
         hidden = lm.layers[2].stream.save()
     return {"hidden": hidden}"""
 
+
+#: How nnsight's models are loaded, and what begins a trace.
+_LOADS = re.compile(r"\b(?:LanguageModel|TransformersModel|VLLM)\(")
+_TRACES = frozenset({"trace", "generate"})
 
 #: The attributes of a module by which nnsight gives what it computes.
 _VALUES = frozenset({"output", "input", "inputs", "stream", "live", "logits"})
@@ -164,7 +167,7 @@ def _mistakes(
     if list(found) == ["vllm"]:
         remedy = "add `hf(model)`, which returns the same names on transformers"
         yield "has `vllm(model)` and nothing to compare it with", remedy, None
-    if not found and (script := scripts.as_function(text, tree)) is not None:
+    if not found and (script := _as_function(text, tree)) is not None:
         line, shown = script
         words = (
             "traces while it is imported: a check calls a function, once for each way to compute"
@@ -183,3 +186,42 @@ def _mistakes(
             )
             words = f"`{name}({', '.join(names)})` cannot be called by a check"
             yield words, remedy, function.lineno
+
+
+def _as_function(text: str, tree: ast.Module) -> tuple[int, str] | None:
+    """Return the first line at which a script traces while it is imported, and `hf(model)` with its
+    statements up to the last trace. Imports, functions and classes stay where they are, and the
+    line that loads the model goes. None for a file that does not trace by itself.
+    """
+    body = [
+        inner
+        for node in tree.body
+        for inner in (
+            node.body
+            if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+            else [node]
+        )
+        if not isinstance(inner, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))
+    ]
+    tracing = [
+        node
+        for node in body
+        for one in ast.walk(node)
+        if isinstance(one, ast.Call)
+        and isinstance(one.func, ast.Attribute)
+        and one.func.attr in _TRACES
+    ]
+    if not tracing:
+        return None
+    name, kept = "model", ""
+    for node in body[: body.index(tracing[-1]) + 1]:
+        source = ast.get_source_segment(text, node, padded=True) or ast.unparse(node)
+        if isinstance(node, ast.Assign) and _LOADS.search(source):
+            name = ast.unparse(node.targets[0])
+        else:
+            kept += f"{textwrap.dedent(source)}\n"
+    saved = re.findall(r"^\s*(\w+)(?:, \w+)* = .*\.save\(\)", kept, flags=re.MULTILINE)
+    filled = re.findall(r"^(\w+) = (?:\[\]|\{\}|dict\(\)|list\(\))", kept, flags=re.MULTILINE)
+    returned = ", ".join(f'"{one}": {one}' for one in dict.fromkeys([*filled, *saved]))
+    lines = textwrap.indent(f"{kept}return {{{returned}}}", "    ")
+    return tracing[0].lineno, f"def hf({name}):\n{lines}"

@@ -21,7 +21,7 @@ def written(tmp_path, **values):
         ("model.layers.12.output", "stream.12"),
         ("model.layers.12.mlp", "mlp.12"),
         ("hidden_states.0", "embedding"),
-        ("hidden_states.4", "stream.3"),
+        ("hidden_states.4", "state.4"),
         ("logits", "logits"),
         ("whatever", ""),
     ],
@@ -72,4 +72,7 @@ def test_transformers_last_hidden_state_is_the_norms(tmp_path):
         "hidden_states.1": "stream.0",
         "hidden_states.2": "norm",
     }
-    assert dump.settled(found, 3).places == found.places
+    assert dump.settled(found, 3).places == {
+        "hidden_states.1": "stream.0",
+        "hidden_states.2": "stream.1",
+    }
