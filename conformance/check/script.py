@@ -7,21 +7,19 @@ script is the file, which has itself checked by the package that is installed.
 
 from __future__ import annotations
 
-import ast
 import pprint
-import re
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import conformance
 from conformance.check import kept
-from conformance.check.gather import Asked, room
-from conformance.check.source import UserFile
+from conformance.check.gather import room
+from conformance.check.models import local_folder
 from conformance.errors import ConformanceError
 from conformance.planning.trust import Executed
-from conformance.records import Backend, CellResult, Column, Job, Precision
+from conformance.records import CellResult, Column, Job, Precision
 from conformance.repro import package
+from conformance.repro.script import comment, split_opening
 from conformance.scenario import PAIR
 from conformance.store import RunFolder, gathered_in
 from conformance.store.files import read_record
@@ -41,135 +39,99 @@ if __name__ == "__main__":
     sys.exit(subprocess.run(check, check=False).returncode)
 """
 
-_WIDTH = 98
 
-
-def text(run: RunFolder, cell: CellResult, *, file: str) -> str:
-    """The script of one answer; `file` is its name.
+class Script:
+    """The script of one answer of a check.
 
     Raises ConformanceError for a check of a dump, and for a file that no engine ran.
     """
-    asked = kept.asked_of(run)
-    traced, backend = _shown(asked, cell)
-    opening, own = _split(traced.text)
-    needs, body = (
-        ("", _alone(run, asked, cell))
-        if _is_alone(traced, backend, cell)
-        else (f"It needs {package.named()}.", _checked_again(asked, backend))
-    )
-    beside = ", ".join(data_of(run, cell))
-    parts = [
-        "#!/usr/bin/env python3",
-        # Nothing of a check's is on the first two lines, where it could name an encoding.
-        "#",
-        *_comment(cell.id),
-        "#",
-        *_comment(f"python {file}      exits with 0 the same, 1 not the same"),
-        "#",
-        *_comment(f"{cell.verdict.value}: {cell.reason}"),
-        *_comment(cell.diagnosis),
-        *_comment(needs),
-        *_comment(f"It reads {beside}, beside it." if beside else ""),
-        opening,
-        "",
-        *body,
-        "",
-        f"# {traced.path.name}, as it was checked.",
-        own,
-    ]
-    return "\n".join(parts).rstrip() + "\n"
 
+    def __init__(self, run: RunFolder, cell: CellResult) -> None:
+        self.run = run
+        self.cell = cell
+        self.asked = asked = kept.asked_of(run)
+        traced = next((one for one in asked.files if one.name == cell.case), None)
+        backend = next((one for one in asked.engines if one.id == cell.backend), None)
+        if traced is None or backend is None:
+            raise ConformanceError(
+                f"{cell.id} was run on no engine: there is nothing to show again",
+                remedy=f"check it again: {cell.command}",
+            )
+        self.traced = traced
+        self.backend = backend
+        one_stage = backend.pipeline == 1 and backend.tensor == 1
+        self.alone = one_stage and traced.ported and cell.precision is Precision.FLOAT32
 
-def executed(run: RunFolder, cell: CellResult) -> Executed:
-    """What the script of an answer would start and load, all of it named by the check's files: its
-    model and its engine, the user's file and what that imports or reads. Raises as `text` does.
-    """
-    asked = kept.asked_of(run)
-    traced, backend = _shown(asked, cell)
-    weights = (_checkpoint(run, cell),) if _is_alone(traced, backend, cell) else ()
-    code = kept.contents(run, traced)
-    return Executed((asked.model,), (Column(backend),), code=code, checkpoints=weights)
+    def text(self, file: str) -> str:
+        """Return the script; `file` is its name."""
+        opening, own = split_opening(self.traced.text)
+        beside = ", ".join(self.beside())
+        parts = [
+            "#!/usr/bin/env python3",
+            # Nothing of a check's is on the first two lines, where it could name an encoding.
+            "#",
+            *comment(self.cell.id),
+            "#",
+            *comment(f"python {file}: exits with 0 the same, 1 not the same"),
+            "#",
+            *comment(f"{self.cell.verdict.value}: {self.cell.reason}"),
+            *comment(self.cell.diagnosis),
+            *comment("" if self.alone else f"It needs {package.named()}."),
+            *comment(f"It reads {beside}, beside it." if beside else ""),
+            *opening,
+            "",
+            *(self._without_package() if self.alone else self._checked_again()),
+            "",
+            f"# {self.traced.path.name}, as it was checked.",
+            *own,
+        ]
+        return "\n".join(parts).rstrip() + "\n"
 
+    def executed(self) -> Executed:
+        """Return what the script would start and load, all of it named by the check's files: its
+        model and its engine, the user's file and what that imports or reads.
+        """
+        weights = (self._checkpoint(),) if self.alone else ()
+        code = kept.contents(self.run, self.traced)
+        columns = (Column(self.backend),)
+        return Executed((self.asked.model,), columns, code=code, checkpoints=weights)
 
-def data_of(run: RunFolder, cell: CellResult) -> dict[str, Path]:
-    """What must lie beside the script of an answer, by its name there."""
-    traced, _ = _shown(kept.asked_of(run), cell)
-    folder = kept.folder_of(run, traced.name)
-    paths = kept.contents(run, traced)
-    names = {path.relative_to(folder).as_posix(): path for path in paths}
-    return {name: path for name, path in names.items() if name != traced.path.name}
+    def beside(self) -> dict[str, Path]:
+        """Return what must lie beside the script, by its name there."""
+        folder = kept.folder_of(self.run, self.traced.name)
+        paths = kept.contents(self.run, self.traced)
+        names = {path.relative_to(folder).as_posix(): path for path in paths}
+        return {name: path for name, path in names.items() if name != self.traced.path.name}
 
+    def _without_package(self) -> Iterator[str]:
+        """Both sides and the comparison, by the text of `_ALONE`."""
+        checkpoint = self._checkpoint()
+        yield from split_opening(_ALONE.read_text(encoding="utf-8"))[1]
+        data = {
+            "checkpoint": str(checkpoint),
+            "prompts": list(self.asked.prompts or PAIR),
+            "gpu_share": _GPU_SHARE,
+            **room(checkpoint),
+        }
+        yield f"ASKED = {pprint.pformat(data, sort_dicts=False)}\n"
+        yield 'if __name__ == "__main__":\n    sys.exit(repro_main(ASKED))'
 
-def _shown(asked: Asked, cell: CellResult) -> tuple[UserFile, Backend]:
-    """The file and the engine of an answer."""
-    traced = next((one for one in asked.files if one.name == cell.case), None)
-    backend = next((one for one in asked.engines if one.id == cell.backend), None)
-    if traced is None or backend is None:
-        raise ConformanceError(
-            f"{cell.id} was run on no engine: there is nothing to show again",
-            remedy=f"check it again: {cell.command}",
-        )
-    return traced, backend
+    def _checked_again(self) -> Iterator[str]:
+        """The check itself, of this file on this engine."""
+        model = str(local_folder(self.asked.model) or self.asked.named)
+        prompts = [word for prompt in self.asked.prompts for word in ("--prompt", prompt)]
+        arguments = ["-m", model, "-b", self.backend.id, "--search", "0", *prompts]
+        yield f"ARGUMENTS = {pprint.pformat(arguments)}\n"
+        yield _CHECK
 
-
-def _is_alone(traced: UserFile, backend: Backend, cell: CellResult) -> bool:
-    """Whether its script needs nothing of this package."""
-    plain = traced.ported and backend.pipeline == 1 and backend.tensor == 1
-    return plain and cell.precision is Precision.FLOAT32
-
-
-def _alone(run: RunFolder, asked: Asked, cell: CellResult) -> Iterator[str]:
-    """Both sides and the comparison, by the text of `_ALONE`."""
-    checkpoint = _checkpoint(run, cell)
-    yield _split(_ALONE.read_text(encoding="utf-8"))[1]
-    data = {
-        "checkpoint": str(checkpoint),
-        "prompts": list(asked.prompts or PAIR),
-        "gpu_share": _GPU_SHARE,
-        **room(checkpoint),
-    }
-    yield f"ASKED = {pprint.pformat(data, width=_WIDTH, sort_dicts=False)}\n"
-    yield 'if __name__ == "__main__":\n    sys.exit(repro_main(ASKED))'
-
-
-def _checked_again(asked: Asked, backend: Backend) -> Iterator[str]:
-    """The check itself, of this file on this engine."""
-    [source, *_] = asked.model.sources
-    model = source.file if source.kind == "path" else asked.named
-    prompts = [word for prompt in asked.prompts for word in ("--prompt", prompt)]
-    arguments = ["-m", model, "-b", backend.id, "--search", "0", *prompts]
-    yield f"ARGUMENTS = {pprint.pformat(arguments, width=_WIDTH)}\n"
-    yield _CHECK
-
-
-def _checkpoint(run: RunFolder, cell: CellResult) -> Path:
-    folder = run.group_folder(cell.model, gathered_in(cell.backend, Precision.FLOAT32)).path
-    job = read_record(Job, folder / "job.json")
-    if job is None:
-        raise ConformanceError(
-            "the check has no job of this engine", path=folder, remedy=f"again: {cell.command}"
-        )
-    return job.checkpoint
-
-
-def _split(source: str) -> tuple[str, str]:
-    """A file's docstring and future imports, which come first in any file, and the rest."""
-    lines = source.splitlines()
-    end = 0
-    for index, node in enumerate(ast.parse(source).body):
-        first = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if not (first or (isinstance(node, ast.ImportFrom) and node.module == "__future__")):
-            break
-        end = node.end_lineno or node.lineno
-    return "\n".join(lines[:end]), "\n".join(lines[end:])
-
-
-def _comment(words: str) -> list[str]:
-    """Text of a check's as comments, which nothing in it can end."""
-    plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(words.split()))
-    return textwrap.wrap(plain, _WIDTH - 2, initial_indent="# ", subsequent_indent="# ")
-
-
-def script_name(cell: CellResult) -> str:
-    """A file name that Python can import."""
-    return f"repro_{re.sub(r'[^A-Za-z0-9]+', '_', cell.id).strip('_')}.py"
+    def _checkpoint(self) -> Path:
+        column = gathered_in(self.backend.id, Precision.FLOAT32)
+        folder = self.run.group_folder(self.cell.model, column).path
+        job = read_record(Job, folder / "job.json")
+        if job is None:
+            raise ConformanceError(
+                "the check has no job of this engine",
+                path=folder,
+                remedy=f"check it again: {self.cell.command}",
+            )
+        return job.checkpoint

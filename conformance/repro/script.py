@@ -1,6 +1,6 @@
 """Put together the script of one cell: the scenario's file, and what was recorded, as literals.
 
-Nothing of a run gets into a script but as a comment or a literal: `_comment` and `repr`.
+Nothing of a run gets into a script but as a comment or a literal: `comment` and `repr`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,13 @@ def _guarded(source: str, call: str) -> str:
     """The scenario's file, verbatim, with the call before its first statement that does
     something: run as a program, the file reads itself instead of executing the trace here.
     """
-    lines = source.rstrip().splitlines()
+    opening, rest = split_opening(source.rstrip())
+    return "\n".join([*opening, "", call, *rest, ""])
+
+
+def split_opening(source: str) -> tuple[list[str], list[str]]:
+    """A file's docstring and future imports, which come first in any file, and its other lines."""
+    lines = source.splitlines()
     end = 0
     for index, node in enumerate(ast.parse(source).body):
         meaning = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -135,7 +141,7 @@ def _guarded(source: str, call: str) -> str:
         if not (meaning or future):
             break
         end = node.end_lineno or node.lineno
-    return "\n".join([*lines[:end], "", call, *lines[end:], ""])
+    return lines[:end], lines[end:]
 
 
 def _beside(path: Path) -> dict[str, str]:
@@ -167,16 +173,16 @@ def _siblings(path: Path) -> Iterator[str]:
 
 def _header(cell: CellResult, known: Recorded, file: str, imports: Sequence[str]) -> Iterator[str]:
     """Comments. Nothing of a run's is on the first two lines, where it could name an encoding."""
-    yield from ("#!/usr/bin/env python3", "#", *_comment(cell.id), "#")
+    yield from ("#!/usr/bin/env python3", "#", *comment(cell.id), "#")
     if imports:
-        yield from _comment(
+        yield from comment(
             "Written by `conformance repro --standalone`. The trace and its meaning in plain "
             "PyTorch come first, then the case's data, then the files of `conformance` that "
             "compute the truth and judge, as they were installed. It imports "
             f"{', '.join(imports)}."
         )
     else:
-        yield from _comment(
+        yield from comment(
             "Written by `conformance repro`. The trace, its meaning in plain PyTorch and the "
             "case's data are here; the rest (engines, the truth, the judge) is "
             f"{package.named('`conformance`')}, which must be installed, or `conformance repro "
@@ -190,19 +196,19 @@ def _header(cell: CellResult, known: Recorded, file: str, imports: Sequence[str]
     yield "#"
     column = known.columns[0]
     if column.interpreter:
-        yield from _comment(f"The engine runs on {column.interpreter}, an environment of its own:")
-        yield from _comment(shlex.join(column.requirements))
+        yield from comment(f"The engine runs on {column.interpreter}, an environment of its own:")
+        yield from comment(shlex.join(column.requirements))
         yield "#"
     versions = ", ".join(f"{name} {version}" for name, version in known.versions.items())
-    yield from _comment(
+    yield from comment(
         f"Recorded in run {known.run} in {known.precision} on {known.device}, with {versions}:"
     )
-    yield from _comment(f"{cell.verdict.value}: {cell.reason}")
-    yield from _comment(cell.diagnosis)
-    yield from _comment(f"at fault: {cell.attribution}" if cell.attribution else "")
+    yield from comment(f"{cell.verdict.value}: {cell.reason}")
+    yield from comment(cell.diagnosis)
+    yield from comment(f"at fault: {cell.attribution}" if cell.attribution else "")
 
 
-def _comment(words: str) -> list[str]:
+def comment(words: str) -> list[str]:
     """Text of a run's own as comments, which nothing in it can end."""
     plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(words.split()))
     return textwrap.wrap(plain, _WIDTH - 2, initial_indent="# ", subsequent_indent="# ")

@@ -44,7 +44,7 @@ def written(tmp_path, *, backend=VLLM):
     folder.mkdir(parents=True, exist_ok=True)
     job = Job("x:y", asked.model, Column(backend), tmp_path, folder, tmp_path, ())
     write_record(folder / "job.json", job)
-    return script.text(run, cell, file="repro_x.py")
+    return script.Script(run, cell).text("repro_x.py")
 
 
 def test_sources_that_were_never_built_name_no_version(tmp_path, monkeypatch):

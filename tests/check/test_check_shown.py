@@ -31,7 +31,7 @@ def test_of_several_files_it_is_said_how_many_lines_are_to_be_changed_in_which()
     bad = [Checked("d/a.py", "llama", at, Answer.DIFFERS, "x", told) for at in ("pp1", "pp2")]
     other = Checked("e/a.py", "llama", "pp1", Answer.DIFFERS, "x", told[:1])
     said = show.summary([good, *bad], 9)
-    assert said == "2 lines to change as shown, in a.py; took 9 s"
+    assert said == "2 lines to change as shown: 2 in a.py; took 9 s"
     said = show.summary([good, *bad, other], 9)
     assert said == "3 lines to change as shown: 2 in d/a.py, 1 in e/a.py; took 9 s"
 

@@ -307,7 +307,7 @@ def test_what_a_file_loads_is_kept_and_laid_beside_its_script(tmp_path, monkeypa
     gathered(run, "my-trace", factor=2.0)
     published(asked, run)
     [cell] = run.results().cells
-    found = script.data_of(run, cell)
+    found = script.Script(run, cell).beside()
     assert {name: path.read_text() for name, path in found.items()} == {
         "data/more.pt": "data/more.pt",
         "helper.py": "LAYER = 1\n",

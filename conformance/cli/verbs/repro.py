@@ -70,14 +70,13 @@ def repro(
     if kept.is_check(folder):
         if issue:
             raise ConformanceError("a text for upstream is written of a run's cell, not of a check")
-        answers = cell_text.find_all(results, cell)
-        for judged in answers:
-            known(of_check.executed(folder, judged))
-        for judged in answers:
-            script_name = of_check.script_name(judged)
-            checked = of_check.text(folder, judged, file=script_name)
-            _written(output / script_name, checked)
-            for data, path in of_check.data_of(folder, judged).items():
+        answers = [of_check.Script(folder, one) for one in cell_text.find_all(results, cell)]
+        for answer in answers:
+            known(answer.executed())
+        for answer in answers:
+            script_name = script.script_name(answer.cell)
+            _written(output / script_name, answer.text(script_name))
+            for data, path in answer.beside().items():
                 _beside(path, output / data)
         return
     result = script.shareable(cell_text.find(results, cell))
