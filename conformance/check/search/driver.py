@@ -217,7 +217,8 @@ class Search:
         best, edits = begun[0], tuple[Candidate, ...]()
         self.seen |= {one.text for one in begun}
         ready = [(one, edits) for one in (*(yield from self._try(hints, precision)), *begun)]
-        parent = agreeing = (math.inf,)
+        parent: tuple[float, ...] = (math.inf,)
+        agreeing = parent
         chances = 0
         while True:
             for one, path in ready:

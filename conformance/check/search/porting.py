@@ -17,6 +17,7 @@ from conformance.check.search.program import (
     Program,
     Splice,
     Statement,
+    header,
     joined,
     names_in,
     split_index,
@@ -39,14 +40,19 @@ def port_versions(program: Program, clues: Clues) -> list[str]:
     """Return the file with each `vllm` that `hf` may be, the likelier first. `program` is the file
     seen from `hf`.
     """
-    order = ("sum", "first", "one") if clues.dual else ("one", "sum", "first")
-    found = [
-        text
-        for tensors in order
-        for batch in (False, True)
-        for text in _split(_Port(program, clues, tensors, batch).file(), clues)
-    ]
+    found = [text for port in _ports(program, clues) for text in _split(port.file(), clues)]
     return list(dict.fromkeys(found))
+
+
+def port_statement(program: Program, statement: Statement, clues: Clues) -> list[str]:
+    """Return what a statement of `hf` may be on vLLM: the likelier first, and as it is last."""
+    found = [port.statement(statement) for port in _ports(program, clues)]
+    return list(dict.fromkeys([*found, statement.text]))[:5]
+
+
+def _ports(program: Program, clues: Clues) -> list[_Port]:
+    order = ("sum", "first", "one") if clues.dual else ("one", "sum", "first")
+    return [_Port(program, clues, one, batch) for one in order for batch in (False, True)]
 
 
 def without_old_habits(program: Program, clues: Clues) -> tuple[str, str]:
@@ -111,6 +117,17 @@ class _Port:
             return self.program.replaced([self.program.swap(self.program.functions["vllm"], port)])
         return f"{self.program.text.rstrip()}\n\n\n{port}\n"
 
+    def statement(self, statement: Statement) -> str:
+        """A statement as it is on vLLM, of a compound one its first line."""
+        found = list(self._whole_write(statement))
+        for root in header(statement.node):
+            found += self._of_expression(root)
+        source = statement.text.encode()
+        for one in sorted(_outermost(found), reverse=True):
+            begin, end = one.start - statement.start, one.end - statement.start
+            source = source[:begin] + one.text.encode() + source[end:]
+        return source.decode()
+
     def _called(self) -> list[str]:
         """The functions of the file that `hf` calls, and that read or write a module's value."""
         program, found, waiting = self.program, list[str](), ["hf"]
@@ -128,12 +145,15 @@ class _Port:
         program = self.program
         for statement in program.statements_of(function):
             yield from self._whole_write(statement)
-        for node in program.walk(function.body):
+        yield from self._of_expression(function.body)
+
+    def _of_expression(self, root: cst.CSTNode) -> Iterator[Splice]:
+        """The requests and the values of modules in an expression, or in a body."""
+        program = self.program
+        for node in program.walk(root):
             if isinstance(node, cst.Call) and node in opening_calls(program, node):
                 yield program.swap(node, request(program, node, steps_of_hf(program)))
-                continue
-            access = program.access(node)
-            if access is not None:
+            elif (access := program.access(node)) is not None:
                 yield program.swap(access.node, self._value(access))
 
     def _whole_write(self, statement: Statement) -> Iterator[Splice]:
@@ -169,11 +189,7 @@ class _Port:
         """An expression as it is on vLLM."""
         start, end = self.program.span(node)
         source = self.program.text.encode()[start:end]
-        found = [
-            self.program.swap(access.node, self._value(access))
-            for each in self.program.walk(node)
-            if (access := self.program.access(each)) is not None
-        ]
+        found = list(self._of_expression(node))
         for one in sorted(_outermost(found), reverse=True):
             source = source[: one.start - start] + one.text.encode() + source[one.end - start :]
         text = source.decode()

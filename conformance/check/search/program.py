@@ -326,6 +326,19 @@ def _is_opening(node: cst.CSTNode) -> bool:
     return docstring or future
 
 
+def header(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """Return the expressions of a statement, without the body of a compound one."""
+    if isinstance(node, cst.For):
+        return [node.target, node.iter]
+    if isinstance(node, (cst.If, cst.While)):
+        return [node.test]
+    if isinstance(node, cst.With):
+        return [item.item for item in node.items]
+    if isinstance(node, cst.SimpleStatementLine):
+        return list(node.body)
+    return []
+
+
 def split_index(index: str) -> list[str]:
     """Return the parts of an index, as `:` and `-1` of `:, -1`."""
     parts, depth, begin = [], 0, 0

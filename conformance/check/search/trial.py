@@ -15,7 +15,7 @@ from conformance.records import Outcome, Precision, Site, Status, Thresholds
 _OFF = 2e-3
 
 #: What is better comes first: how it ended; then what is off, and how far the layers agree; or, of
-#: an error, how many lines lie behind it.
+#: an error, how many lines lie behind it, and behind where it was raised.
 Score = tuple[float, ...]
 
 _AGREES, _DIFFERS, _RAISES = 0.0, 1.0, 2.0
@@ -76,8 +76,9 @@ class Reference:
     ) -> Tried:
         """Return how a version did that ended in this way; `lines` are where it raised."""
         if outcome.status is not Status.OK:
-            behind = text.count("\n") - max(lines) if lines else 1_000
-            return Tried(text, outcome, (_RAISES, float(behind)), lines=lines)
+            end = text.count("\n") if lines else 1_000
+            behind = (float(end - line) for line in (max(lines, default=0), *lines[:1]))
+            return Tried(text, outcome, (_RAISES, *behind), lines=lines)
         missing = self.missing(mine)
         compared = self.judge(mine, precision)
         passes = compared.passes or (

@@ -10,16 +10,8 @@ from dataclasses import replace
 import libcst as cst
 
 from conformance.check.search.change import Change, Clues
-from conformance.check.search.program import (
-    Program,
-    Splice,
-    Statement,
-    joined,
-    names_in,
-    split_index,
-)
-from conformance.check.search.rewrites.reads import without_batch
-from conformance.check.search.rewrites.requests import opening_calls, request, steps_of_hf
+from conformance.check.search.porting import port_statement
+from conformance.check.search.program import Program, Splice, Statement, header, names_in
 
 _WORDS = "as in `hf`"
 
@@ -72,7 +64,8 @@ def take_counterparts(program: Program, clues: Clues) -> Iterator[Change]:
     """Take what `hf` has: parts of a statement, a whole one, or one that `vllm` lacks."""
     if "hf" not in program.functions or "vllm" not in program.functions:
         return
-    hf = program.statements_of(program.functions["hf"])
+    source = Program(program.text, "hf")
+    hf = source.statements_of(source.functions["hf"])
     vllm = program.statements_of(program.functions["vllm"])
     own = _Own(program, hf, vllm)
     last: Statement | None = None
@@ -83,18 +76,15 @@ def take_counterparts(program: Program, clues: Clues) -> Iterator[Change]:
                 yield Change((program.without(last),), "`hf` has no such line", 7)
         elif i is not None and j is not None:
             last = vllm[j]
-            yield from map(own.complete, _parts(program, hf[i], last))
-            yield from map(own.complete, _whole(program, hf[i], last, clues))
-        elif i is not None and last is not None:
-            yield from map(own.complete, _added(program, hf[i], last, clues))
-
-
-def _added(program: Program, theirs: Statement, above: Statement, clues: Clues) -> Iterator[Change]:
-    """Add a simple statement of `hf` below one of `vllm`."""
-    if isinstance(theirs.node, cst.SimpleStatementLine):
-        for cost, text in enumerate(ported(program, theirs, clues)):
-            put = program.after(above, *text.split("\n"))
-            yield Change((put,), "`hf` has this line too", 5 + cost)
+            yield from map(own.complete, _parts(program, source, hf[i], last))
+            for cost, text in enumerate(port_statement(source, hf[i], clues)):
+                if text != last.text:
+                    whole = Change((Splice(last.start, last.end, text),), _WORDS, 3 + cost)
+                    yield own.complete(whole)
+        elif i is not None and last is not None and isinstance(hf[i].node, cst.SimpleStatementLine):
+            for cost, text in enumerate(port_statement(source, hf[i], clues)):
+                put = program.after(last, *text.split("\n"))
+                yield own.complete(Change((put,), "`hf` has this line too", 5 + cost))
 
 
 class _Own:
@@ -125,16 +115,18 @@ def _assigned(statement: Statement) -> set[str]:
     return names_in(found[1]) if found else set()
 
 
-def _parts(program: Program, theirs: Statement, mine: Statement) -> Iterator[Change]:
+def _parts(
+    program: Program, source: Program, theirs: Statement, mine: Statement
+) -> Iterator[Change]:
     """Replace what differs between two statements of one shape, all of it or each by itself."""
-    a, b = _header(theirs.node), _header(mine.node)
+    a, b = header(theirs.node), header(mine.node)
     if isinstance(theirs.node, cst.With):
-        a, b = _prompts(program, theirs.node), _prompts(program, mine.node)
+        a, b = _prompts(source, theirs.node), _prompts(program, mine.node)
     found = [
-        (program.swap(y, program.code(x)), _kind(x))
+        (program.swap(y, source.code(x)), _kind(x))
         for left, right in zip(a, b, strict=False)
-        for x, y in _differences(program, left, right)
-        if not re.search(r"lm_head|max_new_tokens|do_sample", program.code(x))
+        for x, y in _differences(left, right)
+        if not re.search(r"lm_head|max_new_tokens|do_sample", source.code(x))
     ]
     for one, cost in found:
         yield Change((one,), _WORDS, cost)
@@ -157,24 +149,11 @@ def _kind(node: cst.CSTNode) -> int:
     return 1 if isinstance(node, (cst.BaseNumber, cst.SimpleString, cst.Name)) else 3
 
 
-def _header(node: cst.CSTNode) -> list[cst.CSTNode]:
-    """The expressions of a statement, without the body of a compound one."""
-    if isinstance(node, cst.For):
-        return [node.target, node.iter]
-    if isinstance(node, (cst.If, cst.While)):
-        return [node.test]
-    if isinstance(node, cst.With):
-        return [item.item for item in node.items]
-    if isinstance(node, cst.SimpleStatementLine):
-        return list(node.body)
-    return []
-
-
 def _differences(
-    program: Program, theirs: cst.CSTNode, mine: cst.CSTNode
+    theirs: cst.CSTNode, mine: cst.CSTNode
 ) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
     """Yield the smallest parts that differ, and those around them up to the whole expression."""
-    if program.code(theirs) == program.code(mine):
+    if theirs.deep_equals(mine):
         return
     expressions = isinstance(theirs, cst.BaseExpression) and isinstance(mine, cst.BaseExpression)
     if type(theirs) is not type(mine):
@@ -186,72 +165,12 @@ def _differences(
         if expressions:
             yield theirs, mine
         for a, b in zip(one, other, strict=False):
-            yield from _differences(program, a, b)
+            yield from _differences(a, b)
         return
     for a, b in zip(one, other, strict=True):
-        yield from _differences(program, a, b)
+        yield from _differences(a, b)
 
 
 def _children(node: cst.CSTNode) -> list[cst.CSTNode]:
     quiet = (cst.BaseParenthesizableWhitespace, cst.Comma, cst.Dot, cst.LeftParen, cst.RightParen)
     return [child for child in node.children if not isinstance(child, quiet)]
-
-
-def _whole(program: Program, theirs: Statement, mine: Statement, clues: Clues) -> Iterator[Change]:
-    """Replace a statement by `hf`'s, as it is on vLLM."""
-    for cost, text in enumerate(ported(program, theirs, clues)):
-        if text != mine.text:
-            yield Change((Splice(mine.start, mine.end, text),), _WORDS, 3 + cost)
-
-
-def ported(program: Program, statement: Statement, clues: Clues) -> list[str]:
-    """Return what a statement of `hf` may be on vLLM: the likelier first, and as it is last."""
-    order = ("sum", "first", "one") if clues.dual else ("one", "first", "sum")
-    found = [
-        _ported(program, statement, tensors, batch=batch, head=clues.head)
-        for tensors in order
-        for batch in (False, True)
-    ]
-    return list(dict.fromkeys([*found, statement.text]))[:5]
-
-
-def _ported(program: Program, statement: Statement, tensors: str, *, batch: bool, head: str) -> str:
-    """Return a statement with its requests, logits and values of modules as on vLLM. With `batch`
-    indexes stay as they are. `tensors` says which of a module's are taken.
-    """
-    found: list[Splice] = []
-    for root in _header(statement.node):
-        for node in program.walk(root):
-            text = _counterpart(program, node, tensors, batch=batch, head=head)
-            if text is not None and not any(
-                one.start < text.end and text.start < one.end for one in found
-            ):
-                found.append(text)
-    inside = [one for one in found if statement.start <= one.start and one.end <= statement.end]
-    source = statement.text.encode()
-    for one in sorted(inside, reverse=True):
-        begin, end = one.start - statement.start, one.end - statement.start
-        source = source[:begin] + one.text.encode() + source[end:]
-    return source.decode()
-
-
-def _counterpart(
-    program: Program, node: cst.CSTNode, tensors: str, *, batch: bool, head: str
-) -> Splice | None:
-    """Return what stands on vLLM for a request, the logits or a value of a module."""
-    if isinstance(node, cst.Call) and node in opening_calls(program, node):
-        return program.swap(node, request(program, node, steps_of_hf(program)))
-    found = program.access(node) if isinstance(node, cst.Attribute) else None
-    if found is None:
-        return None
-    if found.core.endswith(f"{head}.output"):
-        model = found.core.removesuffix(f".{head}.output")
-        scalar = bool(found.indexes) and split_index(found.indexes[0])[0] == "0"
-        return program.swap(found.node, f"{model}.logits{'[0]' if scalar else ''}")
-    core = found.core
-    part = core.rpartition(".")[0].rpartition(".")[2]
-    whole = {"sum": f"({core}[0] + {core}[1])", "first": f"{core}[0]", "one": core}[tensors]
-    if tensors == "sum" and (found.stored or part in {"mlp", "self_attn", "attn"}):
-        whole = f"{core}[0]" if found.stored else core
-    indexes = found.indexes if batch else without_batch(found.indexes)[-1]
-    return program.swap(found.node, joined(whole, indexes))
