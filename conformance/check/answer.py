@@ -22,7 +22,7 @@ from conformance.check.values import compare, naming
 from conformance.check.values.compare import Compared, Values
 from conformance.errors import ConformanceError
 from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER
-from conformance.judging_runs.one_case import UNJUDGED
+from conformance.judging_runs.one_case import unjudged
 from conformance.planning.jobs import BUILD
 from conformance.records import Answer as Evidence
 from conformance.records import Backend, Outcome, Precision, Site, Status, Thresholds
@@ -139,23 +139,9 @@ class _Case:
             ) from error
         return seen
 
-    def _ended(self, outcome: Outcome, precision: Precision) -> None:
-        """Keep how a run of the file ended that is not to be judged."""
-        self.evidence.append(
-            Evidence(
-                precision,
-                UNJUDGED[outcome.status],
-                outcome.reason,
-                outcome.seconds,
-                detail=outcome.detail,
-                harness=outcome.harness,
-                frames=outcome.frames,
-            )
-        )
-
     def _failed(self, outcome: Outcome, begin: str, *, there: bool) -> Checked:
         """What is said of an error in float32, on transformers or `there`: with its line."""
-        self._ended(outcome, Precision.FLOAT32)
+        self.evidence.append(unjudged(outcome, Precision.FLOAT32))
         if outcome.harness:
             return self._say(Answer.HARNESS, outcome.reason, detail=outcome.detail)
         answer = Answer.FAILS if there else Answer.INVALID
@@ -245,7 +231,7 @@ class _Case:
         folder = gathered_in(self.backend.id, Precision.BF16)
         outcome = self._outcome(folder)
         if outcome.status is not Status.OK:
-            self._ended(outcome, Precision.BF16)
+            self.evidence.append(unjudged(outcome, Precision.BF16))
             sentence = f"the same in float32, and in bf16 it fails: {outcome.reason}"
             return self._say(Answer.FAILS, sentence, detail=outcome.detail, **words)
         compared = self._compared(seen, self._seen(folder), Precision.BF16)

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from conformance import loose_json
+from conformance import loose_json, runner
 from conformance.builtin.probe import PROBED, PROBING
 from conformance.builtin.user_trace import USER_TRACE, case_of
 from conformance.check.models import DUMP, HF, local_folder
@@ -20,17 +20,6 @@ from conformance.checkpoints import cache_folder, locate, patience
 from conformance.inputs import usable
 from conformance.planning.jobs import BUILD, REFERENCE, expected, launch
 from conformance.records import Backend, Column, Job, Model, Outcome, Precision, Status
-from conformance.runner import (
-    CellStarted,
-    Event,
-    GroupLoaded,
-    GroupStarted,
-    Limits,
-    Planned,
-    Summary,
-    WorkerDied,
-)
-from conformance.runner import run as run_jobs
 from conformance.scenario import PAIR
 from conformance.store import RunFolder, gathered_in
 
@@ -80,10 +69,10 @@ class Asked:
 def gather(
     asked: Asked,
     run: RunFolder,
-    limits: Limits,
-    on_event: Callable[[Event], None],
+    limits: runner.Limits,
+    on_event: Callable[[runner.Event], None],
     steps: Steps | None = None,
-) -> Summary:
+) -> runner.Summary:
     """Run the files' functions where they belong; everything that was seen is in the folder.
 
     With `steps` the engines stay when they have run the files, for the search that these are.
@@ -94,12 +83,12 @@ def gather(
     if session is not None:
         jobs[1:] = [replace(one, follow=partial(session.follow, one.id)) for one in jobs[1:]]
 
-    def hear(event: Event) -> None:
+    def hear(event: runner.Event) -> None:
         if session is not None:
             session.hear(event)
         on_event(event)
 
-    summary = run_jobs(
+    summary = runner.run(
         jobs,
         logs=run.path / "zygotes",
         jobs=os.cpu_count() or 1,
@@ -143,7 +132,7 @@ class _Maker:
     run: RunFolder
     searched: bool
 
-    def jobs(self) -> list[Planned]:
+    def jobs(self) -> list[runner.Planned]:
         """The job that gets the model, then transformers', then those of the engines."""
         build = self._planned(BUILD.id, BUILD, self._build)
         truth = self._planned(TRUTH.id, TRUTH, self._truth, build)
@@ -159,9 +148,9 @@ class _Maker:
         return [replace(build, load=patience(self.asked.model)), truth, *engines]
 
     def _planned(
-        self, folder: str, column: Column, make: Callable[[], Job | None], *needs: Planned
-    ) -> Planned:
-        return Planned(
+        self, folder: str, column: Column, make: Callable[[], Job | None], *needs: runner.Planned
+    ) -> runner.Planned:
+        return runner.Planned(
             f"{self.asked.model.id}:{folder}",
             make,
             launch(column),
@@ -242,25 +231,25 @@ class _Maker:
         return {"memory_share": share, "memory": self.asked.memory * GIB * share}
 
 
-def words(event: Event) -> str:
+def words(event: runner.Event) -> str:
     """What there is to say while a check runs, "" for nothing."""
     match event:
-        case GroupStarted():
+        case runner.GroupStarted():
             return f"{_who(event.id)}: loading"
-        case GroupLoaded():
+        case runner.GroupLoaded():
             return f"{_who(event.id)}: loaded in {event.seconds:.1f} s"
-        case CellStarted() if event.case.startswith(f"{USER_TRACE.name}."):
-            if "~" in event.case:
-                return ""  # a version of a file, of which a search tries many
-            return f"{_who(event.id)}: running {event.case.partition('.')[2]}"
-        case WorkerDied():
+        case runner.CellStarted():
+            scenario, _, name = event.case.partition(".")
+            tried = "~" in name  # a version of a file, of which a search tries many
+            shown = scenario == USER_TRACE.name and not tried
+            return f"{_who(event.id)}: running {name}" if shown else ""
+        case runner.WorkerDied():
             return f"{_who(event.id)}: {event.status.value}: {event.reason}"
     return ""
 
 
 def _who(job: str) -> str:
     """A job as a user calls it."""
-    folder = job.partition(":")[2]
-    column, _, precision = folder.partition("+")
+    column, _, precision = job.partition(":")[2].partition("+")
     known = {BUILD.id: "the model", TRUTH.id: "transformers"}
-    return known.get(folder) or f"{column} in {precision or Precision.BF16}"
+    return known.get(column) or f"{column} in {precision or Precision.BF16}"

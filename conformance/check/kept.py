@@ -25,6 +25,7 @@ from conformance.check.searching import found_in
 from conformance.check.source import UserFile
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
+from conformance.judging_runs.one_case import cell_result
 from conformance.judging_runs.run import results_of
 from conformance.records import (
     Cell,
@@ -168,13 +169,11 @@ def answered_again(run: RunFolder) -> tuple[Results, Path]:
 def publish(run: RunFolder, asked: Asked, answered: Sequence[Answered]) -> Path:
     """Write results.json, the same as a table, and the page, whose path is returned."""
     run.check_finished()
-    cells = {cell.id: cell for cell in (_cell(asked, one) for one in answered)}
+    cells = {cell.id: cell for cell in (_result(asked, one) for one in answered)}
     environment = execution.environment(Thresholds())
     results = results_of(run, {}, cells, info=execution.info_of(run), environment=environment)
-    code = int(exit_code([one.checked for one in answered]))
-    footer = replace(results.footer, exit_code=code)
-    results = replace(results, scenarios=(_scenario(asked),), footer=footer)
-    return execution.publish(run, results)
+    footer = replace(results.footer, exit_code=int(exit_code([one.checked for one in answered])))
+    return execution.publish(run, replace(results, scenarios=(_scenario(asked),), footer=footer))
 
 
 def _scenario(asked: Asked) -> ScenarioInfo:
@@ -186,54 +185,34 @@ def _scenario(asked: Asked) -> ScenarioInfo:
         meaning="A user's own trace: on transformers in float32 it is the truth.",
         cases=tuple(file.name for file in files),
         path=f"{first.parent.name}/{first.name}" if len(files) == 1 else f"{len(files)} files",
-        trace_source="\n\n".join(_source(file, "vllm", files) for file in files),
-        reference_source="\n\n".join(_source(file, "hf", files) for file in files),
+        trace_source="\n\n".join(f"# {one.name}\n{one.text_of('vllm')}" for one in files),
+        reference_source="\n\n".join(f"# {one.name}\n{one.text_of('hf')}" for one in files),
     )
 
 
-def _source(file: UserFile, side: str, files: Sequence[UserFile]) -> str:
-    head = f"# {file.name}\n" if len(files) > 1 else ""
-    function = file.functions.get(file.function_for(side))
-    return head + (file.segment(function) if function else "")
-
-
-def _cell(asked: Asked, one: Answered) -> CellResult:
-    checked = one.checked
+def _result(asked: Asked, one: Answered) -> CellResult:
+    checked, findings = one.checked, one.checked.findings
     decision = decision_of(one)
-    decided = decision.leading
-    shown = [each.edit for each in checked.findings if each.edit and not each.edit.after]
+    shown = [each.edit for each in findings if each.edit and not each.edit.after]
     lines = [f"line {edit.line}: {edit.before.strip()}" for edit in shown]
-    return CellResult(
-        id=cell_id(one),
-        model=checked.model,
+    others = (each.words for each in findings if each.words not in checked.sentence)
+    return cell_result(
+        cell_of(one),
+        decision,
         architecture=asked.model.architecture or checked.model,
-        backend=checked.backend,
-        scenario=USER_TRACE.name,
-        case=one.key,
-        verdict=decision.verdict,
         reason=checked.sentence,
         seconds=sum(each.seconds for each in one.evidence),
         command=command_for(asked, checked.file, checked.backend),
-        observations=decided.observations,
-        relations=decided.relations,
-        worst_site=decided.worst_site,
-        worst_ratio=decided.worst_ratio,
-        detail="\n\n".join(filter(None, (*lines, checked.diff, decided.detail))),
+        detail="\n\n".join(filter(None, (*lines, checked.diff, decision.leading.detail))),
         harness=checked.answer is Answer.HARNESS,
-        diagnosis="; ".join(
-            finding.words for finding in checked.findings if finding.words not in checked.sentence
-        ),
+        diagnosis="; ".join(others),
         prompt_ids=one.prompt_ids,
-        precision=decided.precision,
-        decided=decided.verdict,
-        beside=decision.beside,
-        frames=decided.frames,
     )
 
 
-def cell_id(one: Answered) -> str:
-    """What `conformance show` and `repro` call it."""
-    return f"{USER_TRACE.name}[{one.checked.model}-{one.checked.backend}-{one.key}]"
+def cell_of(one: Answered) -> Cell:
+    """What `conformance show` and `repro` name by its id."""
+    return Cell(one.checked.model, one.checked.backend, USER_TRACE.name, one.key)
 
 
 def command_for(asked: Asked, file: str, backend: str) -> str:

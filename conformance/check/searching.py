@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from functools import cache
 
 from conformance.builtin.user_trace import USER_TRACE
 from conformance.check.answer import answer
@@ -31,53 +31,46 @@ class Edits:
     found: tuple[Found, ...] = ()
 
 
-@dataclass
-class Searching:
-    """The search of one check. `tell` hears what is looked for."""
+def search(
+    asked: Asked,
+    run: RunFolder,
+    given: dict[tuple[str, str], Answered],
+    tell: Callable[[str], None],
+) -> Steps:
+    """Return the search of a check that begins now, to be run by its engines. `given` gets the
+    answers that are worked out for it, `tell` hears what is looked for.
+    """
+    begun = time.monotonic()
+    kept: list[Found] = []
 
-    asked: Asked
-    run: RunFolder
-    tell: Callable[[str], None] = lambda _: None
-    begun: float = field(default_factory=time.monotonic)
-    gathered: float = 0.0
-    found: list[Found] = field(default_factory=list)
-    answers: dict[tuple[str, str], Answered] = field(default_factory=dict)
+    @cache
+    def seconds() -> float:
+        gathering = time.monotonic() - begun
+        return max(LEAST, gathering / len(asked.files)) if asked.search is None else asked.search
 
-    def steps(self) -> Steps:
-        """Return the search, to be run by the engines of the check."""
-        place = Place(self.run, self.asked.model.id, TRUTH.id, self.asked.prompts or PAIR)
-        return search_all(place, self._wanted, self._seconds, self._keep)
+    def keep(found: Found) -> None:
+        kept.append(found)
+        write_record(run.path / EDITS, Edits(tuple(kept)))
 
-    def _seconds(self) -> float:
-        if self.asked.search is not None:
-            return self.asked.search
-        if not self.gathered:
-            self.gathered = time.monotonic() - self.begun
-        return max(LEAST, self.gathered / len(self.asked.files))
-
-    def _keep(self, found: Found) -> None:
-        self.found.append(found)
-        write_record(self.run.path / EDITS, Edits(tuple(self.found)))
-
-    def _wanted(self) -> Iterator[tuple[UserFile, str, Reference]]:
+    def wanted() -> Iterator[tuple[UserFile, str, Reference]]:
         """Yield the files that differ, with their engine: none that agrees on another engine."""
-        model = self.asked.model.id
-        for file in self.asked.files:
-            outcome = truth_of(self.run, model, file.name)
+        for file in asked.files:
+            outcome = truth_of(run, model, file.name)
             if outcome is None or outcome.status is not Status.OK:
                 continue
-            given = {
-                backend.id: answer(self.asked, self.run, file, backend)
-                for backend in self.asked.engines
-            }
-            self.answers |= {(file.name, name): one for name, one in given.items()}
-            if any(one.checked.answer in AGREES for one in given.values()):
+            answers = {one.id: answer(asked, run, file, one) for one in asked.engines}
+            given.update({(file.name, name): one for name, one in answers.items()})
+            if any(one.checked.answer in AGREES for one in answers.values()):
                 continue
-            seen = self.run.observations(model, TRUTH.id, f"{USER_TRACE.name}.{file.name}")
-            for backend, one in given.items():
+            seen = run.observations(model, TRUTH.id, f"{USER_TRACE.name}.{file.name}")
+            for backend, one in answers.items():
                 if one.checked.answer in {Answer.DIFFERS, Answer.FAILS} or file.lacks_a_port:
-                    self.tell(f"looking for an edit: {file.name} on {backend}")
+                    tell(f"looking for an edit: {file.name} on {backend}")
                     yield file, backend, Reference(seen, Thresholds())
+
+    model = asked.model.id
+    place = Place(run, model, TRUTH.id, asked.prompts or PAIR)
+    return search_all(place, wanted, seconds, keep)
 
 
 def found_in(run: RunFolder) -> tuple[Found, ...]:

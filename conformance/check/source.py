@@ -62,8 +62,10 @@ class UserFile:
     def line(self, number: int) -> str:
         return self.text.splitlines()[number - 1]
 
-    def segment(self, node: ast.AST) -> str:
-        return ast.get_source_segment(self.text, node) or ""
+    def text_of(self, side: str) -> str:
+        """Return the text of a side's function, "" where there is none."""
+        function = self.functions.get(self.function_for(side))
+        return (ast.get_source_segment(self.text, function) or "") if function else ""
 
     def order_of(self, site: Site) -> tuple[int, ...]:
         """Return what sorts a value by where the reference's function last assigns its parts."""

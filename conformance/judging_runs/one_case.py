@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from conformance.environments import command_of
 from conformance.generated_tokens import by_member
 from conformance.judge import predicted
 from conformance.judge.cell import Judgement, compare_exact, judge_cell
-from conformance.judge.decide import decide
+from conformance.judge.decide import Decision, decide
 from conformance.judge.diagnosis import extent
 from conformance.judge.diagnosis.first_bad_layer import place, with_own_input
 from conformance.judge.measures.across_environments import Environments
@@ -53,6 +53,42 @@ UNJUDGED: Mapping[Status, Verdict] = {
     Status.UNKNOWN: Verdict.UNKNOWN,
     Status.MISSING: Verdict.MISSING,
 }
+
+
+def unjudged(outcome: Outcome, precision: Precision) -> Answer:
+    """What one precision says where gathering ended so that nothing is left to judge."""
+    return Answer(
+        precision,
+        UNJUDGED[outcome.status],
+        outcome.reason,
+        seconds=outcome.seconds,
+        detail=outcome.detail,
+        harness=outcome.harness,
+        frames=outcome.frames,
+    )
+
+
+def cell_result(cell: Cell, decision: Decision, **more: Any) -> CellResult:
+    """A cell with its verdict and the evidence of the precision that decided; the rest is given."""
+    leading = decision.leading
+    return CellResult(
+        id=cell.id,
+        model=cell.model,
+        backend=cell.backend,
+        scenario=cell.scenario,
+        case=cell.case,
+        verdict=decision.verdict,
+        observations=leading.observations,
+        relations=leading.relations,
+        worst_site=leading.worst_site,
+        worst_ratio=leading.worst_ratio,
+        precision=leading.precision,
+        decided=leading.verdict,
+        beside=decision.beside,
+        frames=leading.frames,
+        predicted=leading.predicted,
+        **more,
+    )
 
 
 class _Observation(NamedTuple):
@@ -109,34 +145,20 @@ class Columns:
             alone = all(known.verdict.neutral for known in answers)
             answers.append(self._answer(cell, precision, alone=alone))
         decision = decide(answers)
-        leading = decision.leading
         outcomes = [self._outcome(cell, answer.precision) for answer in answers]
-        return CellResult(
-            id=cell.id,
-            model=cell.model,
+        return cell_result(
+            cell,
+            decision,
             architecture=self.model.architecture,
-            backend=cell.backend,
-            scenario=cell.scenario,
-            case=cell.case,
-            verdict=decision.verdict,
             reason=decision.reason,
             seconds=sum(answer.seconds for answer in answers),
             command=f"conformance run -m {cell.model} "
             f"{command_of(self.columns[cell.backend])} -k '{cell.id}'",
-            observations=leading.observations,
-            relations=leading.relations,
-            worst_site=leading.worst_site,
-            worst_ratio=leading.worst_ratio,
-            detail=leading.detail,
-            harness=leading.harness,
-            diagnosis=leading.diagnosis,
+            detail=decision.leading.detail,
+            harness=decision.leading.harness,
+            diagnosis=decision.leading.diagnosis,
             layers=self.case.layers if self.case else {},
             prompt_ids=next((outcome.prompt_ids for outcome in outcomes if outcome), ()),
-            precision=leading.precision,
-            decided=leading.verdict,
-            beside=decision.beside,
-            frames=leading.frames,
-            predicted=leading.predicted,
             left=tuple(
                 dict.fromkeys(name for outcome in outcomes if outcome for name in outcome.left)
             ),
@@ -153,15 +175,7 @@ class Columns:
             reason = group.reason if group and group.reason else "the run ended before it"
             return Answer(precision, Verdict.MISSING, reason, harness=True)
         if outcome.status is not Status.OK:
-            return Answer(
-                precision,
-                UNJUDGED[outcome.status],
-                outcome.reason,
-                seconds=outcome.seconds,
-                detail=outcome.detail,
-                harness=outcome.harness,
-                frames=outcome.frames,
-            )
+            return unjudged(outcome, precision)
         truths = self.truths.get(precision)
         if self.scenario is None or self.case is None or truths is None:
             words = "no reference, or the scenario file has no such case any more: run again"

@@ -65,8 +65,8 @@ def test_two_functions_on_one_stage_need_nothing_of_this_package(tmp_path):
     text = written(tmp_path)
     assert "conformance" not in imported(text)
     assert {"nnsight", "vllm", "torch"} <= imported(text)
-    functions = source.read_all([tmp_path / "my trace.py"])[0]
-    assert all(functions.segment(node) in text for node in functions.functions.values())
+    file = source.read(tmp_path / "my trace.py")
+    assert all(file.text_of(side) in text for side in ("hf", "vllm"))
     assert "# It reads helper.py, beside it.\n" in text
 
 

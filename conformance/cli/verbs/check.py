@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from conformance.check.checked import Answered
     from conformance.check.dump import Dump
     from conformance.check.gather import Asked
-    from conformance.check.searching import Searching
     from conformance.runner import Event, Limits, Summary
     from conformance.store import RunFolder
 
@@ -129,12 +128,11 @@ def check(
     code = tuple(path for file in asked.files for path in kept.contents(folder, file))
     trust.note(cache_folder(), trust.Executed((named,), code=code))
     with err.status("starting") as status:
-        searching = _searching(asked, folder, status)
+        given: dict[tuple[str, str], Answered] = {}
         limits = Limits(cell=timeout, load=load_timeout)
-        summary = _gathered(asked, folder, limits, status, searching)
+        summary = _gathered(asked, folder, limits, status, given)
         try:
             execution.keep_info(folder, folder.plan(), summary)
-            given = searching.answers if searching else {}
             answered = _answered(asked, folder, recorded, None if json else out, status, given)
             page = kept.publish(folder, asked, answered)
         except KeyboardInterrupt:
@@ -170,25 +168,24 @@ def _as_given(context: typer.Context) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _searching(asked: Asked, folder: RunFolder, status: Status) -> Searching | None:
-    """The search for edits, None where none was requested."""
-    from conformance.check.searching import Searching
-
-    if asked.search == 0 or not asked.engines:
-        return None
-    return Searching(asked, folder, partial(_say, status))
-
-
 def _gathered(
-    asked: Asked, folder: RunFolder, limits: Limits, status: Status, searching: Searching | None
+    asked: Asked,
+    folder: RunFolder,
+    limits: Limits,
+    status: Status,
+    given: dict[tuple[str, str], Answered],
 ) -> Summary:
-    """Run the files, and edits of them. Exits when interrupted."""
+    """Run the files, and edits of them; `given` gets the answers that this takes. Exits when
+    interrupted.
+    """
     from conformance.check import gather
+    from conformance.check.searching import search
 
     def progress(event: Event) -> None:
         _say(status, gather.words(event))
 
-    steps = searching.steps() if searching else None
+    searched = asked.search != 0 and asked.engines
+    steps = search(asked, folder, given, partial(_say, status)) if searched else None
     summary = gather.gather(asked, folder, limits, progress, steps)
     if summary.interrupted:
         _tell(status, "interrupted")
@@ -243,7 +240,7 @@ def _ended(
     if json:
         typer.echo(checked_as.to_text(checked))
     else:
-        cells = list(zip(map(kept.cell_id, answered), checked, strict=True))
+        cells = [(kept.cell_of(one).id, each) for one, each in zip(answered, checked, strict=True)]
         show.more(cells, folder.results().run, reports, err)
     return checked_as.exit_code(checked)
 
