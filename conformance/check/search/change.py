@@ -30,7 +30,7 @@ class Clues:
     is where transformers has what the wrong values should be, `shift` how many layers the right
     value is below the one that was taken. `dual`: a layer returns two tensors whose sum is the
     stream; `single`: one tensor. `widths` are transformers' by module name, `modules` the names in
-    a layer, `norms` the paths of the norms outside of them.
+    a layer, `norms` the paths of the norms outside of them, `embedding` that of the embeddings.
     """
 
     lines: tuple[int, ...] = ()
@@ -44,6 +44,7 @@ class Clues:
     widths: Mapping[str, int] = field(default_factory=dict)
     head: str = "lm_head"
     norms: tuple[str, ...] = ()
+    embedding: str = ""
 
 
 #: A rewrite: every version of the file that it can think of.

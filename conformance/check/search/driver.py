@@ -28,6 +28,7 @@ from conformance.check.search.edits import Found, without_hunks
 from conformance.check.search.engine_alone import ask_engine
 from conformance.check.search.porting import port_versions, without_old_habits
 from conformance.check.search.program import Program
+from conformance.check.search.rewrites.logits import EMBEDDINGS
 from conformance.check.search.session import Request, Steps
 from conformance.check.search.trial import Reference, Tried, same_truth
 from conformance.check.source import UserFile
@@ -308,7 +309,8 @@ class Search:
             modules=modules,
             widths=widths,
             head=self._head(),
-            norms=self._norms(layer_list),
+            norms=self._outside(layer_list, r"norm|ln_f"),
+            embedding="".join(self._outside(layer_list, EMBEDDINGS)[:1]),
         )
 
     def clues(self, tried: Tried, precision: Precision) -> Clues:
@@ -341,11 +343,11 @@ class Search:
         widths = {name.rpartition(".")[2]: width for name, width in names.items()}
         return tuple(names), widths
 
-    def _norms(self, layer_list: str) -> tuple[str, ...]:
-        """Return the paths of the norms outside of the layers."""
+    def _outside(self, layer_list: str, pattern: str) -> tuple[str, ...]:
+        """Return the paths of modules outside of the layers whose names have a pattern."""
         paths = {one.split("|")[2] for one in self.reference.seen if one.startswith("value|")}
         outside = (path for path in sorted(paths) if not path.startswith(f"{layer_list}."))
-        return tuple(path for path in outside if re.search(r"norm|ln_f", path))
+        return tuple(path for path in outside if re.search(pattern, path))
 
     def _head(self) -> str:
         return next((h for h in ("lm_head", "embed_out") if f".{h}" in self.file.text), "lm_head")

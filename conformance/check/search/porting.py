@@ -32,6 +32,9 @@ from conformance.check.search.rewrites.requests import (
 #: Modules whose output is a tuple on transformers and one tensor on vLLM.
 _TUPLES = ("attn", "attention")
 
+#: The logits on transformers, with their indexes.
+_LOGITS = r"(\w+)\.(?:output\.logits|{}\.output)((?:\[.*\])*)"
+
 #: What stands first in an index that counts a batch axis.
 _BATCH = frozenset({":", "0", "...", "0:1", "None"})
 
@@ -153,6 +156,10 @@ class _Port:
         for node in program.walk(root):
             if isinstance(node, cst.Call) and node in opening_calls(program, node):
                 yield program.swap(node, request(program, node, steps_of_hf(program)))
+            elif isinstance(node, (cst.Attribute, cst.Subscript)) and (
+                found := re.fullmatch(_LOGITS.format(self.clues.head), program.code(node))
+            ):
+                yield program.swap(node, self._logits(*found.groups()))
             elif (access := program.access(node)) is not None:
                 yield program.swap(access.node, self._value(access))
 
@@ -198,18 +205,19 @@ class _Port:
     def _value(self, access: Access) -> str:
         """A value of a module, with its indexes, as it is on vLLM."""
         core, indexes = access.core, self._indexes(access)
-        model, head, _ = core.partition(f".{self.clues.head}.output")
-        if head:
-            batch, _, *rest = [*_parts(access.indexes), "", ""]
-            kept = [one for one in rest if one]
-            if batch == "0":
-                return joined(f"{model}.logits[0]", [", ".join(kept)] if kept else [])
-            return joined(f"{model}.logits", [", ".join([":", *kept])] if kept else [])
         if not self._is_stream(access) or "." not in core:
             return joined(core, indexes)
         if self.tensors == "sum" and not (access.stored or self._is_held_to_write(access)):
             return joined(f"({core}[0] + {core}[1])", indexes)
         return joined(core if self.tensors == "one" else f"{core}[0]", indexes)
+
+    def _logits(self, model: str, indexes: str) -> str:
+        """The last token's logits, [1, vocabulary] on vLLM, indexed as on transformers."""
+        batch, _, *rest = [*_parts(re.findall(r"\[(.*?)\](?=\[|$)", indexes)), "", ""]
+        kept = [one for one in rest if one]
+        if batch == "0":
+            return joined(f"{model}.logits[0]", [", ".join(kept)] if kept else [])
+        return joined(f"{model}.logits", [", ".join([":", *kept])] if kept else [])
 
     def _is_stream(self, access: Access) -> bool:
         """Whether it is what a layer gives, and no part of one."""

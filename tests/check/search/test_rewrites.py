@@ -176,7 +176,7 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
             Clues(),
         ),
         (
-            "compute_all_logits",
+            "compute_logits",
             ["hidden = model.logits.save()"],
             ["hidden = (model.model.norm.output[0] @ model.lm_head.weight.T).save()"],
             Clues(norms=("model.norm",)),

@@ -27,7 +27,7 @@ REWRITES: tuple[Rewrite, ...] = (
     axes.leave_axis,
     logits.read_logits,
     logits.multiply_by_head,
-    logits.compute_all_logits,
+    logits.compute_logits,
     logits.split_joined_projections,
     requests.ask_greedily,
     requests.complete_options,

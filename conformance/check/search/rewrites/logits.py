@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import product
 
 import libcst as cst
 
@@ -10,7 +12,9 @@ from conformance.check.search.change import Change, Clues
 from conformance.check.search.program import Program, joined
 
 _HEADS = ("lm_head", "embed_out")
-_EMBEDDINGS = ("embed_tokens", "wte", "embed_in", "word_embeddings")
+
+#: What a module of embeddings is called.
+EMBEDDINGS = "embed_tokens|wte|embed_in|word_embeddings"
 
 
 def read_logits(program: Program, clues: Clues) -> Iterator[Change]:
@@ -63,29 +67,42 @@ def multiply_by_head(program: Program, clues: Clues) -> Iterator[Change]:
             continue
         used = isinstance(program.parents.get(node), (cst.Attribute, cst.Subscript))
         value = program.code(node.args[0].value)
-        for cost, factor in enumerate((value, f"({value})")):
-            text = f"{factor} @ {func}.weight.T"
+        weights = [f"{func}.weight", *_weights(func.rpartition(".")[0], clues)[1:]]
+        for cost, (weight, factor) in enumerate(product(weights, (value, f"({value})"))):
+            text = f"{factor} @ {weight}.T"
             change = (program.swap(node, f"({text})" if used else text),)
             yield Change(change, words, 1 + cost)
     for node in program.expressions(cst.Attribute):
-        if node.attr.value not in _EMBEDDINGS:
+        if not re.fullmatch(EMBEDDINGS, node.attr.value):
             continue
         parent = program.parents.get(node)
         if isinstance(parent, cst.Attribute) and parent.attr.value == "weight":
             yield Change((program.swap(node, f"model.{clues.head}"),), "the head's weights", 3)
 
 
-def compute_all_logits(program: Program, clues: Clues) -> Iterator[Change]:
-    """Compute the logits of every token: vLLM's own are the last token's alone."""
-    words = "vLLM computes the last token's logits alone: multiply what the final norm gives"
+def _weights(model: str, clues: Clues) -> list[str]:
+    """The matrices that logits are computed with: the head's, or where it has none the
+    embeddings'.
+    """
+    embedding = [f"{model}.{clues.embedding}.weight"] if clues.embedding else []
+    return [f"{model}.{clues.head}.weight", *embedding]
+
+
+def compute_logits(program: Program, clues: Clues) -> Iterator[Change]:
+    """Compute the logits: vLLM's own are the last token's alone, and capped where a model caps."""
+    words = "vLLM's logits are the last token's, after any cap: multiply what the final norm gives"
     for node in program.expressions(cst.Attribute):
         if node.attr.value != "logits" or not isinstance(node.value, cst.Name):
             continue
-        model = node.value.value
-        for norm in clues.norms:
+        model, whole = node.value.value, program.parents.get(node)
+        for norm, weight in product(clues.norms, _weights(model, clues)):
             for value in (f"{model}.{norm}.output[0]", f"{model}.{norm}.output"):
-                text = f"({value} @ {model}.{clues.head}.weight.T)"
+                text = f"({value} @ {weight}.T)"
                 yield Change((program.swap(node, text),), words, 4)
+                if isinstance(whole, cst.Subscript) and whole.value is node:
+                    yield Change((program.swap(whole, f"{text}[-1]"),), words, 4)
+                else:
+                    yield Change((program.swap(node, f"{text}[-1:]"),), words, 5)
 
 
 def split_joined_projections(program: Program, clues: Clues) -> Iterator[Change]:
