@@ -22,6 +22,7 @@ from conformance.check.search.program import (
     names_in,
     split_index,
 )
+from conformance.check.search.rewrites.logits import joined_projection
 from conformance.check.search.rewrites.requests import (
     opening_calls,
     request,
@@ -205,6 +206,8 @@ class _Port:
     def _value(self, access: Access) -> str:
         """A value of a module, with its indexes, as it is on vLLM."""
         core, indexes = access.core, self._indexes(access)
+        if projection := joined_projection(core, self.clues.widths):
+            return joined(projection, indexes)
         if not self._is_stream(access) or "." not in core:
             return joined(core, indexes)
         if self.tensors == "sum" and not (access.stored or self._is_held_to_write(access)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 import libcst as cst
@@ -11,6 +11,7 @@ import libcst as cst
 from conformance.check.search.change import Change, Clues
 from conformance.check.search.program import Program, joined
 
+_JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 _HEADS = ("lm_head", "embed_out")
 
 #: What a module of embeddings is called.
@@ -106,22 +107,22 @@ def compute_logits(program: Program, clues: Clues) -> Iterator[Change]:
 
 
 def split_joined_projections(program: Program, clues: Clues) -> Iterator[Change]:
-    """Take the columns of vLLM's joined projections: query, key and value, gate and up."""
-    begin = 0
-    columns = {}
-    for name in ("q_proj", "k_proj", "v_proj"):
-        width = clues.widths.get(name, 0)
-        columns[name] = ("qkv_proj", begin, begin + width)
-        begin += width
-    half = clues.widths.get("gate_proj", 0)
-    columns |= {"gate_proj": ("gate_up_proj", 0, half), "up_proj": ("gate_up_proj", half, 2 * half)}
+    """Take the columns of vLLM's joined projections."""
     for access in program.accesses:
-        base, role = access.core.rpartition(".")[::2]
-        layer, name = base.rpartition(".")[::2]
-        if role != "output" or not columns.get(name, ("", 0, 0))[2]:
-            continue
-        joint, first, last = columns[name]
-        value = f"{layer}.{joint}.output[0][:, {first}:{last}]"
-        words = f"vLLM joins these projections in `{joint}`"
-        for index in (access.indexes, access.indexes[1:]):
+        value = joined_projection(access.core, clues.widths)
+        words = "vLLM joins these projections in one"
+        for index in (access.indexes, access.indexes[1:]) if value else ():
             yield Change((program.swap(access.node, joined(value, index)),), words, 1)
+
+
+def joined_projection(core: str, widths: Mapping[str, int]) -> str:
+    """Return the columns of vLLM's joined projection that a projection's output is, "" for another
+    value: query, key and value lie side by side, and so do gate and up.
+    """
+    base, role = core.rpartition(".")[::2]
+    layer, name = base.rpartition(".")[::2]
+    for joint, parts in _JOINED.items():
+        if name in parts and role == "output" and widths.get(name):
+            first = sum(widths.get(one, 0) for one in parts[: parts.index(name)])
+            return f"{layer}.{joint}.output[0][:, {first}:{first + widths[name]}]"
+    return ""
