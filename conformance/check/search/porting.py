@@ -208,6 +208,9 @@ class _Port:
         core, indexes = access.core, self._indexes(access)
         if projection := joined_projection(core, self.clues.widths):
             return joined(projection, indexes)
+        part, role = core.split(".")[-2:] if "." in core else (core, "")
+        if self.clues.dual and role == "output" and re.search(r"norm$|^ln_", part):
+            return joined(f"{core}[0]", indexes)  # the other tensor is what was added up so far
         if not self._is_stream(access) or "." not in core:
             return joined(core, indexes)
         if self.tensors == "sum" and not (access.stored or self._is_held_to_write(access)):
