@@ -46,6 +46,9 @@ Place = str | int
 #: A folder of scenario files, or several whose scenarios are taken together.
 Places = str | Path | Sequence[str] | Sequence[Path]
 
+#: The scenario that stands for a user's own file.
+USER_TRACE = "user_trace"
+
 #: What a case depends on: the engine and nnsight alone, or the model's family as well.
 ENGINE, FAMILY = "engine", "family"
 
@@ -337,6 +340,18 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Scenario]]:
                 remedy=f"decorate a function `def {path.stem}(lm, case)` with @scenario(...)",
             )
         yield path.stem, declared
+
+
+def is_a_users(name: str, places: Places) -> bool:
+    """Return whether the scenario of this name, in these folders, comes from a user: its blocks may
+    do anything to their process. Those of this package do nothing of the kind.
+    """
+    if name == USER_TRACE:
+        return True
+    package = Path(__file__).parent
+    ours = (package, package.parent / "scenarios")
+    found = (folder / f"{name}.py" for folder in folders_of(places))
+    return any(path.is_file() and not any(map(path.is_relative_to, ours)) for path in found)
 
 
 def built_in(

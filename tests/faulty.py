@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -32,7 +33,7 @@ from conformance.engines import Refused, Unreadable
 from conformance.engines.probing.probe_failure import tell_probing
 from conformance.records import Case, Group, Job, Status
 from conformance.scenario import Scenario
-from conformance.worker import own_doing
+from conformance.worker import process_state
 
 IDENTITY = {"stages": 1, "eager": True}
 
@@ -350,7 +351,7 @@ class LosesAProcessInLoad(Healthy):
     """While it loads a stranger kills its process: so often as the file `kills` says, by `signal`,
     "" for nobody.
 
-    It then raises as an engine does that cannot start, and reaps and signals like one.
+    It then raises as an engine does that cannot start, and names exit codes as vLLM does.
     """
 
     def __init__(self, job: Job) -> None:
@@ -365,11 +366,15 @@ class LosesAProcessInLoad(Healthy):
             if number := self.options.get("signal", "KILL"):
                 subprocess.run(["kill", f"-{number}", str(stages[0].pid)], check=True)
                 stages[0].join()
+        lost = not stages[0].is_alive()
         for stage in stages:
             stage.terminate()
             stage.join()
         if kills:
-            raise RuntimeError("Engine core initialization failed. See root cause above.")
+            # As vLLM does, which names the exit codes of the processes that are gone.
+            codes = {"EngineCore_0": stages[0].exitcode} if lost else {}
+            words = "Engine core initialization failed. See root cause above."
+            raise RuntimeError(f"{words} Failed core proc(s): {codes}")
 
 
 class LosesAProcessInProbe(LosesAProcessInLoad):
@@ -549,6 +554,10 @@ class LiesAboutItself(Healthy):
         return Group(self.job.model.id, self.job.backend.id, identity={"stages": 2})
 
 
+#: A block that puts something in here has damaged its engine.
+BROKEN: list[str] = []
+
+
 class BlockHere(Healthy):
     """Its bad case runs the scenario, in the worker as those of HF run."""
 
@@ -559,6 +568,9 @@ class BlockHere(Healthy):
         if case.name == "bad":
             self.run_block(scenario, case)
         return self.good(case)
+
+    def unchanged(self) -> bool:
+        return not BROKEN
 
     def run_block(self, scenario: Scenario, case: Case) -> None:
         scenario.run(None, case)
@@ -572,19 +584,19 @@ class BlockInAStage(BlockHere):
         if stage == 0:
             self.serve(lambda: scenario.run(None, case))
         _, status = os.waitpid(stage, 0)
+        if status == 1 << 8:
+            raise RuntimeError("a stage has raised; see the root cause above")
         if status:
             raise RuntimeError("a stage has ended")
 
     @staticmethod
     def serve(block: Callable[[], object]) -> NoReturn:
-        watch = own_doing.watch()
-        watch.begin()
         try:
-            with watch.block():
-                block()
+            with process_state.raising_instead_of_exiting():
+                eval(compile("block()", "<nnsight 1>", "eval"), {"block": block})
         except RuntimeError:
+            traceback.print_exc()
             os._exit(1)
-        watch.look()
         os._exit(0)
 
 

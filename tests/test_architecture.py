@@ -180,7 +180,7 @@ def test_what_decides_an_observation_counts_in_its_key():
     """All that a worker imports of the package counts, but for what only carries."""
     carries = re.compile(
         r"conformance(\.(authoring|errors|inputs\.config_keys|loose_json|processes(\.(sessions|temporary))?|regular_file|stub_modules|checkpoints|records(\.(base|observed|judged|predictions|verdict))?"
-        r"|store(\..*)?|worker(\.(frames|killed|modules|opened|own_doing|root_cause|surroundings))?))?$"
+        r"|store(\..*)?|worker(\.(frames|opened|process_state|root_cause))?))?$"
     )
     graph = grimp.build_graph("conformance", exclude_type_checking_imports=True)
     needed = {name for name in graph.modules if name.startswith("conformance.engines")}

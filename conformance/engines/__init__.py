@@ -137,7 +137,8 @@ class Engine(Protocol):
     """What a worker needs of an engine. Opening it is the load.
 
     One that has `still_well()` says with it, after a case that raised, whether it is what it was
-    and may run the next one; any other is closed then.
+    and may run the next one; any other is closed then. One that has `unchanged()` says with it,
+    after each case of a user's scenario, whether it computes what it did when it was loaded.
     """
 
     def group(self) -> Group:

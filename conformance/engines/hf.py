@@ -20,8 +20,9 @@ from conformance.engines.lm import LogProbabilities, TracedModel
 from conformance.engines.model_parts import TracedLayer, parts_of
 from conformance.engines.probing import beside
 from conformance.engines.probing.probe_failure import probed, stop_at, tell_probing
-from conformance.engines.probing.repeated import repeats
+from conformance.engines.probing.repeated import is_unchanged, repeats
 from conformance.engines.probing.watching import Streams, watched
+from conformance.engines.structure import map_tensors
 from conformance.engines.traced import (
     Layers,
     Probe,
@@ -298,9 +299,10 @@ class HFEngine:
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
         count = module.config.get_text_config().num_hidden_layers
         self.path = layer_path(module, count)
+        self.fresh: list[Any] = []
         tell_probing(job)
         self.settled, self.obstacle = probed(
-            lambda: self._outputs(count), self.probe, job.model.layout
+            lambda: self._first_outputs(count), self.probe, job.model.layout
         )
         parts, _ = parts_of(module, self.path)
         layers = Layers(self.model, self.path, count, self.settled.layout, PaddedLayer, parts)
@@ -320,6 +322,18 @@ class HFEngine:
             outputs = [layers[index].envoy.output for index in range(count)]
             outputs = save(outputs)
         return list(outputs)
+
+    def _first_outputs(self, count: int) -> list[Any]:
+        outputs = self._outputs(count)
+        self.fresh = map_tensors(outputs, torch.Tensor.clone)
+        return outputs
+
+    def unchanged(self) -> bool:
+        """Return whether the engine computes of the probe prompt what it did when it was loaded."""
+        if self.obstacle:
+            return True  # no trace runs
+        exact = self.module.device.type == "cpu" or self.repeats
+        return is_unchanged(self._outputs(len(self.fresh)), self.fresh, exact=exact)
 
     def group(self) -> Group:
         device = next(self.model._module.parameters()).device.type

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from conformance.store import doings
+from conformance.store import event_log
 
 #: More than any scenario has; so many quick ones are soon through.
 MOST = 100
@@ -34,4 +34,4 @@ def trace_begins() -> None:
     if _running:
         events, case = _running.pop()
         with suppress(OSError):
-            doings.tell(events, "again", case=case)
+            event_log.append_event(events, "again", case=case)

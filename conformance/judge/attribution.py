@@ -43,7 +43,11 @@ _WITHOUT_NNSIGHT = "(vLLM raises this without nnsight too)"
 #: A scenario's names for the engine's own extraction, and for the ends of a run.
 EXTRACTED, ENDS = "extracted", frozenset({"logits", "tokens"})
 #: How the reason of a cell reads whose process did not end by its own doing.
-_KILLED = re.compile(r"ended (?:from outside|by SIG(?:KILL|TERM|INT|HUP)\b)")
+_KILLED = re.compile(
+    r"ended (?:from outside|by SIG(?:KILL|TERM|INT|HUP)\b)|was stopped by a signal"
+)
+#: How it reads where a user's block may have ended the process, and nothing says who did.
+_UNEXPLAINED = "its block may have ended it"
 
 #: Nothing was observed that could be compared.
 _ENDED = frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT})
@@ -123,12 +127,12 @@ def _by_neither(cell: CellResult) -> Attribution | None:
     if cell.harness or cell.verdict in {Verdict.UNKNOWN, Verdict.VACUOUS}:
         return Attribution(Side.HARNESS, cell.reason or "the harness itself failed")
     if cell.left:
-        words = f"its block changed {', '.join(cell.left)} of a process that it ran in"
-        return Attribution(Side.HARNESS, words)
+        words = f"its block, or nnsight on its behalf, has changed {', '.join(cell.left)}"
+        return Attribution(Side.UNDECIDED, words)
     if raised_by_the_scenario(cell.frames) and cell.verdict is Verdict.CRASH:
         return by_frames(cell.frames, None)
-    if cell.verdict is Verdict.CRASH and _KILLED.search(cell.reason):
-        return Attribution(Side.UNDECIDED, f"somebody else ended it: {cell.reason}")
+    if cell.verdict in {Verdict.CRASH, Verdict.TIMEOUT} and _KILLED.search(cell.reason):
+        return Attribution(Side.UNDECIDED, f"a signal from elsewhere ended it: {cell.reason}")
     return None
 
 
@@ -156,6 +160,9 @@ def _ended(cell: CellResult, plain: Plain | None) -> Attribution:
     ending = f"{cell.verdict}, and no traceback says where"
     if plain is not None and not plain.agrees:
         return Attribution(Side.ENGINE, f"without nnsight it fails as well: {plain.evidence}")
+    if _UNEXPLAINED in cell.reason:
+        words = f"{ending}: {_UNEXPLAINED}"
+        return Attribution(Side.UNDECIDED, words + _without_nnsight(plain))
     if plain is not None:
         return Attribution(Side.NNSIGHT, f"{ending}; without nnsight it is right: {plain.evidence}")
     return Attribution(Side.UNDECIDED, ending)

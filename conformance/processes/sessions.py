@@ -33,6 +33,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 #: What a worker ends with when it, and not the engine, has failed.
 HARNESS_FAILED = 73
 
+#: Signals by which somebody else ends a process; others a process brings on itself.
+FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
 #: How long killed processes may take to disappear. SIGKILL waits only for a system call
 #: that cannot be interrupted.
 _GONE_WITHIN = 5.0
@@ -195,6 +198,16 @@ def kill(leader: int) -> set[int]:
     remaining = _kill_until_none(remaining_members)
     unlink_shared(shared)
     return remaining
+
+
+def stopped(leader: int) -> list[int]:
+    """Return the members of a session that a signal has stopped."""
+    pids = []
+    for pid in sorted(members(leader)):
+        with suppress(psutil.Error):
+            if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+                pids.append(pid)
+    return pids
 
 
 def that_handle(number: signal.Signals, leader: int) -> list[int]:

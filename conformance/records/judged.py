@@ -211,7 +211,7 @@ class CellResult:
     the cell's), and `beside` is the other precision's answer.
 
     `finding` is what known.yaml makes of it (None: it was not asked), `gap` the index in `gaps`
-    of what explains it. `left` names what its block left otherwise in a process that it ran in.
+    of what explains it. `left` names what its block has changed for good.
     `predicted` are the definitions of the model by which it would pass in `precision`.
     """
 

@@ -55,7 +55,7 @@ class Outcome:
     about the cell, which a resumed run tries again. `frames` are the calls of the traceback in
     `detail` whose owner the worker knows, the innermost last. `hooks` are the steps of the engine
     in which a block was under way and the layers' hooks fired; 0 where none was, or nobody counts
-    them. `left` names what the cell's block left otherwise in a process that it ran in. `opened`
+    them. `left` names what the cell's block has changed for good. `opened`
     are the files that the scenario opened or imported, with the digests of what they held
     (`conformance.store.opened`).
     """

@@ -129,7 +129,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "worst_ratio": "How far: multiples of the noise floor.",
         "detail": "Traceback or the engine's own words.",
         "frames": "The calls of the traceback whose owner is known, the innermost last.",
-        "left": "What the block left otherwise in a process that it ran in.",
+        "left": "What the block has changed for good.",
         "harness": "The harness failed here: never scored as the product's.",
         "diagnosis": "What explains a failure, in words.",
         "attribution": "Who has to mend a failed cell; null for one that did not fail.",

@@ -65,7 +65,7 @@ def reasoning(cell: CellResult, context: Context) -> tuple[str, ...]:
     ]
     if cell.left:
         changed = ", ".join(cell.left)
-        sentences.append(f"Its block changed {changed}: the cells after it ran in fresh processes.")
+        sentences.append(f"Its block changed {changed}: the cells after it ran in a fresh worker.")
     if cell.harness:
         sentences.append("The harness itself failed here: this is not scored as the product's.")
     if cell.expected:

@@ -17,7 +17,6 @@ from conformance.processes import sessions
 from conformance.records import Status
 from conformance.runner.timeouts import Limits
 from conformance.store import GroupFolder
-from conformance.store.doings import Doing, doing
 
 #: How long those that hang may take to write their stacks to the log, all together.
 _STACKS_WITHIN = 2.0
@@ -35,7 +34,6 @@ _SAYS: Mapping[str, Mapping[str, type | UnionType]] = {
     "again": {"case": str},
     "finished": {"case": str, "status": str, "seconds": int | float},
     "died": {"words": str, "outside": bool},
-    "did": {"how": str, "words": str, "calls": str, "frames": list},
     "idle": {},
     "closing": {},
     "closed": {},
@@ -59,7 +57,7 @@ class Attempt:
     """`case` is the cell being run, "" otherwise; `since` when the present phase began.
 
     `shared` names what the engine had in shared memory once it was loaded, `killed` is
-    when it was killed for being `overdue`. `did` is what the cell's block has done to a process.
+    when it was killed for being `overdue`.
     """
 
     folder: GroupFolder
@@ -76,7 +74,6 @@ class Attempt:
     overdue: str = ""
     killed: float = math.inf
     log_start: int = 0
-    did: list[Doing] = field(default_factory=list)
     _read: int = 0
     _buffer: bytes = b""
 
@@ -117,19 +114,16 @@ class Attempt:
         return events
 
     def _take(self, event: dict[str, Any]) -> None:
-        if event["event"] == "did":
-            self.did += filter(None, [doing(event)])
-            return
         self.since = event["at"]
         match event["event"]:
             case "loaded":
                 self.loaded, self.phase = True, "between"
                 self.shared = tuple(map(str, event["shared"]))
             case "started":
-                self.case, self.phase, self.did = event["case"], "cell", []
+                self.case, self.phase = event["case"], "cell"
             case "finished":
                 self.finished.append(event["case"])
-                self.case, self.phase, self.did = "", "between", []
+                self.case, self.phase = "", "between"
             case "died":
                 self.words, self.outside = event["words"], event["outside"]
             case "idle":
@@ -143,6 +137,8 @@ class Attempt:
             return
         self.overdue = words
         if self.pid:
+            if stopped := sessions.stopped(self.pid):
+                self.overdue += f"; process {stopped[0]} was stopped by a signal"
             self._ask_for_stacks()
             sessions.kill(self.pid)
         self.killed = time.monotonic()

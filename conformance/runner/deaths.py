@@ -13,9 +13,6 @@ from conformance.records import Case, Status
 #: A cell under which a worker died so often is recorded and not tried again.
 DEATHS_OF_A_CELL = 2
 
-#: Signals by which somebody else ends a worker.
-OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-
 #: After so many workers in a row that finished no cell, the group is given up.
 DEATHS_IN_A_ROW = 6
 
@@ -68,7 +65,7 @@ def explain(
         case,
         final=bool(overdue) and not loaded,
         harness=status == sessions.HARNESS_FAILED and not overdue,
-        outside=not overdue and (outside or (not words and -status in OUTSIDE)),
+        outside=not overdue and (outside or (not words and -status in sessions.FROM_OUTSIDE)),
     )
 
 
@@ -85,8 +82,8 @@ def _signal(number: int) -> str:
 class Trials:
     """The cells of a group that have no outcome, in the order of the next worker.
 
-    A cell under which a worker died comes last in the next one, so that the others are
-    done first. After so many `tries` it is given up.
+    A cell under which a worker died runs again when the others are done, alone in a fresh worker.
+    After so many `tries` it is given up.
     """
 
     waiting: list[Case]
@@ -99,6 +96,11 @@ class Trials:
     def finished(self, keys: Sequence[str]) -> None:
         done = set(keys)
         self.waiting = [case for case in self.waiting if case.key not in done]
+
+    def for_next_worker(self) -> list[Case]:
+        """Return the cells that may share a worker; when there are none, one that may not."""
+        shared = [case for case in self.waiting if not self._deaths[case.key]]
+        return shared or self.waiting[:1]
 
     def died(self, death: Death, *, progressed: bool) -> dict[str, Death]:
         """The cells that are given up, each with what is recorded for it.

@@ -26,9 +26,8 @@ from conformance.runner.planned import Further, Planned
 from conformance.runner.reuse import keys_of, most_finished, take
 from conformance.runner.stacks import in_the_trace
 from conformance.runner.timeouts import Limits
-from conformance.scenario import folders_of
+from conformance.scenario import folders_of, is_a_users
 from conformance.store import GroupFolder, ObservationCache
-from conformance.store.doings import How, last, left_otherwise
 from conformance.store.files import write_text
 
 
@@ -147,7 +146,8 @@ class GroupRun:
         more = self.folder.more(self._starts) if self.planned.follow else None
         if more is not None:
             more.mkdir(parents=True)
-        job = replace(self.job, cases=tuple(self._trials.waiting), more=more)
+        cases = self._trials.waiting if more is not None else self._trials.for_next_worker()
+        job = replace(self.job, cases=tuple(cases), more=more)
         write_text(path, to_json(job, indent=1))
         self._more = 0
         self.attempt = Attempt.begin(self.folder, self._starts)
@@ -235,16 +235,16 @@ class GroupRun:
             outside=attempt.outside,
         )
         tail = self.folder.log_tail(attempt.log_start)
+        log = self.folder.log_text(attempt.log_start)
         self._hung = ()
         if death.status in {Status.TIMEOUT, Status.CRASH} and death.case:
-            self._hung = in_the_trace(
-                self.folder.log_text(attempt.log_start), folders_of(self.job.scenarios)
-            )
+            self._hung = in_the_trace(log, folders_of(self.job.scenarios))
+        if self._may_be_the_blocks(death, log):
+            death = replace(death, reason=f"{death.reason}; its block may have ended it")
         self._tell(WorkerDied(self.planned.id, death.case, death.status, death.reason))
         self._tail = tail
-        hung = death.status is Status.TIMEOUT and self._hung
-        if death.case and (attempt.did or hung):
-            self._own_doing(death, attempt, tail)
+        if death.status is Status.TIMEOUT and self._hung:
+            self._hung_in_the_block(death, attempt, tail)
             return self._needs_another(attempt)
         given_up = self._trials.died(death, progressed=bool(attempt.finished))
         self._record(given_up, tail, lasted=time.monotonic() - attempt.since)
@@ -273,18 +273,24 @@ class GroupRun:
         """Whether its worker waits for further cases."""
         return self.attempt is not None and self.attempt.phase == "idle"
 
-    def _own_doing(self, death: Death, attempt: Attempt, tail: str) -> None:
-        """A block has ended its process, hung, or left it so that nothing more came of it: that is
-        the outcome of its cell, and no other worker's would be another.
+    def _may_be_the_blocks(self, death: Death, log: str) -> bool:
+        """Return whether a user's case has ended without a word of what has ended its process:
+        faulthandler, which every process of an engine has, writes one where a signal of its own
+        does, and the worker gives the error of an engine that raised one.
         """
-        end = last(attempt.did, How.ENDS)
+        ended = death.status in {Status.CRASH, Status.MISSING} and bool(death.case)
+        said = "Fatal Python error" in log or "(raised as: " in death.reason
+        scenario = death.case.partition(".")[0]
+        return ended and not said and is_a_users(scenario, self.job.scenarios)
+
+    def _hung_in_the_block(self, death: Death, attempt: Attempt, tail: str) -> None:
+        """Record a cell whose worker hung in the block itself, as any other worker would."""
         outcome = Outcome(
-            Status.CRASH if end else death.status,
+            death.status,
             time.monotonic() - attempt.since,
-            end.words if end else death.reason,
-            detail=end.calls if end else tail,
-            frames=end.frames if end else self._hung,
-            left=left_otherwise(attempt.did),
+            death.reason,
+            detail=tail,
+            frames=self._hung,
         )
         self.folder.write_cell(death.case, outcome, {})
         self._trials.finished((death.case,))

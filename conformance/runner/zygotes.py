@@ -17,7 +17,6 @@ from typing import Any
 
 from conformance.environments import importable
 from conformance.processes import sessions
-from conformance.runner.deaths import OUTSIDE
 from conformance.runner.planned import Launch
 
 #: A zygote has one thread while it forks, and its workers share the machine with others.
@@ -68,7 +67,7 @@ class Zygote:
     @property
     def crashed(self) -> bool:
         """Whether it was one that others do not send as a rule."""
-        return self.killed and -self.process.returncode not in OUTSIDE
+        return self.killed and -self.process.returncode not in sessions.FROM_OUTSIDE
 
     def overdue(self, limit: float) -> bool:
         return not self.ready and not self.words and time.monotonic() - self.begun > limit

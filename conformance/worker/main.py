@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, count
@@ -38,14 +38,18 @@ from conformance.engines.refusals import refusal
 from conformance.errors import ConformanceError, described
 from conformance.processes import sessions, temporary
 from conformance.records import Case, Group, Job, Outcome, Status
-from conformance.scenario import Scenario, discover
-from conformance.store import GroupFolder, doings, installed
-from conformance.store.doings import Doing, How, last, left_otherwise
+from conformance.scenario import Scenario, discover, is_a_users
+from conformance.store import GroupFolder, event_log, installed
 from conformance.store.files import read_record
-from conformance.worker import frames, own_doing
-from conformance.worker.killed import Ended, Ends
+from conformance.worker import frames, process_state
 from conformance.worker.opened import Opened
-from conformance.worker.root_cause import cause, points_elsewhere, says_that_it_ends
+from conformance.worker.root_cause import (
+    cause,
+    fatal_error,
+    killed_by,
+    points_elsewhere,
+    says_that_it_ends,
+)
 
 #: Errors that no engine can cause from inside this package.
 _OUR_MISTAKES = (NameError, SyntaxError, ImportError)
@@ -72,7 +76,7 @@ class EventLog:
         self._path = path
 
     def __call__(self, event: str, **fields: Any) -> None:
-        doings.tell(self._path, event, **fields)
+        event_log.append_event(self._path, event, **fields)
 
 
 def main(path: Path) -> int:
@@ -126,17 +130,15 @@ def redirect(log: Path) -> None:
         os.dup2(target, stream)
     os.close(target)
     faulthandler.enable(file=2)
+    os.environ["PYTHONFAULTHANDLER"] = "1"  # of processes that are not forked from this one
     # The runner asks for every thread's stack before it ends a worker that hangs.
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
 
 
 def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
     """Load the engine and run every case that has no outcome yet."""
-    begun, log_start = time.monotonic(), folder.log_size()
-    ends = Ends()
-    ends.watch()
+    begun, log_start, log = time.monotonic(), folder.log_size(), _log_file()
     folders = job.scenarios if isinstance(job.scenarios, tuple) else (job.scenarios,)
-    own_doing.tell_in(folder.events, folders)
     opened = Opened((folder.path, job.checkpoint, cache_folder()), folders)
     report("loading")
     told_start = folder.events.stat().st_size
@@ -158,17 +160,17 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
         )
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
         outcome = _with_cause(_outcome_of(error), folder, log_start)
-        if _was_ended(outcome, ends, folder):
-            return _died(report, "", outcome, ends.by_signals())
+        if _lost_a_process(outcome, folder):
+            return _died(report, "", outcome, folder.log_text(log_start))
         return _refuse_all(job, folder, todo, report, outcome, begun=begun, log_start=log_start)
     if group.status is Status.ERROR:  # no trace runs on it
         outcome = _with_cause(Outcome(Status.ERROR, reason=group.reason), folder, log_start)
-        if _was_ended(outcome, ends, folder):
-            return _died(report, "", outcome, ends.by_signals())
+        if _lost_a_process(outcome, folder):
+            return _died(report, "", outcome, folder.log_text(log_start))
     members = sessions.members(os.getpid())
     # Those that the engine said it has, of which one may have ended in the probe, or after it; all
     # that there are where it said nothing.
-    processes = doings.probed_with(folder.events, told_start) or members
+    processes = event_log.probed_with(folder.events, told_start) or members
     shared = sorted(sessions.shared_files(members | processes))
     temporary.note_shared(shared)
     report("loaded", seconds=group.load_seconds, shared=shared)
@@ -179,11 +181,15 @@ def run(job: Job, folder: GroupFolder, report: EventLog) -> int:
             _record(folder, job, case, Outcome(Status.UNKNOWN, reason=group.reason), {}, report)
             continue
         report("started", case=case.key)
+        log_start = folder.log_size()
         opened.begin()
-        outcome, observed = _watched(engine, scenarios, case, job, folder, processes)
-        outcome = replace(outcome, opened=opened.since(scenarios.get(case.scenario)))
-        if _lost_its_engine(outcome, processes, ends):
-            return _died(report, case.key, outcome, ends.by_signals(), processes)
+        outcome, observed = _run_case(engine, scenarios, case, job, folder)
+        scenario = scenarios.get(case.scenario)
+        outcome = replace(outcome, opened=opened.since(scenario))
+        if outcome.status is Status.ERROR and _lost(processes, outcome.reason):
+            return _died(report, case.key, outcome, folder.log_text(log_start), processes)
+        if outcome.status is Status.OK and is_a_users(case.scenario, job.scenarios):
+            outcome = replace(outcome, left=_damage(engine, log))
         _record(folder, job, case, outcome, observed, report)
         if not _goes_on(engine, group, outcome, job):
             break
@@ -205,7 +211,7 @@ def _goes_on(engine: Engine, group: Group, outcome: Outcome, job: Job) -> bool:
         return False
     if outcome.left:
         with suppress(OSError):  # the log may be what it has closed
-            sys.stderr.write(f"the case changed {', '.join(outcome.left)}\n")
+            sys.stderr.write(f"the case has changed {', '.join(outcome.left)}\n")
     return not outcome.left
 
 
@@ -231,25 +237,12 @@ def _as_asked(group: Group, job: Job) -> Group:
     return replace(group, status=Status.UNKNOWN, reason=words)
 
 
-def _was_ended(outcome: Outcome, ends: Ends, folder: GroupFolder) -> bool:
-    """Is this the error of an engine that could not start, or be probed, because a process of it
-    was ended? What somebody else ends may always be tried again, another end once.
+def _lost_a_process(outcome: Outcome, folder: GroupFolder) -> bool:
+    """Return whether an engine could not start, or be probed, because it has lost a process. What
+    somebody else has ended is always tried again, another end once.
     """
-    ended = ends.by_signals()
-    unsaid = ended or points_elsewhere(outcome.reason) or says_that_it_ends(outcome.reason)
-    return bool((ended and ended.outside) or (unsaid and not _died_before(folder)))
-
-
-def _lost_its_engine(outcome: Outcome, processes: Collection[int], ends: Ends) -> bool:
-    """Is this the error of a trace whose engine is no longer whole? What was ended from outside may
-    not be among its `processes`: an engine may be long gone as its load comes to its end.
-    """
-    if outcome.status is not Status.ERROR:
-        return False
-    if _lost(processes, outcome.reason):
-        return True
-    ended = ends.by_signals()
-    return ended is not None and ended.outside
+    unsaid = points_elsewhere(outcome.reason) or says_that_it_ends(outcome.reason)
+    return bool(killed_by(outcome.reason)) or (unsaid and not _died_before(folder))
 
 
 def _lost(processes: Collection[int], words: str) -> bool:
@@ -266,7 +259,7 @@ def _died(
     report: EventLog,
     case: str,
     outcome: Outcome,
-    ended: Ended | None,
+    log: str,
     processes: Iterable[int] = (),
 ) -> int:
     """Say that a process of the engine is gone, and end the others, for which this one would wait;
@@ -275,8 +268,11 @@ def _died(
     gone = [str(pid) for pid in sorted(processes) if not sessions.alive(pid)]
     which = f" ({', '.join(gone)})" if gone else ""
     sys.stderr.write(f"{outcome.detail}\nA process of the engine has ended{which}.\n")
-    words = f"{ended.words}; then {outcome.reason}" if ended else outcome.reason
-    report("died", case=case, words=words, outside=bool(ended and ended.outside))
+    number = killed_by(outcome.reason)
+    how = f"it was ended from outside by {number.name}; then " if number else ""
+    if not how and (fatal := fatal_error(log)):
+        how = f"{fatal}; then "
+    report("died", case=case, words=how + outcome.reason, outside=bool(number))
     for pid in sessions.members(os.getpid()) - {os.getpid()}:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -301,6 +297,11 @@ def _still_well(engine: Engine, outcome: Outcome) -> bool:
     look = getattr(engine, "still_well", None)
     if look is None or outcome.status not in {Status.ERROR, Status.OK}:
         return outcome.status not in _RAISED
+    return _holds(look)
+
+
+def _holds(look: Callable[[], object]) -> bool:
+    """Return what `look` says of an engine: False where it raises, whatever is broken in it."""
     try:
         return bool(look())
     except Exception:  # noqa: BLE001 - whatever is broken in it
@@ -308,36 +309,39 @@ def _still_well(engine: Engine, outcome: Outcome) -> bool:
         return False
 
 
-def _watched(
+def _run_case(
     engine: Engine,
     scenarios: Mapping[str, Scenario],
     case: Case,
     job: Job,
     folder: GroupFolder,
-    processes: Collection[int],
 ) -> tuple[Outcome, Mapping[str, Any]]:
-    """Run one case, and see what it does to the processes of its engine."""
-    log_start, told_start = folder.log_size(), folder.events.stat().st_size
-    blocks = own_doing.watch()
-    blocks.begin(getattr(engine, "module", None))
+    """Run one case in the process state in which every case runs."""
+    log_start, pid = folder.log_size(), os.getpid()
+    process_state.restore()
     with progress.of(folder.events, case.key):
         outcome, observed = observe(engine, scenarios, case, _roots(job))
-    blocks.leave_if_forked()
-    if outcome.status is not Status.ERROR or all(map(sessions.alive, processes)):
-        blocks.look()  # else what is gone went with the engine
-    outcome = _with_cause(outcome, folder, log_start)
-    return _with_doings(outcome, doings.since(folder.events, told_start)), observed
+    process_state.exit_if_forked(pid)
+    return _with_cause(outcome, folder, log_start), observed
 
 
-def _with_doings(outcome: Outcome, did: Sequence[Doing]) -> Outcome:
-    """The same with what blocks did to the processes that they ran in, by those's own words."""
-    outcome = replace(outcome, left=left_otherwise(did))
-    ended = last(did, How.ENDS) or last(did, How.RAISED)
-    if outcome.status is not Status.ERROR or ended is None:
-        return outcome
-    status = Status.CRASH if ended.how is How.ENDS else Status.ERROR
-    detail = f"{outcome.detail}\n{ended.calls}"
-    return replace(outcome, status=status, reason=ended.words, detail=detail, frames=ended.frames)
+def _damage(engine: Engine, log: tuple[int, int]) -> tuple[str, ...]:
+    """Return what a user's block has changed, by its consequences: nothing as a rule."""
+    damage = []
+    if _log_file() != log:
+        damage.append("the descriptors of its process")
+    unchanged = getattr(engine, "unchanged", None)
+    if unchanged is not None and not _holds(unchanged):
+        damage.append("what the engine computes")
+    return tuple(damage)
+
+
+def _log_file() -> tuple[int, int]:
+    """Return which file this process writes its errors to."""
+    with suppress(OSError):
+        status = os.fstat(2)
+        return status.st_dev, status.st_ino
+    return 0, 0
 
 
 def _refuse_all(
@@ -408,8 +412,7 @@ def observe(
     except Exception as error:  # noqa: BLE001 - the boundary: every end is recorded
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     except (SystemExit, KeyboardInterrupt) as error:
-        text = "".join(traceback.format_exception(error))
-        if not own_doing.by_the_trace(frames.frames(text, owners)):
+        if not process_state.raised_by_a_block(error, owners):
             raise  # somebody else's
         return replace(_outcome_of(error), seconds=time.monotonic() - begun), {}
     if not observed:

@@ -7,12 +7,21 @@ one that is asked, and writes the cause from another one, each line with a prefi
 from __future__ import annotations
 
 import re
+import signal
+
+from conformance.processes import sessions
 
 #: The last line of a traceback, whatever a logger has put before it.
 _RAISED = re.compile(
     r"(?:^|.*?[\]:] )"
     r"(?P<kind>(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Failure|Exit)): (?P<words>\S.*)$"
 )
+
+#: The exit code of a process that a signal has ended, among those that vLLM lists.
+_EXIT_CODE = re.compile(r"Failed core proc\(s\).*?: -(\d+)")
+
+#: The first line of what `faulthandler` writes.
+_FATAL = re.compile(r"Fatal Python error: \w.*")
 
 #: How many lines before the cause are shown with it.
 _CONTEXT = 12
@@ -26,6 +35,21 @@ def points_elsewhere(words: str) -> bool:
 def says_that_it_ends(words: str) -> bool:
     """Whether an engine answers that it was told to end: vLLM does so while it shuts down."""
     return "shutting down" in words.lower()
+
+
+def killed_by(words: str) -> signal.Signals | None:
+    """Return the signal by which somebody else has ended a process of an engine: vLLM names the
+    exit codes of the processes that it has lost while it started.
+    """
+    for code in _EXIT_CODE.findall(words):
+        if int(code) in sessions.FROM_OUTSIDE:
+            return signal.Signals(int(code))
+    return None
+
+
+def fatal_error(log: str) -> str:
+    """Return the last line with which Python says that a signal of its own ends a process."""
+    return next(iter(_FATAL.findall(log)[-1:]), "")
 
 
 def cause(log: str, words: str) -> tuple[str, str]:

@@ -16,10 +16,12 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 MISBEHAVING = Path(__file__).parent / "misbehaving_scenarios"
 COLUMNS = ("hf", "vllm-pp1", "vllm-pp2", "vllm-async", "vllm-serve")
 
+ENDED = {Verdict.CRASH, Verdict.ERROR, Verdict.TIMEOUT}
+
 #: Where nothing is said the block does what it should besides, and passes.
 EXPECTED = {
     "ends": Verdict.CRASH,
-    "stops": Verdict.CRASH,
+    "stops": Verdict.TIMEOUT,
     "hangs": Verdict.TIMEOUT,
     "exits": Verdict.ERROR,
     "interrupts": Verdict.ERROR,
@@ -29,17 +31,13 @@ EXPECTED = {
     "hooks": Verdict.WRONG,
 }
 
-#: What they leave otherwise, by words that its name holds. An engine that has no descriptors left
-#: does not come to the end of the cell.
+#: What they damage, by words that its name holds. An engine that has no descriptors left does not
+#: come to the end of the cell.
 LEFT = {
     "closes": "descriptors",
-    "forks": "child processes",
-    "moves": "working directory",
-    "patches": "functions of torch",
-    "scales": "the engine's weights",
-    "hooks": "hooks of the engine's modules",
-    "seeds": "the default type",
-    "threads": "threads",
+    "patches": "what the engine computes",
+    "scales": "what the engine computes",
+    "hooks": "what the engine computes",
 }
 
 
@@ -57,27 +55,28 @@ def test_each_has_its_verdict_and_the_cells_after_it_pass(cells: Cells) -> None:
     for name, cell in cells.items():
         if name == "closes" and cell.backend != "hf":
             # Its server hears nobody any more, and says so to nobody.
-            ended = {Verdict.CRASH, Verdict.ERROR, Verdict.TIMEOUT}
-            assert cell.verdict in ended, f"{cell.id}: {cell.reason}"
+            assert cell.verdict in ENDED, f"{cell.id}: {cell.reason}"
         elif name in EXPECTED:
             assert cell.verdict is EXPECTED[name], f"{cell.id}: {cell.reason}"
         else:
             assert cell.verdict.passes, f"{cell.id}: {cell.verdict}: {cell.reason}"
 
 
-def test_the_blame_is_the_scenarios(cells: Cells) -> None:
-    failed = [cell for cell in cells.values() if cell.verdict.fails]
-    assert {cell.scenario for cell in failed} >= EXPECTED.keys()
-    for cell in failed:
+def test_no_engine_is_blamed(cells: Cells) -> None:
+    failed = {name: cell for name, cell in cells.items() if cell.verdict.fails}
+    assert failed.keys() >= EXPECTED.keys()
+    for name, cell in failed.items():
         assert cell.attribution is not None
-        assert cell.attribution.side is Side.HARNESS, f"{cell.id}: {cell.attribution}"
-        assert cell.attribution.evidence.startswith(("raised in ", "its block changed"))
+        sides = {Side.HARNESS, Side.UNDECIDED}
+        assert cell.attribution.side in sides, f"{cell.id}: {cell.attribution}"
+        if name in {"hangs", "exits", "interrupts", "allocates"}:
+            assert cell.attribution.evidence.startswith("raised in "), cell.id
 
 
-def test_what_a_block_changes_is_said_on_its_cell_alone(cells: Cells) -> None:
+def test_what_a_block_damages_is_said_on_its_cell_alone(cells: Cells) -> None:
     for name, cell in cells.items():
         said = ", ".join(cell.left)
-        if name in LEFT:
+        if name in LEFT and cell.verdict not in ENDED:
             assert LEFT[name] in said, cell.id
         elif name not in EXPECTED:
             assert not said, cell.id

@@ -54,7 +54,7 @@ READ = {
     "store/cache.py Outcome": "outcome.json",
     "store/installed_files.py json.loads": "what a command of ours says",
     "store/cache.py loose_json.mapping": "digests.json",
-    "store/doings.py loose_json.parsed": "events.jsonl",
+    "store/event_log.py loose_json.parsed": "events.jsonl",
     "store/files.py kind": "plan.json",
     "store/files.py loose_json.parsed": "plan.json",
     "store/folder.py Group": "group.json",

@@ -372,6 +372,19 @@ def test_what_the_engine_hands_out_itself_tells_its_faults_from_those_of_a_read(
 
 
 @pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        (Verdict.CRASH, "the worker ended with exit status 7; its block may have ended it"),
+        (Verdict.MISSING, "the worker ended, without an error; its block may have ended it"),
+        (Verdict.TIMEOUT, "no outcome within 8 s; process 7 was stopped by a signal"),
+    ],
+)
+def test_nobody_is_blamed_for_what_the_block_may_have_done(verdict: Verdict, reason: str) -> None:
+    ended = replace(cell(verdict), reason=reason)
+    assert found(ended, plain=RIGHT).side is Side.UNDECIDED
+
+
+@pytest.mark.parametrize(
     "reason",
     [
         "the worker was ended by SIGKILL (out of memory?) while running c",

@@ -5,14 +5,14 @@ from pathlib import Path
 from conformance.engines import progress
 from conformance.runner.attempt import Attempt
 from conformance.runner.timeouts import Limits
-from conformance.store import GroupFolder, doings
+from conformance.store import GroupFolder, event_log
 
 
 def test_every_run_of_a_case_has_the_whole_limit(tmp_path: Path) -> None:
     folder = GroupFolder(tmp_path)
     attempt = Attempt.begin(folder, 0)
     for event in ("started", "again", "again"):
-        doings.tell(folder.events, event, case="user_trace.mine")
+        event_log.append_event(folder.events, event, case="user_trace.mine")
         [heard] = attempt.hear()
         assert attempt.since == heard["at"]
         assert (attempt.case, attempt.phase) == ("user_trace.mine", "cell")
@@ -28,7 +28,7 @@ def test_every_trace_of_a_case_has_the_whole_limit_but_a_loop_that_never_ends(
     folder = GroupFolder(tmp_path)
     attempt = Attempt.begin(folder, 0)
     progress.trace_begins()  # of a probe, of which nobody is told
-    doings.tell(folder.events, "started", case="drawing_first.1.0-0")
+    event_log.append_event(folder.events, "started", case="drawing_first.1.0-0")
     with progress.of(folder.events, "drawing_first.1.0-0"):
         for _ in range(progress.MOST):
             progress.trace_begins()

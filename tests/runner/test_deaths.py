@@ -57,6 +57,17 @@ def test_the_cell_under_which_a_worker_died_comes_last() -> None:
     assert [case.name for case in trials.waiting] == ["1", "2", "0"]
 
 
+def test_a_cell_under_which_a_worker_died_runs_again_alone() -> None:
+    trials = Trials(cases(4))
+    for name in ("plain.0", "plain.1"):
+        trials.died(Death(Status.CRASH, "", name), progressed=False)
+    assert [case.name for case in trials.for_next_worker()] == ["2", "3"]
+    trials.finished(["plain.2", "plain.3"])
+    assert [case.name for case in trials.for_next_worker()] == ["0"]
+    trials.finished(["plain.0"])
+    assert [case.name for case in trials.for_next_worker()] == ["1"]
+
+
 def test_a_cell_is_given_up_at_its_second_death_with_what_it_said() -> None:
     trials = Trials(cases(2))
     trials.died(Death(Status.CRASH, "first", "plain.0"), progressed=False)

@@ -1,4 +1,4 @@
-"""A block that harms a process of its engine: the cell says so, and the next cells are unharmed."""
+"""A block that harms its engine: its own cell says so, and the next cells are unharmed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ def _(model, case):
     return []
 '''
 
-STOPS = "os.kill(os.getpid(), signal.SIGSTOP)"
-
 
 def outcomes(folder: Path, code: str, engine: str) -> dict[str, Outcome | None]:
     scenarios = folder / "blocks"
@@ -40,39 +38,88 @@ def outcomes(folder: Path, code: str, engine: str) -> dict[str, Outcome | None]:
     return {name: group(folder, engine).outcome(f"plain.{name}") for name in CASES}
 
 
-@pytest.mark.parametrize("engine", ["BlockHere", "BlockInAStage"])
+STOPS = "os.kill(os.getpid(), signal.SIGSTOP)"
+BREAKS = "from tests import faulty; faulty.BROKEN.append('weights')"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "words", "tries"),
+    [
+        ("os._exit(7)", Status.CRASH, "the worker ended with exit status 7 while running", 2),
+        (STOPS, Status.TIMEOUT, "was stopped by a signal; all its processes were killed", 2),
+        ("os.abort()", Status.CRASH, "the worker was ended by SIGABRT", 2),
+        ("while True: signal.pause()", Status.TIMEOUT, "no outcome within 4 s", 1),
+        ("sys.exit(0)", Status.ERROR, "SystemExit: 0", 1),
+    ],
+)
+def test_a_block_that_ends_or_stops_its_worker_runs_again_alone(
+    code: str, status: Status, words: str, tries: int, tmp_path: Path
+) -> None:
+    found = outcomes(tmp_path, code, "BlockHere")
+    bad = found["bad"]
+    assert bad is not None
+    assert bad.status is status
+    assert words in bad.reason
+    assert noted(tmp_path, "BlockHere").count("bad") == tries
+    assert all((one := found[name]) and one.status is Status.OK for name in ("first", "last"))
+    ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
+    [*_, (name, alone)] = ran
+    assert tries == 1 or (name == "bad" and [pid for _, pid in ran].count(alone) == 1)
+
+
+@pytest.mark.parametrize("code", ["os.abort()", "while True: signal.pause()", "sys.exit(0)"])
+def test_where_python_says_the_line_the_end_is_the_scenarios(code: str, tmp_path: Path) -> None:
+    bad = outcomes(tmp_path, code, "BlockHere")["bad"]
+    assert bad is not None
+    assert bad.frames[-1].owner is Owner.SCENARIO
+
+
 @pytest.mark.parametrize(
     ("code", "status", "words"),
     [
-        ("os._exit(7)", Status.CRASH, "it ended its process: os._exit(7)"),
-        (STOPS, Status.CRASH, "it sent SIGSTOP to its own process"),
-        ("sys.exit(0)", Status.ERROR, "SystemExit: 0"),
+        ("sys.exit(0)", Status.ERROR, "EndedByBlockError: SystemExit: 0"),
+        ("raise KeyboardInterrupt", Status.ERROR, "EndedByBlockError: KeyboardInterrupt"),
+        (STOPS, Status.TIMEOUT, "was stopped by a signal"),
     ],
 )
-def test_the_end_of_a_process_is_the_blocks_own(
-    engine: str, code: str, status: Status, words: str, tmp_path: Path
+def test_a_block_in_a_stage_does_not_end_it_in_silence(
+    code: str, status: Status, words: str, tmp_path: Path
 ) -> None:
-    found = outcomes(tmp_path, code, engine)
+    found = outcomes(tmp_path, code, "BlockInAStage")
     bad = found["bad"]
     assert bad is not None
-    assert (bad.status, bad.reason) == (status, words)
-    assert bad.frames[-1].owner is Owner.SCENARIO
-    assert not bad.left, "what went with the engine is not what the block left"
-    assert noted(tmp_path, engine).count("bad") == 1, "another worker's would end alike"
+    assert bad.status is status
+    assert words in bad.reason
+    assert status is Status.TIMEOUT or bad.frames[-1].owner is Owner.SCENARIO
     assert all((one := found[name]) and one.status is Status.OK for name in ("first", "last"))
 
 
-@pytest.mark.parametrize("engine", ["BlockHere", "BlockInAStage"])
-def test_no_cell_runs_in_a_process_that_another_one_has_changed(
-    engine: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("code", "left"),
+    [
+        (BREAKS, "what the engine computes"),
+        ("os.closerange(0, 4096)", "the descriptors of its process"),
+    ],
+)
+def test_no_case_runs_in_a_worker_that_another_one_has_damaged(
+    code: str, left: str, tmp_path: Path
 ) -> None:
-    code = "assert os.getcwd() != '/'; os.chdir('/')"
-    found = outcomes(tmp_path, code, engine)
+    found = outcomes(tmp_path, code, "BlockHere")
     assert found["bad"] is not None
-    assert (found["bad"].status, found["bad"].left) == (Status.OK, ("the working directory",))
+    assert (found["bad"].status, found["bad"].left) == (Status.OK, (left,))
+    assert not any((one := found[name]) and one.left for name in ("first", "last"))
     processes = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
     ran = dict(processes)
     assert ran["first"] == ran["bad"] != ran["last"]
+
+
+@pytest.mark.parametrize("code", ["os.chdir('/'); os.environ.clear()", "os.fork()", "pass"])
+def test_the_next_case_runs_in_a_worker_that_computes_as_before(code: str, tmp_path: Path) -> None:
+    found = outcomes(tmp_path, code, "BlockHere")
+    assert all(one and one.status is Status.OK and not one.left for one in found.values())
+    processes = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
+    assert [name for name, _ in processes] == list(CASES), "a fork does not go on"
+    assert len({pid for _, pid in processes}) == 1
 
 
 def test_an_engine_that_loses_a_process_blames_no_block(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from conformance.engines import Refused, Unreadable
 from conformance.processes import sessions
 from conformance.records import Job, Status
 from conformance.scenario import Scenario
-from conformance.store import GroupFolder, doings
+from conformance.store import GroupFolder, event_log
 
 if TYPE_CHECKING:  # both import torch
     from conformance.engines.traced import Probe
@@ -55,7 +55,9 @@ def tell_probing(job: Job, computing: Iterable[int] = ()) -> None:
     """
     processes = sorted(sessions.between(os.getpid(), computing))
     with suppress(OSError):
-        doings.tell(GroupFolder(job.folder).events, doings.PROBING, processes=processes)
+        event_log.append_event(
+            GroupFolder(job.folder).events, event_log.PROBING, processes=processes
+        )
 
 
 def probed(

@@ -23,6 +23,7 @@ from conformance.builtin.probe import PROBE, PROBING
 from conformance.checkpoints import SEAL
 from conformance.engines.building.adapters import adapter_of
 from conformance.engines.model_parts import require_layers
+from conformance.engines.probing.repeated import is_unchanged
 from conformance.engines.reference.at_once import Tried
 from conformance.engines.reference.branches import find, observed
 from conformance.engines.reference.definitions import definitions
@@ -41,7 +42,7 @@ from conformance.generated_tokens import continuation, in_precision
 from conformance.records import DEFINITION, TIED, Case, Group, Job, Precision, Site
 from conformance.residual_stream import ROUNDING
 from conformance.scenario import Scenario
-from conformance.store import GroupFolder, doings
+from conformance.store import GroupFolder, event_log
 
 #: float32 computed in two ways may differ by so many times what bf16 makes of the same model,
 #: 2¹⁶ times finer: the rounding is that much finer, and a model that magnifies one magnifies the
@@ -76,6 +77,7 @@ class ReferenceEngine:
         )
         self.tried = Tried(self._allowed(self._probe(TRUTH)))
         self.disagreement = self._disagreement(members(sdpa=sdpa))
+        self.fresh = self._logits()
 
     def _allowed(self, truth: Run) -> float:
         """How far two float32 ways of computing the probe may be from each other."""
@@ -105,6 +107,16 @@ class ReferenceEngine:
     def _probe(self, member: Member) -> Run:
         return ReferenceModel(self._weights(member), self.tokenizer, member, self.path, ()).run(
             PROBE
+        )
+
+    def _logits(self) -> list[Tensor]:
+        """Return the logits of the probe prompt, in both precisions."""
+        return [self._probe(replace(TRUTH, dtype=dtype)).logits[0] for dtype in self.modules]
+
+    def unchanged(self) -> bool:
+        """Return whether the models compute of the probe prompt what they did when loaded."""
+        return is_unchanged(
+            self._logits(), self.fresh, exact=self.modules[torch.float32].device.type == "cpu"
         )
 
     def _weights(self, member: Member) -> Any:
@@ -210,7 +222,7 @@ class ReferenceEngine:
         model = self.member(member)
         model.prompts, model.edited = case.prompts, []
         # Each way has the time that a column has for its only one.
-        doings.tell(GroupFolder(self.job.folder).events, "again", case=case.key)
+        event_log.append_event(GroupFolder(self.job.folder).events, "again", case=case.key)
 
         def run(twin: Case) -> Any:
             name = ("edited" if twin.active else "clean") if scenario.twin(case) else ""

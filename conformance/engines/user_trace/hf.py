@@ -28,7 +28,7 @@ from conformance.engines.user_trace.ways import TRUTH, WAYS, Way, computing
 from conformance.records import Case, Group, Job, Precision, Site, Status
 from conformance.residual_stream import LAYOUTS
 from conformance.scenario import Scenario
-from conformance.store import GroupFolder, doings
+from conformance.store import GroupFolder, event_log
 
 #: What transformers' layers return: a batch of rows, or a tuple that begins with it.
 BATCHED = ("batched", "tuple_batched")
@@ -134,7 +134,7 @@ class CheckedHF:
         self, engine: HFEngine, case: Case, called: dict[str, str] | None = None
     ) -> dict[str, Tensor]:
         adapter = case.options["function"] == "trace"
-        doings.tell(GroupFolder(self.job.folder).events, "again", case=case.key)
+        event_log.append_event(GroupFolder(self.job.folder).events, "again", case=case.key)
         # A user's own generation ends where the model ends it; the adapter's does nowhere.
         engine.model._module.generation_config.eos_token_id = None if adapter else self.end
         model = engine.lm if adapter else engine.model
@@ -144,12 +144,16 @@ class CheckedHF:
         """After a function that failed: is the probe prompt's stream what it was when the model
         was loaded, to the bit, and is no memory kept?
         """
-        same = (
+        kept = user_file.resident() - self.resident
+        return kept < user_file.KEPT_BYTES and self.unchanged()
+
+    def unchanged(self) -> bool:
+        """Return whether the probe prompt's stream is what it was when the model was loaded."""
+        return all(
             torch.equal(*pair)
             for precision, engine in self.engines.items()
             for pair in zip(self._streams(engine), self.streams[precision], strict=True)
         )
-        return user_file.resident() - self.resident < user_file.KEPT_BYTES and all(same)
 
     def _probe(self) -> dict[str, Tensor]:
         """As the reference writes it: the truth's streams and one honest run's."""

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from conformance.engines.refusals import refused
-from conformance.engines.structure import tensors_in
 from conformance.engines.user_trace import sequences, user_file
 from conformance.engines.vllm import core_process, cpu
 from conformance.engines.vllm.engine import VLLMEngine
@@ -24,7 +23,6 @@ class CheckedVLLM(VLLMEngine):
     """`trace(lm)` gets the adapter of a scenario, `vllm(model)` nnsight's own model."""
 
     def __init__(self, job: Job, functions: user_file.Functions) -> None:
-        self.fresh: tuple[list[Any], list[int]] | None = None
         super().__init__(job)
         self.functions = functions
 
@@ -52,22 +50,20 @@ class CheckedVLLM(VLLMEngine):
         seen = sequences.unpacked(self._everywhere(sequences.end_on_vllm))
         return found | {f"layers|{site}": value for site, value in seen.items()}
 
-    def _outputs(self, count: int) -> list[Any]:
-        outputs = super()._outputs(count)
-        self.fresh = self.fresh or (outputs, self._resident())
+    def _first_outputs(self, count: int) -> list[Any]:
+        outputs = super()._first_outputs(count)
+        self.resident = self._resident()
         return outputs
 
     def still_well(self) -> bool:
         """After a trace that failed: is nothing under way, is no memory kept, and is what the
-        engine computes of the probe prompt what it was when it was loaded, to the bit?
+        engine computes of the probe prompt what it was when it was loaded?
         """
-        if self.fresh is None or self.model.vllm_entrypoint.llm_engine.has_unfinished_requests():
+        if self.obstacle or self.model.vllm_entrypoint.llm_engine.has_unfinished_requests():
             return False
-        outputs, resident = self.fresh
-        now = self._outputs(len(outputs))
-        both = zip(tensors_in(now), tensors_in(outputs), strict=True)
-        kept = max(held - before for before, held in zip(resident, self._resident(), strict=True))
-        return kept < user_file.KEPT_BYTES and all(torch.equal(*pair) for pair in both)
+        same, both = self.unchanged(), zip(self.resident, self._resident(), strict=True)
+        kept = max(held - before for before, held in both)
+        return kept < user_file.KEPT_BYTES and same
 
     def _resident(self) -> list[int]:
         """Bytes in memory of every process of the engine."""

@@ -21,7 +21,7 @@ from conformance.engines.lm import LogProbabilities, TracedModel
 from conformance.engines.model_parts import TracedLayer, find_parts
 from conformance.engines.probing import beside
 from conformance.engines.probing.probe_failure import probed, stop_at, tell_probing
-from conformance.engines.probing.repeated import repeats
+from conformance.engines.probing.repeated import is_unchanged, repeats
 from conformance.engines.probing.watching import Streams
 from conformance.engines.refusals import refused
 from conformance.engines.structure import map_tensors
@@ -281,9 +281,10 @@ class VLLMEngine:
         count = int(self.ranks[0]["total_layers"])
         self.path = layer_path(self.model._module, count)
         self.probe = read_probe(job.probe) if job.probe else Probe((), ())
+        self.fresh: list[Any] = []
         tell_probing(job, computing)
         self.settled, self.obstacle = probed(
-            lambda: self._outputs(count), self.probe, job.model.layout, refused
+            lambda: self._first_outputs(count), self.probe, job.model.layout, refused
         )
         heads, groups = counts(AutoConfig.from_pretrained(job.checkpoint).get_text_config())
         parts = find_parts(
@@ -322,6 +323,21 @@ class VLLMEngine:
             outputs = [map_tensors(layers[at].envoy.output, Tensor.clone) for at in range(count)]
             outputs = save(outputs)
         return list(outputs)
+
+    def _first_outputs(self, count: int) -> list[Any]:
+        self.fresh = self._outputs(count)
+        return self.fresh
+
+    def unchanged(self) -> bool:
+        """Return whether the engine computes of the probe prompt what it did when it was loaded.
+
+        Not looked at where no trace runs, and where the prompt may be in the prefix cache.
+        """
+        if self.obstacle or self.ranks[0]["prefix_caching"]:
+            return True
+        self.lm.rpc("conformance_begin")  # no block's nan is left in the caches
+        exact = self.ranks[0]["device"] == "cpu" or self.repeats
+        return is_unchanged(self._outputs(len(self.fresh)), self.fresh, exact=exact)
 
     def _repeats(self, count: int) -> bool:
         """Does a trace give the same bits again? Asked of a GPU alone: a CPU's are the same in

@@ -14,7 +14,6 @@ from typing import Any
 from nnsight.intervention.source import STATE
 
 from conformance.engines.tree import follow, layer_path
-from conformance.worker import own_doing
 
 
 class HooksSkippedError(Exception):
@@ -71,8 +70,6 @@ class WatchedRunner:
         output = super().execute_model(*args, **kwargs)  # type: ignore[misc]
         if hooks is not None and interleaver.mediators:
             hooks.note(before, interleaver.counts)
-            # Before anything is sent to another stage, which a block may have made impossible.
-            own_doing.watch().look(in_a_step=True)
         return output
 
 

@@ -23,9 +23,6 @@ PACKAGE = Path(conformance.__file__).parent
 PATCHING = PACKAGE / "engines" / "vllm" / "patches.py"
 #: It breaks other packages on purpose, inside of workers that do nothing else.
 SELFTEST = PACKAGE / "selftest"
-#: Note who ends which process of a worker, by what Python itself calls: an audit hook hears of no
-#: `os._exit`.
-NOTING = {PACKAGE / "worker" / "killed.py", PACKAGE / "worker" / "own_doing.py"}
 #: Name a run's files in shared memory, for which Python has no setting.
 NAMING = {PACKAGE / "processes" / "temporary.py"}
 #: Its text is that of scripts, which run where this package is not.
@@ -92,7 +89,7 @@ def test_nothing_of_another_package_is_exchanged_but_by_the_list():
     paths = {path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(SELFTEST)}
     found = {
         str(path.relative_to(PACKAGE)): lines
-        for path in sorted(paths - {PATCHING, SCRIPT, *NOTING, *NAMING})
+        for path in sorted(paths - {PATCHING, SCRIPT, *NAMING})
         if (lines := exchanges(path.read_text()))
     }
     assert len(paths) > 200

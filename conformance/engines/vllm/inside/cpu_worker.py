@@ -19,7 +19,7 @@ from conformance.engines.vllm import patches
 from conformance.engines.vllm.hook_canary import WatchedRunner
 from conformance.engines.vllm.inside.worker_rpc import BlockRPC, IdentityRPC, WatchRPC
 from conformance.processes import sessions, temporary
-from conformance.worker import own_doing
+from conformance.worker import process_state
 
 
 class CPUTraceRunner(WatchedRunner, NNsightGPUModelRunner, CPUModelRunner):  # type: ignore[misc]
@@ -70,5 +70,5 @@ class CPUTraceWorker(BlockRPC, IdentityRPC, WatchRPC, CPUWorker):  # type: ignor
 
     def collect_nnsight(self, *args: Any, **kwargs: Any) -> Any:
         """What is left of a block runs when its values are collected."""
-        with own_doing.watch().block():
+        with process_state.raising_instead_of_exiting():
             return NNsightGPUWorker.collect_nnsight(self, *args, **kwargs)

@@ -18,7 +18,7 @@ from conformance.engines.probing.watching import Streams, watched
 from conformance.engines.structure import tensors_in
 from conformance.engines.tree import follow
 from conformance.engines.vllm.hook_canary import Hooks, output_locations
-from conformance.worker import own_doing
+from conformance.worker import process_state
 
 #: Types of a cache that can be summed as they are.
 _SUMMED = frozenset({torch.float32, torch.bfloat16, torch.float16})
@@ -120,7 +120,7 @@ class IdentityRPC:
         return identity(self)
 
     def conformance_begin(self) -> None:
-        """A cell begins: from now on its blocks are watched."""
+        """Begin a case: from here on steps with a block are counted."""
         runner = self.model_runner
         clear_caches(runner)
         if runner.hooks is None:
@@ -130,31 +130,28 @@ class IdentityRPC:
                 output_locations(runner.get_model(), start, end, own_identity["total_layers"])
             )
         runner.hooks.taken()
-        own_doing.watch().begin(runner.get_model())
+        process_state.restore()
 
     def conformance_hooks(self) -> dict[str, int]:
         """The steps with a block since the cell began, and those without a hook."""
-        own_doing.watch().look()
         taken: dict[str, int] = self.model_runner.hooks.taken()
         return taken
 
 
 class BlockRPC:
-    """Mixed into a worker: what blocks do to its process is noted, and a block that asks for the
-    end of the program ends in an error.
-    """
+    """Mixed into a worker: a block that asks for the end of the program ends in an error."""
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        with own_doing.watch().block():
+        with process_state.raising_instead_of_exiting():
             return super().execute_model(*args, **kwargs)  # type: ignore[misc]
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        with own_doing.watch().block():
+        with process_state.raising_instead_of_exiting():
             return super().sample_tokens(*args, **kwargs)  # type: ignore[misc]
 
     def collect_nnsight(self, *args: Any, **kwargs: Any) -> Any:
         """What is left of a block runs when its values are collected."""
-        with own_doing.watch().block():
+        with process_state.raising_instead_of_exiting():
             return super().collect_nnsight(*args, **kwargs)  # type: ignore[misc]
 
 

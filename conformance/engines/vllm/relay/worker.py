@@ -10,7 +10,7 @@ import torch
 from nnsight.tracing.tracer import _local, inc
 
 from conformance.engines.vllm.relay.stage import Relay
-from conformance.worker import own_doing
+from conformance.worker import process_state
 
 
 class RelayWorker:
@@ -36,7 +36,7 @@ class RelayWorker:
             inc()  # replaying runs blocks, whose `.save()` needs a trace open on this thread
         relay = self._relay
         try:
-            with own_doing.watch().block():
+            with process_state.raising_instead_of_exiting():
                 relay.begin(scheduler_output)
                 return super().execute_model(scheduler_output)  # type: ignore[misc]
         except BaseException as error:
