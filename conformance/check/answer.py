@@ -8,11 +8,9 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from conformance.builtin.user_trace import USER_TRACE
 from conformance.check.checked import Answer, Answered, Checked, Edit, Finding
 from conformance.check.describe import describe_difference, written
-from conformance.check.error_lines import find_line
-from conformance.check.error_meanings import explain_error
+from conformance.check.engine_errors import explain_error, find_line
 from conformance.check.gather import TRUTH, Asked, identity
 from conformance.check.models import HF
 from conformance.check.search.edits import Found
@@ -25,7 +23,7 @@ from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER
 from conformance.judging_runs.one_case import unjudged
 from conformance.planning.jobs import BUILD
 from conformance.records import Answer as Evidence
-from conformance.records import Backend, Outcome, Precision, Site, Status, Thresholds
+from conformance.records import Backend, Outcome, Precision, Status, Thresholds
 from conformance.shortening import few
 from conformance.store import RunFolder, gathered_in
 
@@ -45,6 +43,9 @@ _UNCLEAR = {
         "computes there"
     ),
 }
+
+#: Of values that come back from one side only.
+_FILLED = "a list or dict that a block fills comes back where the block makes and saves it"
 
 
 def answers(
@@ -91,7 +92,6 @@ class _Case:
 
     def __post_init__(self) -> None:
         self.model = self.asked.model.id
-        self.key = f"{USER_TRACE.name}.{self.file.name}"
 
     def checked(self) -> Checked:
         """Transformers first, then what the file means on the engine, then its numerics."""
@@ -112,14 +112,14 @@ class _Case:
             return self._failed(meaning, words, there=True)
         seen = self._seen(TRUTH.id)
         mine = self._seen(gathered_in(self.backend.id, Precision.FLOAT32))
-        return self._other_names(seen, mine) or self._judged(seen, mine)
+        return self._judged(seen, mine)
 
     def _say(self, answer: Answer, sentence: str, **more: object) -> Checked:
         names = str(self.file.path), self.model, self.backend.id
         return Checked(*names, answer, sentence, **more)  # type: ignore[arg-type]
 
     def _outcome(self, folder: str) -> Outcome:
-        found = self.run.outcome(self.model, folder, self.key)
+        found = self.run.outcome(self.model, folder, self.file.key)
         if found is not None:
             return found
         group = self.run.group(self.model, folder)
@@ -128,13 +128,13 @@ class _Case:
 
     def _seen(self, folder: str) -> dict[str, Tensor]:
         """What was observed there. Raises ConformanceError where its values' names are damaged."""
-        seen = self.run.observations(self.model, folder, self.key)
+        seen = self.run.observations(self.model, folder, self.file.key)
         try:
             naming.read(seen)
         except ValueError as error:
             raise ConformanceError(
                 f"no observations can be read: {error}",
-                path=self.run.group_folder(self.model, folder).cell(self.key),
+                path=self.run.group_folder(self.model, folder).cell(self.file.key),
                 remedy=f"check it again: {self.run.plan().command}",
             ) from error
         return seen
@@ -147,26 +147,11 @@ class _Case:
         answer = Answer.FAILS if there else Answer.INVALID
         if there and outcome.status is Status.UNSUPPORTED:
             answer = Answer.UNSUPPORTED
-        words = explain_error(outcome, there=there)
+        words = explain_error(outcome)
         line = find_line(outcome, self.file.text, self.file.path.name)
         edit = Edit(line, self.file.line(line)) if line else None
         findings = (Finding("error", words, edit=edit),)
         return self._say(answer, f"{begin}: {words}", findings=findings, detail=outcome.detail)
-
-    def _other_names(self, seen: Values, mine: Values) -> Checked | None:
-        """What is said where the two sides do not return the same names."""
-        truth = compare.honest(seen, Precision.FLOAT32)["truth"]
-        ours = {Site.parse(one).name for one in compare.returned(mine)}
-        theirs = {Site.parse(one).name for one in truth}
-        if ours == theirs:
-            return None
-        names = naming.read(seen)
-        only = [f"`vllm` alone returns {', '.join(sorted(ours - theirs))}"] if ours - theirs else []
-        if lost := [f"`{names.named(one)}`" for one in sorted(theirs - ours)]:
-            only.append(f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} missing from vLLM")
-        empty = "a list or dict that a block fills comes back where the block makes and saves it"
-        findings = (Finding("missing", empty),)
-        return self._say(Answer.DIFFERS, f"not the same: {'; '.join(only)}", findings=findings)
 
     def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
         theirs = compare.prompt_ids(compare.layers(seen))
@@ -217,6 +202,8 @@ class _Case:
             layer_list = str(identity(self.run, self.model).get("layer_list", ""))
             told = describe_difference(seen, mine, meaning, layer_list).findings
             first = told[0].words if told else meaning.reason
+            if any(one.kind == "missing" for one in told):
+                words["notes"] = (*compared.notes, *noted, _FILLED)
             return self._say(Answer.DIFFERS, f"not the same: {first}", findings=told, **words)
         if alone:
             sentence = (

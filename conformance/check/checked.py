@@ -133,9 +133,8 @@ def decision_of(one: Answered) -> Decision:
 
 def exit_code(checked: list[Checked]) -> ExitCode:
     """Of several answers the gravest: ours, the user's input, a difference."""
-    codes = {one.answer.code for one in checked}
-    order = (ExitCode.HARNESS, ExitCode.BAD_INPUT, ExitCode.UNEXPECTED)
-    return next((code for code in order if code in codes), ExitCode.OK)
+    order = (ExitCode.HARNESS, ExitCode.BAD_INPUT, ExitCode.UNEXPECTED, ExitCode.OK)
+    return min((one.answer.code for one in checked), key=order.index)
 
 
 def to_text(checked: list[Checked]) -> str:

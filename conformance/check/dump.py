@@ -17,10 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conformance.builtin.user_trace import USER_TRACE
 from conformance.check import source
 from conformance.check.checked import Answer, Answered, Checked, Finding
-from conformance.check.gather import TRUTH, Asked, identity, truth_of
+from conformance.check.gather import TRUTH, Asked, identity
 from conformance.check.models import DUMP
 from conformance.check.values import compare
 from conformance.check.values.identify import identify
@@ -171,7 +170,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
         evidence = tuple(compare.evidence_of(c, precision) for precision, c in results.items())
         return Answered(checked, file.name, evidence, (dump.ids,))
 
-    outcome = truth_of(run, model, file.name)
+    outcome = run.outcome(model, TRUTH.id, file.key)
     if outcome is None or outcome.harness:
         return say(Answer.HARNESS, outcome.reason if outcome else "transformers did not run")
     layers = int(identity(run, model).get("layers", 0))
@@ -182,7 +181,7 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
             if int(place.partition(".")[2] or 0) >= layers > 0:
                 reason = f"`{name}` is {place}, and the model has {layers} layers, from 0"
         return say(Answer.INVALID, reason)
-    seen = run.observations(model, TRUTH.id, f"{USER_TRACE.name}.{file.name}")
+    seen = run.observations(model, TRUTH.id, file.key)
     results |= {precision: _compared(dump, seen, precision) for precision in Precision}
     if results[Precision.FLOAT32].passes:
         return say(Answer.SAME, "the same as transformers in float32")

@@ -18,8 +18,8 @@ from conformance.check.search.session import Session, Steps
 from conformance.check.source import UserFile
 from conformance.checkpoints import cache_folder, locate, patience
 from conformance.inputs import usable
-from conformance.planning.jobs import BUILD, REFERENCE, expected, launch
-from conformance.records import Backend, Column, Job, Model, Outcome, Precision, Status
+from conformance.planning.jobs import BUILD, REFERENCE, expected, planned
+from conformance.records import Backend, Column, Job, Model, Precision, Status
 from conformance.scenario import PAIR
 from conformance.store import RunFolder, gathered_in
 
@@ -27,8 +27,6 @@ _ENGINES = "conformance.engines.user_trace"
 
 #: Tokens of a sequence that an engine is opened for, where the model has so many.
 LENGTH = 2048
-
-GIB = 1 << 30
 
 #: Of an engine's cache, at least.
 CACHE_BYTES = 64 << 20
@@ -113,11 +111,6 @@ def room(checkpoint: Path) -> dict[str, int]:
     return {"length": length, "cache_bytes": max(CACHE_BYTES, two)}
 
 
-def truth_of(run: RunFolder, model: str, file: str) -> Outcome | None:
-    """How a file ended on transformers."""
-    return run.outcome(model, TRUTH.id, f"{USER_TRACE.name}.{file}")
-
-
 def identity(run: RunFolder, model: str) -> Mapping[str, Any]:
     """What transformers' worker said of the model: `layers`, and `layer_list`, where they are."""
     group = run.group(model, TRUTH.id)
@@ -134,30 +127,19 @@ class _Maker:
 
     def jobs(self) -> list[runner.Planned]:
         """The job that gets the model, then transformers', then those of the engines."""
-        build = self._planned(BUILD.id, BUILD, self._build)
-        truth = self._planned(TRUTH.id, TRUTH, self._truth, build)
+        job = partial(planned, self.run, self.asked.model.id, tries=1)
+        build = job(BUILD.id, BUILD, self._build, load=patience(self.asked.model))
+        truth = job(TRUTH.id, TRUTH, self._truth, needs=(build.id,))
         engines = [
-            self._planned(
+            job(
                 gathered_in(backend.id, precision),
                 Column(backend),
                 partial(self._engine, Column(backend), precision),
-                truth,
+                needs=(truth.id,),
             )
             for backend, precision in product(self.asked.engines, Precision)
         ]
-        return [replace(build, load=patience(self.asked.model)), truth, *engines]
-
-    def _planned(
-        self, folder: str, column: Column, make: Callable[[], Job | None], *needs: runner.Planned
-    ) -> runner.Planned:
-        return runner.Planned(
-            f"{self.asked.model.id}:{folder}",
-            make,
-            launch(column),
-            needs=tuple(one.id for one in needs),
-            folder=self.run.group_folder(self.asked.model.id, folder).path,
-            tries=1,
-        )
+        return [build, truth, *engines]
 
     def _weights(self) -> tuple[Path, str] | None:
         """The weights and their digest, "" for a local folder, which is taken as it lies; None
@@ -212,11 +194,11 @@ class _Maker:
             expect=expected(column.backend, precision=precision),
         )
         true = [
-            file.name
+            file.key
             for file in self.asked.files
-            if (ended := truth_of(self.run, model, file.name)) and ended.status is Status.OK
+            if (ended := self.run.outcome(model, TRUTH.id, file.key)) and ended.status is Status.OK
         ]
-        cases = tuple(case for case in job.cases if case.name in true)
+        cases = tuple(case for case in job.cases if case.key in true)
         if not (cases or (self.searched and true)):
             return None
         settings = {**room(job.checkpoint), **self._memory(column)}
@@ -228,7 +210,7 @@ class _Maker:
         if column != TRUTH:
             engines = min(os.cpu_count() or 1, len(Precision) * len(self.asked.engines))
         share = 1 / (engines * column.pipeline * column.tensor)
-        return {"memory_share": share, "memory": self.asked.memory * GIB * share}
+        return {"memory_share": share, "memory": self.asked.memory * 2**30 * share}
 
 
 def words(event: runner.Event) -> str:

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from conformance.builtin.user_trace import USER_TRACE
 from conformance.check.answer import answer
 from conformance.check.checked import AGREES, Answer, Answered
-from conformance.check.gather import TRUTH, Asked, truth_of
+from conformance.check.gather import TRUTH, Asked
 from conformance.check.search.driver import LEAST, Place, search_all
 from conformance.check.search.edits import Found
 from conformance.check.search.session import Steps
@@ -55,14 +54,14 @@ def search(
     def wanted() -> Iterator[tuple[UserFile, str, Reference]]:
         """Yield the files that differ, with their engine: none that agrees on another engine."""
         for file in asked.files:
-            outcome = truth_of(run, model, file.name)
+            outcome = run.outcome(model, TRUTH.id, file.key)
             if outcome is None or outcome.status is not Status.OK:
                 continue
             answers = {one.id: answer(asked, run, file, one) for one in asked.engines}
             given.update({(file.name, name): one for name, one in answers.items()})
             if any(one.checked.answer in AGREES for one in answers.values()):
                 continue
-            seen = run.observations(model, TRUTH.id, f"{USER_TRACE.name}.{file.name}")
+            seen = run.observations(model, TRUTH.id, file.key)
             for backend, one in answers.items():
                 if one.checked.answer in {Answer.DIFFERS, Answer.FAILS} or file.lacks_a_port:
                     tell(f"looking for an edit: {file.name} on {backend}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from conformance.builtin.user_trace import USER_TRACE
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
 from conformance.records import Site
@@ -31,7 +32,7 @@ def trace(lm):
 
 #: How nnsight's models are loaded, and what begins a trace.
 _LOADS = re.compile(r"\b(?:LanguageModel|TransformersModel|VLLM)\(")
-_TRACES = frozenset({"trace", "generate"})
+_TRACES = re.compile(r"\.(?:trace|generate)\(")
 
 #: The attributes of a module by which nnsight gives what it computes.
 _VALUES = frozenset({"output", "input", "inputs", "stream", "live", "logits"})
@@ -45,6 +46,11 @@ class UserFile:
     text: str
     functions: dict[str, ast.FunctionDef]
     name: str
+
+    @property
+    def key(self) -> str:
+        """The key of its case."""
+        return f"{USER_TRACE.name}.{self.name}"
 
     @property
     def ported(self) -> bool:
@@ -91,19 +97,18 @@ class UserFile:
     def _nodes(self) -> list[ast.AST]:
         return list(ast.walk(self.functions[self.function_for("hf")]))
 
-    def _made(self, name: str) -> Iterator[ast.expr | ast.Assign]:
-        """Yield what the reference's function returns under a name, and what assigns its parts."""
-        for node in self._nodes:
-            if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict):
-                for key, value in zip(node.value.keys, node.value.values, strict=True):
-                    if isinstance(key, ast.Constant) and str(key.value) == name:
-                        yield value
-                        yield from self._assigning(_names(value))
-
-    def _assigning(self, names: set[str]) -> Iterator[ast.Assign]:
-        for node in self._nodes:
-            if isinstance(node, ast.Assign) and names & _names(*node.targets):
-                yield node
+    def _made(self, name: str) -> list[ast.expr | ast.Assign]:
+        """Return what the reference's function returns under a name, and what assigns its parts."""
+        returned = [
+            value
+            for node in self._nodes
+            if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)
+            for key, value in zip(node.value.keys, node.value.values, strict=True)
+            if isinstance(key, ast.Constant) and str(key.value) == name
+        ]
+        parts = _names(*returned)
+        assigns = (node for node in self._nodes if isinstance(node, ast.Assign))
+        return [*returned, *(node for node in assigns if parts & _names(*node.targets))]
 
 
 def _names(*nodes: ast.expr) -> set[str]:
@@ -195,24 +200,13 @@ def _as_function(text: str, tree: ast.Module) -> tuple[int, str] | None:
     statements up to the last trace. Imports, functions and classes stay where they are, and the
     line that loads the model goes. None for a file that does not trace by itself.
     """
-    body = [
-        inner
-        for node in tree.body
-        for inner in (
-            node.body
-            if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
-            else [node]
-        )
-        if not isinstance(inner, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))
-    ]
-    tracing = [
-        node
-        for node in body
-        for one in ast.walk(node)
-        if isinstance(one, ast.Call)
-        and isinstance(one.func, ast.Attribute)
-        and one.func.attr in _TRACES
-    ]
+    body = list(tree.body)
+    for node in tree.body:
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            body[body.index(node) : body.index(node) + 1] = node.body
+    defines = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    body = [node for node in body if not isinstance(node, defines)]
+    tracing = [node for node in body if _TRACES.search(ast.unparse(node))]
     if not tracing:
         return None
     name, kept = "model", ""

@@ -196,7 +196,7 @@ def open_run(reports: Path, name: str, cell: str = "") -> RunFolder:
     try:
         return store.open_run(reports, name)
     except ConformanceError as error:
-        from conformance.check.room import RULE
+        from conformance.check.kept import RULE
 
         remedy = f"{error.remedy}; was it a check? {RULE}"
         raise ConformanceError(error.message, path=error.path, remedy=remedy) from None

@@ -73,7 +73,7 @@ def planned_jobs(
     wanted = plan.groups(cell for cell in cells if not by_id[cell.backend].untestable)
     jobs: list[Planned] = []
     for model_id in _small_one_first([by_model[model] for model, _ in wanted]):
-        planned = [
+        members_of = [
             (by_id[column], members)
             for (model, column), members in wanted.items()
             if model == model_id
@@ -84,7 +84,7 @@ def planned_jobs(
             settled=frozenset(settled),
             lean=lean,
         )
-        jobs += maker.jobs(planned)
+        jobs += maker.jobs(members_of)
     places = list(dict.fromkeys([Path(sys.executable), *(job.launch.python for job in jobs)]))
     return sorted(jobs, key=lambda job: places.index(job.launch.python))
 
@@ -195,10 +195,12 @@ class _Maker:
         after: tuple[str, ...] = (),
         load: float = 0.0,
     ) -> Planned:
-        return Planned(
-            id=name,
-            make=make,
-            launch=launch(column),
+        return planned(
+            self.run,
+            self.model.id,
+            name.partition(":")[2],
+            column,
+            make,
             needs=needs,
             needs_cells=needs_cells,
             after=after,
@@ -207,7 +209,6 @@ class _Maker:
             # Made once, with this user's access to weights: other machines are sent it.
             at_home=column is BUILD,
             load=load,
-            folder=self.run.group_folder(self.model.id, name.partition(":")[2]).path,
         )
 
     def _checkpoint(self) -> Checkpoint:
@@ -364,6 +365,19 @@ def _differing(
 ) -> Continuation:
     prompts = len(case.prompts)
     return differing(continuation(observed, prompts), continuation(truth, prompts))
+
+
+def planned(
+    run: RunFolder,
+    model: str,
+    folder: str,
+    column: Column,
+    make: Callable[[], Job | None],
+    **more: Any,
+) -> Planned:
+    """The job of a model that gathers into a folder of the run; `more` as `Planned` has it."""
+    path = run.group_folder(model, folder).path
+    return Planned(f"{model}:{folder}", make, launch(column), folder=path, **more)
 
 
 def launch(column: Column) -> Launch:

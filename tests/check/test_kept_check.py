@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from conformance.check import answer, gather, kept, room, script, source
+from conformance.check import answer, gather, kept, script, source
 from conformance.cli import app, selecting
 from conformance.records import (
     Backend,
@@ -173,7 +173,7 @@ def test_the_oldest_checks_go_where_all_take_more_than_their_room(tmp_path):
         (0, 2, ["0", "3", "4", "latest"]),
         (0, 1, ["0", "4", "latest"]),
     ):
-        room.sweep(tmp_path, replace(room.KEPT, room=room_kib << 10, newest=newest))
+        kept.sweep(tmp_path, replace(kept.STAY, room=room_kib << 10, newest=newest))
         assert left(tmp_path) == stay
 
 
@@ -181,7 +181,7 @@ def test_who_looks_for_a_check_that_is_gone_is_told_how_long_one_is_kept(tmp_pat
     monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     told = str(CliRunner().invoke(app, ["show", "x", "--run", "20260101-000000-abcd"]).exception)
-    most, stay = f"more than {room.KEPT.room >> 30} GiB", f"the newest {room.KEPT.newest}"
+    most, stay = f"more than {kept.STAY.room >> 30} GiB", f"the newest {kept.STAY.newest}"
     assert most in told and stay in told and "--reports" in told
     documented = " ".join((ROOT / "docs/check.md").read_text(encoding="utf-8").split())
     assert most in documented and f"never one of {stay}" in documented

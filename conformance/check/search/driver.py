@@ -21,7 +21,7 @@ import libcst as cst
 
 from conformance.builtin.user_trace import case_of
 from conformance.check.describe import describe_difference
-from conformance.check.error_lines import find_lines
+from conformance.check.engine_errors import find_lines
 from conformance.check.search.candidates import Candidate, is_python, propose, propose_pairs
 from conformance.check.search.change import Clues
 from conformance.check.search.edits import Found, without_hunks

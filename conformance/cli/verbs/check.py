@@ -105,7 +105,7 @@ def check(
     engines.needed()
     from conformance import execution
     from conformance.check import dump as dumps
-    from conformance.check import gather, kept, room
+    from conformance.check import gather, kept
     from conformance.checkpoints import cache_folder
     from conformance.planning import trust
     from conformance.runner import Limits
@@ -139,7 +139,7 @@ def check(
             _tell(status, _interrupted(asked, folder, reports))
             raise typer.Exit(ExitCode.INTERRUPTED) from None
     if reports is None:
-        room.sweep(place)
+        kept.sweep(place)
     if fix:
         _fix(asked, answered)
     raise typer.Exit(_ended(answered, page, folder, reports, json=json))

@@ -1,10 +1,12 @@
-"""What an error's words mean to somebody who ports a trace."""
+"""What an engine's error means to somebody who ports a trace, and at which line it came."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
-from conformance.records import Outcome
+from conformance.records import Outcome, Status
 
 #: What a trace on the adapter may name, by the class that is asked for another thing.
 ADAPTER = {
@@ -16,13 +18,6 @@ ADAPTER = {
     r"Layers": ("`lm.layers`", "an index, a slice, len(), a loop"),
     r"Part": ("a part of `lm`", "input, output, live"),
 }
-
-#: An index behind the batch's first prompt, where the batch itself is meant; and what it means on
-#: vLLM.
-TOO_MANY = r"too many indices for tensor of dimension 2"
-TOO_MANY_THERE = (
-    "an index too many: on vLLM there is no batch axis, activations are [tokens, width]"
-)
 
 #: A pattern of the words, and a sentence. The first that fits is said.
 MEANINGS = {
@@ -57,10 +52,10 @@ MEANINGS = {
     r"tuple.*(?:indices|no attribute|unsupported operand)|unsupported operand.*tuple": (
         "on vLLM this module returns a tuple: take its parts by index"
     ),
-    TOO_MANY: (
-        "an index too many. What a layer of this transformers returns is the stream itself, "
-        "[batch, tokens, width], and `output[0]` is its first prompt's; on vLLM there is no "
-        "batch axis"
+    r"too many indices for tensor of dimension 2": (
+        "an index too many: on vLLM there is no batch axis, activations are [tokens, width]. What "
+        "a layer of this transformers returns is the stream itself, [batch, tokens, width], and "
+        "`output[0]` is its first prompt's"
     ),
     r"OutOfOrderError|already ran past it": (
         "a block takes values in the order in which the model computes them: this one comes "
@@ -81,11 +76,8 @@ MEANINGS = {
 }
 
 
-def explain_error(outcome: Outcome, *, there: bool) -> str:
-    """Return what an outcome's error means to somebody who ports a trace, its words otherwise.
-
-    `there`: it was raised on vLLM.
-    """
+def explain_error(outcome: Outcome) -> str:
+    """Return what an outcome's error means to somebody who ports a trace, its words otherwise."""
     first = outcome.reason.strip().partition("\n")[0]
     reason = re.sub(r"^(\w+): \1: ", r"\1: ", first)
     for kind, (what, words) in ADAPTER.items():
@@ -96,8 +88,52 @@ def explain_error(outcome: Outcome, *, there: bool) -> str:
                 "by two functions, `hf(model)` and `vllm(model)`, in the place of `trace(lm)`"
             )
     last = "\n".join([reason, *outcome.detail.strip().splitlines()[-3:]])
-    for pattern, meaning in MEANINGS.items():
-        if re.search(pattern, last):
-            words = TOO_MANY_THERE if there and pattern == TOO_MANY else meaning
-            return f"{reason} ({words})"
-    return reason
+    meaning = next((words for pattern, words in MEANINGS.items() if re.search(pattern, last)), "")
+    return f"{reason} ({meaning})" if meaning else reason
+
+
+def find_line(outcome: Outcome, text: str, name: str) -> int:
+    """Return the innermost line of the file called `name` that an outcome names, 0 for none."""
+    return next(iter(find_lines(outcome, text, name)), 0)
+
+
+def find_lines(outcome: Outcome, text: str, name: str) -> tuple[int, ...]:
+    """Return the lines of the file called `name` that an outcome names, the innermost first.
+
+    A worker that hung was asked for its stacks, whose innermost frame comes first.
+    """
+    detail = f"{outcome.reason}\n{outcome.detail}"
+    if outcome.status is Status.TIMEOUT:
+        place = rf'(?:[^"]*{re.escape(name)}|<(?:edit|nnsight)[^">]*>)'
+        numbers = map(int, re.findall(rf'File "{place}", line (\d+) in ', detail))
+        return tuple(number for number in numbers if number <= text.count("\n") + 1)
+    place = rf'(?:[^"]*{re.escape(name)}|<[^">]+>)'
+    frames = re.findall(rf'File "{place}", line (\d+), in [^\n]+\n *([^\n]*)', detail)
+    shown: dict[str, list[int]] = {}
+    for line, words in _shown(text):
+        shown.setdefault(words, []).append(line)
+    return tuple(
+        dict.fromkeys(
+            min(lines, key=lambda line: abs(line - int(number)))
+            for number, words in reversed(frames)
+            if (lines := shown.get(_bare(words)))
+        )
+    )
+
+
+def _shown(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each line of a file with the words by which a traceback may show it.
+
+    nnsight runs a block under a name of its own, written anew from its syntax tree: a statement of
+    several lines is one there, without comments and with single quotes.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        if _bare(line):
+            yield number, _bare(line)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.stmt):
+            yield node.lineno, _bare(ast.unparse(node).partition("\n")[0])
+
+
+def _bare(text: str) -> str:
+    return text.partition("#")[0].strip()
