@@ -18,8 +18,7 @@ from conformance.check.models import local_folder
 from conformance.errors import ConformanceError
 from conformance.planning.trust import Executed
 from conformance.records import CellResult, Column, Job, Precision
-from conformance.repro import package
-from conformance.repro.script import comment, split_opening
+from conformance.repro.script import comment, package_name, split_opening
 from conformance.scenario import PAIR
 from conformance.store import RunFolder, gathered_in
 from conformance.store.files import read_record
@@ -76,7 +75,7 @@ class Script:
             "#",
             *comment(f"{self.cell.verdict.value}: {self.cell.reason}"),
             *comment(self.cell.diagnosis),
-            *comment("" if self.alone else f"It needs {package.named()}."),
+            *comment("" if self.alone else f"It needs {package_name()}."),
             *comment(f"It reads {beside}, beside it." if beside else ""),
             *opening,
             "",

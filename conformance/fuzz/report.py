@@ -110,7 +110,7 @@ def _files(
     except ConformanceError:  # on an engine of somebody else's
         return files
     path = folder / f"repro_{slug(difference.cause)}.py"
-    text = script.text(shared, recorded, scenario, file=path.name, standalone=True)
+    text = script.text(shared, recorded, scenario, file=path.name)
     path.write_text(text, encoding="utf-8")
     try:
         project = issue.addressee(shared, column)

@@ -10,11 +10,12 @@ import pprint
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import conformance
 from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
 from conformance.judging_runs.attributing import one_stage
@@ -28,10 +29,17 @@ from conformance.records import (
     Verdict,
 )
 from conformance.records.base import adapter
-from conformance.repro import package
 from conformance.repro.rerun import BESIDE, RECORDED, Recorded
 from conformance.scenario import Scenario
 
+_CALL = """\
+if __name__ == "__main__":
+    import sys
+
+    from conformance.repro.rerun import main
+
+    sys.exit(main(__file__))
+"""
 _WIDTH = 98
 _NAME_LENGTH = 150
 
@@ -100,35 +108,28 @@ def text(
     scenario: Scenario,
     *,
     file: str,
-    standalone: bool = False,
 ) -> str:
-    """The script. `file` is its name; with `standalone` it holds all of this package that it
-    needs, which else must be installed where it runs.
-    """
+    """Return the script, which imports the installed package; `file` is its name."""
     source = scenario.path.read_text(encoding="utf-8")
     beside = _beside(scenario.path)
     data = {"scenarios": scenario.path.parent.name, **_plain(known)}
-    whole = package.Needed()
-    if standalone:
-        whole = package.needed(known.columns[0].engine, [source, *beside.values()])
     parts = [
-        *_header(cell, known, file, whole.imports),
-        _guarded(source, package.unpacking() if standalone else package.call()),
+        *_header(cell, known, file),
+        _guarded(source),
         "",
         "# What was recorded, and what the case is of: read as literals, never executed.",
         *_literal(RECORDED, data),
         *(_literal(BESIDE, beside) if beside else ()),
-        *package.literal(whole.files),
     ]
     return "\n".join(parts) + "\n"
 
 
-def _guarded(source: str, call: str) -> str:
+def _guarded(source: str) -> str:
     """The scenario's file, verbatim, with the call before its first statement that does
     something: run as a program, the file reads itself instead of executing the trace here.
     """
     opening, rest = split_opening(source.rstrip())
-    return "\n".join([*opening, "", call, *rest, ""])
+    return "\n".join([*opening, "", _CALL, *rest, ""])
 
 
 def split_opening(source: str) -> tuple[list[str], list[str]]:
@@ -171,23 +172,14 @@ def _siblings(path: Path) -> Iterator[str]:
             yield from (parts[1] for parts in parts_of if parts[0] == folder and len(parts) > 1)
 
 
-def _header(cell: CellResult, known: Recorded, file: str, imports: Sequence[str]) -> Iterator[str]:
+def _header(cell: CellResult, known: Recorded, file: str) -> Iterator[str]:
     """Comments. Nothing of a run's is on the first two lines, where it could name an encoding."""
     yield from ("#!/usr/bin/env python3", "#", *comment(cell.id), "#")
-    if imports:
-        yield from comment(
-            "Written by `conformance repro --standalone`. The trace and its meaning in plain "
-            "PyTorch come first, then the case's data, then the files of `conformance` that "
-            "compute the truth and judge, as they were installed. It imports "
-            f"{', '.join(imports)}."
-        )
-    else:
-        yield from comment(
-            "Written by `conformance repro`. The trace, its meaning in plain PyTorch and the "
-            "case's data are here; the rest (engines, the truth, the judge) is "
-            f"{package.named('`conformance`')}, which must be installed, or `conformance repro "
-            "--standalone` puts it into this file."
-        )
+    yield from comment(
+        "Written by `conformance repro`. The trace, its meaning in plain PyTorch and the case's "
+        "data are here; the rest (engines, the reference, the judge) is "
+        f"{package_name('`conformance`')}, which must be installed."
+    )
     yield "#"
     yield f"#     python {file} [--checkpoint FOLDER] [--python INTERPRETER]"
     yield "#"
@@ -206,6 +198,12 @@ def _header(cell: CellResult, known: Recorded, file: str, imports: Sequence[str]
     yield from comment(f"{cell.verdict.value}: {cell.reason}")
     yield from comment(cell.diagnosis)
     yield from comment(f"at fault: {cell.attribution}" if cell.attribution else "")
+
+
+def package_name(name: str = "conformance") -> str:
+    """Return the name of this package with its version, where that is known."""
+    known = conformance.__version__ != conformance.UNBUILT
+    return f"{name} {conformance.__version__}" if known else name
 
 
 def comment(words: str) -> list[str]:

@@ -3,8 +3,8 @@
 # extract[llama-vllm-pp2-alone]
 #
 # Written by `conformance repro`. The trace, its meaning in plain PyTorch and the case's data
-# are here; the rest (engines, the truth, the judge) is `conformance` 0.1.0, which must be
-# installed, or `conformance repro --standalone` puts it into this file.
+# are here; the rest (engines, the reference, the judge) is `conformance` 0.1.0, which must be
+# installed.
 #
 #     python extract_pipeline.py [--checkpoint FOLDER] [--python INTERPRETER]
 #

@@ -3,8 +3,8 @@
 # clean[gpt_bigcode-vllm-pp2-alone]
 #
 # Written by `conformance repro`. The trace, its meaning in plain PyTorch and the case's data
-# are here; the rest (engines, the truth, the judge) is `conformance` 0.2.0.dev870, which must
-# be installed, or `conformance repro --standalone` puts it into this file.
+# are here; the rest (engines, the reference, the judge) is `conformance` 0.2.0.dev870, which
+# must be installed.
 #
 #     python gpt_bigcode_pipeline.py [--checkpoint FOLDER] [--python INTERPRETER]
 #

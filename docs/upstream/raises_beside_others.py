@@ -3,8 +3,8 @@
 # staggered[llama-hf-raises-trace]
 #
 # Written by `conformance repro`. The trace, its meaning in plain PyTorch and the case's data
-# are here; the rest (engines, the truth, the judge) is `conformance` 0.0.0, which must be
-# installed, or `conformance repro --standalone` puts it into this file.
+# are here; the rest (engines, the reference, the judge) is `conformance` 0.0.0, which must be
+# installed.
 #
 #     python raises_beside_others.py [--checkpoint FOLDER] [--python INTERPRETER]
 #

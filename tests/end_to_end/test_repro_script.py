@@ -1,12 +1,10 @@
-"""Scripts of `conformance repro` on real engines: short ones, and ones that run alone."""
+"""Scripts of `conformance repro` on real engines."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,33 +22,10 @@ pytestmark = pytest.mark.engine
 
 BROKEN = Path(__file__).parent / "broken_scenarios"
 STREAMS = Path(__file__).parent / "broken_streams"
-#: Imported by every interpreter at its start: as if the package was not installed. An editable
-#: install is a line in a .pth file, so the checkout is on the path of every interpreter, and its
-#: package data lie in a folder `conformance` beside the other packages. What a script brings along
-#: lies elsewhere.
-BLOCKER = f"""
-import sys
-from importlib.machinery import PathFinder
-
-CHECKOUT, PACKAGES = {str(ROOT)!r}, {sysconfig.get_paths()["purelib"]!r}
-sys.path[:] = [each for each in sys.path if each.rstrip("/") != CHECKOUT]
-
-class NotInstalled:
-    def find_spec(self, name, path=None, target=None):
-        if name != "conformance":
-            return None
-        brought = [each for each in sys.path if each.rstrip("/") not in (CHECKOUT, PACKAGES)]
-        spec = PathFinder.find_spec(name, brought)
-        if spec is None:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-        return spec
-
-sys.meta_path.insert(0, NotInstalled())
-"""
 
 
 @dataclass(frozen=True)
-class Alone:
+class Done:
     """A script that has run: its exit code and all it printed."""
 
     code: int
@@ -68,7 +43,7 @@ def written(
     return folder / script_name(result)
 
 
-def run(path: Path, *more: str) -> Alone:
+def run(path: Path, *more: str) -> Done:
     """Run a script where the package is installed."""
     done = subprocess.run(
         [sys.executable, str(path), *more],
@@ -77,34 +52,7 @@ def run(path: Path, *more: str) -> Alone:
         timeout=900,
         check=False,
     )
-    return Alone(done.returncode, done.stdout + done.stderr, path)
-
-
-def alone(path: Path, folder: Path) -> Alone:
-    """Run it from elsewhere, where nothing of the project can be imported."""
-    blocked = folder / "blocked"
-    blocked.mkdir(exist_ok=True)
-    (blocked / "sitecustomize.py").write_text(BLOCKER)
-    environment = os.environ | {"PYTHONPATH": str(blocked)}
-    control = subprocess.run(
-        [sys.executable, "-c", "import conformance"],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "No module named 'conformance'" in control.stderr
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    return Alone(done.returncode, done.stdout + done.stderr, path)
+    return Done(done.returncode, done.stdout + done.stderr, path)
 
 
 #: The last one looks an attribute up by a name that is known only when the trace runs.
@@ -112,19 +60,10 @@ PASSING = ("steering[llama-hf-middle-small-one]", "accessors[llama-hf-norm]")
 
 
 @pytest.mark.parametrize("cell", PASSING)
-def test_a_passing_cell_passes_alone(llama: Ran, cell: str, tmp_path: Path) -> None:
-    found = alone(written(llama, cell, tmp_path, "--standalone"), tmp_path)
+def test_a_passing_cell_passes(llama: Ran, cell: str, tmp_path: Path) -> None:
+    found = run(written(llama, cell, tmp_path))
     assert found.code == 0, found.output[-3000:]
     assert "PASSES" in found.output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["vllm-pp1", "vllm-pp2"])
-def test_all_that_vllm_needs_is_in_the_script(llama: Ran, backend: str, tmp_path: Path) -> None:
-    """The relay between the stages too."""
-    path = written(llama, f"accessors[llama-{backend}-norm]", tmp_path, "--standalone")
-    found = alone(path, tmp_path)
-    assert found.code == 0, found.output[-3000:]
 
 
 def test_of_every_scenario_a_script_can_be_written(llama: Ran, tmp_path: Path) -> None:
@@ -181,14 +120,14 @@ def test_a_write_as_it_should_be_passes(broken: Ran, backend: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_half_a_stream_is_seen_again_alone(tmp_path: Path) -> None:
+def test_half_a_stream_is_seen_again(tmp_path: Path) -> None:
     ran = conformance(
         tmp_path / "reports",
         *("run", "-m", "llama", "-b", "vllm-pp1", "-k", "first_summand"),
         *("--scenarios", str(STREAMS)),
     )
     cell = "parts[llama-vllm-pp1-first_summand]"
-    found = alone(written(ran, cell, tmp_path, "--standalone", scenarios=STREAMS), tmp_path)
+    found = run(written(ran, cell, tmp_path, scenarios=STREAMS))
     assert found.code == 1, found.output[-3000:]
     assert "FAILS as recorded: wrong" in found.output
 

@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+import conformance
 from conformance.errors import ConformanceError
 from conformance.records import Verdict
 from conformance.repro import rerun, script
@@ -61,6 +62,13 @@ def test_a_scenario_read_out_of_a_script_is_the_same(scenario: Scenario, tmp_pat
         sys.path.remove(str(tmp_path))
         for module in [name for name in sys.modules if name.startswith(folder.name)]:
             del sys.modules[module]
+
+
+def test_a_script_names_the_package_that_it_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conformance, "__version__", "1.2.3")
+    assert script.package_name() == "conformance 1.2.3"
+    monkeypatch.setattr(conformance, "__version__", conformance.UNBUILT)
+    assert script.package_name() == "conformance"
 
 
 def test_what_was_recorded_comes_back(failed: Told, tmp_path: Path) -> None:

@@ -28,10 +28,6 @@ def repro(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The folder that gets the script.")
     ] = Path(),
-    standalone: Annotated[
-        bool,
-        typer.Option("--standalone", help="All in one file: it runs where this is not installed."),
-    ] = False,
     issue: Annotated[
         bool, typer.Option("--issue", help="Write a text for upstream as well, with the script.")
     ] = False,
@@ -50,8 +46,8 @@ def repro(
     """Write a script that shows one cell's verdict again.
 
     It holds the trace, its meaning in plain PyTorch and the case's data; the rest is this
-    package, installed or, with --standalone, in the same file. It exits with 0 when the cell
-    passes, with 1 when it fails as it did in the run, with 3 when it fails otherwise.
+    package, which must be installed where it runs. It exits with 0 when the cell passes, with 1
+    when it fails as it did in the run, with 3 when it fails otherwise.
 
     Example: `conformance repro 'steering[llama-vllm-pp1-middle-small-one]'`
     """
@@ -85,7 +81,7 @@ def repro(
     recorded = script.recorded(results, result, model, column)
     known(Executed((recorded.model,), tuple(recorded.columns)))
     path = output / script.script_name(result)
-    text = script.text(result, recorded, scenario, file=path.name, standalone=standalone)
+    text = script.text(result, recorded, scenario, file=path.name)
     _written(path, text)
     if issue:
         project = to or issues.addressee(result, column)
