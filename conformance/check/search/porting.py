@@ -36,6 +36,9 @@ _TUPLES = ("attn", "attention")
 #: The logits on transformers, with their indexes.
 _LOGITS = r"(\w+)\.(?:output\.logits|{}\.output)((?:\[.*\])*)"
 
+#: Linear modules, which return a pair on vLLM.
+_LINEAR = r"_proj$|^dense|^fc\d?$|^c_"
+
 #: What stands first in an index that counts a batch axis.
 _BATCH = frozenset({":", "0", "...", "0:1", "None"})
 
@@ -211,6 +214,8 @@ class _Port:
         part, role = core.split(".")[-2:] if "." in core else (core, "")
         if self.clues.dual and role == "output" and re.search(r"norm$|^ln_", part):
             return joined(f"{core}[0]", indexes)  # the other tensor is what was added up so far
+        if role == "output" and re.search(_LINEAR, part) and self.tensors != "one":
+            return joined(f"{core}[0]", indexes)  # the other is the bias that was not added
         if not self._is_stream(access) or "." not in core:
             return joined(core, indexes)
         if self.tensors == "sum" and not (access.stored or self._is_held_to_write(access)):

@@ -8,7 +8,11 @@ from conformance.check.search.change import Clues
 from conformance.check.search.porting import port_versions, without_old_habits
 from conformance.check.search.program import Program
 
-DUAL = Clues(dual=True, modules=("self_attn", "mlp", "self_attn.q_proj", "input_layernorm"))
+DUAL = Clues(
+    dual=True,
+    modules=("self_attn", "mlp", "self_attn.k_proj", "self_attn.o_proj", "input_layernorm"),
+    widths={"q_proj": 8, "k_proj": 4, "v_proj": 4},
+)
 SINGLE = Clues(single=True, modules=("attn", "mlp"))
 TOP = 'import torch\n\nPROMPT = "a b"\nPROMPTS = ["a b", "c"]\n\n\n'
 SUM = "(layers[1].output[0] + layers[1].output[1])"
@@ -35,7 +39,17 @@ def file(*lines: str, opening: str = "trace(PROMPT)", name: str = "hf") -> str:
         ),
         ("h = layers[1].output[:, -1]", "h = layers[1].output[-1:]", SINGLE),
         ("a = layer.self_attn.output[0][:, -1]", "a = layer.self_attn.output[-1:]", DUAL),
-        ("q = layer.self_attn.q_proj.output[0]", "q = layer.self_attn.q_proj.output", DUAL),
+        (
+            "o = layer.self_attn.o_proj.output[:, -1]",
+            "o = layer.self_attn.o_proj.output[0][-1:]",
+            DUAL,
+        ),
+        (
+            "k = layer.self_attn.k_proj.output[0]",
+            "k = layer.self_attn.qkv_proj.output[0][:, 8:12]",
+            DUAL,
+        ),
+        ("n = layer.input_layernorm.output[0]", "n = layer.input_layernorm.output[0]", DUAL),
         ("layers[1].output[:, -1] += v", "layers[1].output[0][-1] += v", DUAL),
         (
             "layers[1].output[:, -1] = v",
