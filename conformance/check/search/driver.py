@@ -26,9 +26,9 @@ from conformance.check.search.candidates import Candidate, is_python, propose, p
 from conformance.check.search.change import Clues
 from conformance.check.search.edits import Found, without_hunks
 from conformance.check.search.engine_alone import ask_engine
-from conformance.check.search.porting import port_versions, without_old_habits
 from conformance.check.search.program import Program
 from conformance.check.search.rewrites.logits import EMBEDDINGS
+from conformance.check.search.rewrites.porting import port_versions, without_old_habits
 from conformance.check.search.session import Request, Steps
 from conformance.check.search.trial import Reference, Tried, same_truth
 from conformance.check.source import UserFile

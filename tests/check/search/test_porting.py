@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conformance.check.search.change import Clues
-from conformance.check.search.porting import port_versions, without_old_habits
 from conformance.check.search.program import Program
+from conformance.check.search.rewrites.porting import port_versions, without_old_habits
 
 DUAL = Clues(
     dual=True,

@@ -10,8 +10,8 @@ from dataclasses import replace
 import libcst as cst
 
 from conformance.check.search.change import Change, Clues
-from conformance.check.search.porting import port_statement
 from conformance.check.search.program import Program, Splice, Statement, header, names_in
+from conformance.check.search.rewrites.porting import port_statement
 
 _WORDS = "as in `hf`"
 
