@@ -45,3 +45,30 @@ def test_columns_are_named_by_their_stages():
     assert [column.id for column in models.columns([])] == ["vllm-pp1"]
     with pytest.raises(ConformanceError, match="cannot run on 'vllm-async'"):
         models.columns(["vllm-async"])
+
+
+@pytest.mark.parametrize("name", ["vllm-pp0", "vllm-pp99999999999", "vllm-tp0", "vllm-pp٣"])
+def test_no_stages_and_too_many_are_refused(name):
+    with pytest.raises(ConformanceError, match="cannot run on"):
+        models.columns([name])
+
+
+def test_more_stages_than_layers_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
+    found = models.resolve(str(tmp_path), tmp_path / "absent.yaml")
+    models.require_layers(models.columns(["vllm-pp2"]), found)
+    with pytest.raises(ConformanceError, match=r"more stages than .* has layers: 2"):
+        models.require_layers(models.columns(["vllm-pp3"]), found)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ('{"model_type": ["llama"]}', "no model_type"),
+        ('{"model_type": "lama"}', "knows no 'lama'"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_refused_at_once(config, words, tmp_path):
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ConformanceError, match=words):
+        models.resolve(str(tmp_path), tmp_path / "absent.yaml")

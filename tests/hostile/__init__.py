@@ -1,1 +1,1 @@
-"""Hostile input by generation: for `make test`, and whole in bench/hostile_input.py."""
+"""Files that a stranger wrote, and damaged ones."""

@@ -181,16 +181,15 @@ def bytes_of(draw: st.DrawFn, text: bytes) -> bytes:
     return text
 
 
-def damaged(whole: Any, text: bytes | None = None) -> st.SearchStrategy[bytes]:
-    """Damaged documents: in their structure, in their bytes, and bytes that are none. `text` is how
-    a person writes `whole`.
+def damaged(whole: Any, text: bytes) -> st.SearchStrategy[bytes]:
+    """Draw damaged documents: in their structure, in their bytes, and bytes that are none. `text`
+    is how a person writes `whole`.
     """
     structured = st.builds(text_of, trees(whole), st.sampled_from([5, 60, 400, 5000, 100_000])).map(
         lambda text: text.encode("utf-8", "surrogatepass")
     )
-    plain = json.dumps(whole).encode() if text is None else text
     return st.one_of(
-        structured, structured, structured, bytes_of(plain), st.binary(max_size=100), _odd(plain)
+        structured, structured, structured, bytes_of(text), st.binary(max_size=100), _odd(text)
     )
 
 
