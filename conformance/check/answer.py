@@ -10,7 +10,7 @@ from torch import Tensor
 
 from conformance.check.checked import Answer, Answered, Checked, Edit, Finding
 from conformance.check.describe import describe_difference, written
-from conformance.check.engine_errors import explain_error, find_line
+from conformance.check.engine_errors import explain_error, find_lines
 from conformance.check.gather import TRUTH, Asked, identity
 from conformance.check.models import HF
 from conformance.check.search.edits import Found
@@ -148,8 +148,9 @@ class _Case:
         if there and outcome.status is Status.UNSUPPORTED:
             answer = Answer.UNSUPPORTED
         words = explain_error(outcome)
-        line = find_line(outcome, self.file.text, self.file.path.name)
-        edit = Edit(line, self.file.line(line)) if line else None
+        text = self.file.text
+        lines = find_lines(outcome, text, self.file.path.name)
+        edit = Edit(lines[0], text.splitlines()[lines[0] - 1]) if lines else None
         findings = (Finding("error", words, edit=edit),)
         return self._say(answer, f"{begin}: {words}", findings=findings, detail=outcome.detail)
 

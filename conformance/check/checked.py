@@ -9,7 +9,7 @@ from enum import StrEnum
 from conformance.errors import ExitCode
 from conformance.judge.decide import Decision, decide
 from conformance.records import Answer as Evidence
-from conformance.records import Precision, Verdict, record, to_json
+from conformance.records import Precision, Verdict, record
 
 
 class Answer(StrEnum):
@@ -135,8 +135,3 @@ def exit_code(checked: list[Checked]) -> ExitCode:
     """Of several answers the gravest: ours, the user's input, a difference."""
     order = (ExitCode.HARNESS, ExitCode.BAD_INPUT, ExitCode.UNEXPECTED, ExitCode.OK)
     return min((one.answer.code for one in checked), key=order.index)
-
-
-def to_text(checked: list[Checked]) -> str:
-    """The answers as a JSON list."""
-    return f"[{', '.join(to_json(one) for one in checked)}]"

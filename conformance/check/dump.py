@@ -126,15 +126,13 @@ def _meant(place: str) -> tuple[str, ...]:
 
 def as_file(dump: Dump, folder: Path) -> source.UserFile:
     """A function that reads the same places of the same prompt."""
-    lines = ["def trace(lm):", f"    with lm.trace({list(dump.ids)}):"]
-    names = []
     places = {meant for place in dump.places.values() for meant in _meant(place)}
+    lines = ["def trace(lm):", f"    with lm.trace({list(dump.ids)}):"]
     for place in sorted(places, key=_order):
         kind, _, layer = place.partition(".")
-        variable = site_name(place)
-        lines.append(f"        {variable} = {_READS[kind].format(layer=layer)}.save()")
-        names.append(f'"{variable}": {variable}')
-    lines.append(f"    return {{{', '.join(names)}}}\n")
+        lines.append(f"        {site_name(place)} = {_READS[kind].format(layer=layer)}.save()")
+    returned = ", ".join(f'"{name}": {name}' for name in map(site_name, places))
+    lines.append(f"    return {{{returned}}}\n")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "dump.py"
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -157,16 +155,9 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
 
     def say(answer: Answer, sentence: str, found: tuple[Finding, ...] = ()) -> Answered:
         words = [f"{c.judgement.verdict}: {c.judgement.reason}" for c in results.values()]
-        checked = Checked(
-            str(dump.path),
-            model,
-            DUMP.id,
-            answer,
-            sentence,
-            findings=found,
-            meaning=words[0] if words else "",
-            numerics=words[1] if words else "",
-        )
+        meaning, numerics = words or ("", "")
+        names = str(dump.path), model, DUMP.id
+        checked = Checked(*names, answer, sentence, found, meaning=meaning, numerics=numerics)
         evidence = tuple(compare.evidence_of(c, precision) for precision, c in results.items())
         return Answered(checked, file.name, evidence, (dump.ids,))
 

@@ -92,11 +92,6 @@ def explain_error(outcome: Outcome) -> str:
     return f"{reason} ({meaning})" if meaning else reason
 
 
-def find_line(outcome: Outcome, text: str, name: str) -> int:
-    """Return the innermost line of the file called `name` that an outcome names, 0 for none."""
-    return next(iter(find_lines(outcome, text, name)), 0)
-
-
 def find_lines(outcome: Outcome, text: str, name: str) -> tuple[int, ...]:
     """Return the lines of the file called `name` that an outcome names, the innermost first.
 

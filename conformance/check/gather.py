@@ -206,9 +206,8 @@ class _Maker:
 
     def _memory(self, column: Column) -> dict[str, float]:
         """What a process may take: so many engines run at a time, of so many processes each."""
-        engines = 1
-        if column != TRUTH:
-            engines = min(os.cpu_count() or 1, len(Precision) * len(self.asked.engines))
+        most = len(Precision) * len(self.asked.engines)
+        engines = 1 if column == TRUTH else min(os.cpu_count() or 1, most)
         share = 1 / (engines * column.pipeline * column.tensor)
         return {"memory_share": share, "memory": self.asked.memory * 2**30 * share}
 

@@ -75,10 +75,6 @@ class Kept:
     options: tuple[str, ...] = ()
 
 
-def is_check(run: RunFolder) -> bool:
-    return (run.path / CHECK).is_file()
-
-
 def sweep(checks: Path, limits: cleaning.Limits = STAY) -> None:
     """Remove the oldest finished checks as far as these limits say."""
     for item in cleaning.superfluous(cleaning.runs(checks), limits, time.time()):
@@ -147,9 +143,11 @@ def folder_of(run: RunFolder, name: str) -> Path:
     return run.path / "files" / name
 
 
-def contents(run: RunFolder, file: UserFile) -> tuple[Path, ...]:
-    """What is kept of a file: itself, what it imports and what it reads."""
-    return tuple(filter(Path.is_file, sorted(folder_of(run, file.name).rglob("*"))))
+def contents(run: RunFolder, file: UserFile) -> dict[str, Path]:
+    """What is kept of a file, by name: itself, what it imports and what it reads."""
+    folder = folder_of(run, file.name)
+    found = filter(Path.is_file, sorted(folder.rglob("*")))
+    return {path.relative_to(folder).as_posix(): path for path in found}
 
 
 def asked_of(run: RunFolder) -> Asked:

@@ -16,9 +16,6 @@ _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 #: More ranks than four digits say is nobody's machine.
 _COLUMN = re.compile(r"vllm(?:-pp([1-9]\d{0,3}))?(?:-tp([1-9]\d{0,3}))?", re.ASCII)
 
-#: What a check compares with transformers unless it is told otherwise.
-DEFAULT = "vllm-pp1"
-
 #: The column of a check without any engine: whether the files run on transformers.
 HF = Backend("hf", "hf")
 
@@ -77,15 +74,16 @@ def _id(name: str) -> str:
 
 
 def columns(names: list[str]) -> tuple[Backend, ...]:
-    """The engines to compare with: `vllm-pp1`, `vllm-pp2`, `vllm-tp2`, `vllm-pp2-tp2` …; `hf`
-    is always run, and a column where it is the only one. Raises ConformanceError for any other.
+    """The engines to compare with: `vllm-pp1` (where none is named), `vllm-pp2`, `vllm-tp2`,
+    `vllm-pp2-tp2` …; `hf` is always run, and a column where it is the only one. Raises
+    ConformanceError for any other.
     """
     found = []
-    for name in dict.fromkeys(names or [DEFAULT]):
+    for name in dict.fromkeys(names or ["vllm"]):
         match = _COLUMN.fullmatch(name)
         if match is not None:
             pipeline, tensor = (int(size or 1) for size in match.groups())
-            called = name if name != "vllm" else DEFAULT
+            called = "vllm-pp1" if name == "vllm" else name
             found.append(Backend(called, "vllm", pipeline=pipeline, tensor=tensor))
         elif name != HF.id:
             raise ConformanceError(
@@ -100,9 +98,8 @@ def require_layers(columns: Sequence[Backend], model: Model) -> None:
     one source says how many those are.
     """
     [source, *others] = model.sources
-    config = source.config
-    if folder := local_folder(model):
-        config = loose_json.mapping(folder / "config.json")
+    folder = local_folder(model)
+    config = loose_json.mapping(folder / "config.json") if folder else source.config
     layers = 0 if others else usable.layers(config)
     for column in columns:
         if layers and column.pipeline > layers:

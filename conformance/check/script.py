@@ -23,9 +23,6 @@ from conformance.scenario import PAIR
 from conformance.store import RunFolder, gathered_in
 from conformance.store.files import read_record
 
-#: Of a GPU's memory, what vLLM asks to be free; the cache's size is given.
-_GPU_SHARE = 0.05
-
 #: What a script that needs nothing of this package runs its two sides by: text, never imported.
 _ALONE = Path(conformance.__file__).parent / "engines" / "user_trace" / "alone.py"
 
@@ -91,16 +88,14 @@ class Script:
         model and its engine, the user's file and what that imports or reads.
         """
         weights = (self._checkpoint(),) if self.alone else ()
-        code = kept.contents(self.run, self.traced)
+        code = tuple(kept.contents(self.run, self.traced).values())
         columns = (Column(self.backend),)
         return Executed((self.asked.model,), columns, code=code, checkpoints=weights)
 
     def beside(self) -> dict[str, Path]:
         """Return what must lie beside the script, by its name there."""
-        folder = kept.folder_of(self.run, self.traced.name)
-        paths = kept.contents(self.run, self.traced)
-        names = {path.relative_to(folder).as_posix(): path for path in paths}
-        return {name: path for name, path in names.items() if name != self.traced.path.name}
+        files = kept.contents(self.run, self.traced)
+        return {name: path for name, path in files.items() if name != self.traced.path.name}
 
     def _without_package(self) -> Iterator[str]:
         """Both sides and the comparison, by the text of `_ALONE`."""
@@ -109,7 +104,7 @@ class Script:
         data = {
             "checkpoint": str(checkpoint),
             "prompts": list(self.asked.prompts or PAIR),
-            "gpu_share": _GPU_SHARE,
+            "gpu_share": 0.05,  # of its memory to be free: the cache's size is given
             **room(checkpoint),
         }
         yield f"ASKED = {pprint.pformat(data, sort_dicts=False)}\n"

@@ -65,9 +65,6 @@ class UserFile:
         """The name of what runs on transformers ("hf") or on vLLM ("vllm")."""
         return side if self.ported else "trace"
 
-    def line(self, number: int) -> str:
-        return self.text.splitlines()[number - 1]
-
     def text_of(self, side: str) -> str:
         """Return the text of a side's function, "" where there is none."""
         function = self.functions.get(self.function_for(side))

@@ -141,10 +141,9 @@ def to_resume(
     are the requirements that its files would have installed, `named` those of the command line.
     """
     from conformance.planning.trust import of_plan
-    from conformance.store import CHECK
 
     folder = open_run(reports, name)
-    if (folder.path / CHECK).is_file():
+    if folder.is_check:
         command = folder.plan().command
         raise ConformanceError("is no run but a check", path=folder.path, remedy=command)
     executed = of_plan(folder.plan(), installs(folder))

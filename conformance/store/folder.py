@@ -194,6 +194,11 @@ class RunFolder:
     def id(self) -> str:
         return self.path.name
 
+    @property
+    def is_check(self) -> bool:
+        """Whether a check was asked, and no matrix."""
+        return (self.path / CHECK).is_file()
+
     def plan(self) -> RunPlan:
         """Raises ConformanceError when this is not the folder of a run."""
         plan = read_plan(self.path / "plan.json")
@@ -224,7 +229,7 @@ class RunFolder:
         count = len(plan.cells)
         gathered = count - len(self.ungathered())
         again = f"go on with it: conformance run --resume {self.id}"
-        if (self.path / CHECK).is_file():
+        if self.is_check:
             again = f"check it again: {plan.command}"
         raise ConformanceError(
             f"this run is unfinished: {gathered} of {count} planned cells have an outcome",

@@ -141,9 +141,9 @@ def test_a_script_of_ones_own_check_is_written_without_trust(tmp_path, monkeypat
     written(tmp_path)
     run = RunFolder(next((tmp_path / "checks").glob("2*")))
     asked = kept.asked_of(run)
-    code = kept.contents(run, asked.files[0])
-    assert {path.name for path in code} == {"my trace.py", "helper.py"}
-    trust.note(tmp_path / "cache", trust.Executed((asked.model,), code=code))
+    files = kept.contents(run, asked.files[0])
+    assert files.keys() == {"my trace.py", "helper.py"}
+    trust.note(tmp_path / "cache", trust.Executed((asked.model,), code=tuple(files.values())))
     folder = run.group_folder("llama", gathered_in(VLLM.id, Precision.FLOAT32)).path
     job = read_record(Job, folder / "job.json")
     own = tmp_path / "cache" / "checkpoints" / "llama-1"

@@ -125,7 +125,7 @@ def check(
         search=search,
     )
     folder = kept.begin(asked, place)
-    code = tuple(path for file in asked.files for path in kept.contents(folder, file))
+    code = tuple(path for file in asked.files for path in kept.contents(folder, file).values())
     trust.note(cache_folder(), trust.Executed((named,), code=code))
     with err.status("starting") as status:
         given: dict[tuple[str, str], Answered] = {}
@@ -233,16 +233,17 @@ def _ended(
     json: bool,
 ) -> ExitCode:
     """The answers as JSON, or what there is to say of all of them."""
-    from conformance.check import checked as checked_as
     from conformance.check import kept, show
+    from conformance.check.checked import exit_code
+    from conformance.records import to_json
 
     checked = [replace(one.checked, page=str(page)) for one in answered]
     if json:
-        typer.echo(checked_as.to_text(checked))
+        typer.echo(f"[{', '.join(map(to_json, checked))}]")
     else:
         cells = [(kept.cell_of(one).id, each) for one, each in zip(answered, checked, strict=True)]
         show.more(cells, folder.results().run, reports, err)
-    return checked_as.exit_code(checked)
+    return exit_code(checked)
 
 
 def _interrupted(asked: Asked, folder: RunFolder, reports: Path | None) -> str:

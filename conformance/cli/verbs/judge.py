@@ -47,7 +47,7 @@ def judge(
     from conformance.report.terminal_summary import summary
     from conformance.scenario import discover
 
-    if kept.is_check(folder):
+    if folder.is_check:
         if widen != 1 or strict_numerics:
             raise ConformanceError("the answers of a check have one set of limits")
         results, page = kept.answered_again(folder)

@@ -52,7 +52,6 @@ def repro(
     Example: `conformance repro 'steering[llama-vllm-pp1-middle-small-one]'`
     """
     engines.needed()
-    from conformance.check import kept
     from conformance.check import script as of_check
     from conformance.planning.trust import Executed
     from conformance.report import cell_text
@@ -63,7 +62,7 @@ def repro(
     results = folder.results()
     choice = Choice(manifest=manifest, scenarios=scenarios)
     known = partial(selecting.require_known, path=folder.path, choice=choice, trust=trust)
-    if kept.is_check(folder):
+    if folder.is_check:
         if issue:
             raise ConformanceError("a text for upstream is written of a run's cell, not of a check")
         answers = [of_check.Script(folder, one) for one in cell_text.find_all(results, cell)]
