@@ -271,3 +271,18 @@ def test_a_line_that_failed_is_rewritten_before_others():
     line = text.splitlines().index("        hidden = model.lm_head.output.save()") + 1
     for one in propose(text, "vllm", Clues(lines=(line,), modules=PARTS))[:5]:
         assert line in one.lines
+
+
+@pytest.mark.parametrize(
+    ("filled", "inside", "made", "behind"),
+    [
+        ("means[n] = means[n] + value", "here[n] = means[n] + value", "{}", "means.update(here)"),
+        ("rows.append(value)", "here.append(value)", "[]", "rows.extend(here)"),
+    ],
+)
+def test_a_container_that_outlives_its_block_is_filled_behind_it(filled, inside, made, behind):
+    text = port("for n in LAYERS:", f"    {filled}")
+    block = port(f"here = {made}.save()", "for n in LAYERS:", f"    {inside}")
+    before, end, after = block.rpartition("    return")
+    meant = f"{before}    {behind}\n{end}{after}"
+    assert meant in {one.text for one in proposed(text, Clues()) if one.rewrite == "fill_inside"}

@@ -98,7 +98,7 @@ def fill_inside(program: Program, clues: Clues) -> Iterator[Change]:
         for block in _blocks_that_fill(program, names[0]):
             change = (program.without(statement), program.inside(block, line))
             yield Change(change, _INSIDE, 2, anywhere=True)
-    yield from _hoisted(program)
+    yield from _carried_over(program)
 
 
 def _blocks_that_fill(program: Program, name: str) -> list[Statement]:
@@ -114,25 +114,25 @@ def _blocks_that_fill(program: Program, name: str) -> list[Statement]:
     return found
 
 
-def _hoisted(program: Program) -> Iterator[Change]:
-    """Save the value in the block and put it into its container behind the block."""
+def _carried_over(program: Program) -> Iterator[Change]:
+    """Fill a container that is made and saved in the block, and hand it over behind the block to
+    the one that was made before.
+    """
     for statement in program.statements:
-        found = re.fullmatch(r"(\w+\[.+?\]) = (.+)", statement.text, flags=re.DOTALL)
-        appended = re.fullmatch(r"(\w+)\.append\((.+)\)", statement.text, flags=re.DOTALL)
-        if not (found or appended) or not isinstance(statement.node, cst.SimpleStatementLine):
-            continue
+        found = re.match(r"(\w+)(?=(\.append\(|\[.+?\] = ))", statement.text, flags=re.DOTALL)
         blocks = program.around(statement.node, cst.With)
-        if not blocks or ".output" in (found[1] if found else ""):
+        outer = program.statement_of(blocks[-1]) if found and blocks else None
+        if (
+            found is None
+            or outer is None
+            or not isinstance(statement.node, cst.SimpleStatementLine)
+        ):
             continue
-        outer = program.statement_of(blocks[-1])
-        if outer is None:
-            continue
-        value = (found or appended)[2]  # type: ignore[index]
-        value = value if value.endswith(".save()") else f"({value}).clone().save()"
-        put = f"{found[1]} = kept" if found else f"{appended[1]}.append(kept)"  # type: ignore[index]
+        name, listed = found[1], found[2].startswith(".")
         change = (
-            Splice(statement.start, statement.end, f"kept = {value}"),
-            program.below(outer, put),
+            program.inside(outer, f"here = {'[]' if listed else '{}'}.save()"),
+            Splice(statement.start, statement.start + len(name), "here"),
+            program.below(outer, f"{name}.{'extend' if listed else 'update'}(here)"),
         )
         yield Change(change, _INSIDE, 4, anywhere=True)
 
