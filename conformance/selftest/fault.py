@@ -161,7 +161,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. What it does is said by its id in `conformance.selftest.catalogue`.
+    """One fault. `summary` says in a sentence what it does, `met` where it was met outside of this
+    project.
 
     `cases` must catch it, with one of `verdicts` and with one of the words of `says` in the
     diagnosis (none: no diagnosis is asked for). It is injected at each of `places` (a name
@@ -179,6 +180,8 @@ class Fault:
     act: Callable[..., Any]
     cases: tuple[str, ...]
     verdicts: frozenset[Verdict]
+    summary: str
+    met: str = ""
     says: tuple[str, ...] = ()
     places: tuple[str, ...] = ("",)
     doses: tuple[float, ...] = (0.0,)

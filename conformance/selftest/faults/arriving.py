@@ -140,9 +140,22 @@ FAULTS = (
         "steering.middle-large-all",
         "ablation.middle",
         quick=True,
+        summary="The layer after the one that was written is given what was there before.",
     ),
-    _fault("edit-undone-last", undone, "steering.last-small-one", places=("last",)),
-    _fault("edit-fades", fades, "steering.middle-small-one", "ablation.middle"),
+    _fault(
+        "edit-undone-last",
+        undone,
+        "steering.last-small-one",
+        places=("last",),
+        summary=("The final norm is given what was there before the last layer was written."),
+    ),
+    _fault(
+        "edit-fades",
+        fades,
+        "steering.middle-small-one",
+        "ablation.middle",
+        summary="Every layer shows the edit, and the head is given what it had without.",
+    ),
     # What could show that the write arrived is wrong by itself: that is said, and not that the
     # check had no power, which would be nobody's fault.
     _fault(
@@ -153,7 +166,26 @@ FAULTS = (
         side=Side.ENGINE,
         verdicts=frozenset({Verdict.WRONG}),
         places=("last",),
+        summary=(
+            "The last layer's MLP adds nothing, with an edit and without: of few "
+            "layers all that comes after the written one is wrong, and nothing shows "
+            "if the edit arrived."
+        ),
     ),
-    _fault("edit-cached-only", cached_only, "multigen.write", verdicts=_HALF),
-    _fault("edit-present-only", present_only, "multigen.write", verdicts=_HALF),
+    _fault(
+        "edit-cached-only",
+        cached_only,
+        "multigen.write",
+        verdicts=_HALF,
+        summary=(
+            "Of a prompt the edit is in the keys and values of the next layer, and nowhere else."
+        ),
+    ),
+    _fault(
+        "edit-present-only",
+        present_only,
+        "multigen.write",
+        verdicts=_HALF,
+        summary=("Later steps attend to keys and values as if nothing had been written before."),
+    ),
 )

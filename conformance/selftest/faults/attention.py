@@ -91,11 +91,57 @@ def _fault(
 
 
 FAULTS = (
-    _fault("head-neighbour", neighbour, HEADS, (), quick=True),
-    _fault("head-rank-swapped", another_rank, HEADS, ()),
-    _fault("head-rank-half", one_rank, HEADS, ("row of the token",)),
-    _fault("key-for-value", key_for_value, QKV, ("the value of 'key'",)),
-    _fault("key-other-group", other_group, QKV, ()),
-    _fault("query-by-stride", by_stride, QKV, ()),
-    _fault("query-before-norm", before_norm, QKV, ()),
+    _fault(
+        "head-neighbour",
+        neighbour,
+        HEADS,
+        (),
+        quick=True,
+        summary="Each attention head is read as the one before it.",
+    ),
+    _fault(
+        "head-rank-swapped",
+        another_rank,
+        HEADS,
+        (),
+        summary="The heads of two ranks have changed places.",
+    ),
+    _fault(
+        "head-rank-half",
+        one_rank,
+        HEADS,
+        ("row of the token",),
+        summary="The heads of one rank stand for those of the other one too.",
+    ),
+    _fault(
+        "key-for-value",
+        key_for_value,
+        QKV,
+        ("the value of 'key'",),
+        summary="What is read as a layer's value is its key.",
+    ),
+    _fault(
+        "key-other-group",
+        other_group,
+        QKV,
+        (),
+        summary="Of grouped heads each key is that of another group.",
+    ),
+    _fault(
+        "query-by-stride",
+        by_stride,
+        QKV,
+        (),
+        summary=(
+            "The query's columns are taken by head, as GPT-NeoX holds them, where "
+            "they are in blocks."
+        ),
+    ),
+    _fault(
+        "query-before-norm",
+        before_norm,
+        QKV,
+        (),
+        summary="A query has not the length that its norm gives it.",
+    ),
 )

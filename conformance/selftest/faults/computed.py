@@ -111,18 +111,53 @@ def _fault(name: str, act: Any, **more: Any) -> Fault:
 
 
 FAULTS = (
-    _fault("mlp-scaled", _branch(mlp, scaled), doses=(1.01, -1.0)),
-    _fault("mlp-rows", _branch(mlp, shifted)),
-    _fault("mlp-halves", _branch(mlp, halves_swapped)),
-    _fault("mlp-stale", stale, places=("last",)),
-    _fault("attention-scaled", _branch(attention, scaled), doses=(1.01, -1.0)),
-    _fault("attention-rows", _branch(attention, shifted)),
-    _fault("attention-order", _branch(attention, reversed_rows)),
+    _fault(
+        "mlp-scaled",
+        _branch(mlp, scaled),
+        doses=(1.01, -1.0),
+        summary="What one layer's MLP gives is multiplied by a constant.",
+    ),
+    _fault(
+        "mlp-rows",
+        _branch(mlp, shifted),
+        summary="What one layer's MLP gives is shifted by one token, across requests too.",
+    ),
+    _fault(
+        "mlp-halves",
+        _branch(mlp, halves_swapped),
+        summary=("The halves of the width of what one layer's MLP gives have changed places."),
+    ),
+    _fault(
+        "mlp-stale",
+        stale,
+        places=("last",),
+        summary=("One layer's MLP gives what that of the layer before gave: a stale buffer."),
+    ),
+    _fault(
+        "attention-scaled",
+        _branch(attention, scaled),
+        doses=(1.01, -1.0),
+        summary="What one layer's attention gives is multiplied by a constant.",
+    ),
+    _fault(
+        "attention-rows",
+        _branch(attention, shifted),
+        summary="What one layer's attention gives is shifted by one token.",
+    ),
+    _fault(
+        "attention-order",
+        _branch(attention, reversed_rows),
+        summary="What one layer's attention gives is in reverse order of the tokens.",
+    ),
     _fault(
         "slots-off",
         slots,
         cases=("multigen.read",),
         places=("",),
         backends=VLLM,
+        summary=(
+            "The scheduler's map of tokens to slots of the cache is one off, so that "
+            "later steps attend to keys and values in each other's place."
+        ),
     ),
 )

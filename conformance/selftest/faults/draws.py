@@ -33,9 +33,10 @@ def no_top_k(how: dict[str, Any], now: Moment) -> dict[str, Any]:
     return how | {"top_k": 0}
 
 
-def _fault(name: str, act: Callable[..., Any], *cases: str) -> Fault:
+def _fault(name: str, act: Callable[..., Any], *cases: str, summary: str) -> Fault:
     return Fault(
         id=name,
+        summary=summary,
         act=act,
         point=Point.ASKED,
         cases=cases,
@@ -45,9 +46,36 @@ def _fault(name: str, act: Callable[..., Any], *cases: str) -> Fault:
 
 
 FAULTS = (
-    _fault("temperature-lost", usual_temperature, "drawing.0.5-1.0", COOL),
-    _fault("temperature-low", colder, USUAL),
-    _fault("temperature-high", hotter, USUAL),
-    _fault("top-p-lost", no_top_p, "drawing.0.5-0.7", "drawing.1.0-0.7"),
-    _fault("top-k-lost", no_top_k, *FEW),
+    _fault(
+        "temperature-lost",
+        usual_temperature,
+        "drawing.0.5-1.0",
+        COOL,
+        summary="Ids are drawn at temperature 1, whatever was asked for.",
+    ),
+    _fault(
+        "temperature-low",
+        colder,
+        USUAL,
+        summary="Ids are drawn at 0.7 of the temperature that was asked for.",
+    ),
+    _fault(
+        "temperature-high",
+        hotter,
+        USUAL,
+        summary="Ids are drawn at 1.5 times the temperature that was asked for.",
+    ),
+    _fault(
+        "top-p-lost",
+        no_top_p,
+        "drawing.0.5-0.7",
+        "drawing.1.0-0.7",
+        summary=("Ids are drawn from all, not from the likeliest that hold the share asked for."),
+    ),
+    _fault(
+        "top-k-lost",
+        no_top_k,
+        *FEW,
+        summary="Ids are drawn from all, not from as many of the likeliest as asked for.",
+    ),
 )

@@ -62,6 +62,8 @@ FAULTS = (
         side=Side.ENGINE,
         verdicts=frozenset({Verdict.STRUCTURE}),
         doses=(1,),
+        summary="The hidden states that the engine hands out by itself lack the last row.",
+        met="vLLM's extract_hidden_states under chunked prefill",
     ),
     _fault(
         "extract-off",
@@ -69,6 +71,7 @@ FAULTS = (
         point=Point.FORWARD,
         side=Side.ENGINE,
         says=("previous layer",),
+        summary="The engine hands out the state after the layer before.",
     ),
     _fault(
         "read-beside",
@@ -76,11 +79,15 @@ FAULTS = (
         point=Point.SERVED,
         side=Side.NNSIGHT,
         says=("previous layer",),
+        summary=("A block reads the layer before, while the engine hands out the right one."),
     ),
     _fault(
         "read-bit",
         last_bit,
         point=Point.SERVED,
         side=Side.UNDECIDED,  # as nobody could tell by which of the two values it happened
+        summary=(
+            "The last bit of one number differs between a read and what the engine hands out."
+        ),
     ),
 )

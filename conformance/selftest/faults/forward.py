@@ -147,10 +147,27 @@ def _fault(name: str, act: Any, **more: Any) -> Fault:
 
 
 FAULTS = (
-    _fault("mlp-lost", no_mlp, places=("first", "middle", "last"), quick=True),
+    _fault(
+        "mlp-lost",
+        no_mlp,
+        places=("first", "middle", "last"),
+        quick=True,
+        summary="One layer's MLP adds nothing.",
+    ),
     # Not where a norm follows the branch and takes its size away again (gemma2).
-    _fault("mlp-twice", double_mlp, places=("middle", "last"), architectures=("llama", "gpt2")),
-    _fault("attention-lost", no_attention, places=("first", "last")),
+    _fault(
+        "mlp-twice",
+        double_mlp,
+        places=("middle", "last"),
+        architectures=("llama", "gpt2"),
+        summary="One layer's MLP adds twice what it should.",
+    ),
+    _fault(
+        "attention-lost",
+        no_attention,
+        places=("first", "last"),
+        summary="One layer's attention adds nothing.",
+    ),
     # What reads nothing but logits is right all the same.
     _fault(
         "hooks-skipped",
@@ -159,14 +176,28 @@ FAULTS = (
         backends=VLLM,
         places=("",),
         verdicts=frozenset({Verdict.ERROR}),
+        summary=(
+            "The engine goes around nnsight's hooks, as a replayed graph does; what "
+            "reads nothing but logits is right all the same."
+        ),
     ),
     _fault(
         "row-lost",
         row_lost,
         cases=("read_all.pair",),
         places=("first", "middle"),
+        summary="One token's row of an MLP is zero, as after a race between ranks.",
+        met="nnsight pull request 685: partial sums under tensor parallelism",
     ),
-    _fault("rope", positions_off, doses=(1, 8), places=("",), verdicts=OFF, quick=True),
+    _fault(
+        "rope",
+        positions_off,
+        doses=(1, 8),
+        places=("",),
+        verdicts=OFF,
+        quick=True,
+        summary="Every position after the first is too far on.",
+    ),
     _fault(
         "rope-long",
         positions_off,
@@ -176,6 +207,8 @@ FAULTS = (
         places=("",),
         verdicts=OFF,
         alone=True,
+        summary="Every position of a long prompt after the first is one too far on.",
+        met="vllm #18267, #28839: pipeline stages wrong at long context only",
     ),
     _fault(
         "softcap-window",
@@ -188,6 +221,7 @@ FAULTS = (
         verdicts=OFF,
         alone=True,
         options={"hf_overrides": {"sliding_window": 4096}},
+        summary="The sliding window of attention is ignored.",
     ),
     # Too far off for any reading of the probe prompt to be the stream: that is said instead.
     _fault(
@@ -208,10 +242,28 @@ FAULTS = (
                 }
             }
         },
+        summary="Rotary positions are not stretched by the factors of the config.",
     ),
-    _fault("latent-norm", latent_off, architectures=LATENT, places=("first", "middle")),
-    _fault("latent-rotary", latent_rotary_lost, architectures=LATENT, places=("first", "middle")),
     _fault(
-        "coarse-mlp", noisy_mlp, doses=(0.003, 0.03, 0.3), verdicts=OFF, cases=("read_all.pair",)
+        "latent-norm",
+        latent_off,
+        architectures=LATENT,
+        places=("first", "middle"),
+        summary="The latent that attention keeps of keys and values is not normed.",
+    ),
+    _fault(
+        "latent-rotary",
+        latent_rotary_lost,
+        architectures=LATENT,
+        places=("first", "middle"),
+        summary="The keys of latent attention carry no position.",
+    ),
+    _fault(
+        "coarse-mlp",
+        noisy_mlp,
+        doses=(0.003, 0.03, 0.3),
+        verdicts=OFF,
+        cases=("read_all.pair",),
+        summary="One layer's MLP carries a random error.",
     ),
 )

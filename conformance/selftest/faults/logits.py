@@ -57,6 +57,7 @@ FAULTS = (
         with_cap,
         doses=(4.0, 1.0),
         verdicts=frozenset({Verdict.WRONG, Verdict.DRIFT}),
+        summary="The logits carry a soft cap that the other side's have not.",
     ),
     _fault(
         "logits-scale",
@@ -64,21 +65,41 @@ FAULTS = (
         doses=(0.0625, 1.5),
         says=("times the right", "multiple of the right", "embedding's"),
         quick=True,
+        summary="The logits are multiplied by a constant.",
     ),
-    _fault("logits-shift", shifted, doses=(0.5, 8.0), quick=True),
+    _fault(
+        "logits-shift",
+        shifted,
+        doses=(0.5, 8.0),
+        quick=True,
+        summary="A constant is added to all logits.",
+    ),
     _fault(
         "samples-dtype",
         int32,
         Point.CHOICE,
         verdicts=frozenset({Verdict.DTYPE}),
         cases=("clean.pair", "multigen.read"),
+        summary="Sampled ids are int32, not int64.",
     ),
-    _fault("token-other", another, Point.CHOSEN, doses=(1.0,), cases=("clean.alone",), quick=True),
+    _fault(
+        "token-other",
+        another,
+        Point.CHOSEN,
+        doses=(1.0,),
+        cases=("clean.alone",),
+        quick=True,
+        summary="The id that is reported is not the one that was chosen.",
+    ),
     _fault(
         "defaults",
         nothing_asked,
         Point.ASKED,
         backends=VLLM,
         verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE, Verdict.MISSING}),
+        summary=(
+            "A generation is asked for without parameters: vLLM then draws 16 tokens "
+            "at temperature 1."
+        ),
     ),
 )

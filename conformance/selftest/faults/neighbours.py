@@ -169,6 +169,10 @@ FAULTS = (
         side=Side.NNSIGHT,
         places=("middle",),
         verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
+        summary=(
+            "Once a block has written a layer, a branch of it gives zeros in the "
+            "forwards that follow."
+        ),
     ),
     _sent(
         "client-outlives",
@@ -176,18 +180,29 @@ FAULTS = (
         point=Point.FORWARD,
         places=("middle",),
         verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
+        summary=(
+            "Once one client's block has written a layer, a branch of it gives zeros "
+            "in what follows, for all clients."
+        ),
     ),
     _sent(
         "client-rows",
         beside_own,
         point=Point.SPAN,
         verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
+        summary=(
+            "nnsight takes a request's rows from one place too far on in the batch, "
+            "or too far back: one of them is its neighbour's."
+        ),
     ),
     _sent(
         "client-saves",
         of_another,
         point=Point.COLLECTED,
         verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
+        summary=(
+            "Every client is sent what the one that was answered before it saved by the same names."
+        ),
     ),
     _fault(
         "abort-outlived",
@@ -198,6 +213,10 @@ FAULTS = (
         backends=VLLM,
         places=("middle",),
         doses=(AFTER_ABORT,),
+        summary=(
+            "What an aborted request's block did to a layer's branch is done to its "
+            "neighbours, and to the trace that follows."
+        ),
     ),
     _fault(
         "clients-exchanged",
@@ -205,6 +224,7 @@ FAULTS = (
         "tenants.trace",
         verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
         quick=True,
+        summary="Two of several requests get each other's saves.",
     ),
     _fault(
         "rows-mixed",
@@ -214,6 +234,7 @@ FAULTS = (
         side=Side.ENGINE,
         places=("middle",),
         quick=True,
+        summary="In a batch a row of the first request and one of the last change places.",
     ),
     _fault(
         "joined-rows",
@@ -224,8 +245,18 @@ FAULTS = (
         backends=VLLM,  # where requests join a batch that is under way
         places=("middle",),
         doses=(SEATS,),
+        summary=(
+            "When a request joins a running batch, a row of one under way and one of "
+            "the prompt that came change places."
+        ),
     ),
-    _fault("neighbour-rows", neighbours_rows, "tenants.trace", doses=(1, 4)),
+    _fault(
+        "neighbour-rows",
+        neighbours_rows,
+        "tenants.trace",
+        doses=(1, 4),
+        summary="A request's last rows are the first ones of its neighbour in the batch.",
+    ),
     _fault(
         "neighbour-edited",
         touched,
@@ -233,14 +264,26 @@ FAULTS = (
         doses=(0.002, 0.5),
         verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
         quick=True,
+        summary=(
+            "A share of what an edit adds to its own request is in the rows of a "
+            "neighbour that edits nothing."
+        ),
     ),
-    _fault("stop-missed", goes_on, "staggered.stop-trace", backends=VLLM, verdicts=STRUCTURE),
+    _fault(
+        "stop-missed",
+        goes_on,
+        "staggered.stop-trace",
+        backends=VLLM,
+        verdicts=STRUCTURE,
+        summary="A request goes on after its stop id.",
+    ),
     _fault(
         "neighbour-lost",
         neighbour_lost,
         "staggered.raises-trace",
         backends=VLLM,
         verdicts=frozenset({Verdict.MISSING}),
+        summary="What a block saved that stood beside one that raised is gone.",
     ),
     _fault(
         "raw-overwritten",
@@ -250,6 +293,7 @@ FAULTS = (
         verdicts=frozenset({Verdict.WRONG, Verdict.ALIASED}),
         places=("first", "middle"),
         quick=True,
+        summary=("A layer's output, kept without a copy, holds the next layer's at the end."),
     ),
     _fault(
         "raw-overwritten-sum",
@@ -259,5 +303,6 @@ FAULTS = (
         architectures=("llama", "gemma2"),
         verdicts=frozenset({Verdict.WRONG, Verdict.ALIASED}),
         places=("first", "middle"),
+        summary="The same where the stream is the sum of the two parts of an output.",
     ),
 )

@@ -65,11 +65,33 @@ def _fault(name: str, act: Any, verdict: Verdict, point: Point = Point.CASE, **m
 
 
 FAULTS = (
-    _fault("crash", abort, Verdict.CRASH, quick=True),
-    _fault("hang", hang, Verdict.TIMEOUT),
-    _fault("exit", leave, Verdict.MISSING),
+    _fault(
+        "crash",
+        abort,
+        Verdict.CRASH,
+        quick=True,
+        summary="The worker aborts.",
+    ),
+    _fault(
+        "hang",
+        hang,
+        Verdict.TIMEOUT,
+        summary="The worker loops for ever.",
+    ),
+    _fault(
+        "exit",
+        leave,
+        Verdict.MISSING,
+        summary="The worker leaves with exit status 0 before it is done.",
+    ),
     # A process that is killed did nothing itself, and neither did the engine that it ran.
-    _fault("oom", killed, Verdict.CRASH, side=Side.UNDECIDED),
+    _fault(
+        "oom",
+        killed,
+        Verdict.CRASH,
+        side=Side.UNDECIDED,
+        summary="The worker is killed, as for want of memory.",
+    ),
     Fault(
         id="runner-v2",
         side=Side.NNSIGHT,
@@ -79,6 +101,10 @@ FAULTS = (
         verdicts=frozenset({Verdict.ERROR, Verdict.TIMEOUT, Verdict.CRASH}),
         alone=True,
         short=True,
+        summary=(
+            "No hook fires: another model runner is in place of the one that nnsight instruments."
+        ),
+        met="vLLM-Hook #33: after an upgrade no hook fired",
     ),
     Fault(
         id="backend-switch",
@@ -88,6 +114,14 @@ FAULTS = (
         cases=("read_all.pair",),
         verdicts=frozenset({Verdict.ERROR}),
         quick=True,
+        summary="The list of layers has another path than the scenario's block takes.",
     ),
-    _fault("bad-start", bad_start, Verdict.ERROR, Point.CHECKPOINT, quick=True),
+    _fault(
+        "bad-start",
+        bad_start,
+        Verdict.ERROR,
+        Point.CHECKPOINT,
+        quick=True,
+        summary="The weights of a layer have another shape: the engine does not start.",
+    ),
 )

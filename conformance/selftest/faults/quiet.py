@@ -46,6 +46,7 @@ FAULTS = (
         verdicts=PASSES,
         silent=True,
         quick=True,
+        summary="Nothing: the same cell is observed a second time.",
     ),
     Fault(
         id="noise-only",
@@ -59,6 +60,10 @@ FAULTS = (
         silent=True,
         quick=True,
         precision=Precision.BF16,
+        summary=(
+            "The two summands of the stream are added in bf16 before the fused norm, "
+            "not in float32 inside it: an honest rounding."
+        ),
     ),
     Fault(
         id="eager-attention",
@@ -72,5 +77,8 @@ FAULTS = (
         alone=True,
         quick=True,
         options={"attn_implementation": "eager"},
+        summary=(
+            "transformers computes attention by its eager implementation: an honest computation."
+        ),
     ),
 )

@@ -49,6 +49,10 @@ FAULTS = (
         backends=VLLM,
         architectures=DUAL,
         places=("first", "middle", "last"),
+        summary=(
+            "A module's output holds one summand of the stream alone, in a trace that"
+            " reads the modules themselves."
+        ),
     ),
     _fault(
         "raw-rows",
@@ -57,6 +61,7 @@ FAULTS = (
         doses=(1,),
         places=("middle",),
         backends=("hf",),
+        summary="The rows of a module's output are shifted by one token.",
     ),
     _fault(
         "raw-rows-sum",
@@ -66,6 +71,7 @@ FAULTS = (
         places=("middle",),
         backends=VLLM,
         architectures=DUAL,
+        summary="The same where the stream is the sum of the two parts of an output.",
     ),
     _fault(
         "raw-input-rows",
@@ -73,6 +79,10 @@ FAULTS = (
         "raw.input",
         point=Point.ARGUMENTS,
         places=("middle", "last"),
+        summary=(
+            "A layer's `input` is handed out once with its rows shifted by one token,"
+            " and right after."
+        ),
     ),
     _fault(
         "raw-undone",
@@ -82,6 +92,9 @@ FAULTS = (
         places=("middle",),
         backends=("hf",),
         verdicts=frozenset({Verdict.DROPPED, Verdict.PARTIAL}),
+        summary=(
+            "A module's output is set to zero in place, and the next layer is given what was there."
+        ),
     ),
     _fault(
         "raw-undone-sum",
@@ -92,5 +105,6 @@ FAULTS = (
         backends=VLLM,
         architectures=DUAL,
         verdicts=frozenset({Verdict.DROPPED, Verdict.PARTIAL}),
+        summary=("As `raw-undone`, where the stream is the sum of the two parts of an output."),
     ),
 )

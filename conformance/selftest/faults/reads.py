@@ -182,6 +182,11 @@ FAULTS = (
         verdicts=frozenset({Verdict.ALIASED}),
         places=("",),
         quick=True,
+        summary=(
+            "Every stream read before is overwritten by the one read last, as a "
+            "buffer that the engine uses again would be."
+        ),
+        met="nnsight on vLLM: the fused norm writes over what was saved",
     ),
     _fault(
         "alias-next",
@@ -189,6 +194,7 @@ FAULTS = (
         point=Point.READ,
         says=("next layer",),
         places=("middle", "last"),
+        summary="The stream read after one layer is overwritten by the next layer's.",
     ),
     _fault(
         "half-stream",
@@ -197,6 +203,8 @@ FAULTS = (
         backends=VLLM,
         places=BOTH,
         quick=True,
+        summary=("Of a layer that returns (branch, residual) only the first summand is read."),
+        met="nnsight #630, vLLM-Hook #11",
     ),
     _fault(
         "layer-off",
@@ -205,8 +213,15 @@ FAULTS = (
         places=("middle", "last", ""),
         verdicts=frozenset({Verdict.WRONG, Verdict.ALIASED}),
         quick=True,
+        summary="A read gives the stream after the layer before.",
     ),
-    _fault("input-residual", without_input, says=("own contribution",), places=("middle", "last")),
+    _fault(
+        "input-residual",
+        without_input,
+        says=("own contribution",),
+        places=("middle", "last"),
+        summary="A read gives what the layer added, without what came into it.",
+    ),
     _fault(
         "input-positions",
         position_ids,
@@ -215,6 +230,10 @@ FAULTS = (
         verdicts=SHAPE,
         places=BOTH,
         quick=True,
+        summary=(
+            "A layer's input is the integer positions, the first positional argument "
+            "of vLLM's layers."
+        ),
     ),
     _fault(
         "input-half",
@@ -223,10 +242,32 @@ FAULTS = (
         cases=("accessors.input",),
         backends=VLLM,
         places=("middle", "last"),
+        summary="A layer's input is one of the two summands that the layer was given.",
     ),
-    _fault("positions-as-rows", positions, says=("token positions",)),
-    _fault("stream-shape", extra_row, point=Point.READ, verdicts=SHAPE, places=BOTH),
-    _fault("flat-rows", row_alone, point=Point.READ, verdicts=SHAPE, places=BOTH),
+    _fault(
+        "positions-as-rows",
+        positions,
+        says=("token positions",),
+        summary="A read gives token positions in the shape of activations.",
+    ),
+    _fault(
+        "stream-shape",
+        extra_row,
+        point=Point.READ,
+        verdicts=SHAPE,
+        places=BOTH,
+        summary="A read has one row too many, which broadcasts silently in what follows.",
+    ),
+    _fault(
+        "flat-rows",
+        row_alone,
+        point=Point.READ,
+        verdicts=SHAPE,
+        places=BOTH,
+        summary=(
+            "A read gives the first token's row alone: `output[0]` where there is no batch axis."
+        ),
+    ),
     _fault(
         "prefix-cache",
         without_first,
@@ -234,6 +275,7 @@ FAULTS = (
         verdicts=SHAPE,
         doses=(1, 4),
         says=("lacks the row", "alone"),
+        summary=("The first rows are missing, as those of tokens that the prefix cache served."),
     ),
     _fault(
         "chunked",
@@ -242,6 +284,7 @@ FAULTS = (
         verdicts=SHAPE,
         doses=(1, 3),
         says=("lacks the row", "alone"),
+        summary=("Only the last rows are there, as those of the last chunk of a split prompt."),
     ),
     _fault(
         "norm-tuple",
@@ -250,6 +293,7 @@ FAULTS = (
         cases=("accessors.norm",),
         verdicts=SHAPE,
         places=("",),
+        summary=("The final norm gives a tuple (normalised, residual) in place of a tensor."),
     ),
     _fault(
         "rowparallel-tuple",
@@ -258,14 +302,22 @@ FAULTS = (
         cases=("accessors.mlp", "accessors.attention"),
         verdicts=SHAPE,
         places=("first", "last"),
+        summary="A branch gives a tuple (output, bias) in place of a tensor.",
     ),
-    _fault("merged-proj", halves_swapped, says=("halves of the width",), places=BOTH),
+    _fault(
+        "merged-proj",
+        halves_swapped,
+        says=("halves of the width",),
+        places=BOTH,
+        summary=("The halves of the width have changed places, as a merged projection's may."),
+    ),
     _fault(
         "merged-proj-branch",
         halves_swapped,
         point=Point.PART,
         cases=("accessors.attention", "accessors.mlp_input"),
         places=("first", "last"),
+        summary=("The halves of the width of what a branch takes or gives have changed places."),
     ),
     _fault(
         "embedding-off",
@@ -274,9 +326,22 @@ FAULTS = (
         cases=("accessors.embedding", "accessors.attention_input"),
         doses=(1,),
         places=("",),
+        summary="The rows of what a part takes or gives are shifted by one token.",
     ),
-    _fault("token-off", tokens_shifted, says=("row of the", "another order"), doses=(1, -1)),
-    _fault("permuted", reversed_rows, says=("another order",), places=BOTH),
+    _fault(
+        "token-off",
+        tokens_shifted,
+        says=("row of the", "another order"),
+        doses=(1, -1),
+        summary="The rows of the stream are shifted by one token.",
+    ),
+    _fault(
+        "permuted",
+        reversed_rows,
+        says=("another order",),
+        places=BOTH,
+        summary="The rows of the stream are in reverse order.",
+    ),
     _fault(
         "scaled",
         scaled,
@@ -285,8 +350,15 @@ FAULTS = (
         places=("middle",),
         verdicts=frozenset({Verdict.WRONG, Verdict.DRIFT}),
         quick=True,
+        summary="The stream is multiplied by a constant.",
     ),
-    _fault("zeros", zeros, says=("zero",), places=BOTH),
+    _fault(
+        "zeros",
+        zeros,
+        says=("zero",),
+        places=BOTH,
+        summary="A read gives zeros.",
+    ),
     _fault(
         "blurred",
         blurred,
@@ -294,6 +366,7 @@ FAULTS = (
         places=("first", "middle", "last"),
         verdicts=frozenset({Verdict.WRONG, Verdict.DRIFT}),
         quick=True,
+        summary=("Every row of a read carries a random error of a given share of its length."),
     ),
     _fault(
         "blurred-above-floor",
@@ -305,8 +378,19 @@ FAULTS = (
         quick=True,
         # Float32 has one limit for the median and for any token: the median is a gate in bf16.
         precision=Precision.BF16,
+        summary=(
+            "Every row of a read carries a random error of a multiple of the honest "
+            "one, which only many tokens together show."
+        ),
     ),
-    _fault("one-token", one_token, doses=(0.003, 0.1, 1.0), places=BOTH, quick=True),
+    _fault(
+        "one-token",
+        one_token,
+        doses=(0.003, 0.1, 1.0),
+        places=BOTH,
+        quick=True,
+        summary="One token's row of a read carries a random error.",
+    ),
     _fault(
         "massive-off",
         massive,
@@ -314,6 +398,7 @@ FAULTS = (
         architectures=("llama",),
         cases=("read_all.pair",),
         places=("middle",),
+        summary="The largest number of the stream, a massive activation, is off.",
     ),
     _fault(
         "pp-dtype-read",
@@ -322,8 +407,15 @@ FAULTS = (
         places=BOTH,
         quick=True,
         precision=Precision.BF16,
+        summary="A read gives float32 where the model computes in bf16.",
     ),
-    _fault("not-finite", not_finite, verdicts=frozenset({Verdict.NONFINITE}), quick=True),
+    _fault(
+        "not-finite",
+        not_finite,
+        verdicts=frozenset({Verdict.NONFINITE}),
+        quick=True,
+        summary="One number of a read is NaN.",
+    ),
     _fault(
         "wrong-donor",
         other_donor,
@@ -332,5 +424,6 @@ FAULTS = (
         places=("",),
         quick=True,
         backends=ALL,
+        summary="A value consumed from an early layer is another prompt's.",
     ),
 )

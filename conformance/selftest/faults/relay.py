@@ -144,6 +144,7 @@ FAULTS = (
         places=("",),
         verdicts=frozenset({Verdict.MISSING}),
         quick=True,
+        summary="What the first stage's layers saved is not reported.",
     ),
     _fault(
         "pp-container",
@@ -153,6 +154,7 @@ FAULTS = (
         doses=(7, 3),
         places=("",),
         verdicts=frozenset({Verdict.MISSING}),
+        summary="Of a list over the steps a stage's shorter copy is reported.",
     ),
     _fault(
         "pp-dtype",
@@ -160,6 +162,7 @@ FAULTS = (
         verdicts=frozenset({Verdict.DTYPE}),
         quick=True,
         precision=Precision.BF16,
+        summary="A value arrives at another stage as float32.",
     ),
     _fault(
         "pp-rows",
@@ -167,15 +170,54 @@ FAULTS = (
         verdicts=ENDED | {Verdict.STRUCTURE, Verdict.WRONG},
         alone=True,
         short=True,
+        summary="Of a value one row arrives at another stage.",
     ),
-    _fault("pp-noise", noise, doses=(0.0003, 0.003, 0.1), quick=True),
-    _fault("pp-rolled", rows_rolled, says=("row of the", "rows of the batch"), quick=True),
     _fault(
-        "pp-stale", stale, cases=("read_all.pair",), places=("early",), says=("previous layer",)
+        "pp-noise",
+        noise,
+        doses=(0.0003, 0.003, 0.1),
+        quick=True,
+        summary="A value that is sent to another stage carries a random error.",
     ),
-    _fault("pp-zeros", zeros, says=("zero", "early"), quick=True),
-    _fault("pp-never-sent", never_sent, verdicts=ENDED, alone=True, short=True),
-    _fault("pp-visits-lost", visits_lost, Point.REPLAY, verdicts=ENDED, alone=True, short=True),
+    _fault(
+        "pp-rolled",
+        rows_rolled,
+        says=("row of the", "rows of the batch"),
+        quick=True,
+        summary="A value arrives at another stage with its rows shifted by one.",
+    ),
+    _fault(
+        "pp-stale",
+        stale,
+        cases=("read_all.pair",),
+        places=("early",),
+        says=("previous layer",),
+        summary="What is sent of a layer is the value of the layer before.",
+    ),
+    _fault(
+        "pp-zeros",
+        zeros,
+        says=("zero", "early"),
+        quick=True,
+        summary="A value arrives at another stage as zeros.",
+    ),
+    _fault(
+        "pp-never-sent",
+        never_sent,
+        verdicts=ENDED,
+        alone=True,
+        short=True,
+        summary="The owner of a layer does not send its value.",
+    ),
+    _fault(
+        "pp-visits-lost",
+        visits_lost,
+        Point.REPLAY,
+        verdicts=ENDED,
+        alone=True,
+        short=True,
+        summary="The last stage does not replay what the first one served.",
+    ),
     _fault(
         "pp-order",
         waits,
@@ -183,6 +225,7 @@ FAULTS = (
         verdicts=frozenset({Verdict.TIMEOUT}),
         alone=True,
         short=True,
+        summary="The last stage waits for a value that does not come.",
     ),
     _fault(
         "pp-one-bit",
@@ -192,9 +235,15 @@ FAULTS = (
         places=("",),
         quick=True,
         by_bits=True,
+        summary="The last bit of one number differs from that of a single stage.",
     ),
     _fault(
-        "pp-rank-divergence", rank_added, Point.SERVED, places=("early",), cases=("read_all.pair",)
+        "pp-rank-divergence",
+        rank_added,
+        Point.SERVED,
+        places=("early",),
+        cases=("read_all.pair",),
+        summary="What a block reads depends on the stage that runs it.",
     ),
     _fault(
         "pp-rank-edit",
@@ -204,6 +253,7 @@ FAULTS = (
         places=("",),
         verdicts=ENDED,
         quick=True,
+        summary="What a block writes depends on the stage that runs it.",
     ),
     _fault(
         "pp-late-write",
@@ -212,8 +262,16 @@ FAULTS = (
         cases=("multigen.cross",),
         places=("",),
         verdicts=ENDED | {Verdict.DROPPED, Verdict.PARTIAL},
+        summary="A write reaches the owner of a layer after the layer ran.",
     ),
-    _fault("pp-names", raises, Point.READ, places=("",), verdicts=ENDED),
+    _fault(
+        "pp-names",
+        raises,
+        Point.READ,
+        places=("",),
+        verdicts=ENDED,
+        summary="A stage finds no owner for a layer's name.",
+    ),
     _fault(
         "pp-iter",
         endless,
@@ -222,5 +280,6 @@ FAULTS = (
         verdicts=frozenset({Verdict.TIMEOUT}),
         alone=True,
         short=True,
+        summary="A value of another stage is iterated over without end.",
     ),
 )

@@ -206,6 +206,7 @@ FAULTS = (
         cases=("logprobs.greedy",),
         says=("row of the next token",),
         quick=True,
+        summary="Each token of a prompt is given the log-probability of the next one.",
     ),
     _fault(
         "logprobs-tempered",
@@ -213,13 +214,42 @@ FAULTS = (
         cases=("logprobs.greedy",),
         says=("times the right", "half the right"),
         doses=(1.1, 2.0),
+        summary="The likeliest log-probabilities are divided by a temperature.",
     ),
-    _fault("save-unbound", lost, verdicts=MISSING, places=("", "first", "last"), quick=True),
-    _fault("error-lost", error_lost, verdicts=MISSING, places=("middle",)),
-    _fault("async-first", first_only, verdicts=MISSING),
-    _fault("layer-next", next_layer, places=("first", "middle"), says=("next layer",)),
     _fault(
-        "alias-list", last_step, cases=STEPS, verdicts=frozenset({Verdict.ALIASED, Verdict.WRONG})
+        "save-unbound",
+        lost,
+        verdicts=MISSING,
+        places=("", "first", "last"),
+        quick=True,
+        summary="A value was saved without being bound to a name, and is not there.",
+    ),
+    _fault(
+        "error-lost",
+        error_lost,
+        verdicts=MISSING,
+        places=("middle",),
+        summary="An error ended the block unseen: everything saved after it is not there.",
+    ),
+    _fault(
+        "async-first",
+        first_only,
+        verdicts=MISSING,
+        summary="Of several prompts only the first one's observations come back.",
+    ),
+    _fault(
+        "layer-next",
+        next_layer,
+        places=("first", "middle"),
+        says=("next layer",),
+        summary="Values are filed under the layer before theirs.",
+    ),
+    _fault(
+        "alias-list",
+        last_step,
+        cases=STEPS,
+        verdicts=frozenset({Verdict.ALIASED, Verdict.WRONG}),
+        summary="A list of what the steps read holds the last step's value at each place.",
     ),
     _fault(
         "stale-step",
@@ -228,6 +258,7 @@ FAULTS = (
         doses=(2, 4),
         says=("previous step",),
         verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
+        summary="One step's streams are those of the step before.",
     ),
     _fault(
         "preempt",
@@ -236,6 +267,7 @@ FAULTS = (
         doses=(2, 5),
         verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
         says=("previous step",),
+        summary="A step is reported twice, and all later ones come a step late.",
     ),
     _fault(
         "steps-random",
@@ -245,6 +277,10 @@ FAULTS = (
         models=("mixtral",),
         # One row of a step may be another expert's there, and not the rows of every step.
         precision=Precision.BF16,
+        summary=(
+            "In bf16 alone the streams and logits of every later step are random "
+            "numbers, on a model with experts."
+        ),
     ),
     _fault(
         "name-clash",
@@ -252,12 +288,14 @@ FAULTS = (
         cases=("clean.pair",),
         says=("rows of prompt", "another prompt"),
         quick=True,
+        summary="Two prompts that saved one name got each other's logits.",
     ),
     _fault(
         "name-clash-one",
         one_wins,
         cases=(*PAIR, "batch.six"),
         verdicts=frozenset({Verdict.STRUCTURE}),
+        summary="Two prompts saved one name, and the second one's value stands for both.",
     ),
     _fault(
         "span",
@@ -265,6 +303,7 @@ FAULTS = (
         cases=(*PAIR, "batch.six"),
         doses=(1, -1),
         says=("rows of the batch", "row of the"),
+        summary="The batch is cut in the wrong place: a prompt has rows of its neighbour.",
     ),
     _fault(
         "token-axis",
@@ -272,13 +311,23 @@ FAULTS = (
         cases=(*PAIR, "batch.six"),
         verdicts=frozenset({Verdict.STRUCTURE}),
         says=("rows of prompts",),
+        summary="Nobody cut the batch: every prompt has the rows of all.",
     ),
-    _fault("one-bit", one_bit, cases=("cross_write.two",), quick=True),
+    _fault(
+        "one-bit",
+        one_bit,
+        cases=("cross_write.two",),
+        quick=True,
+        summary=(
+            "The last bit of one number that arrived at another layer is not that of the source."
+        ),
+    ),
     _fault(
         "bit-beside",
         bit_beside,
         cases=("steering.middle-large-one",),
         verdicts=frozenset({Verdict.CONTAMINATED}),
+        summary=("Beside an edit of the last token one bit of the first token's row changes."),
     ),
     _fault(
         "bos",
@@ -289,5 +338,6 @@ FAULTS = (
         side=Side.ENGINE,
         verdicts=frozenset({Verdict.STRUCTURE}),
         quick=True,
+        summary="The prompt has one id too many in front, or one too few.",
     ),
 )

@@ -74,7 +74,23 @@ def _fault(name: str, **more: Any) -> Fault:
 
 
 FAULTS = (
-    _fault("runner-up", cases=("multigen.read", "result.all"), doses=(0, 3)),
+    _fault(
+        "runner-up",
+        cases=("multigen.read", "result.all"),
+        doses=(0, 3),
+        summary=(
+            "In one step the engine generates the second best id and goes on from it,"
+            " so that logits and id disagree in that step alone."
+        ),
+    ),
     # In bf16 margins excuse a second that is nearly as large; its own step's logits do not.
-    _fault("runner-up-bf16", cases=("result.all",), doses=(0,), precision=Precision.BF16),
+    _fault(
+        "runner-up-bf16",
+        cases=("result.all",),
+        doses=(0,),
+        precision=Precision.BF16,
+        summary=(
+            "The same in bf16, where the second best may be near enough that noise excuses it."
+        ),
+    ),
 )

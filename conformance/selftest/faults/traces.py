@@ -170,6 +170,7 @@ FAULTS = (
         # Before the layer that is left out no bit may change: that is said first.
         verdicts=frozenset({Verdict.WRONG, Verdict.CONTAMINATED}),
         quick=True,
+        summary="The last bit of one number that must repeat another does not.",
     ),
     _fault(
         "prefix-cache-again",
@@ -178,8 +179,16 @@ FAULTS = (
         "repeat.forgotten",
         doses=(1, 4),
         verdicts=frozenset({Verdict.STRUCTURE}),
+        summary=("A repeated prompt has fewer rows: its first tokens were not computed again."),
     ),
-    _fault("lasting", lasting, Point.RETURNED, "repeat.forgotten", "batch.neighbours"),
+    _fault(
+        "lasting",
+        lasting,
+        Point.RETURNED,
+        "repeat.forgotten",
+        "batch.neighbours",
+        summary="What an earlier run's block wrote is still there.",
+    ),
     _fault(
         "error-swallowed",
         swallowed,
@@ -187,8 +196,16 @@ FAULTS = (
         "errors.before",
         "errors.order",
         quick=True,
+        summary="The error that a block raised does not come out of the trace.",
     ),
-    _fault("error-lasting", still_there, Point.RETURNED, "errors.between", "errors.unknown"),
+    _fault(
+        "error-lasting",
+        still_there,
+        Point.RETURNED,
+        "errors.between",
+        "errors.unknown",
+        summary="The trace after one that failed has lost a layer's values.",
+    ),
     _fault(
         "alias-live",
         overwritten,
@@ -197,6 +214,8 @@ FAULTS = (
         "save_alias.attention",
         verdicts=frozenset({Verdict.ALIASED, Verdict.WRONG}),
         quick=True,
+        summary="A branch's output, saved without a copy, is overwritten by a later one.",
+        met="nnsight on vLLM: the fused norm writes over what was saved",
     ),
     _fault(
         "skip-dual",
@@ -207,6 +226,7 @@ FAULTS = (
         backends=VLLM,
         alone=True,
         short=True,
+        summary="A layer that returns two summands is skipped with one tensor.",
     ),
     _fault(
         "skip-lost",
@@ -216,8 +236,16 @@ FAULTS = (
         "skip.last-alone",
         verdicts=frozenset({Verdict.DROPPED}),
         quick=True,
+        summary="A layer that is to be skipped runs all the same.",
     ),
-    _fault("lens-unnormed", unnormed, Point.LENS, "logit_lens.all", quick=True),
+    _fault(
+        "lens-unnormed",
+        unnormed,
+        Point.LENS,
+        "logit_lens.all",
+        quick=True,
+        summary="The logit lens applies the head to the stream without the final norm.",
+    ),
     _fault(
         "stop-lost",
         never,
@@ -226,8 +254,16 @@ FAULTS = (
         "stop.late",
         verdicts=frozenset({Verdict.STRUCTURE}),
         quick=True,
+        summary="`tracer.stop` does not stop.",
     ),
-    _fault("result-early", one_early, Point.RESULT, "result.all", quick=True),
+    _fault(
+        "result-early",
+        one_early,
+        Point.RESULT,
+        "result.all",
+        quick=True,
+        summary="`tracer.result` has every id one place late.",
+    ),
     _fault(
         "edit-stays",
         never,
@@ -235,6 +271,7 @@ FAULTS = (
         "edits.early",
         alone=True,
         verdicts=frozenset({Verdict.CONTAMINATED, Verdict.WRONG}),
+        summary="A registered block acts on after it was cleared.",
     ),
     _fault(
         "cache-unedited",
@@ -242,6 +279,7 @@ FAULTS = (
         Point.RETURNED,
         "cache.all",
         verdicts=frozenset({Verdict.PARTIAL, Verdict.DROPPED}),
+        summary="`tracer.cache` keeps what the layers gave before the block edited it.",
     ),
     _fault(
         "cache-short",
@@ -250,6 +288,7 @@ FAULTS = (
         "cache.all",
         doses=(1,),
         verdicts=frozenset({Verdict.MISSING}),
+        summary="`tracer.cache` keeps the first step alone.",
     ),
     _fault(
         "router-tie",
@@ -258,13 +297,40 @@ FAULTS = (
         "router.all",
         parts=("experts",),
         places=("middle", "last"),
+        summary="The two best experts of one token change places.",
     ),
     _fault(
-        "samples-swapped", swapped_ids, Point.RETURNED, "samples.all", backends=VLLM, quick=True
+        "samples-swapped",
+        swapped_ids,
+        Point.RETURNED,
+        "samples.all",
+        backends=VLLM,
+        quick=True,
+        summary="Two samples of a prompt have each other's ids.",
     ),
-    _fault("seed-lost", other_seed, Point.ASKED, "sampling.drawn", quick=True),
-    _fault("force-lost", lost, Point.FORCE, "sampling.forced", quick=True),
-    _fault("force-other", next_id, Point.FORCE, "sampling.forced"),
+    _fault(
+        "seed-lost",
+        other_seed,
+        Point.ASKED,
+        "sampling.drawn",
+        quick=True,
+        summary=("Every generation is drawn with a seed of its own, whatever was asked for."),
+    ),
+    _fault(
+        "force-lost",
+        lost,
+        Point.FORCE,
+        "sampling.forced",
+        quick=True,
+        summary="A forced id is not taken: the generation goes on with its own.",
+    ),
+    _fault(
+        "force-other",
+        next_id,
+        Point.FORCE,
+        "sampling.forced",
+        summary="The generation goes on with another id than the forced one.",
+    ),
     _fault(
         "chunked-prompt",
         last_chunk,
@@ -274,6 +340,7 @@ FAULTS = (
         doses=(1, 16),
         places=("middle",),
         backends=("hf",),
+        summary="Of a prompt that is split into chunks only the last rows are read.",
     ),
     _fault(
         "preempt-late",
@@ -283,6 +350,9 @@ FAULTS = (
         verdicts=frozenset({Verdict.WRONG, Verdict.STRUCTURE}),
         doses=(9,),
         alone=True,
+        summary=(
+            "A request that was set aside reports a step twice, and all later ones a step late."
+        ),
     ),
     _fault(
         "prefix-cache-kept",
@@ -293,6 +363,15 @@ FAULTS = (
         doses=(4,),
         backends=VLLM,
         alone=True,
+        summary="With the prefix cache on, a repeated prompt has fewer rows.",
     ),
-    _fault("ids-other", other_ids, Point.RETURNED, "tokens.text", "tokens.ids", "tokens.one"),
+    _fault(
+        "ids-other",
+        other_ids,
+        Point.RETURNED,
+        "tokens.text",
+        "tokens.ids",
+        "tokens.one",
+        summary="The model was given other ids than those of the prompt.",
+    ),
 )

@@ -49,9 +49,10 @@ def no_final_norm(weights: Mapping[str, Tensor], now: Moment) -> dict[str, Tenso
     }
 
 
-def _fault(name: str, act: object, verdicts: frozenset[Verdict] = OFF) -> Fault:
+def _fault(name: str, act: object, verdicts: frozenset[Verdict] = OFF, *, summary: str) -> Fault:
     return Fault(
         id=name,
+        summary=summary,
         side=Side.ENGINE,
         point=Point.CHECKPOINT,
         act=act,  # type: ignore[arg-type]
@@ -62,8 +63,21 @@ def _fault(name: str, act: object, verdicts: frozenset[Verdict] = OFF) -> Fault:
 
 
 FAULTS = (
-    _fault("drift", quantised),
+    _fault(
+        "drift",
+        quantised,
+        summary="The matrices of all layers are rounded to int8.",
+    ),
     # Too far off for any reading of the probe prompt to be the stream: that is said instead.
-    _fault("layer-weights", neighbours, OFF | {Verdict.STRUCTURE}),
-    _fault("final-norm", no_final_norm),
+    _fault(
+        "layer-weights",
+        neighbours,
+        OFF | {Verdict.STRUCTURE},
+        summary="The second layer has the third one's weights.",
+    ),
+    _fault(
+        "final-norm",
+        no_final_norm,
+        summary="The final norm's weights are lost.",
+    ),
 )

@@ -147,12 +147,14 @@ FAULTS = (
         cases=(*ABLATE, *STEER, "cross_write.one", "cross_write.two", *OTHER),
         verdicts=DROPPED,
         quick=True,
+        summary="A write has no effect.",
     ),
     _fault(
         "inplace-lost",
         own_again,
         cases=("ablation.middle", "steering.middle-small-all"),
         verdicts=DROPPED,
+        summary="An edit lands in a copy, and the layer's own output goes on.",
     ),
     _fault(
         "write-dropped-bf16",
@@ -163,6 +165,7 @@ FAULTS = (
         verdicts=DROPPED,
         # Routers have near-ties there, which must not hide that nothing was written.
         precision=Precision.BF16,
+        summary="In bf16 alone a write has no effect, on a model with experts.",
     ),
     _fault(
         "write-half",
@@ -171,26 +174,39 @@ FAULTS = (
         backends=VLLM,
         verdicts=frozenset({Verdict.MISSCALED, Verdict.PARTIAL, Verdict.DROPPED}),
         quick=True,
+        summary="Of two summands only the first is replaced, and the residual stays.",
     ),
-    _fault("write-twice", twice, quick=True),
-    _fault("write-sign", opposite),
+    _fault(
+        "write-twice",
+        twice,
+        quick=True,
+        summary="An edit acts twice.",
+    ),
+    _fault(
+        "write-sign",
+        opposite,
+        summary="An edit acts with the opposite sign.",
+    ),
     _fault(
         "write-partly",
         partly,
         cases=("steering.middle-large-all", "patching.early", "several_blocks.write"),
         doses=(0.5, 0.8),
+        summary="An edit acts with a part of its size.",
     ),
     _fault(
         "write-elsewhere",
         elsewhere,
         cases=("steering.middle-large-all",),
         verdicts=SCALED,
+        summary="An edit of the right size acts in another direction.",
     ),
     _fault(
         "write-tokens-lost",
         last_token_only,
         cases=("steering.middle-large-all",),
         verdicts=frozenset({Verdict.PARTIAL}),
+        summary="An edit of all tokens reaches the last one alone.",
     ),
     _fault(
         "write-leaks",
@@ -198,6 +214,7 @@ FAULTS = (
         cases=("steering.middle-large-one",),
         verdicts=frozenset({Verdict.CONTAMINATED}),
         quick=True,
+        summary="An edit of the last token reaches all of them.",
     ),
     # Half a per cent is little more than what two honest runs differ by: seen, but not by kind.
     _fault(
@@ -205,6 +222,7 @@ FAULTS = (
         every_token,
         cases=("steering.first-small-one", "steering.middle-small-one"),
         verdicts=frozenset({Verdict.CONTAMINATED, Verdict.DRIFT, Verdict.WRONG}),
+        summary="A small edit of the last token reaches all of them.",
     ),
     _fault(
         "write-one-prompt",
@@ -212,6 +230,7 @@ FAULTS = (
         cases=("ablation.middle", "steering.middle-large-all"),
         verdicts=frozenset({Verdict.PARTIAL}),
         quick=True,
+        summary="Of two prompts' edits one has no effect.",
     ),
     _fault(
         "write-not-zero",
@@ -221,6 +240,7 @@ FAULTS = (
         # One norm after the other makes it larger again, and then the gain sees it too.
         verdicts=frozenset({Verdict.WRONG, Verdict.MISSCALED}),
         quick=True,
+        summary="A stream that is set to zero is nearly zero.",
     ),
     _fault(
         "write-tuple",
@@ -230,6 +250,7 @@ FAULTS = (
         alone=True,
         verdicts=frozenset({Verdict.ERROR, Verdict.CRASH, Verdict.TIMEOUT}),
         short=True,
+        summary="A layer's output is replaced by a tuple that lacks the second summand.",
     ),
     _fault(
         "given-dropped",
@@ -238,6 +259,7 @@ FAULTS = (
         parts=("experts",),
         cases=("forced_experts.first", "forced_experts.last"),
         verdicts=DROPPED,
+        summary="What is assigned to a router's input has no effect.",
     ),
     _fault(
         "given-shared",
@@ -246,8 +268,13 @@ FAULTS = (
         parts=("experts",),
         cases=("forced_experts.first", "forced_experts.last"),
         verdicts=frozenset({Verdict.MISSCALED, Verdict.WRONG}),
+        summary="What is assigned to a router's input reaches the experts as well.",
     ),
     _fault(
-        "write-late-half", late_lost, cases=("cross_write.two", "multigen.cross"), verdicts=DROPPED
+        "write-late-half",
+        late_lost,
+        cases=("cross_write.two", "multigen.cross"),
+        verdicts=DROPPED,
+        summary="A write to a layer of the second half comes too late.",
     ),
 )
