@@ -202,7 +202,7 @@ def test_the_scripts_show_the_difference_again(tmp_path):
 def test_what_the_readme_shows_is_what_is_answered(tmp_path):
     """In a folder with nothing else."""
     readme = (ROOT / "README.md").read_text()
-    section = readme.partition("## First: ")[2].partition("\n## ")[0]
+    section = readme.partition("## Check your trace")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     by = dict(blocks)
     (tmp_path / "my_trace.py").write_text(by["python"])
