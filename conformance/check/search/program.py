@@ -106,7 +106,14 @@ class Program:
     def edited(self) -> list[cst.FunctionDef]:
         """The side's function first, then the others of the file, but `hf`: it is the reference."""
         others = [f for name, f in self.functions.items() if name not in {self.side, "hf"}]
-        return [self.functions[self.side], *others]
+        return [self.functions[self.side], *others, *self.methods]
+
+    @cached_property
+    def methods(self) -> list[cst.FunctionDef]:
+        """The methods of the classes at the top of the file."""
+        classes = (one for one in self.module.body if isinstance(one, cst.ClassDef))
+        parts = (part for one in classes for part in one.body.body)
+        return [part for part in parts if isinstance(part, cst.FunctionDef)]
 
     def walk(self, root: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield a node and all below it."""
@@ -170,12 +177,13 @@ class Program:
 
     @cached_property
     def shared(self) -> set[int]:
-        """The lines of functions that `hf` calls as well."""
-        names = names_in(self.code(self.functions["hf"])) if "hf" in self.functions else set()
+        """The lines of functions and methods that `hf` calls as well."""
+        hf = self.code(self.functions["hf"]) if "hf" in self.functions else ""
+        names = set(re.findall(r"\w+", hf)) - {"hf", self.side}
         return {
             line
-            for name, function in self.functions.items()
-            if name in names - {"hf", self.side}
+            for function in (*self.functions.values(), *self.methods)
+            if function.name.value in names
             for line in range(
                 self.line(self.span(function)[0]), self.line(self.span(function)[1]) + 1
             )

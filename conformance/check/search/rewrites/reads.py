@@ -12,6 +12,12 @@ from conformance.check.search.change import Change, Clues
 from conformance.check.search.program import Program, Splice, joined, split_index
 from conformance.check.values.known_values import Part
 
+#: Names of one part in several families, on transformers and on engines.
+_ALIKE = (
+    ("mlp", "block_sparse_moe", "feed_forward", "moe"),
+    ("self_attn", "attn", "attention", "self_attention"),
+)
+
 #: Names of the parts that people read of a layer, in the families that they write for.
 _PARTS = ("self_attn", "attn", "mlp", "input_layernorm", "post_attention_layernorm")
 
@@ -97,6 +103,18 @@ def take_another_part(program: Program, clues: Clues) -> Iterator[Change]:
                 ):
                     words = f"read `{name}`"
                     yield Change((program.swap(access.node, form),), words, 7 + cost)
+
+
+def rename_module(program: Program, clues: Clues) -> Iterator[Change]:
+    """Take another module of the layer, or the same by the name that other families have for it."""
+    beside = tuple(name for name in clues.modules if "." not in name)
+    for node in program.expressions(cst.Attribute):
+        name = node.attr.value
+        for cost, names in (*((3, alike) for alike in _ALIKE), (5, beside)):
+            for other in names if name in names else ():
+                if other != name:
+                    change = (program.swap(node.attr, other),)
+                    yield Change(change, f"take the module `{other}`", cost)
 
 
 def _given_or_gives(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import libcst as cst
 
@@ -135,6 +136,31 @@ def _carried_over(program: Program) -> Iterator[Change]:
             program.below(outer, f"{name}.{'extend' if listed else 'update'}(here)"),
         )
         yield Change(change, _INSIDE, 4, anywhere=True)
+
+
+def key_by_prompt(program: Program, clues: Clues) -> Iterator[Change]:
+    """Fill a dict with a key for each prompt: the invokes of a trace run side by side, and what
+    they append to one list does not come back.
+    """
+    for statement in program.statements:
+        found = re.fullmatch(r"(\w+)\.append\((.+)\)", statement.text, flags=re.DOTALL)
+        loop: Any = next(iter(program.around(statement.node, cst.For)), None)
+        blocks = program.around(statement.node, cst.With)
+        if not found or loop is None or len(blocks) < 2:
+            continue
+        name, value = found[1], found[2]
+        made = next((o for o in program.statements if o.text == f"{name} = [].save()"), None)
+        outer = program.statement_of(blocks[-1])
+        if made is None or outer is None or not isinstance(loop.target, cst.Name):
+            continue
+        key, prompts = loop.target.value, program.code(loop.iter)
+        change = (
+            Splice(made.start, made.end, f"{name} = {{}}.save()"),
+            Splice(statement.start, statement.end, f"{name}[{key}] = {value}"),
+            program.below(outer, f"{name} = [{name}[{key}] for {key} in {prompts}]"),
+        )
+        words = "invokes run side by side: each fills its own key"
+        yield Change(change, words, 2, anywhere=True)
 
 
 def make_inside(program: Program, clues: Clues) -> Iterator[Change]:
