@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from conformance.records import Side
@@ -34,10 +34,10 @@ _HEADINGS: Mapping[str, str] = {
 _HEAD = "| fault | what it does | at | must be shown by | as |\n| --- | --- | --- | --- | --- |"
 
 
-def faults_page(faults: Iterable[Fault] = tuple(FAULTS.values())) -> str:
+def faults_page() -> str:
     """Return the page in Markdown: a table for each side that a fault belongs to."""
     by_heading: dict[str, list[Fault]] = {key: [] for key in _HEADINGS}
-    for fault in faults:
+    for fault in FAULTS.values():
         by_heading["" if fault.silent else fault.side].append(fault)
     sections = [
         "\n".join([f"## {_HEADINGS[key]}", "", _HEAD, *map(_row, members)])
