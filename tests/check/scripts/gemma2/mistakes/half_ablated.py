@@ -6,7 +6,7 @@ PROMPT = "The capital of France is"
 def hf(model):
     with model.trace(PROMPT):
         model.model.layers[2].output[:, :-1] = 0
-        logits = model.lm_head.output[:, -1].save()
+        logits = model.output.logits[:, -1].save()
     return {"logits": logits}
 
 
