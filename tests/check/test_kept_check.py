@@ -203,7 +203,7 @@ def test_the_newest_check_of_this_folder_is_taken_and_said(tmp_path, monkeypatch
         monkeypatch.chdir(folder)
         return CliRunner().invoke(app, ["show", "my-trace", "--run", "check"]).output
 
-    found = f"the newest check of this folder with 'my-trace': {mine}, conformance "
+    found = f"the newest check of this folder with 'my-trace': {mine}, conformance"
     assert found in shown("../mine")
     found = f"any folder with 'my-trace'; this one has none: {max(mine, theirs)}"
     assert found in shown(tmp_path)
