@@ -93,6 +93,7 @@ class _ModelEntry:
     tiers: tuple[str, ...] = ("default",)
     parts: tuple[Part, ...] = PARTS
     harder_than: str = ""
+    numerics: bool = False
 
 
 @record()
@@ -240,6 +241,7 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
         tiers,
         entry.parts,
         entry.harder_than,
+        entry.numerics,
     )
 
 

@@ -77,7 +77,8 @@ class Model:
     stream's reading (a name of `conformance.residual_stream.LAYOUTS`); empty means: probe.
     `tiers` are the named selections this model belongs to, `parts` what a scenario may need
     of it: a case that needs something else is not planned. `harder_than` names the model that
-    this one is the form of that has not been made easier to judge.
+    this one is the form of that has not been made easier to judge. With `numerics` all of its cells
+    run in bf16 in a covering tier, too: an engine refuses it in float32.
     """
 
     id: Id
@@ -87,6 +88,7 @@ class Model:
     tiers: tuple[str, ...] = ("default",)
     parts: tuple[Part, ...] = PARTS
     harder_than: str = ""
+    numerics: bool = False
 
 
 @record()

@@ -191,3 +191,11 @@ def test_a_cell_that_the_tier_leaves_out_is_said_to_be_in_the_full_one(default):
     with pytest.raises(ConformanceError, match="in tier 'default'") as refused:
         select(Choice(expression=f"'{left.id}'".strip("'"), **where))
     assert "--tier full" in str(refused.value)
+
+
+def test_a_model_that_an_engine_refuses_in_float32_runs_in_both_precisions():
+    scenarios = {"read": made("read", (2,)), "write": made("write", (4,), writes=True)}
+    models = [Model("m0", "llama", ()), Model("m1", "llama", (), numerics=True)]
+    columns = [Column(Backend(name, "hf")) for name in ("x", "y")]
+    chosen = cover(plan.cells(models, columns, scenarios), models, columns, scenarios, ["m0"])
+    assert {cell.model for cell in chosen.float32_only} == {"m0"}

@@ -239,7 +239,8 @@ class ReferenceEngine:
         """
         runs = (*self.member(TRUTH).unedited(), *self.member(TRUTH).edited)
         twins = ("clean", "edited") if scenario.twin(case) else ("",)
-        for place, ids in self._places(case, truth, runs).items():
+        own = [tuple(self.member(TRUTH).tokenize(prompt)) for prompt in case.prompts]
+        for place, ids in places(truth, runs, own).items():
             found: dict[tuple[int, int], Tensor] = {}
             for run in runs:
                 if tuple(run.ids.tolist()) not in ids:
@@ -254,29 +255,33 @@ class ReferenceEngine:
                         site = Site(TIED, prompt=place, step=step, layer=layer, run=twin)
                         yield site, tokens.to(torch.uint8)
 
-    def _places(
-        self, case: Case, truth: Mapping[str, Tensor], runs: Sequence[Run]
-    ) -> dict[int, set[tuple[int, ...]]]:
-        """The ids of the prompts that each place of the result was observed of: those of the runs
-        that gave its very stream or logits, else of the case's prompt of that number.
-        """
-        sites = {Site.parse(name): value for name, value in truth.items()}
-        found: dict[int, set[tuple[int, ...]]] = {site.prompt: set() for site in sites}
-        for site, value in sites.items():
-            for run in runs:
-                ids = tuple(run.ids.tolist())
-                if ids not in found[site.prompt] and _gave(run, site, value):
-                    found[site.prompt].add(ids)
-        for place, ids_of in found.items():
-            if not ids_of and place < len(case.prompts):
-                ids_of.add(tuple(self.member(TRUTH).tokenize(case.prompts[place])))
-        return found
-
     def prompt_ids(self, case: Case) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(self.tokenizer(prompt).input_ids) for prompt in case.prompts)
 
     def close(self) -> None:
         pass
+
+
+def places(
+    truth: Mapping[str, Tensor], runs: Sequence[Run], prompts: Sequence[tuple[int, ...]]
+) -> dict[int, set[tuple[int, ...]]]:
+    """The ids of what each place of a result was observed of: of the runs that gave its very
+    streams, or where it has none its logits; else of the case's prompt of that number.
+
+    Logits tell less, and so does a single row: of a layer that is set to zero every prompt has the
+    same. Where runs of prompts of several lengths gave them, it is the case's own prompt.
+    """
+    sites = {Site.parse(name): value for name, value in truth.items()}
+    found: dict[int, set[tuple[int, ...]]] = {}
+    for place in {site.prompt for site in sites}:
+        for name in ("stream", "logits"):
+            given = [(s, v) for s, v in sites.items() if (s.prompt, s.name) == (place, name)]
+            ids = {tuple(run.ids.tolist()) for run in runs for s, v in given if _gave(run, s, v)}
+            if ids:
+                break
+        own = set(prompts[place : place + 1])
+        found[place] = ids if ids and len(set(map(len, ids))) == 1 else own
+    return found
 
 
 def _gave(run: Run, site: Site, value: Tensor) -> bool:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList, Parameter
 
+from conformance.engines.reference.engine import places
+from conformance.engines.reference.model import Run
 from conformance.engines.reference.router_ties import blocks, router_ties
 
 WIDTH, EXPERTS = 16, 4
@@ -79,3 +81,19 @@ def test_a_model_without_experts_is_not_asked() -> None:
     with router_ties(model, blocks([model]), steps):
         model(torch.randn(2, WIDTH))
     assert steps == []
+
+
+def run_of(ids: list[int], stream: Tensor, logits: Tensor) -> Run:
+    """A run of one step and one layer."""
+    return Run(stream=[{0: stream}], logits=[logits], ids=torch.tensor(ids))
+
+
+def test_a_result_is_of_the_prompt_whose_streams_it_holds() -> None:
+    """In any order, and where a layer was set to zero, so that all prompts have the same logits."""
+    short, long = [1, 2], [1, 2, 3]
+    same = torch.zeros(4)
+    runs = [run_of(short, torch.ones(2, 4), same), run_of(long, torch.ones(3, 4), same)]
+    prompts = [tuple(short), tuple(long)]
+    turned = {"p0/s0/stream.0": torch.ones(3, 4), "p0/s0/logits": same, "p1/s0/logits": same}
+    assert places(turned, runs, prompts) == {0: {tuple(long)}, 1: {tuple(long)}}
+    assert places({"p0/s0/h": torch.ones(2, 4)}, runs, prompts) == {0: {tuple(short)}}
