@@ -9,7 +9,13 @@ from dataclasses import dataclass
 import libcst as cst
 
 from conformance.check.search.change import Change, Clues
-from conformance.check.search.program import Program, Splice, Statement, names_in
+from conformance.check.search.program import (
+    Program,
+    Splice,
+    Statement,
+    is_python,
+    names_in,
+)
 from conformance.check.search.rewrites import REWRITES
 
 #: What a line that neither failed nor leads to a wrong value adds to a change's cost.
@@ -78,15 +84,6 @@ def propose_pairs(text: str, side: str, candidates: Sequence[Candidate]) -> list
                     Candidate(both, f"{first.rewrite}, {second.rewrite}", words, lines, cost)
                 )
     return sorted(found, key=lambda one: one.cost)
-
-
-def is_python(text: str) -> bool:
-    """Return whether a text can be compiled."""
-    try:
-        compile(text, "<version>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 def _candidate(

@@ -22,11 +22,11 @@ import libcst as cst
 from conformance.builtin.user_trace import case_of
 from conformance.check.describe import describe_difference
 from conformance.check.engine_errors import find_lines
-from conformance.check.search.candidates import Candidate, is_python, propose, propose_pairs
+from conformance.check.search.candidates import Candidate, propose, propose_pairs
 from conformance.check.search.change import Clues
 from conformance.check.search.edits import Found, without_hunks
 from conformance.check.search.engine_alone import ask_engine
-from conformance.check.search.program import Program
+from conformance.check.search.program import Program, is_python
 from conformance.check.search.rewrites.logits import EMBEDDINGS
 from conformance.check.search.rewrites.porting import port_versions, without_old_habits
 from conformance.check.search.session import Request, Steps

@@ -334,6 +334,15 @@ def _is_opening(node: cst.CSTNode) -> bool:
     return docstring or future
 
 
+def is_python(text: str) -> bool:
+    """Return whether a text can be compiled."""
+    try:
+        compile(text, "<version>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
 def header(node: cst.CSTNode) -> list[cst.CSTNode]:
     """Return the expressions of a statement, without the body of a compound one."""
     if isinstance(node, cst.For):

@@ -103,3 +103,14 @@ def test_an_index_of_older_transformers_is_named_and_taken_as_it_was_meant() -> 
     assert meant == text.replace("block.output[0][:", "block.output[:")
     assert "`block.output[0][:, -1]` is of older transformers" in words
     assert without_old_habits(Program(meant, "hf"), SINGLE) == (meant, "")
+
+
+def test_a_trace_with_an_invoke_without_a_prompt_stays_whole() -> None:
+    lines = [
+        "with tracer.invoke(PROMPTS):",
+        "    pass",
+        "with tracer.invoke():",
+        "    h = b.save()",
+    ]
+    text = TOP + file(*lines, opening="trace() as tracer")
+    assert "for prompt in" not in port_versions(Program(text, "hf"), SINGLE)[0]

@@ -18,6 +18,7 @@ from conformance.check.search.program import (
     Splice,
     Statement,
     header,
+    is_python,
     joined,
     names_in,
     split_index,
@@ -47,8 +48,9 @@ def port_versions(program: Program, clues: Clues) -> list[str]:
     """Return the file with each `vllm` that `hf` may be, the likelier first. `program` is the file
     seen from `hf`.
     """
-    found = [text for port in _ports(program, clues) for text in _split(port.file(), clues)]
-    return list(dict.fromkeys(found))
+    whole = filter(is_python, (port.file() for port in _ports(program, clues)))
+    split = (text for one in whole for text in _split(one, clues))
+    return list(dict.fromkeys(filter(is_python, split)))
 
 
 def port_statement(program: Program, statement: Statement, clues: Clues) -> list[str]:

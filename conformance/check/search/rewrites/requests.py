@@ -192,11 +192,16 @@ def _invokes(program: Program, node: cst.CSTNode) -> list[cst.With]:
     """The invokes of a trace, none where it has other statements."""
     body = list(node.body.body)  # type: ignore[attr-defined]
     found = [
-        one
-        for one in body
-        if isinstance(one, cst.With) and ".invoke(" in program.code(one.items[0].item)
+        one for one in body if isinstance(one, cst.With) and _is_invoke(program, one.items[0].item)
     ]
     return found if len(found) == len(body) else []
+
+
+def _is_invoke(program: Program, node: cst.BaseExpression) -> bool:
+    """Whether it is an invoke that is given a prompt, or a list of them."""
+    if not isinstance(node, cst.Call) or not program.code(node.func).endswith(".invoke"):
+        return False
+    return len([arg for arg in node.args if arg.keyword is None and not arg.star]) == 1
 
 
 def _saved(text: str) -> list[str]:
