@@ -91,9 +91,13 @@ class Program:
 
     def replaced(self, splices: Iterable[Splice]) -> str:
         """Return the text with these parts replaced. They do not overlap."""
-        found = self._bytes
+        return self.part(0, len(self._bytes), splices)
+
+    def part(self, start: int, end: int, splices: Iterable[Splice]) -> str:
+        """Return bytes `start` to `end` of the text with these parts of them replaced."""
+        found = self._bytes[start:end]
         for one in sorted(splices, reverse=True):
-            found = found[: one.start] + one.text.encode() + found[one.end :]
+            found = found[: one.start - start] + one.text.encode() + found[one.end - start :]
         return found.decode()
 
     def swap(self, node: cst.CSTNode, text: str) -> Splice:

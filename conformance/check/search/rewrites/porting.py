@@ -6,7 +6,7 @@ The search of a file with `hf` alone begins from the best of them, and rewrites 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -113,11 +113,8 @@ class _Port:
         copies = []
         for name in (*names, "hf"):
             function = self.program.functions[name]
-            start, end = self.program.span(function)
-            body = self.program.text.encode()[start:end]
-            for one in sorted(_outermost(self._splices(function)), reverse=True):
-                body = body[: one.start - start] + one.text.encode() + body[one.end - start :]
-            text = re.sub(r"\bdef hf\b", "def vllm", body.decode().strip("\n"), count=1)
+            body = self._part(*self.program.span(function), self._splices(function))
+            text = re.sub(r"\bdef hf\b", "def vllm", body.strip("\n"), count=1)
             for other in names:
                 text = re.sub(rf"(?<![\w.]){other}\b", f"{other}_vllm", text)
             copies.append(text)
@@ -131,11 +128,11 @@ class _Port:
         found = list(self._whole_write(statement))
         for root in header(statement.node):
             found += self._of_expression(root)
-        source = statement.text.encode()
-        for one in sorted(_outermost(found), reverse=True):
-            begin, end = one.start - statement.start, one.end - statement.start
-            source = source[:begin] + one.text.encode() + source[end:]
-        return source.decode()
+        return self._part(statement.start, statement.end, found)
+
+    def _part(self, start: int, end: int, splices: Iterable[Splice]) -> str:
+        """Bytes of the file as they are on vLLM."""
+        return self.program.part(start, end, _outermost(splices))
 
     def _called(self) -> list[str]:
         """The functions of the file that `hf` calls, and that read or write a module's value."""
@@ -208,12 +205,7 @@ class _Port:
 
     def _text_of(self, node: cst.BaseExpression) -> str:
         """An expression as it is on vLLM."""
-        start, end = self.program.span(node)
-        source = self.program.text.encode()[start:end]
-        found = list(self._of_expression(node))
-        for one in sorted(_outermost(found), reverse=True):
-            source = source[: one.start - start] + one.text.encode() + source[one.end - start :]
-        text = source.decode()
+        text = self._part(*self.program.span(node), self._of_expression(node))
         return text if re.fullmatch(r"[\w.]+", text) else f"({text})"
 
     def _value(self, access: Access) -> str:
@@ -288,7 +280,7 @@ def _parts(indexes: Sequence[str]) -> list[str]:
     return [part for index in indexes for part in split_index(index)]
 
 
-def _outermost(splices: Iterator[Splice] | Sequence[Splice]) -> list[Splice]:
+def _outermost(splices: Iterable[Splice]) -> list[Splice]:
     """Of those that overlap the first that covers the others."""
     kept: list[Splice] = []
     for one in splices:
