@@ -161,9 +161,11 @@ def _judge(model_id: str) -> _Judged:
         plan.only_float32(),
     )
     judge.judged |= results
+    told = unfinished(judge, results).cells
     if plan.keep == "failing":
-        reduce_judged(judge.run, model, plan.columns, results, plan.thresholds)
-    about = conclude(unfinished(judge, results).cells)
+        by_id = {cell.id: cell for cell in told}
+        reduce_judged(judge.run, model, plan.columns, by_id, plan.thresholds)
+    about = conclude(told)
     page = None
     if time.monotonic() >= judge.page_due:
         began = time.monotonic()

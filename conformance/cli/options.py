@@ -165,7 +165,7 @@ KeptTensors = Annotated[
     Literal["failing", "all"],
     typer.Option(
         "--keep",
-        help="Whose tensors stay once a model is judged: of cases that do not pass, or all.",
+        help="Whose tensors stay once a model is judged: of what is not as expected, or all.",
     ),
 ]
 

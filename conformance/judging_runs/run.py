@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from conformance.builtin.engine_alone import WITHOUT_NNSIGHT
 from conformance.builtin.one_layer import ONE_LAYER
-from conformance.expectations import conclude
+from conformance.expectations import conclude, finding_of
 from conformance.judging_runs.models import judge_models
 from conformance.judging_runs.one_model import model_info
 from conformance.judging_runs.witness import truth_of
@@ -101,10 +101,13 @@ def reduce_judged(
     judged: Mapping[str, CellResult],
     thresholds: Thresholds,
 ) -> None:
-    """Reduce a model, all of whose cells are judged, to what a run keeps of it."""
+    """Reduce a model, all of whose cells are judged, to what a run keeps of it: tensors where
+    something is not as expected. Cells that known.yaml was asked about say what it expects.
+    """
     truth = _truth(run, model, columns)
     always = (*WITHOUT_NNSIGHT, ONE_LAYER.name)
-    keeping.reduce_model(run, model.id, judged, thresholds, truth, always)
+    off = {cell.id for cell in judged.values() if not finding_of(cell).fine}
+    keeping.reduce_model(run, model.id, judged, off, thresholds, truth, always)
 
 
 def _groups(run: RunFolder) -> tuple[Group, ...]:

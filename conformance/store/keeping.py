@@ -1,9 +1,9 @@
-"""What a run keeps of a model once it is judged: figures of what passes, tensors of what does not.
+"""What a run keeps of a judged model: figures of what is as expected, tensors of what is not.
 
 Tensors are nearly all of a run's bytes, and after the verdicts they are read again only where
-something did not pass. `reduce_model` keeps the tensors of every case that some column does not
-pass, with the reference's baseline runs and what the engines do without nnsight; of the other
-cases it keeps the verdicts, the figures of each observation and the digest of each file.
+something is new. `reduce_model` keeps the tensors of every case in which some column's result is
+not expected, with the reference's baseline runs and what the engines do without nnsight; of the
+other cases it keeps the verdicts, the figures of each observation and the digest of each file.
 
 <run>/groups/<model>/kept.json                        what was kept, and the digests
 <run>/groups/<model>/kept-cells.{json,parquet}        the verdicts and figures of all cells
@@ -38,7 +38,7 @@ _CELLS = "kept-cells"
 
 
 class NotKept(ConformanceError):
-    """The tensors of a cell that passed are not there any more."""
+    """The tensors of a cell whose result was expected are not there any more."""
 
 
 @record()
@@ -68,7 +68,7 @@ def not_kept(group: Path, key: str) -> NotKept | None:
     if not isinstance(dropped, dict) or f"{group.name}/{key}" not in dropped:
         return None
     return NotKept(
-        "passed, and its tensors were not kept",
+        "was as expected, and its tensors were not kept",
         path=group / "cells" / key,
         remedy="gather them: conformance run --keep all",
     )
@@ -105,12 +105,14 @@ def reduce_model(
     run: RunFolder,
     model: str,
     judged: Mapping[str, CellResult],
+    off: Collection[str],
     thresholds: Thresholds,
     truth: Confirmation,
     always: Collection[str] = (),
 ) -> None:
     """Reduce a model to what is kept of it. `judged` are the verdicts on all of its planned cells,
-    `always` the names of scenarios that are kept where anything is. A model with a cell whose
+    `off` the ids of cells whose cases are kept, `always` the names of scenarios that are kept where
+    anything is. A model with a cell whose
     harness failed, or that did not come to its end, is left as it is: a resumed run tries it again.
     One that was reduced before keeps what it has.
     """
@@ -122,11 +124,12 @@ def reduce_model(
         write_record(_folder(run, model) / KEPT, replace(before, reopened=()))
         finish(run, model)
         return
-    off = [cell for cell in own if not (cell.verdict.passes or cell.verdict.neutral)]
-    cases = tuple(sorted({f"{cell.scenario}.{cell.case}" for cell in off}))
+    cases = tuple(sorted({f"{cell.scenario}.{cell.case}" for cell in own if cell.id in off}))
     folder = _folder(run, model)
     dropped = {name: _digest(path) for name, path in _to_drop(folder, cases, always).items()}
-    stored, digest = details.write(own, folder / f"{_CELLS}.parquet")
+    # What known.yaml makes of them is asked again whenever they are read.
+    plain = [replace(cell, finding=None, gap=None, expected="") for cell in own]
+    stored, digest = details.write(plain, folder / f"{_CELLS}.parquet")
     write_record(folder / f"{_CELLS}.json", _Cells(stored, digest))
     write_record(folder / KEPT, Kept(model, thresholds, truth, cases, dropped))
     _flush(folder)
@@ -218,6 +221,6 @@ def check_thresholds(found: Mapping[str, Kept], thresholds: Thresholds) -> None:
     if other:
         count = without_tensors({model: found[model] for model in other})
         raise NotKept(
-            f"{count:,} observations passed by other limits, and their tensors were not kept",
+            f"{count:,} observations were judged by other limits, and their tensors were not kept",
             remedy="gather them: conformance run --keep all",
         )
