@@ -16,7 +16,7 @@ from conformance.check.search.program import (
     is_python,
     names_in,
 )
-from conformance.check.search.rewrites import REWRITES
+from conformance.check.search.rewrites import REWRITES, logits, reads, writes
 
 #: What a line that neither failed nor leads to a wrong value adds to a change's cost.
 _ELSEWHERE = 10
@@ -26,8 +26,7 @@ _LEADING = 3
 
 #: What a read adds where the layers themselves part, and a write where they agree.
 _UNLIKELY = 4
-_READS = {one.__name__ for one in REWRITES if one.__module__.endswith((".reads", ".logits"))}
-_WRITES = {one.__name__ for one in REWRITES if one.__module__.endswith(".writes")}
+_READS, _WRITES = {*vars(reads), *vars(logits)}, {*vars(writes)}
 
 #: So many of the likeliest candidates are tried in pairs.
 _PAIRED = 24

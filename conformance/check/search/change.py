@@ -17,8 +17,13 @@ class Change:
 
     splices: tuple[Splice, ...]
     words: str
-    cost: int = 5
+    cost: int
     anywhere: bool = False
+
+
+def change(cost: int, words: str, *splices: Splice, anywhere: bool = False) -> Change:
+    """Return the change that these splices make together."""
+    return Change(splices, words, cost, anywhere)
 
 
 @dataclass(frozen=True)
@@ -49,3 +54,17 @@ class Clues:
 
 #: A rewrite: every version of the file that it can think of.
 Rewrite = Callable[[Program, Clues], Iterator[Change]]
+
+
+def replace_patterns(name: str, words: str, *table: tuple[int, str, str]) -> Rewrite:
+    """Return the rewrite of this name that puts another text in the place of what fits a pattern:
+    the cost, the pattern, the text.
+    """
+
+    def rewrite(program: Program, _: Clues) -> Iterator[Change]:
+        for cost, pattern, text in table:
+            for node, holes in program.matches(pattern):
+                yield change(cost, words, program.swap(node, program.filled(text, holes)))
+
+    rewrite.__name__ = name
+    return rewrite

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import libcst as cst
+from libcst import matchers as m
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper, ParentNodeProvider
+
+from conformance.check.search.patterns import HOLE, Holes, enclosed, match, parsed
 
 #: Statements with a body: their header is edited, their body stays.
 COMPOUND = (cst.With, cst.For, cst.While, cst.If, cst.Try)
@@ -83,11 +87,7 @@ class Program:
 
     def line(self, at: int) -> int:
         """Return the line of a byte, counted from 1."""
-        low, high = 0, len(self._newlines)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self._newlines[middle] < at else (low, middle)
-        return low + 1
+        return bisect_left(self._newlines, at) + 1
 
     def replaced(self, splices: Iterable[Splice]) -> str:
         """Return the text with these parts replaced. They do not overlap."""
@@ -132,6 +132,24 @@ class Program:
         for function in self.edited:
             yield from (node for node in self.walk(function.body) if isinstance(node, kind))
 
+    def matches(self, *patterns: str) -> Iterator[tuple[cst.CSTNode, Holes]]:
+        """Yield what fits a pattern in all that may be edited, with what stands in its holes."""
+        for pattern in map(parsed, patterns):
+            for node in self.expressions(type(pattern)):
+                if (holes := match(pattern, node)) is not None:
+                    yield node, holes
+
+    def filled(self, text: str, holes: Holes) -> str:
+        """Return a text with what stands in the holes of a pattern, in parentheses where needed."""
+
+        def fill(found: re.Match[str]) -> str:
+            node = holes[found[0]]
+            code = self.code(node)
+            alone = found[0] == text or re.search(r"[(,] ?$", text[: found.start()])
+            return code if alone and text[found.end() :][:1] in ",)" else enclosed(node, code)
+
+        return HOLE.sub(fill, text)
+
     def statements_of(self, function: cst.FunctionDef) -> list[Statement]:
         """Return the statements of a function, in the order of the text."""
         return list(self._statements(function.body))
@@ -144,38 +162,34 @@ class Program:
     def _statements(self, body: cst.CSTNode) -> Iterator[Statement]:
         for node in self.walk(body):
             if isinstance(node, cst.SimpleStatementLine):
-                start = self.span(node.body[0])[0]
-                end = self.span(node.body[-1])[1]
+                start, end = self.span(node.body[0])[0], self.span(node.body[-1])[1]
             elif isinstance(node, (*COMPOUND, cst.FunctionDef)):
-                start, end = self.span(node)[0], self._header_end(node)
+                start, first = self.span(node)[0], self.span(node.body)[0]
+                end = max(self._bytes.rfind(b":", start, first + 1) + 1, start) or first
             else:
                 continue
-            yield Statement(
-                node,
-                start,
-                end,
-                self.line(start),
-                self._bytes[start:end].decode(),
-                self._indent(start),
-            )
-
-    def _header_end(self, node: cst.CSTNode) -> int:
-        body = node.body  # type: ignore[attr-defined]
-        first = self.span(body)[0]
-        colon = self._bytes.rfind(b":", 0, first + 1)
-        return colon + 1 if colon >= self.span(node)[0] else first
+            text = self._bytes[start:end].decode()
+            yield Statement(node, start, end, self.line(start), text, self._indent(start))
 
     def _indent(self, at: int) -> str:
-        begin = self._bytes.rfind(b"\n", 0, at) + 1
-        line = self._bytes[begin:at].decode()
+        line = self._bytes[self._begin(at) : at].decode()
         return line[: len(line) - len(line.lstrip())]
+
+    def _begin(self, at: int) -> int:
+        """The first byte of a line."""
+        return self._bytes.rfind(b"\n", 0, at) + 1
+
+    def _end(self, at: int) -> int:
+        """The byte behind the last of a line."""
+        end = self._bytes.find(b"\n", at)
+        return len(self._bytes) if end < 0 else end
 
     def inside_of(self, name: str) -> list[Statement]:
         """Return the statements of the function of this name, wherever it is defined."""
         return [
             statement
             for statement in self.statements
-            for function in self.functions_around(statement.node)[:1]
+            for function in self.around(statement.node, cst.FunctionDef)[:1]
             if function.name.value == name
         ]
 
@@ -184,30 +198,22 @@ class Program:
         """The lines of functions and methods that `hf` calls as well."""
         hf = self.code(self.functions["hf"]) if "hf" in self.functions else ""
         names = set(re.findall(r"\w+", hf)) - {"hf", self.side}
-        return {
-            line
-            for function in (*self.functions.values(), *self.methods)
-            if function.name.value in names
-            for line in range(
-                self.line(self.span(function)[0]), self.line(self.span(function)[1]) + 1
-            )
-        }
+        called = [f for f in (*self.functions.values(), *self.methods) if f.name.value in names]
+        spans = [map(self.line, self.span(function)) for function in called]
+        return {line for first, last in spans for line in range(first, last + 1)}
 
     def statement_of(self, node: cst.CSTNode) -> Statement | None:
         """Return the statement that a node is in."""
-        by_node = self._by_node
         at: cst.CSTNode | None = node
-        while at is not None:
-            if at in by_node:
-                return by_node[at]
+        while at is not None and at not in self._by_node:
             at = self.parents.get(at)
-        return None
+        return self._by_node[at] if at is not None else None
 
     @cached_property
     def _by_node(self) -> dict[cst.CSTNode, Statement]:
         return {one.node: one for one in self.statements}
 
-    def around(self, node: cst.CSTNode, kind: Any) -> list[cst.CSTNode]:
+    def around(self, node: cst.CSTNode, kind: Any) -> list[Any]:
         """Return the nodes of a kind that a node is in, the innermost first."""
         found, at = [], self.parents.get(node)
         while at is not None:
@@ -216,56 +222,53 @@ class Program:
             at = self.parents.get(at)
         return found
 
-    def functions_around(self, node: cst.CSTNode) -> list[cst.FunctionDef]:
-        """Return the functions that a node is in, the innermost first."""
-        return [
-            one for one in self.around(node, cst.FunctionDef) if isinstance(one, cst.FunctionDef)
-        ]
+    def trace_of(self, statement: Statement) -> Statement | None:
+        """Return the outermost block that a statement is in, which is a trace; None for none."""
+        blocks = self.around(statement.node, cst.With)
+        return self.statement_of(blocks[-1]) if blocks else None
 
     # ── edits of whole statements ──────────────────────────────────────────────────────────────
 
-    def after(self, statement: Statement, *lines: str) -> Splice:
+    def put(self, statement: Statement, text: str) -> Splice:
+        """Replace a statement, or the header of a compound one, by lines with its indent."""
+        return Splice(statement.start, statement.end, text.replace("\n", f"\n{statement.indent}"))
+
+    def after(self, statement: Statement, text: str) -> Splice:
         """Insert lines below a statement, with its indent."""
-        at = self._bytes.find(b"\n", statement.end)
-        at = len(self._bytes) if at < 0 else at
-        return Splice(at, at, "".join(f"\n{statement.indent}{line}" for line in lines))
+        at = self._end(statement.end)
+        return Splice(at, at, f"\n{text}".replace("\n", f"\n{statement.indent}"))
 
     def before(self, statement: Statement, *lines: str) -> Splice:
         """Insert lines above a statement, with its indent."""
-        at = self._bytes.rfind(b"\n", 0, statement.start) + 1
+        at = self._begin(statement.start)
         return Splice(at, at, "".join(f"{statement.indent}{line}\n" for line in lines))
 
     def inside(self, statement: Statement, *lines: str) -> Splice:
         """Insert lines at the top of a compound statement's body."""
-        body = statement.node.body.body  # type: ignore[attr-defined]
-        first = self.span(body[0])[0]
-        at = self._bytes.rfind(b"\n", 0, first) + 1
+        first = self.span(statement.node.body.body[0])[0]  # type: ignore[attr-defined]
+        at = self._begin(first)
         return Splice(at, at, "".join(f"{self._indent(first)}{line}\n" for line in lines))
 
-    def below(self, statement: Statement, *lines: str) -> Splice:
-        """Insert lines behind a compound statement with all of its body."""
-        at = self.span(statement.node)[1]
-        while at > 0 and self._bytes[at - 1 : at] in {b"\n", b" "}:
-            at -= 1
-        end = self._bytes.find(b"\n", at)
-        at = len(self._bytes) if end < 0 else end
-        return Splice(at, at, "".join(f"\n{statement.indent}{line}" for line in lines))
+    def below(self, statement: Statement, line: str) -> Splice:
+        """Insert a line behind a compound statement with all of its body."""
+        start, end = self.span(statement.node)
+        at = self._end(start + len(self._bytes[start:end].rstrip(b"\n ")))
+        return Splice(at, at, f"\n{statement.indent}{line}")
 
     def without(self, statement: Statement) -> Splice:
         """Remove a simple statement; what would be an empty body keeps `pass`."""
         parent = self.parents.get(statement.node)
-        alone = isinstance(parent, cst.IndentedBlock) and len(parent.body) == 1
-        if alone:
+        if isinstance(parent, cst.IndentedBlock) and len(parent.body) == 1:
             return Splice(statement.start, statement.end, "pass")
-        begin = self._bytes.rfind(b"\n", 0, statement.start) + 1
-        end = self._bytes.find(b"\n", statement.end)
-        return Splice(begin, len(self._bytes) if end < 0 else end + 1, "")
+        end = min(self._end(statement.end) + 1, len(self._bytes))
+        return Splice(self._begin(statement.start), end, "")
 
     def importing(self, module: str) -> tuple[Splice, ...]:
         """Import a module at the top of the file, where it is not imported."""
         if re.search(rf"^import {module}\b", self.text, flags=re.MULTILINE):
             return ()
-        first = next((one for one in self.module.body if not _is_opening(one)), self.module.body[0])
+        body = self.module.body
+        first = next((one for one in body if not m.matches(one, _OPENING)), body[0])
         at = self.span(first)[0]
         return (Splice(at, at, f"import {module}\n\n"),)
 
@@ -274,68 +277,48 @@ class Program:
     @cached_property
     def accesses(self) -> list[Access]:
         """The values of modules in all that may be edited, each with all of its indexes."""
-        return [
-            found
-            for function in self.edited
-            for node in self.walk(function.body)
-            if (found := self.access(node)) is not None
-        ]
+        nodes = self.expressions((cst.Attribute, cst.Name))
+        return [found for node in nodes if (found := self.access(node)) is not None]
 
     def access(self, node: cst.CSTNode) -> Access | None:
         """Return the access that begins at a node, None where none does."""
+        parent = self.parents.get(node)
         if isinstance(node, cst.Attribute):
-            if node.attr.value not in VALUES or "tracer" in self.code(node.value):
+            whole = parent.attr.value if isinstance(parent, cst.Attribute) else ""
+            tracer = "tracer" in self.code(node.value)
+            if node.attr.value not in VALUES or tracer or whole == "logits":
                 return None
-            parent = self.parents.get(node)
-            if isinstance(parent, cst.Attribute) and parent.attr.value == "logits":
-                return None
-        elif not (isinstance(node, cst.Name) and node.value in self._held_names) or not isinstance(
-            self.parents.get(node), cst.Subscript
-        ):
+        elif not isinstance(parent, cst.Subscript) or self.code(node) not in self._held_names:
             return None
-        top: cst.CSTNode = node
-        indexes: list[str] = []
+        top: Any = node
         while isinstance(parent := self.parents.get(top), cst.Subscript) and parent.value is top:
-            indexes.append(", ".join(map(self._plain, parent.slice)))
             top = parent
-        stored = self._is_stored(top)
-        return Access(top, self.code(node), tuple(indexes), stored)  # type: ignore[arg-type]
+        aimed = m.AssignTarget() | m.AugAssign(target=m.MatchIfTrue(lambda one: one is top))
+        stored = parent is not None and m.matches(parent, aimed)
+        return Access(top, self.code(node), self.indexed(top, node)[1], stored)
 
-    def _plain(self, element: cst.SubscriptElement) -> str:
-        return self.code(element.slice).strip().rstrip(",").strip()
+    def indexed(self, node: Any, base: cst.CSTNode | None = None) -> tuple[str, tuple[str, ...]]:
+        """Return the text of a value and the indexes behind it, as far as down to `base`."""
+        indexes: list[str] = []
+        while isinstance(node, cst.Subscript) and node is not base:
+            parts = (self.code(one.slice).strip().rstrip(",").strip() for one in node.slice)
+            indexes.insert(0, ", ".join(parts))
+            node = node.value
+        return self.code(node), tuple(indexes)
 
     @cached_property
     def _held_names(self) -> frozenset[str]:
         """Names that hold a module's value as it is."""
-        found = set()
-        for function in self.edited:
-            for node in self.walk(function.body):
-                if isinstance(node, cst.Assign) and len(node.targets) == 1:
-                    target, value = node.targets[0].target, node.value
-                    held = isinstance(value, cst.Attribute) and value.attr.value in VALUES
-                    if held and isinstance(target, cst.Name):
-                        found.add(target.value)
-        return frozenset(found)
-
-    def _is_stored(self, node: cst.CSTNode) -> bool:
-        parent = self.parents.get(node)
-        if isinstance(parent, cst.AssignTarget):
-            return True
-        return isinstance(parent, (cst.AugAssign, cst.AnnAssign)) and parent.target is node
+        value = m.Attribute(attr=m.OneOf(*map(m.Name, sorted(VALUES))))
+        held = m.Assign(targets=[m.AssignTarget(target=m.Name())], value=value)
+        assigns = (node for node in self.expressions(cst.Assign) if m.matches(node, held))
+        return frozenset(self.code(node.targets[0].target) for node in assigns)
 
 
-def _is_opening(node: cst.CSTNode) -> bool:
-    """Whether a statement is the file's docstring or a future import, which come first."""
-    if not isinstance(node, cst.SimpleStatementLine):
-        return False
-    one = node.body[0]
-    docstring = isinstance(one, cst.Expr) and isinstance(one.value, cst.SimpleString)
-    future = (
-        isinstance(one, cst.ImportFrom)
-        and isinstance(one.module, cst.Name)
-        and one.module.value == "__future__"
-    )
-    return docstring or future
+#: The file's docstring or a future import, which come first.
+_OPENING = m.SimpleStatementLine(
+    body=[m.Expr(m.SimpleString()) | m.ImportFrom(module=m.Name("__future__"))]
+)
 
 
 def is_python(text: str) -> bool:
@@ -362,13 +345,11 @@ def header(node: cst.CSTNode) -> list[cst.CSTNode]:
 
 def split_index(index: str) -> list[str]:
     """Return the parts of an index, as `:` and `-1` of `:, -1`."""
-    parts, depth, begin = [], 0, 0
-    for at, char in enumerate(index):
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and not depth:
-            parts.append(index[begin:at].strip())
-            begin = at + 1
-    return [*parts, index[begin:].strip()]
+    if not index:
+        return []
+    parts = cst.ensure_type(cst.parse_expression(f"_[{index}]"), cst.Subscript).slice
+    module = cst.Module([])
+    return [module.code_for_node(one.slice).strip() for one in parts]
 
 
 def joined(core: str, indexes: Sequence[str]) -> str:

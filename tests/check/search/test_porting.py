@@ -61,7 +61,7 @@ def file(*lines: str, opening: str = "trace(PROMPT)", name: str = "hf") -> str:
             "layers[1].output[0][:] *= 2\n        layers[1].output[1][:] *= 2",
             DUAL,
         ),
-        ("layers[1].output = v", "layers[1].output = (v, 0 * v)", DUAL),
+        ("layers[1].output = v", "layers[1].output = (v, v * 0)", DUAL),
         ("x = model.lm_head.output[:, -1].save()", "x = model.logits.save()", DUAL),
         ("x = model.lm_head.output[0, -1].save()", "x = model.logits[0].save()", DUAL),
         ("x = model.lm_head.output[0][-1].save()", "x = model.logits[0].save()", SINGLE),

@@ -6,7 +6,6 @@ from conformance.check.search.change import Rewrite
 from conformance.check.search.rewrites import (
     axes,
     counterparts,
-    flow,
     logits,
     reads,
     requests,
@@ -33,6 +32,7 @@ REWRITES: tuple[Rewrite, ...] = (
     requests.ask_greedily,
     requests.complete_options,
     requests.move_into_loop,
+    requests.drop_condition,
     requests.bound_steps,
     requests.trace_each_prompt,
     writes.write_both_tensors,
@@ -46,11 +46,6 @@ REWRITES: tuple[Rewrite, ...] = (
     saves.save_used,
     saves.fill_inside,
     saves.key_by_prompt,
-    saves.keep_order,
-    saves.swap_targets,
-    saves.swap_invokes,
     saves.make_inside,
-    flow.drop_condition,
-    flow.separate_invokes,
     counterparts.take_counterparts,
 )

@@ -9,11 +9,16 @@ from dataclasses import replace
 
 import libcst as cst
 
-from conformance.check.search.change import Change, Clues
-from conformance.check.search.program import Program, Splice, Statement, header, names_in
+from conformance.check.search.change import Change, Clues, change
+from conformance.check.search.patterns import parts_of
+from conformance.check.search.program import Program, Statement, header, names_in
 from conformance.check.search.rewrites.porting import port_statement
 
 _WORDS = "as in `hf`"
+_LACKS = "`hf` has this line too"
+
+_SIMPLE = cst.SimpleStatementLine
+_SHORT = (cst.BaseNumber, cst.SimpleString, cst.Name)
 
 
 def align(
@@ -67,47 +72,41 @@ def take_counterparts(program: Program, clues: Clues) -> Iterator[Change]:
     source = Program(program.text, "hf")
     hf = source.statements_of(source.functions["hf"])
     vllm = program.statements_of(program.functions["vllm"])
-    own = _Own(program, hf, vllm)
     last: Statement | None = None
     for i, j in align(hf, vllm):
-        if i is None and j is not None:
-            last = vllm[j]
-            if isinstance(last.node, cst.SimpleStatementLine):
-                yield Change((program.without(last),), "`hf` has no such line", 7)
-        elif i is not None and j is not None:
-            last = vllm[j]
-            yield from map(own.complete, _parts(program, source, hf[i], last))
-            for cost, text in enumerate(port_statement(source, hf[i], clues)):
-                if text != last.text:
-                    whole = Change((Splice(last.start, last.end, text),), _WORDS, 3 + cost)
-                    yield own.complete(whole)
-        elif i is not None and last is not None and isinstance(hf[i].node, cst.SimpleStatementLine):
-            for cost, text in enumerate(port_statement(source, hf[i], clues)):
-                put = program.after(last, *text.split("\n"))
-                yield own.complete(Change((put,), "`hf` has this line too", 5 + cost))
+        last = vllm[j] if j is not None else last
+        simple = isinstance((vllm[j] if i is None and j is not None else hf[i or 0]).node, _SIMPLE)
+        found: list[Change] = []
+        if i is None:
+            found = (
+                [change(7, "`hf` has no such line", program.without(last))]
+                if last and simple
+                else []
+            )
+        elif last and (j is not None or simple):
+            ports = enumerate(port_statement(source, hf[i], clues))
+            if j is not None:
+                found = [*_parts(program, source, hf[i], last)]
+                found += [change(3 + cost, _WORDS, program.put(last, text)) for cost, text in ports]
+            else:
+                found = [
+                    change(5 + cost, _LACKS, program.after(last, text)) for cost, text in ports
+                ]
+        yield from (_completed(one, program, hf, vllm) for one in found)
 
 
-class _Own:
-    """The names of the two functions: what is taken over from `hf` takes its own names along."""
-
-    def __init__(
-        self, program: Program, hf: Sequence[Statement], vllm: Sequence[Statement]
-    ) -> None:
-        self.program = program
-        self.made = {name: one for one in reversed(hf) for name in _assigned(one)}
-        self.there = {name for one in vllm for name in _assigned(one)}
-        self.first = vllm[0] if vllm else None
-
-    def complete(self, change: Change) -> Change:
-        """Add the statements of `hf` that make names which a change uses and `vllm` has not."""
-        used = {name for one in change.splices for name in names_in(one.text)}
-        lacks = [self.made[name] for name in sorted((used & self.made.keys()) - self.there)]
-        blocks = [one for one in lacks if self.program.around(one.node, cst.With)]
-        if not lacks or blocks or self.first is None:
-            return change
-        lines = [one.text for one in lacks]
-        added = self.program.before(self.first, *lines)
-        return replace(change, splices=(*change.splices, added), cost=change.cost)
+def _completed(
+    found: Change, program: Program, hf: Sequence[Statement], vllm: Sequence[Statement]
+) -> Change:
+    """Add the statements of `hf` that make names which a change uses and `vllm` has not."""
+    made = {name: one for one in reversed(hf) for name in _assigned(one)}
+    there = {name for one in vllm for name in _assigned(one)}
+    used = {name for one in found.splices for name in names_in(one.text)}
+    lacks = [made[name] for name in sorted((used & made.keys()) - there)]
+    if not lacks or any(program.around(one.node, cst.With) for one in lacks):
+        return found
+    added = program.before(vllm[0], *(one.text for one in lacks))
+    return replace(found, splices=(*found.splices, added))
 
 
 def _assigned(statement: Statement) -> set[str]:
@@ -123,15 +122,14 @@ def _parts(
     if isinstance(theirs.node, cst.With):
         a, b = _prompts(source, theirs.node), _prompts(program, mine.node)
     found = [
-        (program.swap(y, source.code(x)), _kind(x))
+        (program.swap(y, source.code(x)), 1 if isinstance(x, _SHORT) else 3)
         for left, right in zip(a, b, strict=False)
         for x, y in _differences(left, right)
         if not re.search(r"lm_head|max_new_tokens|do_sample", source.code(x))
     ]
-    for one, cost in found:
-        yield Change((one,), _WORDS, cost)
+    yield from (change(cost, _WORDS, one) for one, cost in found)
     if len(found) > 1:
-        yield Change(tuple(one for one, _ in found), _WORDS, 2)
+        yield change(2, _WORDS, *(one for one, _ in found))
 
 
 def _prompts(program: Program, node: cst.CSTNode) -> list[cst.CSTNode]:
@@ -145,32 +143,16 @@ def _prompts(program: Program, node: cst.CSTNode) -> list[cst.CSTNode]:
     ]
 
 
-def _kind(node: cst.CSTNode) -> int:
-    return 1 if isinstance(node, (cst.BaseNumber, cst.SimpleString, cst.Name)) else 3
-
-
 def _differences(
     theirs: cst.CSTNode, mine: cst.CSTNode
 ) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
     """Yield the smallest parts that differ, and those around them up to the whole expression."""
     if theirs.deep_equals(mine):
         return
+    alike = type(theirs) is type(mine)
+    one, other = (parts_of(theirs), parts_of(mine)) if alike else ([], [])
     expressions = isinstance(theirs, cst.BaseExpression) and isinstance(mine, cst.BaseExpression)
-    if type(theirs) is not type(mine):
-        if expressions:
-            yield theirs, mine
-        return
-    one, other = _children(theirs), _children(mine)
-    if len(one) != len(other) or not one:
-        if expressions:
-            yield theirs, mine
-        for a, b in zip(one, other, strict=False):
-            yield from _differences(a, b)
-        return
-    for a, b in zip(one, other, strict=True):
+    if expressions and (len(one) != len(other) or not one):
+        yield theirs, mine
+    for a, b in zip(one, other, strict=False):
         yield from _differences(a, b)
-
-
-def _children(node: cst.CSTNode) -> list[cst.CSTNode]:
-    quiet = (cst.BaseParenthesizableWhitespace, cst.Comma, cst.Dot, cst.LeftParen, cst.RightParen)
-    return [child for child in node.children if not isinstance(child, quiet)]

@@ -8,11 +8,18 @@ from itertools import product
 
 import libcst as cst
 
-from conformance.check.search.change import Change, Clues
+from conformance.check.search.change import Change, Clues, change
+from conformance.check.search.patterns import enclosed
 from conformance.check.search.program import Program, joined
 
 _JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-_HEADS = ("lm_head", "embed_out")
+
+#: How logits, and tokens, are read on either side.
+_READ = re.compile(
+    r"(.+?)\.(?:(?:lm_head|embed_out)\.output|output\.logits|logits(?:\.output)?"
+    r"|(samples)(?:\.output)?)",
+    re.DOTALL,
+)
 
 #: What a module of embeddings is called.
 EMBEDDINGS = "embed_tokens|wte|embed_in|word_embeddings"
@@ -22,63 +29,31 @@ def read_logits(program: Program, clues: Clues) -> Iterator[Change]:
     """Read `model.logits` where the head's output is read, or a part of it."""
     words = "`model.logits` is the value itself: the last token's, [1, vocabulary]"
     for node in program.expressions((cst.Attribute, cst.Subscript)):
-        if isinstance(program.parents.get(node), (cst.Subscript, cst.Attribute)) and not (
-            isinstance(node, cst.Subscript)
+        parent = program.parents.get(node)
+        if isinstance(parent, cst.Subscript) or (
+            isinstance(parent, cst.Attribute) and not isinstance(node, cst.Subscript)
         ):
             continue
-        core: cst.BaseExpression = node
-        indexes: list[str] = []
-        while isinstance(core, cst.Subscript):
-            indexes.insert(0, ", ".join(program.code(one.slice).strip() for one in core.slice))
-            core = core.value
-        if isinstance(program.parents.get(node), cst.Subscript):
-            continue
-        found = _model_of_logits(program.code(core))
-        if not found:
-            continue
-        model, name = found
-        here = program.code(node)
-        tails = [(), ("0",), ("-1",), tuple(indexes[1:]), tuple(indexes), ("0", *indexes[1:])]
-        for cost, tail in enumerate(dict.fromkeys(tails)):
-            text = joined(f"{model}.{name}", tail)
-            if text != here:
-                yield Change((program.swap(node, text),), words, 1 + cost)
-
-
-def _model_of_logits(text: str) -> tuple[str, str] | None:
-    for ending, name in (
-        *((f".{head}.output", "logits") for head in _HEADS),
-        (".output.logits", "logits"),
-        (".logits.output", "logits"),
-        (".samples.output", "samples"),
-        (".logits", "logits"),
-        (".samples", "samples"),
-    ):
-        if text.endswith(ending):
-            return text.removesuffix(ending), name
-    return None
+        core, indexes = program.indexed(node)
+        if found := _READ.fullmatch(core):
+            value = f"{found[1]}.{found[2] or 'logits'}"
+            tails = [(), ("0",), ("-1",), indexes[1:], indexes, ("0", *indexes[1:])]
+            for cost, tail in enumerate(dict.fromkeys(tails), 1):
+                yield change(cost, words, program.swap(node, joined(value, tail)))
 
 
 def multiply_by_head(program: Program, clues: Clues) -> Iterator[Change]:
     """Multiply by the head's weights where the head is called, or another matrix is taken."""
     words = "vLLM's head cannot be called: multiply by its weights"
-    for node in program.expressions(cst.Call):
-        func = program.code(node.func)
-        if func.rpartition(".")[2] not in _HEADS or len(node.args) != 1:
-            continue
+    for node, holes in program.matches("X.lm_head(A)", "X.embed_out(A)"):
         used = isinstance(program.parents.get(node), (cst.Attribute, cst.Subscript))
-        value = program.code(node.args[0].value)
-        weights = [f"{func}.weight", *_weights(func.rpartition(".")[0], clues)[1:]]
-        for cost, (weight, factor) in enumerate(product(weights, (value, f"({value})"))):
-            text = f"{factor} @ {weight}.T"
-            change = (program.swap(node, f"({text})" if used else text),)
-            yield Change(change, words, 1 + cost)
-    for node in program.expressions(cst.Attribute):
-        if not re.fullmatch(EMBEDDINGS, node.attr.value):
-            continue
-        parent = program.parents.get(node)
-        if isinstance(parent, cst.Attribute) and parent.attr.value == "weight":
-            yield Change((program.swap(node, f"model.{clues.head}"),), "the head's weights", 3)
+        value = enclosed(holes["A"], program.code(holes["A"]))
+        for cost, weight in enumerate(_weights(program.code(holes["X"]), clues), 1):
+            text = f"{value} @ {weight}.T"
+            yield change(cost, words, program.swap(node, f"({text})" if used else text))
+    for name in EMBEDDINGS.split("|"):
+        for node, _ in program.matches(f"X.{name}.weight"):
+            yield change(3, words, program.swap(node, f"model.{clues.head}.weight"))
 
 
 def _weights(model: str, clues: Clues) -> list[str]:
@@ -92,27 +67,27 @@ def _weights(model: str, clues: Clues) -> list[str]:
 def compute_logits(program: Program, clues: Clues) -> Iterator[Change]:
     """Compute the logits: vLLM's own are the last token's alone, and capped where a model caps."""
     words = "vLLM's logits are the last token's, after any cap: multiply what the final norm gives"
-    for node in program.expressions(cst.Attribute):
-        if node.attr.value != "logits" or not isinstance(node.value, cst.Name):
-            continue
-        model, whole = node.value.value, program.parents.get(node)
+    for node, holes in program.matches("X.logits"):
+        model = program.code(holes["X"])
+        whole = program.parents.get(node)
+        indexed = isinstance(whole, cst.Subscript) and whole.value is node
         for norm, weight in product(clues.norms, _weights(model, clues)):
             for value in (f"{model}.{norm}.output[0]", f"{model}.{norm}.output"):
                 text = f"({value} @ {weight}.T)"
-                yield Change((program.swap(node, text),), words, 4)
-                if isinstance(whole, cst.Subscript) and whole.value is node:
-                    yield Change((program.swap(whole, f"{text}[-1]"),), words, 4)
+                yield change(4, words, program.swap(node, text))
+                if indexed and whole is not None:
+                    yield change(4, words, program.swap(whole, f"{text}[-1]"))
                 else:
-                    yield Change((program.swap(node, f"{text}[-1:]"),), words, 5)
+                    yield change(5, words, program.swap(node, f"{text}[-1:]"))
 
 
 def split_joined_projections(program: Program, clues: Clues) -> Iterator[Change]:
     """Take the columns of vLLM's joined projections."""
+    words = "vLLM joins these projections in one"
     for access in program.accesses:
         value = joined_projection(access.core, clues.widths)
-        words = "vLLM joins these projections in one"
         for index in (access.indexes, access.indexes[1:]) if value else ():
-            yield Change((program.swap(access.node, joined(value, index)),), words, 1)
+            yield change(1, words, program.swap(access.node, joined(value, index)))
 
 
 def joined_projection(core: str, widths: Mapping[str, int]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import libcst as cst
 
@@ -24,12 +25,14 @@ from conformance.check.search.program import (
     split_index,
 )
 from conformance.check.search.rewrites.logits import joined_projection
+from conformance.check.search.rewrites.reads import is_stream
 from conformance.check.search.rewrites.requests import (
     opening_calls,
     request,
     steps_of_hf,
     trace_each_prompt,
 )
+from conformance.check.search.rewrites.writes import ways_to_write
 
 #: Modules whose output is a tuple on transformers and one tensor on vLLM.
 _TUPLES = ("attn", "attention")
@@ -70,29 +73,25 @@ def without_old_habits(program: Program, clues: Clues) -> tuple[str, str]:
     """
     found: list[Splice] = []
     words = ""
-    for node in program.walk(program.functions["hf"].body):
-        access = program.access(node)
-        if access is None or not _gives_stream(access.core, clues):
-            continue
-        rows = access.indexes[1:2]
-        if access.indexes[:1] == ("0",) and rows and len(split_index(rows[0])) > 1:
+    for access in filter(None, map(program.access, program.walk(program.functions["hf"].body))):
+        first, rows = [*access.indexes, "", ""][:2]
+        if is_stream(access.core, clues) and first == "0" and len(split_index(rows)) > 1:
             text = joined(access.core, access.indexes[1:])
             found.append(program.swap(access.node, text))
-            old = joined(access.core, access.indexes)
             words = words or (
-                f"`{old}` is of older transformers, whose layers returned a tuple: now it takes "
-                f"columns of the first prompt, so `hf` is read as `{text}`"
+                f"`{joined(access.core, access.indexes)}` is of older transformers, whose layers "
+                "returned a tuple: now it takes columns of the first prompt, so `hf` is read as "
+                f"`{text}`"
             )
     return program.replaced(_outermost(found)), words
 
 
 def _split(text: str, clues: Clues) -> Iterator[str]:
     """Yield a version with each prompt of a list in a trace of its own, else as it is."""
-    split = False
-    for change in trace_each_prompt(Program(text, "vllm"), clues, together=True):
-        split = True
-        yield Program(text, "vllm").replaced(change.splices)
-    if not split:
+    program = Program(text, "vllm")
+    found = list(trace_each_prompt(program, clues, together=True))
+    yield from (program.replaced(change.splices) for change in found)
+    if not found:
         yield text
 
 
@@ -128,7 +127,8 @@ class _Port:
         found = list(self._whole_write(statement))
         for root in header(statement.node):
             found += self._of_expression(root)
-        return self._part(statement.start, statement.end, found)
+        text = self._part(statement.start, statement.end, found)
+        return text.replace(f"\n{statement.indent}", "\n")
 
     def _part(self, start: int, end: int, splices: Iterable[Splice]) -> str:
         """Bytes of the file as they are on vLLM."""
@@ -182,26 +182,15 @@ class _Port:
         one = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
         if self.tensors != "sum" or not isinstance(one, (cst.Assign, cst.AugAssign)):
             return
-        target = one.targets[0].target if isinstance(one, cst.Assign) else one.target
-        access = self._stored(target)
-        if access is None or not self._is_stream(access):
-            return
-        value = self._text_of(one.value)
-        indexes = self._indexes(access)
-        sign = "=" if isinstance(one, cst.Assign) else self.program.code(one.operator).strip()
-        if sign == "=" and not access.indexes:
-            yield Splice(statement.start, statement.end, f"{access.core} = ({value}, 0 * {value})")
-        elif sign in {"=", "*=", "/="}:
-            first, second = (joined(f"{access.core}[{n}]", indexes or (":",)) for n in "01")
-            other = f"{second} {sign} {'0' if sign == '=' else value}"
-            text = f"{first} {sign} {value}\n{statement.indent}{other}"
-            yield Splice(statement.start, statement.end, text)
-
-    def _stored(self, target: cst.CSTNode) -> Access | None:
-        """The access that an assignment writes to, by its whole target."""
+        target: Any = one.targets[0].target if isinstance(one, cst.Assign) else one.target
         while isinstance(target, cst.Subscript):
             target = target.value
-        return self.program.access(target)
+        access = self.program.access(target)
+        sign = "=" if isinstance(one, cst.Assign) else self.program.code(one.operator).strip()
+        if access is not None and self._is_stream(access) and sign in {"=", "*=", "/="}:
+            value = self._text_of(one.value)
+            _, _, text = next(ways_to_write(access.core, self._indexes(access), sign, value))
+            yield self.program.put(statement, text)
 
     def _text_of(self, node: cst.BaseExpression) -> str:
         """An expression as it is on vLLM."""
@@ -226,11 +215,12 @@ class _Port:
 
     def _logits(self, model: str, indexes: str) -> str:
         """The last token's logits, [1, vocabulary] on vLLM, indexed as on transformers."""
-        batch, _, *rest = [*_parts(re.findall(r"\[(.*?)\](?=\[|$)", indexes)), "", ""]
-        kept = [one for one in rest if one]
-        if batch == "0":
-            return joined(f"{model}.logits[0]", [", ".join(kept)] if kept else [])
-        return joined(f"{model}.logits", [", ".join([":", *kept])] if kept else [])
+        each = re.findall(r"\[(.*?)\](?=\[|$)", indexes)
+        batch, _, *rest = [*(part for index in each for part in split_index(index)), "", ""]
+        first = [] if batch == "0" else [":"]
+        kept = ", ".join([*first, *filter(None, rest)])
+        whole = f"{model}.logits[0]" if batch == "0" else f"{model}.logits"
+        return joined(whole, [kept] if kept != "".join(first) else [])
 
     def _is_stream(self, access: Access) -> bool:
         """Whether it is what a layer gives, and no part of one."""
@@ -242,7 +232,7 @@ class _Port:
                 for held in self.program.accesses
                 if held.core != access.core and self.program.statement_of(held.node) is statement
             )
-        return _gives_stream(access.core, self.clues)
+        return is_stream(access.core, self.clues)
 
     def _is_held_to_write(self, access: Access) -> bool:
         """Whether a name is given the value, and then written to in place."""
@@ -266,18 +256,6 @@ class _Port:
         if head != "0" and rest[:1] == ["-1"] and not access.stored:
             rest[0] = "-1:"  # transformers has an axis of one there
         return [", ".join(rest), *found[1:]] if rest else found[1:]
-
-
-def _gives_stream(core: str, clues: Clues) -> bool:
-    """Whether a value is what a layer gives, and no part of one."""
-    base, _, role = core.rpartition(".")
-    parts = {name.rpartition(".")[2] for name in clues.modules}
-    return role == "output" and base.rpartition(".")[2] not in {*parts, clues.head}
-
-
-def _parts(indexes: Sequence[str]) -> list[str]:
-    """The parts of all indexes: of `[0][-1]` as of `[0, -1]`."""
-    return [part for index in indexes for part in split_index(index)]
 
 
 def _outermost(splices: Iterable[Splice]) -> list[Splice]:
