@@ -3,14 +3,18 @@
 The product of all models, backends and cases is the full tier. A covering tier keeps, of each
 scenario, the cells that satisfy these rules:
 
-- A model that stands for a kind of layer runs every case on every backend.
-- Every other model runs every value of every option of the scenario, and every backend.
-- All other models together run every pair of values of two options, the backend being one of the
-  options.
-- Cases that depend on the engine alone run only on the models that stand for a kind of layer.
+- A model that stands for a kind of layer runs every case on every backend. Of the cases that
+  depend on the engine alone, the first such model of the scenario runs all of them and each of the
+  others runs every value of every option.
+- Every other model runs every value of every option of the scenario, and every backend. Cases that
+  depend on the engine alone do not run on it.
+- All models to which cases are dealt run together every pair of values of two options, the backend
+  being one of the options.
 - A model that an engine refuses in float32 (`numerics` in models.yaml) runs in both precisions.
 - Both precisions are observed where bf16 can show something that float32 does not: for cases
   that say so, for a write of each model, and for one more where it stands for a kind of layer.
+  Every other model has one backend in bf16, in turn, and not transformers, which the reference
+  is computed with.
 
 The choice is greedy and deterministic. Where several cells cover equally much, the one that
 earlier models used least is taken, so the product is dealt out over the models in their order.
@@ -28,6 +32,9 @@ from conformance.scenario import ENGINE, Scenario
 
 #: The name of an option and the value that a cell has for it.
 _Value = tuple[str, object]
+
+#: The engine of backends that run the very code of the reference.
+_TRANSFORMERS = "hf"
 
 #: The backend is an option of every cell. No scenario can use this name.
 _BACKEND = "-b"
@@ -61,7 +68,9 @@ def cover(
     ]
     chosen = {cell for dealer in dealers for cell in dealer.chosen()}
     cells = tuple(cell for cell in product if cell in chosen)
-    both = _in_bf16(cells, models, backends, scenarios, kinds)
+    own = {column.backend.id for column in columns if column.backend.engine == _TRANSFORMERS}
+    in_turn = [name for name in dict.fromkeys(backends.values()) if name not in own]
+    both = _in_bf16(cells, models, backends, scenarios, kinds, in_turn or sorted(own))
     return Covering(cells, frozenset(cells) - both)
 
 
@@ -100,10 +109,16 @@ class _Dealer:
         taken: list[Cell] = []
         dealt: list[Cell] = []
         for model, everywhere in self._by_model.items():
-            if model in self._kinds:
+            if model == self._kinds[0]:
                 taken += everywhere
                 continue
-            cells = [cell for cell in everywhere if not self._of_engine(cell)]
+            of_engine = [cell for cell in everywhere if self._of_engine(cell)]
+            others = [cell for cell in everywhere if cell not in of_engine]
+            if model in self._kinds:
+                taken += others
+                cells = of_engine
+            else:
+                cells = others
             dealt += cells
             taken += self._take(cells, {value for cell in cells for value in self._values(cell)})
         left = {pair for cell in dealt for pair in self._pairs(cell)} - self._together
@@ -158,25 +173,26 @@ def _in_bf16(
     backends: Mapping[str, str],
     scenarios: Mapping[str, Scenario],
     kinds: Collection[str],
+    in_turn: Sequence[str],
 ) -> set[Cell]:
     """Return the cells that also run in bf16: those that bf16 can show something on, a write of
-    each model, and one more where it stands for a kind of layer. Every other model leaves one
-    backend out, in turn: an engine load costs more than such cells.
+    each model, and one more where it stands for a kind of layer. Every other model runs one of the
+    backends `in_turn`: an engine load costs more than such cells.
     """
     cases: dict[tuple[str, str], Case] = {
         (scenario.name, case.name): case
         for scenario in scenarios.values()
         for case in scenario.expand(1)
     }
-    names = list(dict.fromkeys(backends.values()))
     writes: Counter[tuple[str, str]] = Counter()
     both: set[Cell] = set()
     for turn, model in enumerate(models):
         if model.numerics:
             both |= {cell for cell in cells if cell.model == model.id}
             continue
-        idle = "" if model.id in kinds or len(names) == 1 else names[turn % len(names)]
-        own = [cell for cell in cells if cell.model == model.id and backends[cell.backend] != idle]
+        every = set(backends.values())
+        used = every if model.id in kinds else {in_turn[turn % len(in_turn)]}
+        own = [cell for cell in cells if cell.model == model.id and backends[cell.backend] in used]
         writing = [
             cell
             for cell in own

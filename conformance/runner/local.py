@@ -20,8 +20,8 @@ _LOOK_EVERY = 0.05
 
 #: Memory is measured this often, in seconds, and less often where that costs more than
 #: this share of the time: an engine's pages are many.
-_WEIGH_EVERY = (1.0, 5.0)
-_WEIGH_SHARE = 0.02
+_WEIGH_EVERY = (2.0, 20.0)
+_WEIGH_SHARE = 0.005
 
 #: How long a zygote may take to report the end of a worker that was killed, in seconds.
 _REPORTED_WITHIN = 15.0

@@ -73,7 +73,7 @@ def test_the_reference_has_a_columns_time_for_each_of_its_ways(
     monkeypatch.setattr(engine, "require_layers", lambda *given: None)
     reference = object.__new__(engine.ReferenceEngine)
     reference.job, reference.ensemble = job("healthy", tmp_path), ways
-    reference.precisions = sorted(Precision)
+    reference.precisions, reference.scenario = sorted(Precision), ""
     reference.modules = MagicMock()
     model = MagicMock(modules=())
     reference.members = dict.fromkeys((ensemble.TRUTH, *ways), model)

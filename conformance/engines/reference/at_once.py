@@ -8,7 +8,7 @@ length of the whole do not. So it is tried on each generation, in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,8 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-#: The ids of a prompt, and those that it goes on with.
-Generation = tuple[tuple[int, ...], tuple[int, ...]]
+#: The ids of a prompt, those that it goes on with, and which of the truth's edited runs it is
+#: (0: none).
+Generation = tuple[tuple[int, ...], tuple[int, ...], int]
+
+#: Changes the stream of one step after a layer, given the streams of that step so far by layer.
+Edit = Callable[[Tensor, Mapping[int, Tensor]], Tensor]
 
 
 class Tried:
@@ -44,19 +48,28 @@ class Tried:
 
 @contextmanager
 def recorded(
-    model: Any, layers: Sequence[Module], rows: Sequence[slice]
+    model: Any, layers: Sequence[Module], rows: Sequence[slice], edits: Mapping[int, Edit]
 ) -> Iterator[tuple[list[dict[int, Tensor]], list[Tensor]]]:
     """The streams [tokens, width] after every layer and the logits [vocabulary], per step, of the
     first of a batch in one forward: `rows` are those of each step, the last ones of the input.
+    `edits` change the stream after a layer, of each step by itself.
     """
     streams: list[dict[int, Tensor]] = [{} for _ in rows]
     logits: list[Tensor] = []
 
-    def layer_hook(index: int) -> Callable[..., None]:
-        def hook(module: Any, args: Any, output: Any) -> None:
+    def layer_hook(index: int) -> Callable[..., Any]:
+        edit = edits.get(index, _left)
+
+        def hook(module: Any, args: Any, output: Any) -> Any:
             whole = output[0] if isinstance(output, tuple) else output
-            for step, own in enumerate(rows):
-                streams[step][index] = whole[0, own].clone()
+            for own, stream in zip(rows, streams, strict=True):
+                stream[index] = edit(whole[0, own], stream).clone()
+            if index not in edits:
+                return None
+            whole = whole.clone()
+            for own, stream in zip(rows, streams, strict=True):
+                whole[0, own] = stream[index].to(whole.dtype)
+            return (whole, *output[1:]) if isinstance(output, tuple) else whole
 
         return hook
 
@@ -72,6 +85,11 @@ def recorded(
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _left(stream: Tensor, _: Mapping[int, Tensor]) -> Tensor:
+    """An edit that changes nothing."""
+    return stream
 
 
 def rows_of(prompt: int, steps: int, before: int = 0) -> list[slice]:

@@ -71,6 +71,7 @@ class ReferenceEngine:
         self.ensemble = members(sdpa=sdpa and not score_caps(module))
         self.precisions = sorted(job.expect.get("precisions", Precision))
         self.members: dict[Member, ReferenceModel] = {}
+        self.scenario = ""
         self.norms: tuple[float, ...] = ()
         self.norms = tuple(
             float(rows.norm(dim=-1).median()) for rows in self._probe(TRUTH).stream[0].values()
@@ -166,6 +167,10 @@ class ReferenceEngine:
         all of them are judged in one context. Of a forced case only the forced runs. Raises
         Refused when the model has not what the case is about.
         """
+        if scenario.name != self.scenario:
+            self.scenario = scenario.name
+            for model in self.members.values():
+                model.forget_parts()
         require_layers(case, len(self.member(TRUTH).modules))
         self.member(TRUTH).parts.require(scenario.needs(case))
         truth = self._member_run(TRUTH, scenario, case, case.forced)
@@ -220,7 +225,7 @@ class ReferenceEngine:
         forced: Mapping[str, tuple[tuple[int, ...], ...]],
     ) -> dict[str, Tensor]:
         model = self.member(member)
-        model.prompts, model.edited = case.prompts, []
+        model.begin_case(case.prompts)
         # Each way has the time that a column has for its only one.
         event_log.append_event(GroupFolder(self.job.folder).events, "again", case=case.key)
 

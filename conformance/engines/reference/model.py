@@ -19,6 +19,7 @@ from conformance.builtin.probe import PROBE
 from conformance.direction import direction
 from conformance.engines.model_parts import parts_of, reaches
 from conformance.engines.reference import at_once
+from conformance.engines.reference.at_once import Edit
 from conformance.engines.reference.branches import Branches, Step
 from conformance.engines.reference.ensemble import Member, other_forwards
 from conformance.engines.reference.known import Known, same, unchanged
@@ -33,10 +34,6 @@ from conformance.programs.meaning import unit, without
 
 #: Of so many prompts it is known what all rows of a padded batch were: no run holds them besides.
 _PADDED = 8
-
-#: Changes the stream after one layer: (stream [tokens, width], the streams of this step
-#: so far by layer) → the new stream.
-Edit = Callable[[Tensor, Mapping[int, Tensor]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,12 @@ class Changes:
 
     @property
     def any(self) -> bool:
-        return any((self.edits, self.router_inputs, self.at, self.chosen))
+        return bool(self.edits) or self.elsewhere
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether anything but the stream after a layer is changed."""
+        return any((self.router_inputs, self.at, self.chosen))
 
 
 class Forced(LogitsProcessor):  # type: ignore[misc]
@@ -149,8 +151,9 @@ class ReferenceModel:
         self.parts, self.arranged = parts_of(module, layers)
         #: Of what, and the run: ids of the prompt, then the parts that were kept.
         self._unedited: list[tuple[tuple[Any, ...], Run]] = []
-        #: The edited runs of the present case.
+        #: The edited runs of the present case, and how many there were before it.
         self.edited: list[Run] = []
+        self._edited_before = 0
         self._choosing = blocks(self.modules) if others is None else {}
         self._ids: dict[str, list[int]] = {}
         self._known = Known(_PADDED if member.pad else sys.maxsize)
@@ -164,7 +167,7 @@ class ReferenceModel:
         """The layers that have a router."""
         return sorted(self.layer_of.values())
 
-    @property
+    @cached_property
     def readable(self) -> tuple[str, ...]:
         """What `run(parts=…)` can keep of this model, but routers."""
         return tuple(
@@ -203,21 +206,33 @@ class ReferenceModel:
         The prompt is a text or token ids; `held` are the ids that it goes on with, `chosen` those
         of certain steps, which come first. `at` is called wherever a forward passes a place.
         `parts` (names of `reference_parts`) are kept besides. A run that changes nothing is
-        computed once: many scenarios ask for the same one, or for its first steps.
+        computed once: many scenarios ask for the same one, or for its first steps. One of a single
+        step that is asked for a part keeps all of them: a scenario asks for the next one next.
         """
         ids = tuple(self.tokenize(prompt) if isinstance(prompt, str) else prompt)
         forced = tuple(held) or self._forced(ids)
         changes = Changes(edits or {}, given or {}, at or {}, chosen or {})
         if changes.any:
-            return self._generate(ids, changes, steps, forced, parts)
+            run = None
+            if not changes.elsewhere and not parts:
+                run = self._at_once(ids, forced, steps, changes.edits)
+            run = run or self._generate(ids, changes, steps, forced, parts)
+            self.edited.append(run)
+            return run
         for (ids_run, *parts_run), run in self._unedited:
-            if (ids_run, parts_run) == (ids, list(parts)) and run.goes_on(forced, steps):
+            if ids_run == ids and set(parts) <= set(parts_run) and run.goes_on(forced, steps):
                 return run.first(steps)
+        if steps == 1 and parts and set(parts) <= set(self.readable):
+            parts = self.readable
         run = (not parts and self._at_once(ids, forced, steps)) or self._generate(
             ids, changes, steps, forced, parts
         )
         self._unedited.append(((ids, *parts), run))
         return run
+
+    def forget_parts(self) -> None:
+        """Let go of the runs that kept parts: they are large."""
+        self._unedited = [(of, run) for of, run in self._unedited if len(of) == 1]
 
     def project_out(self, rows: Tensor, direction: Tensor) -> Tensor:
         """The rows [tokens, width] without their part along a direction [width].
@@ -298,8 +313,6 @@ class ReferenceModel:
                 stack.enter_context(
                     recorded(self.module, self.modules, self.parts, parts, run.parts, rows)
                 )
-            if changes.any:
-                self.edited.append(run)
             if self.branches is not None and not changes.any:
                 watched = self.branches.recorded(self.module, self.modules, run.branches)
                 stack.enter_context(watched)
@@ -322,13 +335,22 @@ class ReferenceModel:
         run.tokens.extend(output[0, inputs.shape[1] :].split(1))
         return run
 
-    def _at_once(self, prompt: tuple[int, ...], forced: tuple[int, ...], steps: int) -> Run | None:
-        """The same in one forward, where this member does so and the definition allows it."""
+    def _at_once(
+        self,
+        prompt: tuple[int, ...],
+        forced: tuple[int, ...],
+        steps: int,
+        edits: Mapping[int, Edit] | None = None,
+    ) -> Run | None:
+        """The same in one forward, where this member does so and the definition allows it. An
+        edited run is compared with the truth's of the same number in this case.
+        """
         tokens = forced[: steps - 1]
         if not self.member.at_once or self.others is None or steps == 1 or len(tokens) < steps - 1:
             return None
-        generation = (prompt, tokens)
-        truth = self.others.truth.along(prompt, tokens, steps)
+        number = len(self.edited) + 1 if edits else 0
+        truth = self.others.truth.along(prompt, tokens, steps, number)
+        generation = (prompt, tokens, self.others.truth.number(number))
         if truth is None or not self.others.tried.may(generation, self.member.dtype):
             return None
         ids = torch.tensor([prompt + tokens], device=self.module.device)
@@ -336,7 +358,7 @@ class ReferenceModel:
         rows = at_once.rows_of(len(prompt), steps, before)
         last = {"logits_to_keep": steps} if self._last else {}
         with ExitStack() as stack:
-            recording = at_once.recorded(self.module, self.modules, rows)
+            recording = at_once.recorded(self.module, self.modules, rows, edits or {})
             streams, logits = stack.enter_context(recording)
             stack.enter_context(exchanged(self._forwards))
             if self.member.pad:  # which positions padded rows have, `generate` knows
@@ -352,13 +374,28 @@ class ReferenceModel:
         taken = [torch.tensor([token], device=inputs.device) for token in chosen]
         return Run(streams, logits, taken, ids=ids[0, : len(prompt)], at_once=True)
 
-    def along(self, prompt: Sequence[int], tokens: Sequence[int], steps: int) -> Run | None:
-        """These steps of the unedited run of this prompt along these tokens, if there is one."""
-        for (ids, *_), run in self._unedited:
-            taken = [int(token) for token in run.tokens[: len(tokens)]]
-            if ids == tuple(prompt) and len(run.tokens) >= steps and taken == list(tokens):
+    def along(
+        self, prompt: Sequence[int], tokens: Sequence[int], steps: int, number: int = 0
+    ) -> Run | None:
+        """These steps of a run of this prompt along these tokens, if there is one: the unedited
+        one, or the edited one of this number (from 1) in the present case.
+        """
+        runs = self.edited[number - 1 : number] if number else [run for _, run in self._unedited]
+        for run in runs:
+            if run.ids.tolist() != list(prompt) or len(run.tokens) < steps:
+                continue
+            if [int(token) for token in run.tokens[: len(tokens)]] == list(tokens):
                 return run.first(steps)
         return None
+
+    def number(self, in_case: int) -> int:
+        """The number of an edited run of the present case among all that there were; 0 stays."""
+        return self._edited_before + in_case if in_case else 0
+
+    def begin_case(self, prompts: tuple[str, ...]) -> None:
+        """Go on with a case of these prompts."""
+        self._edited_before += len(self.edited)
+        self.prompts, self.edited = prompts, []
 
     def _begun(self, prompt: tuple[int, ...], changes: Changes) -> Mapping[Any, Callable[..., Any]]:
         """Forwards that give what the layers before the first change gave without it."""

@@ -109,6 +109,79 @@ def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
             assert_near(own[layer], other[layer])
 
 
+def edited(model: ReferenceModel, tokens: tuple[int, ...], scale: float = 2.0) -> Any:
+    model.forced = (tokens,)
+    edits = {1: lambda stream, earlier: scale * stream + earlier[0]}
+    return model.run(PROMPT, edits=edits, steps=STEPS)
+
+
+@pytest.mark.parametrize("pad", [0, 3])
+@pytest.mark.parametrize("architecture", SIZES)
+def test_an_edited_generation_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
+    """Two of them in one case: each is compared with the truth's of the same number."""
+    module = built(architecture)
+    others, _ = with_truth(module)
+    way = Member("way", torch.float32, "eager", pad=pad)
+    quick, slow = of(module, replace(way, at_once=True), others), of(module, way, others)
+    for scale in (2.0, -0.5):
+        others.truth.forced = ()
+        tokens = tuple(int(token) for token in edited(others.truth, (), scale).tokens)
+        run, other = edited(quick, tokens, scale), edited(slow, tokens, scale)
+        assert run.at_once
+        assert not other.at_once
+        for streams, others_streams in zip(run.stream, other.stream, strict=True):
+            for layer, stream in streams.items():
+                assert_near(stream, others_streams[layer])
+        for own, theirs in zip(run.logits, other.logits, strict=True):
+            assert_near(own, theirs)
+
+
+def test_an_edit_that_counts_its_steps_is_taken_one_after_the_other() -> None:
+    module = built("llama")
+    others, _ = with_truth(module)
+    calls: list[int] = []
+
+    def counting(stream: torch.Tensor, _: Any) -> torch.Tensor:
+        calls.append(len(calls))
+        return stream * (1 + calls[-1] % STEPS)
+
+    edits = {1: counting}
+    tokens = tuple(int(t) for t in others.truth.run(PROMPT, edits=edits, steps=STEPS).tokens)
+    calls.append(0)  # as somebody else's run would have left it
+    quick = of(module, Member("way", torch.float32, "eager", at_once=True), others)
+    quick.forced = (tokens,)
+    assert not quick.run(PROMPT, edits=edits, steps=STEPS).at_once
+
+
+def test_the_truths_edited_runs_have_numbers_of_their_own_in_each_case() -> None:
+    """What was tried of one case's says nothing of the next one's, of the same tokens."""
+    others, tokens = with_truth(built("llama"))
+    truth = others.truth
+    edited(truth, tokens)
+    first = truth.number(1)
+    truth.begin_case((PROMPT,))
+    edited(truth, tokens, -0.5)
+    assert first != truth.number(1) != truth.number(0)
+
+
+def test_the_parts_of_a_prompt_are_read_in_one_run() -> None:
+    module = built("llama")
+    model = of(module, TRUTH)
+    forwards: list[int] = []
+    handle = module.register_forward_hook(lambda *_: forwards.append(1))
+    first = {name: model.run(PROMPT, parts=(name,)).parts[0][name] for name in model.readable}
+    handle.remove()
+    assert len(forwards) == 1
+    assert len(model.readable) > 5
+    for name, values in first.items():
+        alone = of(module, TRUTH)
+        alone.__dict__["readable"] = ()
+        assert str(values) == str(alone.run(PROMPT, parts=(name,)).parts[0][name])
+    model.forget_parts()
+    model.run(PROMPT, parts=(model.readable[0],))
+    assert len(model.run(PROMPT).parts) == 1
+
+
 def test_a_definition_that_looks_at_the_length_is_taken_one_after_the_other() -> None:
     short = {"max_position_embeddings": len(PROMPT) + 1}
     module = built("llama", rope_parameters=DYNAMIC, **short)
