@@ -167,7 +167,6 @@ class _Case:
             Thresholds(),
             names,
             self.file.order_of,
-            compare.token_rows(seen, self.file.is_stacked),
         )
         self.evidence.append(compare.evidence_of(compared, precision, names))
         return compared

@@ -9,8 +9,9 @@ from functools import cache
 from conformance.check.answer import answer
 from conformance.check.checked import AGREES, Answer, Answered
 from conformance.check.gather import TRUTH, Asked
-from conformance.check.search.driver import LEAST, Place, search_all
+from conformance.check.search.driver import LEAST, search_all
 from conformance.check.search.edits import Found
+from conformance.check.search.place import Place
 from conformance.check.search.session import Steps
 from conformance.check.search.trial import Reference
 from conformance.check.source import UserFile

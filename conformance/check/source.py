@@ -75,10 +75,6 @@ class UserFile:
         lines = (node.lineno for node in self._made(site.name) if isinstance(node, ast.Assign))
         return (max(lines, default=0),)
 
-    def is_stacked(self, name: str) -> bool:
-        """Return whether a value, by its name, is made of several that were stacked."""
-        return any(re.search(r"\b(?:stack|cat)\(", ast.unparse(one)) for one in self._made(name))
-
     def first_write(self) -> int:
         """Return the first line of the reference's function that writes to a module, or 0."""
         stored = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import libcst as cst
 
@@ -55,11 +56,9 @@ def propose(text: str, side: str, clues: Clues) -> list[Candidate]:
     for rewrite in REWRITES:
         for change in rewrite(program, clues):
             candidate = _candidate(program, rewrite.__name__, change, suspects, clues)
-            if candidate is None or candidate.text == text:
-                continue
-            known = found.get(candidate.text)
-            if known is None or candidate.cost < known.cost:
-                found[candidate.text] = candidate
+            if candidate is not None:
+                known = found.setdefault(candidate.text, candidate)
+                found[candidate.text] = min(known, candidate, key=lambda one: one.cost)
     return sorted(found.values(), key=lambda one: (one.cost, one.lines))
 
 
@@ -68,20 +67,13 @@ def propose_pairs(text: str, side: str, candidates: Sequence[Candidate]) -> list
     each other, so that neither edit shows an effect alone.
     """
     program = Program(text, side)
-    likely = list(candidates[:_PAIRED])
     found = []
-    for number, first in enumerate(likely):
-        for second in likely[number + 1 :]:
-            if set(first.lines) & set(second.lines):
-                continue
-            both = program.replaced((*first.splices, *second.splices))
-            if is_python(both):
-                words = f"{first.words}; {second.words}"
-                lines = (*first.lines, *second.lines)
-                cost = first.cost + second.cost
-                found.append(
-                    Candidate(both, f"{first.rewrite}, {second.rewrite}", words, lines, cost)
-                )
+    for one, other in combinations(candidates[:_PAIRED], 2):
+        both = program.replaced((*one.splices, *other.splices))
+        if not set(one.lines) & set(other.lines) and is_python(both):
+            names = f"{one.rewrite}, {other.rewrite}", f"{one.words}; {other.words}"
+            lines = (*one.lines, *other.lines)
+            found.append(Candidate(both, *names, lines, one.cost + other.cost))
     return sorted(found, key=lambda one: one.cost)
 
 
@@ -92,7 +84,7 @@ def _candidate(
         sorted({n for one in change.splices for n in _lines(program, one.start, one.end)})
     )
     text = program.replaced(change.splices)
-    if not is_python(text):
+    if text == program.text or not is_python(text):
         return None
     cost = change.cost + 2 * (program.text.count(".clone()") > text.count(".clone()"))
     if not set(lines) & set(clues.lines):
@@ -125,12 +117,11 @@ def _suspects(program: Program, clues: Clues) -> set[int]:
     if clues.parted:
         found += _writes(program)
         names |= {name for one in found for name in _flow(one)[1]}
-    for _ in program.statements:
+    added = found
+    while added:
         called = {id(one) for name in names for one in program.inside_of(name)}
         leading = [one for one in program.statements if _flow(one)[0] & names or id(one) in called]
         added = [one for one in leading if one not in found]
-        if not added:
-            break
         found += added
         names |= {name for one in added for name in _flow(one)[1]}
     around = [

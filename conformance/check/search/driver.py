@@ -8,24 +8,22 @@ the meaning on transformers unchanged.
 from __future__ import annotations
 
 import heapq
-import io
 import math
 import re
 import time
-import tokenize
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 import libcst as cst
 
-from conformance.builtin.user_trace import case_of
 from conformance.check.describe import describe_difference
 from conformance.check.engine_errors import find_lines
 from conformance.check.search.candidates import Candidate, propose, propose_pairs
 from conformance.check.search.change import Clues
 from conformance.check.search.edits import Found, without_hunks
 from conformance.check.search.engine_alone import ask_engine
+from conformance.check.search.place import Place
 from conformance.check.search.program import Program, is_python
 from conformance.check.search.rewrites.logits import EMBEDDINGS
 from conformance.check.search.rewrites.porting import port_versions, without_old_habits
@@ -33,9 +31,9 @@ from conformance.check.search.session import Request, Steps
 from conformance.check.search.trial import Reference, Tried, same_truth
 from conformance.check.source import UserFile
 from conformance.check.values.compare import zeros
-from conformance.records import Case, Outcome, Precision, Status
+from conformance.records import Case, Precision, Status
 from conformance.runner import Further
-from conformance.store import RunFolder, gathered_in
+from conformance.store import gathered_in
 
 #: Versions that are tried before those that did best are looked at.
 _AT_ONCE = 6
@@ -56,34 +54,6 @@ _PATIENCE, _LEEWAY = 5.0, 10.0
 
 #: Of a search that nobody gave a time: at least so many seconds.
 LEAST = 10.0
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a search runs: the jobs of its engines, and what transformers' model is like."""
-
-    run: RunFolder
-    model: str
-    truth: str
-    prompts: tuple[str, ...]
-
-    def folder(self, backend: str, precision: Precision) -> str:
-        """The folder, below the model's, of what an engine gathers."""
-        return gathered_in(backend, precision)
-
-    def job(self, folder: str) -> str:
-        """The id of the job that gathers into a folder."""
-        return f"{self.model}:{folder}"
-
-    def layer_list(self) -> str:
-        """Where transformers' model has its layers."""
-        group = self.run.group(self.model, self.truth)
-        return str(group.identity.get("layer_list", "")) if group else ""
-
-    def layout(self, folder: str) -> str:
-        """How an engine's layers return the stream, "" where that could not be measured."""
-        group = self.run.group(self.model, folder)
-        return group.layout if group else ""
 
 
 @dataclass(order=True)
@@ -111,8 +81,9 @@ class Search:
     backend: str
     reference: Reference
     until: float
-    numbers: Iterator[int]
     begun: float = field(default_factory=time.monotonic)
+    precision: Precision = Precision.FLOAT32
+    deep: int = _DEEP
     ran: int = 0
     seen: set[str] = field(default_factory=set)
     seconds: float = 0.0
@@ -120,132 +91,118 @@ class Search:
 
     def steps(self, hints: Sequence[str] = ()) -> Generator[Request, None, Found]:
         """Run the search. The versions of `hints` agree on another engine, and are tried first."""
-        side = "vllm" if self.file.ported else "trace"
-        precision = Precision.FLOAT32
         if self.file.lacks_a_port:
-            clues = self._clues(precision)
+            clues = self._clues()
             text, words = without_old_habits(Program(self.file.text, "hf"), clues)
             if words:
                 yield from self._mean_instead(text, words)
+            self.deep = _DEEP_PORT
             ports = port_versions(Program(self.file.text, "hf"), clues)
-            own = yield from self._try(ports, precision)
-            return (yield from self._improve(own, side, precision, _DEEP_PORT, hints))
-        own = [self._stored(precision)]
-        if own[0].agrees:  # what differs is bf16 alone
-            precision = Precision.BF16
-            own = [self._stored(precision)]
-        return (yield from self._improve(own, side, precision, _DEEP, hints))
+            return (yield from self._improve((yield from self._try(ports)), hints))
+        own = self._stored()
+        if own.agrees:  # what differs is bf16 alone
+            self.precision = Precision.BF16
+            own = self._stored()
+        return (yield from self._improve([own], hints))
 
     def _mean_instead(self, text: str, words: str) -> Generator[Request, None, None]:
         """Take another version of `hf` for what is meant, where transformers runs it."""
         case = self._case(text, "hf")
         yield {self.place.job(self.place.truth): self._further([case])}
-        seen = self.place.run.observations(self.place.model, self.place.truth, case.key)
-        if seen:
+        if seen := self.place.seen(self.place.truth, case.key):
             self.reference = Reference(seen, self.reference.thresholds)
             self.file = replace(self.file, text=text)
             self.note = words
 
     # ── trying ─────────────────────────────────────────────────────────────────────────────────
 
-    def _stored(self, precision: Precision) -> Tried:
+    @property
+    def _folder(self) -> str:
+        return gathered_in(self.backend, self.precision)
+
+    def _function(self, side: str) -> str:
+        return self.file.function_for(side)
+
+    def _stored(self) -> Tried:
         """How the file itself did, from what its check gathered."""
-        folder = self.place.folder(self.backend, precision)
-        key = f"check.{self.file.name}"
-        tried = self._read(self.file.text, folder, key, precision)
+        tried = self._read(self.file.text, self.file.key, self.precision, self.reference)
         self.seconds = max(self.seconds, tried.outcome.seconds)
         return tried
 
-    def _read(self, text: str, folder: str, key: str, precision: Precision) -> Tried:
-        run, model = self.place.run, self.place.model
-        outcome = run.outcome(model, folder, key) or Outcome(Status.MISSING, reason="not run")
-        mine = run.observations(model, folder, key) if outcome.status is Status.OK else {}
+    def _read(self, text: str, key: str, precision: Precision, reference: Reference) -> Tried:
+        folder = gathered_in(self.backend, precision)
+        outcome = self.place.outcome(folder, key)
+        mine = self.place.seen(folder, key) if outcome.status is Status.OK else {}
         lines: tuple[int, ...] = ()
         if outcome.status is not Status.OK:
             lines = find_lines(outcome, text, self.file.path.name)
         try:
-            return self.reference.try_of(text, outcome, mine, precision, lines)
+            return reference.try_of(text, outcome, mine, precision, lines)
         except (ValueError, RuntimeError) as error:  # it returns what cannot be compared
             failed = replace(outcome, status=Status.ERROR, reason=str(error))
-            return self.reference.try_of(text, failed, {}, precision)
+            return reference.try_of(text, failed, {}, precision)
 
     def _case(self, text: str, function: str) -> Case:
-        """Write a version of the file, and return the case that runs a function of it."""
-        number = next(self.numbers)
-        folder = self.place.run.path / "tries" / str(number)
-        folder.mkdir(parents=True)
-        path = folder / self.file.path.name
-        path.write_text(text, encoding="utf-8")
-        name = f"{self.file.name}~{number}"
-        return case_of(name, path, function, self.place.prompts, original=self.file.path)
+        return self.place.case(text, self.file.name, function, self.file.path)
 
     def _further(self, cases: Sequence[Case]) -> Further:
         return Further(tuple(cases), _LEEWAY + _PATIENCE * self.seconds)
 
-    def _try(
-        self, texts: Sequence[str], precision: Precision
-    ) -> Generator[Request, None, list[Tried]]:
+    def _try(self, texts: Sequence[str]) -> Generator[Request, None, list[Tried]]:
         """Run versions of the file on the engine; returns how each did."""
-        folder = self.place.folder(self.backend, precision)
-        function = "vllm" if self.file.ported else "trace"
         if not texts:
             return []
-        cases = [self._case(text, function) for text in texts]
-        yield {self.place.job(folder): self._further(cases)}
+        cases = [self._case(text, self._function("vllm")) for text in texts]
+        yield {self.place.job(self._folder): self._further(cases)}
         self.ran += len(texts)
         found = []
         for text, case in zip(texts, cases, strict=True):
-            found.append(self._read(text, folder, case.key, precision))
-            self.place.run.group_folder(self.place.model, folder).drop_cell(case.key)
+            found.append(self._read(text, case.key, self.precision, self.reference))
+            self.place.drop(self._folder, case.key)
         return found
 
     # ── the search itself ──────────────────────────────────────────────────────────────────────
 
     def _improve(
-        self,
-        begun: Sequence[Tried],
-        side: str,
-        precision: Precision,
-        deep: int,
-        hints: Sequence[str],
+        self, begun: Sequence[Tried], hints: Sequence[str]
     ) -> Generator[Request, None, Found]:
         """Rewrite the version that is nearest to agreeing, until one agrees everywhere or time is
         over.
         """
         order = count()
         heap: list[_Node] = []
-        rounds, ports = 0, self._ports(precision)
+        rounds, ports = 0, self._ports()
         best, edits = begun[0], tuple[Candidate, ...]()
         self.seen |= {one.text for one in begun}
-        ready = [(one, edits) for one in (*(yield from self._try(hints, precision)), *begun)]
+        ready = [(one, edits) for one in (*(yield from self._try(hints)), *begun)]
         parent: tuple[float, ...] = (math.inf,)
-        agreeing = parent
-        chances = 0
+        agreeing, chances = parent, 0
         while True:
             for one, path in ready:
                 if one.agrees:
-                    found = yield from self._smallest(one, path, precision)
+                    found = yield from self._smallest(one, path)
                     if found.verified:
                         return found
                 best, edits = min((best, edits), (one, path), key=lambda each: each[0].score)
-                if not one.agrees and one.score < parent and len(path) < deep:
+                if not one.agrees and one.score < parent and len(path) < self.deep:
                     chance = chances + (one.agreeing == agreeing)
                     first = _order(one, _PER_CHANCE * chance)
                     heapq.heappush(heap, _Node(first, next(order), one, path, chance))
             ready = []
             rounds += 1
-            if ports and (rounds > _BEFORE_PORTS or not heap or time.monotonic() >= self._half()):
-                tried = yield from self._try([one.text for one in ports], precision)
+            half = time.monotonic() >= (self.begun + self.until) / 2
+            if ports and (rounds > _BEFORE_PORTS or half or not heap):
+                tried = yield from self._try([one.text for one in ports])
                 ready = [(one, (port,)) for port, one in zip(ports, tried, strict=True)]
                 ports = []
                 continue
             if not heap or time.monotonic() >= self.until:
-                return self._unverified(best, edits)
+                return self._found(best, edits)
             node = heapq.heappop(heap)
-            batch = self._next_of(node, side, precision)
+            batch = self._next_of(node)
             if batch is None:
                 continue
-            tried = yield from self._try([one.text for one in batch], precision)
+            tried = yield from self._try([one.text for one in batch])
             for candidate, one in zip(batch, tried, strict=True):
                 self._note(candidate, one)
                 ready.append((one, (*node.edits, candidate)))
@@ -255,31 +212,28 @@ class Search:
             node.order, node.number = _order(node.tried, batches), next(order)
             heapq.heappush(heap, node)
 
-    def _ports(self, precision: Precision) -> list[Candidate]:
+    def _ports(self) -> list[Candidate]:
         """The whole of `hf` in the place of `vllm`, for a file that has both."""
-        if not self.file.ported:
+        if not self.file.ported or self.file.lacks_a_port:
             return []
-        texts = port_versions(Program(self.file.text, "hf"), self._clues(precision))
-        return [
-            Candidate(text, "port", "as `hf` is on vLLM", (), 0)
-            for text in texts
-            if is_python(text)
-        ]
+        texts = port_versions(Program(self.file.text, "hf"), self._clues())
+        return [Candidate(text, "port", "as `hf` is on vLLM", (), 0) for text in texts]
 
-    def _half(self) -> float:
-        return (self.begun + self.until) / 2
-
-    def _next_of(self, node: _Node, side: str, precision: Precision) -> list[Candidate] | None:
+    def _next_of(self, node: _Node) -> list[Candidate] | None:
         """Return the next versions of a node to be tried, None when all have been: first those of
         one rewrite, then the likeliest in pairs.
         """
+        text, side = node.tried.text, self._function("vllm")
         if node.waiting is None:
-            node.waiting = node.single = self._proposed(node.tried, side, precision)
+            try:
+                node.single = propose(text, side, self.clues(node.tried))[:_OF_ONE]
+            except cst.ParserSyntaxError:
+                node.single = []
+            node.waiting = node.single
         elif not node.waiting:
             if not node.single:
                 return None
-            node.waiting = propose_pairs(node.tried.text, side, node.single)
-            node.single = []
+            node.waiting, node.single = propose_pairs(text, side, node.single), []
         node.waiting = [one for one in node.waiting if one.text not in self.seen]
         batch, node.waiting = node.waiting[:_AT_ONCE], node.waiting[_AT_ONCE:]
         self.seen |= {one.text for one in batch}
@@ -289,151 +243,106 @@ class Search:
         """Keep what a version came to, for people who look at a search."""
         score = ", ".join(f"{number:g}" for number in tried.score)
         line = f"({score}) {candidate.rewrite} {list(candidate.lines)}: {candidate.words}"
-        with (self.place.run.path / "tries" / "log.txt").open("a", encoding="utf-8") as log:
+        with (self.place.tries / "log.txt").open("a", encoding="utf-8") as log:
             log.write(f"{self.file.name} on {self.backend}: {line}\n")
 
-    def _proposed(self, tried: Tried, side: str, precision: Precision) -> list[Candidate]:
-        try:
-            return propose(tried.text, side, self.clues(tried, precision))[:_OF_ONE]
-        except cst.ParserSyntaxError:
-            return []
-
-    def _clues(self, precision: Precision) -> Clues:
+    def _clues(self) -> Clues:
         """Return what is known of the model on both sides, whatever the file does."""
-        layer_list = self.place.layer_list()
-        folder = self.place.folder(self.backend, precision)
-        modules, widths = self._modules(layer_list)
+        layers = self.place.layer_list
+        named = (one.split("|") for one in self.reference.seen if one.startswith("value|"))
+        outputs = [(each[2], "|".join(each)) for each in named if each[3:] == ["output"]]
+        inside = re.compile(re.escape(layers) + r"\.\d+\.([\w.]+)")
+        widths: dict[str, int] = {}
+        outside: dict[str, None] = {}
+        for path, key in outputs:
+            if found := inside.fullmatch(path):
+                widths.setdefault(found[1], int(self.reference.seen[key].shape[-1]))
+            elif not path.startswith(f"{layers}."):
+                outside[path] = None
+        layout = self.place.group(self._folder)
+        heads = (head for head in ("lm_head", "embed_out") if f".{head}" in self.file.text)
         return Clues(
-            dual=self.place.layout(folder) == "dual",
-            single=self.place.layout(folder) == "single",
-            modules=modules,
-            widths=widths,
-            head=self._head(),
-            norms=self._outside(layer_list, r"norm|ln_f"),
-            embedding="".join(self._outside(layer_list, EMBEDDINGS)[:1]),
+            dual=layout is not None and layout.layout == "dual",
+            single=layout is not None and layout.layout == "single",
+            modules=tuple(widths),
+            widths={name.rpartition(".")[2]: width for name, width in widths.items()},
+            head=next(heads, "lm_head"),
+            norms=tuple(path for path in outside if re.search(r"norm|ln_f", path)),
+            embedding=next((path for path in outside if re.search(EMBEDDINGS, path)), ""),
         )
 
-    def clues(self, tried: Tried, precision: Precision) -> Clues:
+    def clues(self, tried: Tried) -> Clues:
         """Return what a version that ran says about what to change."""
-        clues = replace(self._clues(precision), lines=tried.lines)
+        clues = replace(self._clues(), lines=tried.lines)
         if tried.compared is None:
             return clues
-        names = tuple(sorted(self.reference.missing(tried.mine)))
-        if precision is Precision.BF16:
+        if self.precision is Precision.BF16:
             return replace(clues, parted=True)
-        judgement, layer_list = tried.compared.judgement, self.place.layer_list()
-        told = describe_difference(self.reference.seen, tried.mine, judgement, layer_list)
+        seen, judgement = self.reference.seen, tried.compared.judgement
+        told = describe_difference(seen, tried.mine, judgement, self.place.layer_list)
         return replace(
             clues,
-            wrong=(*names, *told.names),
+            wrong=(*sorted(self.reference.missing(tried.mine)), *told.names),
             parted=told.part is not None,
             meant=told.meant,
             shift=told.shift,
         )
 
-    def _modules(self, layer_list: str) -> tuple[tuple[str, ...], Mapping[str, int]]:
-        """Return the names of the modules in a layer, and how wide their outputs are."""
-        names: dict[str, int] = {}
-        inside = re.compile(re.escape(layer_list) + r"\.\d+\.([\w.]+)")
-        for one, value in self.reference.seen.items():
-            if one.startswith("value|") and one.endswith("|output"):
-                found = inside.fullmatch(one.split("|")[2])
-                if found:
-                    names.setdefault(found[1], int(value.shape[-1]))
-        widths = {name.rpartition(".")[2]: width for name, width in names.items()}
-        return tuple(names), widths
-
-    def _outside(self, layer_list: str, pattern: str) -> tuple[str, ...]:
-        """Return the paths of modules outside of the layers whose names have a pattern."""
-        paths = {one.split("|")[2] for one in self.reference.seen if one.startswith("value|")}
-        outside = (path for path in sorted(paths) if not path.startswith(f"{layer_list}."))
-        return tuple(path for path in outside if re.search(pattern, path))
-
-    def _head(self) -> str:
-        return next((h for h in ("lm_head", "embed_out") if f".{h}" in self.file.text), "lm_head")
-
     # ── what agrees ────────────────────────────────────────────────────────────────────────────
 
     def _smallest(
-        self, best: Tried, edits: tuple[Candidate, ...], precision: Precision
+        self, best: Tried, edits: tuple[Candidate, ...]
     ) -> Generator[Request, None, Found]:
         """Take back what the version does not need, and confirm what is left."""
-        smaller = [one for one in without_hunks(self.file.text, best.text) if is_python(one)]
-        while smaller:
-            tried = yield from self._try(smaller, precision)
-            good = next((one for one in tried if one.agrees), None)
-            if good is None:
-                break
+        good: Tried | None = best
+        while good is not None:
             best = good
             smaller = [one for one in without_hunks(self.file.text, best.text) if is_python(one)]
-        found = yield from self._confirmed(best, edits)
-        return found or self._unverified(best, edits)
+            tried = yield from self._try(smaller)
+            good = next((one for one in tried if one.agrees), None)
+        verified = yield from self._holds(best)
+        return self._found(best, edits, verified=verified)
 
-    def _confirmed(
-        self, best: Tried, edits: tuple[Candidate, ...]
-    ) -> Generator[Request, None, Found | None]:
-        """Run a version in both precisions and with other prompts, on transformers too.
-
-        Returns a verified `Found`, None where it does not hold.
+    def _holds(self, best: Tried) -> Generator[Request, None, bool]:
+        """Run a version in both precisions and with other prompts, on transformers too; returns
+        whether it agrees everywhere, and means on transformers what the file does.
         """
-        side = ("hf", "vllm") if self.file.ported else ("trace", "trace")
-        folders = {p: self.place.folder(self.backend, p) for p in Precision}
-        other = with_other_prompts(best.text)
-        truths = [self._case(best.text, side[0]), self._case(other, side[0])]
-        mine = [self._case(best.text, side[1]), self._case(other, side[1])]
+        texts = best.text, with_other_prompts(best.text)
+        truths = [self._case(text, self._function("hf")) for text in texts]
+        mine = [self._case(text, self._function("vllm")) for text in texts]
+        single, half = (gathered_in(self.backend, precision) for precision in Precision)
         yield {
             self.place.job(self.place.truth): self._further(truths),
-            self.place.job(folders[Precision.FLOAT32]): self._further(mine),
-            self.place.job(folders[Precision.BF16]): self._further(mine[:1]),
+            self.place.job(single): self._further(mine),
+            self.place.job(half): self._further(mine[:1]),
         }
-        run, model = self.place.run, self.place.model
-        own, others = (run.observations(model, self.place.truth, case.key) for case in truths)
+        own, others = (self.place.seen(self.place.truth, case.key) for case in truths)
         if not own or not same_truth(own, self.reference.seen) or zeros(own)[1]:
-            return None
-        reference = Reference(own, self.reference.thresholds)
-        ran = []
-        for number, p in ((0, Precision.FLOAT32), (0, Precision.BF16)):
-            outcome = run.outcome(model, folders[p], mine[number].key)
-            seen = run.observations(model, folders[p], mine[number].key)
-            outcome = outcome or Outcome(Status.MISSING, reason="not run")
-            ran.append(reference.try_of(best.text, outcome, seen, p))
+            return False
+        ran = [(texts[0], mine[0], precision, own) for precision in Precision]
         if others:
-            outcome = run.outcome(model, folders[Precision.FLOAT32], mine[1].key)
-            seen = run.observations(model, folders[Precision.FLOAT32], mine[1].key)
-            again = Reference(others, self.reference.thresholds)
-            outcome = outcome or Outcome(Status.MISSING, reason="not run")
-            ran.append(again.try_of(other, outcome, seen, Precision.FLOAT32))
+            ran.append((texts[1], mine[1], Precision.FLOAT32, others))
         else:
             self.note = (
                 "transformers does not run it on other prompts, so your own are what it holds on"
             )
-        if not all(one.agrees for one in ran):
-            return None
-        return Found(
-            self.file.name,
-            self.backend,
-            best.text,
-            verified=True,
-            words=tuple(dict.fromkeys(edit.words for edit in edits)),
-            tried=self.ran,
-            seconds=time.monotonic() - self.begun,
-            note=self.note,
+        return all(
+            self._read(text, case.key, precision, Reference(seen, self.reference.thresholds)).agrees
+            for text, case, precision, seen in ran
         )
 
-    def _unverified(self, best: Tried, edits: tuple[Candidate, ...]) -> Found:
-        compared = best.compared
+    def _found(self, best: Tried, edits: tuple[Candidate, ...], *, verified: bool = False) -> Found:
         left = best.outcome.reason
-        if compared is not None:
-            left = (
-                compared.judgement.reason if not compared.passes else "it does not hold everywhere"
-            )
-        better = bool(edits) and best.text != self.file.text
+        if best.compared is not None:
+            left = best.compared.judgement.reason
+            left = left if not best.compared.passes else "it does not hold everywhere"
         return Found(
             self.file.name,
             self.backend,
-            best.text if better else self.file.text,
+            best.text if edits or verified else self.file.text,
+            verified=verified,
             words=tuple(dict.fromkeys(edit.words for edit in edits)),
-            left=left,
+            left="" if verified else left,
             tried=self.ran,
             seconds=time.monotonic() - self.begun,
             note=self.note,
@@ -452,24 +361,15 @@ def with_other_prompts(text: str) -> str:
 
     Docstrings stay. So many words stay so many, and mostly so many tokens.
     """
-    places = []
-    former = tokenize.NEWLINE
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        quiet = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.NL}
-        if token.type == tokenize.STRING and former not in quiet:
-            places.append((token.start, token.end, token.string))
-        if token.type != tokenize.COMMENT:
-            former = token.type
-    lines = text.splitlines(keepends=True)
-    for (row, start), (last, end), string in reversed(places):
-        found = re.fullmatch(r"([rRuU]?)(['\"])([^'\"\\\n]*)\2", string)
-        if row != last or not found or " " not in found[3].strip():
-            continue
-        words = found[3].split(" ")
-        turned = " ".join(words[1:] + words[:1])
-        line = lines[row - 1]
-        lines[row - 1] = f"{line[:start]}{found[1]}{found[2]}{turned}{found[2]}{line[end:]}"
-    return "".join(lines)
+    program = Program(text, "hf")
+    turned = []
+    for node in program.walk(program.module):
+        if isinstance(node, cst.SimpleString) and not isinstance(program.parents[node], cst.Expr):
+            found = re.fullmatch(r"([rRuU]?['\"])([^'\"\\\n]*)(['\"])", node.value)
+            if found and " " in found[2].strip():
+                first, _, others = found[2].partition(" ")
+                turned.append(program.swap(node, f"{found[1]}{others} {first}{found[3]}"))
+    return program.replaced(turned)
 
 
 def search_all(
@@ -482,19 +382,15 @@ def search_all(
 
     `seconds` says how long each may take, `keep` gets what is found.
     """
-    numbers = count()
     texts: dict[str, list[str]] = {}
     clean: dict[str, str] = {}
     for file, backend, reference in wanted():
         if backend not in clean:
-            clean[backend] = yield from ask_engine(
-                place.run, place.model, place.truth, backend, reference, numbers
-            )
-        until = time.monotonic() + seconds()
-        search = Search(place, file, backend, reference, until, numbers)
+            clean[backend] = yield from ask_engine(place, backend, reference.thresholds)
         if clean[backend]:
             keep(Found(file.name, backend, engine=clean[backend]))
             continue
+        search = Search(place, file, backend, reference, time.monotonic() + seconds())
         found = yield from search.steps(texts.get(file.name, []))
         if found.verified:
             texts.setdefault(file.name, []).append(found.text)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
+from dataclasses import replace
 
-from conformance.builtin.user_trace import case_of
+from conformance.check.search.place import Place
 from conformance.check.search.session import Request
 from conformance.check.search.trial import Reference
 from conformance.expectations import inherited
 from conformance.expectations.assess import applying
 from conformance.expectations.conditions import where_in
 from conformance.planning.machine import conditions
-from conformance.records import Cell, Precision, Site, Status
+from conformance.records import Cell, Precision, Site, Status, Thresholds
 from conformance.runner import Further
 from conformance.scenario import PAIR
-from conformance.store import RunFolder, gathered_in
+from conformance.store import gathered_in
 
 #: What is run on both sides.
 CLEAN = '''\
@@ -34,50 +35,37 @@ def trace(lm, prompt):
 _SECONDS = 60.0
 
 
-def ask_engine(
-    run: RunFolder,
-    model: str,
-    truth: str,
-    backend: str,
-    reference: Reference,
-    numbers: Iterator[int],
-) -> Generator[Request, None, str]:
+def ask_engine(place: Place, backend: str, thresholds: Thresholds) -> Generator[Request, None, str]:
     """Run both sides without any intervention; returns what the engine computes otherwise, "" where
     it is the same model.
     """
-    number = next(numbers)
-    path = run.path / "tries" / str(number) / "clean.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(CLEAN, encoding="utf-8")
-    case = case_of(f"clean~{number}", path, "trace", PAIR)
+    case = replace(place, prompts=PAIR).case(CLEAN, "clean", "trace", place.tries / "clean.py")
     folder = gathered_in(backend, Precision.FLOAT32)
     further = Further((case,), _SECONDS)
-    yield {f"{model}:{truth}": further, f"{model}:{folder}": further}
-    outcome = run.outcome(model, folder, case.key)
-    seen = run.observations(model, truth, case.key)
-    if outcome is None or outcome.status is not Status.OK or not seen:
+    yield {place.job(place.truth): further, place.job(folder): further}
+    outcome, seen = place.outcome(folder, case.key), place.seen(place.truth, case.key)
+    if outcome.status is not Status.OK or not seen:
         return ""  # the user's file says more of what such an engine cannot do
-    mine = run.observations(model, folder, case.key)
-    tried = Reference(seen, reference.thresholds).try_of(CLEAN, outcome, mine, Precision.FLOAT32)
+    mine = place.seen(folder, case.key)
+    tried = Reference(seen, thresholds).try_of(CLEAN, outcome, mine, Precision.FLOAT32)
     if tried.agrees or tried.compared is None:
         return ""
     off = [one for one in tried.compared.judgement.observations if not one.verdict.passes]
     sites = sorted((Site.parse(one.site) for one in off), key=lambda s: (s.layer is None, s.layer))
-    first = sites[0]
-    where = f"since layer {first.layer}" if first.layer is not None else "in its logits"
+    where = f"since layer {sites[0].layer}" if sites[0].layer is not None else "in its logits"
     words = f"{backend} computes another model than transformers {where}, with nothing written"
-    reasons = _known(run, model, backend, folder)
+    reasons = _known(place, backend, folder)
     return f"{words}: {'; '.join(reasons)}" if reasons else words
 
 
-def _known(run: RunFolder, model: str, backend: str, folder: str) -> list[str]:
+def _known(place: Place, backend: str, folder: str) -> list[str]:
     """Return the reasons that the entries of known.yaml give for a clean run on this engine."""
-    group = run.group(model, folder)
+    group = place.group(folder)
     if group is None:
         return []
-    architecture = next((m.architecture for m in run.plan().models if m.id == model), "")
+    models = {one.id: one.architecture for one in place.run.plan().models}
     known = inherited()
-    where = where_in(group, architecture or model, {}, device=conditions())
-    cell = Cell(model, backend, "clean", "")
+    where = where_in(group, models.get(place.model) or place.model, {}, device=conditions())
+    cell = Cell(place.model, backend, "clean", "")
     entries = (known.entries[index] for index in applying(known, cell, where))
     return list(dict.fromkeys(" ".join(one.reason.split()) for one in entries))

@@ -8,8 +8,10 @@ float32 both times.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 
 import torch
 from torch import Tensor
@@ -18,9 +20,7 @@ from conformance.check.values.naming import Names, plain
 from conformance.check.values.relations import FITTED
 from conformance.generated_tokens import FLOAT32_WAY
 from conformance.judge.cell import Judgement, judge_cell
-from conformance.judge.diagnosis import extent
 from conformance.judge.judgement import unknown
-from conformance.judge.measures import structure
 from conformance.judge.reference import (
     HONEST_RUNS_DIFFER,
     NO_NUMBER,
@@ -123,10 +123,6 @@ def _apart(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _together(judged: Judged) -> Judged:
-    return replace(judged, site=_joined(judged.site))
-
-
 def _joined(text: str) -> str:
     """The site of what `_apart` made a prompt of its own."""
     site = Site.parse(text)
@@ -141,19 +137,18 @@ def compare(
     thresholds: Thresholds,
     names: Names = _UNNAMED,
     order: Callable[[Site], tuple[int, ...]] = lambda _: (),
-    of_tokens: Callable[[Judged], bool] = lambda _: True,
 ) -> Compared:
     """Judge one column. `ids` are the prompts' on the engine and on transformers, `names` what the
-    user calls the values; `order` sorts them as they are computed, where that is known, and
-    `of_tokens` says of which it is known that they have a row for every token.
+    user calls the values; `order` sorts them as they are computed, where that is known.
     """
     alike, notes = made_alike(mine, truth.members, names)
-    ours, theirs = _in_one_order(ids)
+    ours, theirs = (tuple(tuple(one) for one in side) for side in ids)
+    # The same prompts may run in any order: a value of the wrong one is told by its numbers.
+    ours = theirs if sorted(ours) == sorted(theirs) else ours
     if not (ours and theirs):
         return Compared(unknown("no forward of the model was seen: did the trace run?"))
     if isinstance(truth.read, str):
         return Compared(unknown(f"transformers' own runs do not fit together: {truth.read}"))
-    limits = thresholds.of(truth.precision)
     judgement = judge_cell(
         _apart(alike),
         truth.read,
@@ -161,12 +156,11 @@ def compare(
         equal=(),
         prompt_ids=ours,
         truth_ids=theirs,
-        limits=limits,
+        limits=thresholds.of(truth.precision),
         alone=False,
         explain=False,  # what a value holds is asked of all that the model computed
     )
-    together = map(_together, judgement.observations)
-    called = [one if of_tokens(one) else _of_entries(one, limits.k_max) for one in together]
+    called = [_in_rows(one) for one in judgement.observations]
     if truth.precision is Precision.FLOAT32:
         called = [_beyond_rounding(one) for one in called]
     observations = tuple(sorted(called, key=lambda one: order(Site.parse(one.site))))
@@ -187,66 +181,22 @@ def _beyond_rounding(judged: Judged) -> Judged:
     return replace(judged, verdict=Verdict.WRONG, message=words)
 
 
-def _in_one_order(
-    ids: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
-) -> tuple[structure.Ids, ...]:
-    """The prompts of the two sides, as they are to be compared. The same ones may run in any order:
-    a value of the wrong one is told by its numbers. Where some are others, what is told of them
-    goes by the order of the run, in which their numbers are known.
-    """
-    ours, theirs = (tuple(tuple(one) for one in side) for side in ids)
-    same = sorted(ours) == sorted(theirs)
-    return (theirs, theirs) if same else (ours, theirs)
-
-
-def token_rows(
-    seen: Values, stacked: Callable[[str], bool] = lambda _: False
-) -> Callable[[Judged], bool]:
-    """Of which values it is known that they have a row for every token, by what transformers
-    observed: as many as a prompt has, each as wide as something that the model computes. What is
-    `stacked` of several values, by its name, may have others.
-    """
-    lengths = set(map(len, prompt_ids(layers(seen))))
-    widths = {
-        value.shape[-1]
-        for key, value in seen.items()
-        if key.startswith(("layers|", "value|")) and value.ndim == 2
-    }
-
-    def known(judged: Judged) -> bool:
-        shape = list(judged.shape)
-        while len(shape) > 2 and shape[0] == 1:
-            shape = shape[1:]
-        rows = len(shape) == 2 and shape[0] in lengths and shape[1] in widths
-        return rows and not stacked(Site.parse(judged.site).name)
-
-    return known
-
-
-def _of_entries(judged: Judged, limit: float) -> Judged:
-    """An observation whose rows may be anything, in such words."""
-    total = len(judged.ratios)
-    off = [number for number, ratio in enumerate(judged.ratios) if ratio > limit]
-    each = max(total // judged.shape[0], 1) if judged.shape and judged.shape[0] else 1
-    first = sorted({number // each for number in off})
-    several = "entry" if len(first) == 1 else "entries"
-    entries = extent.rows(first, max(total // each, 1), ("entry", several))
-    begin = extent.rows(off, total)
-    words = judged.message.replace("the median token", "the median row")
-    if words.startswith(f"{begin} off"):
-        words = f"{entries} of the first axis{words.removeprefix(begin)}"
-    return replace(judged, message=words)
+def _in_rows(judged: Judged) -> Judged:
+    """An observation at its own site, in words that fit whatever its rows are."""
+    words = re.sub(r"(?<=median )token|(?<=every )token", "row", judged.message)
+    words = re.sub(r"\btokens(?= [\d, -]+ of )", "rows", words)
+    return replace(judged, site=_joined(judged.site), message=words)
 
 
 def undetermined(judgement: Judgement, names: Names = _UNNAMED) -> dict[str, tuple[str, ...]]:
     """The values that no verdict is possible on, as the user calls them, by the judge's reason:
     transformers' own runs in float32 do not agree, or give no number.
     """
-    found: dict[str, dict[str, None]] = {}
-    for one in judgement.observations:
-        if one.message in {HONEST_RUNS_DIFFER, NO_NUMBER}:
-            found.setdefault(one.message, {})[names.whole(Site.parse(one.site))] = None
-    return {reason: tuple(called) for reason, called in found.items()}
+    return {
+        reason: tuple(dict.fromkeys(names.whole(Site.parse(one.site)) for one in alike))
+        for reason in (HONEST_RUNS_DIFFER, NO_NUMBER)
+        if (alike := [one for one in judgement.observations if one.message == reason])
+    }
 
 
 def in_words(observations: Sequence[Judged], names: Names = _UNNAMED) -> str:
@@ -272,19 +222,25 @@ def made_alike(
     truth = reference.get(TRUTH, {})
     mine, listed = _listed_alike(mine, truth, names)
     found: dict[str, Tensor] = dict(mine)
-    reshaped: dict[str, list[str]] = {}
+    reshaped: dict[str, dict[str, None]] = {}
     for name in sorted(mine.keys() & truth.keys()):
         value, known = mine[name], truth[name]
         if value.shape != known.shape and _squeezed(value) == _squeezed(known):
             shapes = f"{list(known.shape)} on transformers and {list(value.shape)} there"
-            whole = names.whole(Site.parse(name))
+            whole = f"`{names.whole(Site.parse(name))}`"
             if not any(whole in others for others in reshaped.values()):
-                reshaped.setdefault(shapes, []).append(whole)
+                reshaped.setdefault(shapes, {})[whole] = None
             found[name] = value.reshape(known.shape)
         honest_run = next((run[name] for way, run in reference.items() if way != TRUTH), known)
         if value.is_floating_point() == known.is_floating_point():
             found[name] = found[name].to(honest_run.dtype)
-    return found, (*listed, *_axes(reshaped))
+    said = [
+        f"{few(called, _NAMED)} {'is' if len(called) == 1 else 'are'} {shapes}"
+        for shapes, called in reshaped.items()
+    ]
+    more = f"; {len(said) - _NAMED} more" if len(said) > _NAMED else ""
+    axes = f"{'; '.join(said[:_NAMED])}{more}: an axis of one more or less"
+    return found, (*listed, axes) if said else listed
 
 
 def _listed_alike(
@@ -296,22 +252,23 @@ def _listed_alike(
     found, said = dict(mine), []
     ours, theirs = _entries(mine), _entries(truth)
     for place in ours.keys() & theirs.keys():
-        here, there = ours[place], theirs[place]
-        one, many = (there, here) if len(there) == 1 else (here, there)
-        values, known = (mine, truth) if many is here else (truth, mine)
+        listed = len(ours[place]) > 1  # on the engine: then transformers has one tensor
+        many, [one, *others] = (ours[place], theirs[place])[:: 1 if listed else -1]
+        values, known = (mine, truth) if listed else (truth, mine)
         shapes = {values[key].shape for key in many}
-        alike = len(one) == 1 < len(many) and len(shapes) == 1
-        if not alike or known[one[0]].shape != (len(many), *shapes.pop()):
+        if others or len(many) < 2 or len(shapes) > 1:
             continue
-        for key in here:
+        if known[one].shape != (len(many), *shapes.pop()):
+            continue
+        for key in ours[place]:
             del found[key]
-        if many is here:
-            found[one[0]] = torch.stack([mine[key] for key in many])
+        if listed:
+            found[one] = torch.stack([mine[key] for key in many])
         else:
-            found |= dict(zip(many, mine[one[0]], strict=True))
-        sides = ("there", "on transformers") if many is here else ("on transformers", "there")
+            found |= dict(zip(many, mine[one], strict=True))
+        here, there = ("there", "on transformers")[:: 1 if listed else -1]
         whole = names.whole(Site.parse(many[0]))
-        said.append(f"`{whole}` is a list of {len(many)} {sides[0]} and one tensor {sides[1]}")
+        said.append(f"`{whole}` is a list of {len(many)} {here} and one tensor {there}")
     return found, tuple(sorted(said))
 
 
@@ -323,22 +280,9 @@ def _entries(values: Mapping[str, Tensor]) -> dict[Site, list[str]]:
     return found
 
 
-def _axes(reshaped: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """One note for all values that have an axis of one more or less: their names by shapes."""
-    said = []
-    for shapes, names in reshaped.items():
-        verb = "is" if len(names) == 1 else "are"
-        said.append(f"{few((f'`{name}`' for name in names), _NAMED)} {verb} {shapes}")
-    more = f"; {len(said) - _NAMED} more" if len(said) > _NAMED else ""
-    words = f"{'; '.join(said[:_NAMED])}{more}: an axis of one more or less"
-    return (words,) if said else ()
-
-
 def _squeezed(value: Tensor) -> list[int]:
-    shape = list(value.shape)
-    while shape and shape[0] == 1:
-        shape = shape[1:]
-    return shape
+    """The shape without its leading ones."""
+    return list(dropwhile(lambda size: size == 1, value.shape))
 
 
 def prompt_ids(seen: Mapping[Site, Tensor]) -> list[list[int]]:
