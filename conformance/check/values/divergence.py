@@ -73,22 +73,21 @@ def _off(rows: Tensor, other: Tensor) -> Tensor:
 
 def pairs(mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]) -> dict[int, int]:
     """Which sequence of the engine is which of transformers': by the prompt's ids, in order."""
-    waiting: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for sequence, ids in sorted(_prompts(truth).items()):
-        waiting[ids].append(sequence)
-    found = {}
-    for sequence, ids in sorted(_prompts(mine).items()):
-        if waiting[ids]:
-            found[sequence] = waiting[ids].pop(0)
-    return found
-
-
-def _prompts(seen: Mapping[Site, Tensor]) -> dict[int, tuple[int, ...]]:
+    waiting = _prompts(truth)
     return {
-        site.prompt: tuple(ids.tolist())
-        for site, ids in seen.items()
-        if site.name == "ids" and not site.step
+        sequence: waiting[ids].pop(0)
+        for ids, sequences in _prompts(mine).items()
+        for sequence in sequences[: len(waiting[ids])]
     }
+
+
+def _prompts(seen: Mapping[Site, Tensor]) -> dict[tuple[int, ...], list[int]]:
+    """The sequences that each prompt was run in."""
+    found: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for site in sorted(seen, key=lambda one: one.prompt):
+        if site.name == "ids" and not site.step:
+            found[tuple(seen[site].tolist())].append(site.prompt)
+    return found
 
 
 def parting(
@@ -112,18 +111,15 @@ def parting(
     if clean.get("unedited", ours[:0]).shape != ours.shape:
         return part
     came = natural.get(other)
-    later = came is not None and _came_otherwise(came, clean["unedited"])
+    later = came is not None and bool(_changed(came, clean["unedited"]).any())
     if came is not None and later:
-        clean = {"unedited": came.double(), **_written_halves(other, known)}
+        clean = _halves_in(other.prompt, other, known, written=True) | {"unedited": came.double()}
     base = clean["unedited"]
     made, meant = _off(ours, base), _off(theirs, base)
     if bool(made.any()) and bool(meant.any()):
-        kind, words = _other_tokens(made, meant, far)
-        if not kind:
-            own = {name: rows[far] for name, rows in clean.items() if len(rows) == len(far)}
-            kind, words = _explained(ours[far], theirs[far], own)
+        own = {name: rows[far] for name, rows in clean.items() if len(rows) == len(far)}
+        kind, words = _other_tokens(made, meant, far) or _explained(ours[far], theirs[far], own)
         return replace(part, kind=kind, words=words)
-    wrote = 0 if bool(made.any()) else None
     # What earlier writes did comes back through attention, so later layers say nothing then.
     if not (later or site.step or site.name == ENTRY):
         wrote = _first_written(mine, site.prompt, part, known)
@@ -132,11 +128,17 @@ def parting(
             words = f"the write is at layer {wrote}, and on transformers at layer {due}"
             return replace(part, kind="other-layer", words=words)
     step = f" in step {site.step}" if any(one.step for one in truth) else ""
-    if wrote is None:
+    if not bool(made.any()):
         return replace(part, kind="dropped", words=f"the write had no effect{step}")
-    where = "to the embeddings" if site.name == ENTRY else "at this layer" if later else ""
-    words = f"on transformers nothing is written{where and ' ' + where}{step}"
+    where = " to the embeddings" if site.name == ENTRY else " at this layer" if later else ""
+    words = f"on transformers nothing is written{where}{step}"
     return replace(part, kind="elsewhere", words=words)
+
+
+def _changed(rows: Tensor, clean: Tensor) -> Tensor:
+    """Which rows are others than without a write, as bool [tokens]; none of another shape."""
+    same = rows.shape == clean.shape
+    return _off(rows.double(), clean.double()) if same else torch.zeros(len(rows), dtype=torch.bool)
 
 
 def _first_apart(
@@ -176,10 +178,8 @@ def _written_before(
     clean = _clean(other, known).get("unedited")
     if first is None or meant is None or clean is None or clean.shape != mine[site].shape:
         return False
-    if first.shape != meant.shape or not bool(_off(first.double(), meant.double()).any()):
-        return False
-    made = _off(mine[site].double(), clean)
-    return not bool(made.all()) or bool(_off(truth[other].double(), clean).any())
+    made, due = _changed(mine[site], clean), _changed(truth[other], clean)
+    return bool(_changed(first, meant).any()) and (not bool(made.all()) or bool(due.any()))
 
 
 def _clean(site: Site, known: list[Known]) -> dict[str, Tensor]:
@@ -187,33 +187,25 @@ def _clean(site: Site, known: list[Known]) -> dict[str, Tensor]:
     first one is given.
     """
     alike = _first_alike(site.prompt, known)
+    found = _halves_in(alike, site, known, written=False)
+    return {"unedited": found[ENTRY]} if site.name == ENTRY and ENTRY in found else found
+
+
+def _halves_in(
+    sequence: int, site: Site, known: list[Known], *, written: bool
+) -> dict[str, Tensor]:
+    """What was computed at a layer in a sequence, by kind: in the run in which the trace wrote
+    before it, or in one without a write.
+    """
     found: dict[str, Tensor] = {}
     for one in known:
-        here = (one.sequence, one.layer, one.step) == (alike, site.layer, site.step)
-        if site.name == ENTRY:
-            if here and one.kind == ENTRY:
-                found["unedited"] = one.rows.double()
-        elif here and not one.written:
+        here = (one.sequence, one.layer, one.step) == (sequence, site.layer, site.step)
+        if here and one.written is written and not one.left:
             found.setdefault(one.kind, one.rows.double())
     return found
 
 
-def _came_otherwise(came: Tensor, clean: Tensor) -> bool:
-    """Does a layer give another stream than without a write, by what was written before it?"""
-    return came.shape == clean.shape and bool(_off(came.double(), clean).any())
-
-
-def _written_halves(site: Site, known: list[Known]) -> dict[str, Tensor]:
-    """What a layer's halves are in the run in which the trace wrote before it."""
-    found: dict[str, Tensor] = {}
-    for one in known:
-        here = (one.sequence, one.layer, one.step) == (site.prompt, site.layer, site.step)
-        if here and one.written and one.kind in {"mlp", "residual"} and not one.left:
-            found.setdefault(one.kind, one.rows.double())
-    return found
-
-
-def _other_tokens(made: Tensor, meant: Tensor, far: Tensor) -> tuple[str, str]:
+def _other_tokens(made: Tensor, meant: Tensor, far: Tensor) -> tuple[str, str] | None:
     """Did a write that both sides make reach other tokens? bool [tokens] each."""
     if not bool((made & meant).any()):
         words = f"the write reached {_named(_rows(made))} instead of {_named(_rows(meant))}"
@@ -224,7 +216,7 @@ def _other_tokens(made: Tensor, meant: Tensor, far: Tensor) -> tuple[str, str]:
     if not bool((far & meant).any()):
         words = f"the write reached {_named(_rows(far))} too, which it does not on transformers"
         return "too-many", words
-    return "", ""
+    return None
 
 
 def _first_written(
@@ -236,8 +228,7 @@ def _first_written(
         if (one.kind, one.sequence, one.step) != ("unedited", alike, part.step):
             continue
         rows = streams.get(Site("stream", prompt=sequence, step=part.step, layer=one.layer))
-        fits = rows is not None and rows.shape == one.rows.shape
-        if rows is not None and fits and bool(_off(rows.double(), one.rows.double()).any()):
+        if rows is not None and bool(_changed(rows, one.rows).any()):
             return one.layer
     return None
 
@@ -258,10 +249,7 @@ def _gained(meant: Tensor, made: Tensor) -> tuple[str, str]:
     if (made - gain * meant).norm() > 0.01 * made.norm():
         size = float(made.norm() / meant.norm().clamp_min(1e-30))
         cosine = along / float((made.norm() * meant.norm()).clamp_min(1e-30))
-        large = "as large" if f"{size:.2g}" == "1" else f"{size:.2g} times as large"
-        nearly = {"1.00": "nearly the same", "-1.00": "nearly the opposite"}
-        where = nearly.get(f"{cosine:.2f}", "another")
-        return "", f"another change is made, {large}, in {where} direction (cosine {cosine:.2f})"
+        return "", f"another change is made, {size:.2g} times as large (cosine {cosine:.2f})"
     if abs(gain - 2) < 0.01:
         return "twice", "the change was made twice: once in each half of the stream"
     return "scaled", f"the change is {gain:.3g} times what it is on transformers"
@@ -284,8 +272,7 @@ def _half(ours: Tensor, theirs: Tensor, branch: Tensor, residual: Tensor) -> str
     scale = float((theirs * whole).sum() / whole.square().sum())
     scaled = bool((theirs - scale * whole).norm() <= 1e-3 * theirs.norm())
     for kind, own, left in (("first-half", branch, residual), ("second-half", residual, branch)):
-        if near(ours, theirs + left, _HALVES):
-            return kind
-        if scaled and near(ours, scale * own + left, _HALVES):
+        half_scaled = scaled and near(ours, scale * own + left, _HALVES)
+        if half_scaled or near(ours, theirs + left, _HALVES):
             return kind
     return ""
