@@ -75,8 +75,7 @@ def answers(
 def answer(asked: Asked, run: RunFolder, file: UserFile, backend: Backend) -> Answered:
     """Return what is to be said of one file on one column, without any edit."""
     case = _Case(asked, run, file, backend)
-    checked = case.checked()
-    return Answered(checked, file.name, tuple(case.evidence), case.prompt_ids)
+    return Answered(case.checked(), file.name, tuple(case.evidence), case.prompt_ids)
 
 
 @dataclass
@@ -90,8 +89,9 @@ class _Case:
     evidence: list[Evidence] = field(default_factory=list)
     prompt_ids: tuple[tuple[int, ...], ...] = ()
 
-    def __post_init__(self) -> None:
-        self.model = self.asked.model.id
+    @property
+    def model(self) -> str:
+        return self.asked.model.id
 
     def checked(self) -> Checked:
         """Transformers first, then what the file means on the engine, then its numerics."""
@@ -106,13 +106,12 @@ class _Case:
         if self.file.lacks_a_port:
             words = "has `hf(model)` alone: there is no `vllm(model)` to compare it with"
             return self._say(Answer.INVALID, words)
-        meaning = self._outcome(gathered_in(self.backend.id, Precision.FLOAT32))
+        folder = gathered_in(self.backend.id, Precision.FLOAT32)
+        meaning = self._outcome(folder)
         if meaning.status is not Status.OK:
             words = f"runs on transformers and not on {self.backend.id}"
             return self._failed(meaning, words, there=True)
-        seen = self._seen(TRUTH.id)
-        mine = self._seen(gathered_in(self.backend.id, Precision.FLOAT32))
-        return self._judged(seen, mine)
+        return self._judged(self._seen(TRUTH.id), self._seen(folder))
 
     def _say(self, answer: Answer, sentence: str, **more: object) -> Checked:
         names = str(self.file.path), self.model, self.backend.id
@@ -147,26 +146,19 @@ class _Case:
         answer = Answer.FAILS if there else Answer.INVALID
         if there and outcome.status is Status.UNSUPPORTED:
             answer = Answer.UNSUPPORTED
-        words = explain_error(outcome)
-        text = self.file.text
-        lines = find_lines(outcome, text, self.file.path.name)
-        edit = Edit(lines[0], text.splitlines()[lines[0] - 1]) if lines else None
-        findings = (Finding("error", words, edit=edit),)
+        words, text = explain_error(outcome), self.file.text
+        lines = find_lines(outcome, text, self.file.path.name)[:1]
+        edits = [Edit(line, text.splitlines()[line - 1]) for line in lines]
+        findings = (Finding("error", words, edit=next(iter(edits), None)),)
         return self._say(answer, f"{begin}: {words}", findings=findings, detail=outcome.detail)
 
     def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
-        theirs = compare.prompt_ids(compare.layers(seen))
-        ours = compare.prompt_ids(compare.layers(mine))
+        ours, theirs = (compare.prompt_ids(compare.layers(one)) for one in (mine, seen))
         self.prompt_ids = tuple(map(tuple, theirs))
         truth = compare.read_truth(compare.honest(seen, precision), precision)
-        names = naming.read(seen)
+        names, values = naming.read(seen), compare.returned(mine)
         compared = compare.compare(
-            compare.returned(mine),
-            truth,
-            (ours, theirs),
-            Thresholds(),
-            names,
-            self.file.order_of,
+            values, truth, (ours, theirs), Thresholds(), names, self.file.order_of
         )
         self.evidence.append(compare.evidence_of(compared, precision, names))
         return compared
@@ -201,10 +193,10 @@ class _Case:
         if not compared.passes:
             layer_list = str(identity(self.run, self.model).get("layer_list", ""))
             told = describe_difference(seen, mine, meaning, layer_list).findings
-            first = told[0].words if told else meaning.reason
             if any(one.kind == "missing" for one in told):
                 words["notes"] = (*compared.notes, *noted, _FILLED)
-            return self._say(Answer.DIFFERS, f"not the same: {first}", findings=told, **words)
+            sentence = f"not the same: {told[0].words if told else meaning.reason}"
+            return self._say(Answer.DIFFERS, sentence, findings=told, **words)
         if alone:
             sentence = (
                 f"nothing can be seen by it: {called} is 0 on transformers too (is the same token "
@@ -222,25 +214,21 @@ class _Case:
             sentence = f"the same in float32, and in bf16 it fails: {outcome.reason}"
             return self._say(Answer.FAILS, sentence, detail=outcome.detail, **words)
         compared = self._compared(seen, self._seen(folder), Precision.BF16)
-        numbers = compared.judgement
-        answer, findings = Answer.NUMERICS, tuple[Finding, ...]()
+        numbers, findings = compared.judgement, tuple[Finding, ...]()
+        answer, begin = Answer.NUMERICS, "the same in float32"
         if compared.passes:
             answer = Answer.SAME
-            sentence = (
-                "the same: float32 agrees to rounding, and bf16 is as near as transformers' own"
-            )
+            begin = "the same: float32 agrees to rounding, and bf16 is as near as transformers' own"
         elif numbers.harness:
-            sentence = (
-                "the same in float32; bf16 could not be judged, as transformers' own bf16 runs do "
-                f"not fit together: {numbers.reason}"
+            begin += (
+                "; bf16 could not be judged, as transformers' own bf16 runs do not fit together: "
             )
         elif compare.numerics_only(numbers):
-            sentence = (
-                "the same but for numerics: float32 agrees to rounding; in bf16 " + numbers.reason
-            )
+            begin = "the same but for numerics: float32 agrees to rounding; in bf16 "
         else:
             answer = Answer.DIFFERS
-            sentence = f"the same in float32, and far off in bf16: {numbers.reason}"
+            begin += ", and far off in bf16: "
             findings = (Finding("bf16", f"in bf16 {numbers.reason}"),)
+        sentence = begin if compared.passes else begin + numbers.reason
         numerics = f"{numbers.verdict}: {numbers.reason}"
         return self._say(answer, sentence, findings=findings, numerics=numerics, **words)

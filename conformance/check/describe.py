@@ -51,7 +51,6 @@ class Difference:
     meant: tuple[Part, ...] = ()
     shift: int = 0
     names: tuple[str, ...] = ()
-    known: list[Known] = field(default_factory=list)
 
 
 def describe_difference(
@@ -62,61 +61,37 @@ def describe_difference(
     `seen` is what transformers observed, `mine` what the engine did.
     """
     known = catalogue(seen, layer_list)
-    prompts = _other_prompts(mine, seen)
-    part = parting(
-        compare.layers(mine), compare.layers(seen), known, compare.layers(seen, "natural")
-    )
+    ours, theirs = compare.layers(mine), compare.layers(seen)
+    part = parting(ours, theirs, known, compare.layers(seen, "natural"))
     reference = compare.honest(seen, Precision.FLOAT32)
     alike, _ = compare.made_alike(compare.returned(mine), reference)
-    truth = {Site.parse(site): value for site, value in reference["truth"].items()}
-    values = {Site.parse(site): value for site, value in alike.items()}
+    sides = _Sides(
+        {Site.parse(site): value for site, value in reference["truth"].items()},
+        {Site.parse(site): value for site, value in alike.items()},
+        naming.read(seen),
+        known,
+    )
     wrong: dict[str, Site] = {}
     for site in compare.wrong(judgement):
         wrong.setdefault(site.name, site)
-    held = {
-        name: _Pair(
-            identify(values[site], known) if site in values else None,
-            identify(truth[site], known) if site in truth else None,
-        )
-        for name, site in wrong.items()
-    }
-    names = naming.read(seen)
     judged = {Site.parse(one.site): one.message for one in judgement.observations}
-    reads = [
-        _Value(site, names, truth, values, known, held[name], judged.get(site, "")).described()
-        for name, site in list(wrong.items())[:_MOST]
-    ]
-    sites = [site for site in wrong.values() if site in truth and truth[site].is_floating_point()]
+    reads = [sides.describe(site, judged.get(site, "")) for site in [*wrong.values()][:_MOST]]
+    meant = [sides.truth[site] for site in wrong.values() if site in sides.truth]
+    floats = [value for value in meant if value.is_floating_point()]
+    places = (place for value in floats for place in places_of(value, known))
     return Difference(
-        prompts or _in_order(part, reads, writes=written(seen)),
+        _other_prompts(ours, theirs) or _in_order(part, reads, writes=written(seen)),
         part,
-        tuple(dict.fromkeys(place for site in sites for place in places_of(truth[site], known))),
-        next((shift for h in held.values() if (shift := h.shift)), 0),
+        tuple(dict.fromkeys(places)),
+        next(filter(None, map(sides.shift, wrong.values())), 0),
         tuple(wrong),
-        known,
     )
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """What a value holds on the engine, and what on transformers."""
-
-    held: Held | None
-    meant: Held | None
-
-    @property
-    def shift(self) -> int:
-        held, meant = self.held, self.meant
-        if held is None or meant is None or held.layer is None or meant.layer is None:
-            return 0
-        return meant.layer - held.layer
-
-
-def _other_prompts(mine: Values, seen: Values) -> tuple[Finding, ...]:
+def _other_prompts(mine: Mapping[Site, Tensor], seen: Mapping[Site, Tensor]) -> tuple[Finding, ...]:
     """Say where the two sides did not run the same prompts."""
-    ours = compare.prompt_ids(compare.layers(mine))
-    theirs = compare.prompt_ids(compare.layers(seen))
-    if not ours or len(pairs(compare.layers(mine), compare.layers(seen))) == len(theirs):
+    ours, theirs = compare.prompt_ids(mine), compare.prompt_ids(seen)
+    if not ours or len(pairs(mine, seen)) == len(theirs):
         return ()
     number = next((n for n, ids in enumerate(theirs) if ids not in ours), len(theirs) - 1)
     lengths = f"{len(theirs[number])} tokens on transformers"
@@ -130,76 +105,87 @@ def _in_order(
     """What the layers show stands before what follows from it."""
     if part is None:
         return tuple(reads)
-    explained = [one for one in reads if one.kind not in _FOLLOW]
-    if explained and not part.kind:
+    if not part.kind and any(one.kind not in _FOLLOW for one in reads):
         return tuple(reads)
     begin = "since " if writes else "the engine computes another model since "
-    words = f"the layers compute something else {begin}{part.place()}"
-    if part.words:
-        words = f"{part.words}, {begin}{part.place()}"
+    words = f"{part.words}, " if part.words else "the layers compute something else "
+    words += begin + part.place()
     kind = part.kind or ("write" if writes else "engine")
     cause = Finding(kind, words, layer=part.layer, step=part.step, prompt=part.sequence)
     return (cause, *reads)
 
 
 @dataclass(frozen=True)
-class _Value:
-    """A value that differs, with all that is known to have been computed."""
+class _Sides:
+    """The values of both sides, with all that is known to have been computed."""
 
-    site: Site
-    names: Names
     truth: Mapping[Site, Tensor]
     values: Mapping[Site, Tensor]
+    names: Names
     known: list[Known]
-    pair: _Pair
-    message: str
+    _found: dict[Site, tuple[Held | None, Held | None]] = field(default_factory=dict)
 
-    def described(self) -> Finding:
-        """Return what the value holds instead of what it should."""
-        site, name = self.site, self.names.of(self.site)
+    def held(self, site: Site) -> tuple[Held | None, Held | None]:
+        """What a value holds on the engine, and on transformers. Prompts that begin alike have the
+        same first rows: then they are the value's own prompt's.
+        """
+        if site not in self._found:
+            mine, truth = self.values.get(site), self.truth.get(site)
+            held = identify(mine, self.known) if mine is not None else None
+            meant = identify(truth, self.known) if truth is not None else None
+            if mine is not None and held and meant and held.sequence != meant.sequence:
+                own = [one for one in self.known if one.sequence == meant.sequence]
+                held = identify(mine, own) or held
+            self._found[site] = held, meant
+        return self._found[site]
+
+    def shift(self, site: Site) -> int:
+        """How many layers below the value that was taken the right one is."""
+        held, meant = (one.layer if one else None for one in self.held(site))
+        return meant - held if held is not None and meant is not None else 0
+
+    def describe(self, site: Site, message: str) -> Finding:
+        """Return what a value holds instead of what it should; `message` is the judge's."""
+        name = self.names.of(site)
         blank = Finding("unknown", "", name, prompt=site.prompt, step=site.step)
         mine, truth = self.values.get(site), self.truth.get(site)
         if mine is None or truth is None or (truth.numel() and not mine.numel()):
             side = "transformers" if truth is not None else "the engine"
             words = f"`{self.names.whole(site)}` comes back from {side} only"
             return replace(blank, kind="missing", words=words)
-        if (other := self._crossed(mine)) is not None:
+        if (other := self._crossed(site, mine)) is not None:
             words = f"`{name}` holds the value of `{self.names.of(other)}`"
-            later = other.name == site.name
-            return replace(blank, kind="alias" if later else "swapped", words=words)
+            return replace(
+                blank, kind="alias" if other.name == site.name else "swapped", words=words
+            )
         if relations.cap(mine, truth) is None:
-            held, meant = self._held_by_own_prompt()
+            held, meant = self.held(site)
             if held is not None and held.kind != "unedited" and held != meant:
-                return self._instead(blank, held, meant)
+                return self._instead(blank, held, meant, truth)
             part = identify_part(mine, truth, self.known) if held is meant is None else None
             if part is not None:
-                number, held, meant = part
-                return self._instead(replace(blank, name=f"{name}[{number}]"), held, meant)
-        return self._unlike(blank, mine, truth)
+                blank = replace(blank, name=f"{name}[{part[0]}]")
+                return self._instead(blank, part[1], part[2], truth)
+        return self._unlike(blank, mine, truth, message)
 
-    def _held_by_own_prompt(self) -> tuple[Held | None, Held | None]:
-        """Prompts that begin alike have the same first rows: then they are the value's own."""
-        held, meant = self.pair.held, self.pair.meant
-        if held is not None and meant is not None and held.sequence != meant.sequence:
-            own = [one for one in self.known if one.sequence == meant.sequence]
-            return identify(self.values[self.site], own) or held, meant
-        return held, meant
-
-    def _crossed(self, mine: Tensor) -> Site | None:
+    def _crossed(self, site: Site, mine: Tensor) -> Site | None:
         """Return the other returned value that this one holds."""
-        truth = self.truth[self.site]
-        for other, value in self.truth.items():
-            if other == self.site or value.shape != mine.shape or relations.alike(value, truth):
-                continue
-            if mine.numel() >= relations.FITTED and relations.alike(mine, value):
-                return other
-        return None
+        if mine.numel() < relations.FITTED:
+            return None
+        alike = (
+            other
+            for other, value in self.truth.items()
+            if other != site
+            and relations.alike(mine, value)
+            and not relations.alike(value, self.truth[site])
+        )
+        return next(alike, None)
 
-    def _instead(self, blank: Finding, held: Held, meant: Held | None) -> Finding:
+    def _instead(self, blank: Finding, held: Held, meant: Held | None, truth: Tensor) -> Finding:
         name = f"`{blank.name}`"
         found = replace(blank, kind=held.kind, layer=meant.layer if meant else None)
         if meant is None:
-            if relations.probabilities(self.truth[self.site]):
+            if relations.probabilities(truth):
                 words = f"{name} holds {held.what()}: vLLM keeps no attention probabilities"
                 return replace(found, kind="probabilities", words=words)
             return replace(found, words=f"{name} holds {held.what()}")
@@ -210,15 +196,16 @@ class _Value:
             of = "another run of the same prompt" if same else f"prompt {held.sequence}"
             words = f"{name} holds the rows of {of} instead of prompt {meant.sequence}"
             return replace(found, kind="other-prompt", words=words)
-        words = f"{name} holds {held.what()} instead of {meant.what()}"
-        if held.kind in _HALVES and meant.kind in _WHOLE and held.layer == meant.layer:
-            words = (
-                f"{name} holds {held.what()}, half of the residual stream, instead of "
-                f"{meant.what()} (the layer returns two tensors: the stream is their sum)"
-            )
-        return replace(found, words=words)
+        half = held.kind in _HALVES and meant.kind in _WHOLE and held.layer == meant.layer
+        of, hint = "", ""
+        if half:
+            of = ", half of the residual stream,"
+            hint = " (the layer returns two tensors: the stream is their sum)"
+        return replace(
+            found, words=f"{name} holds {held.what()}{of} instead of {meant.what()}{hint}"
+        )
 
-    def _unlike(self, blank: Finding, mine: Tensor, truth: Tensor) -> Finding:
+    def _unlike(self, blank: Finding, mine: Tensor, truth: Tensor, message: str) -> Finding:
         name = f"`{blank.name}`"
         if (gain := relations.multiple(mine, truth)) is not None and abs(gain - 1) > 1e-3:
             words = f"{name} is {gain:.3g} times what it is on transformers"
@@ -231,7 +218,7 @@ class _Value:
             return replace(blank, kind="structure", words=words)
         off = relations.distance(mine, truth)
         far = f", {off:.2g} of its size off" if off else ""
-        return replace(blank, words=f"{name} differs: {self.message or 'it is off'}{far}")
+        return replace(blank, words=f"{name} differs: {message or 'it is off'}{far}")
 
 
 def written(seen: Values) -> bool:

@@ -50,18 +50,12 @@ def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
     halves = list(_halves(streams, modules))
     own = sorted(_modules(seen, layer_list, "written"), key=_likelihood)
     own = [*_written_halves(seen, streams, own), *own]
-    if own:
-        wrote = {one.sequence for one in own}
-        modules, halves = (
-            [_unwritten(one) if one.sequence in wrote else one for one in each]
-            for each in (modules, halves)
-        )
-    entries = list(_entries(seen))
-    return sorted(streams + own + halves + modules + entries, key=lambda one: one.step)
-
-
-def _unwritten(known: Known) -> Known:
-    return replace(known, words=f"{known.words}{UNWRITTEN}")
+    wrote = {one.sequence for one in own}
+    clean = [
+        replace(one, words=f"{one.words}{UNWRITTEN}") if one.sequence in wrote else one
+        for one in (*halves, *modules)
+    ]
+    return sorted(streams + own + clean + list(_entries(seen)), key=lambda one: one.step)
 
 
 def _likelihood(known: Known) -> int:
@@ -78,27 +72,24 @@ def _likelihood(known: Known) -> int:
 def _streams(seen: Mapping[str, Tensor], kind: str) -> Iterator[Known]:
     for key, value in seen.items():
         begin, _, name = key.partition("|")
-        if begin != kind:
+        site = Site.parse(name) if begin == kind else None
+        if site is None or site.name == ENTRY:
             continue
-        site = Site.parse(name)
-        if site.name == ENTRY:
-            continue
-        if site.name == "ids":
-            rows = value.reshape(-1, 1)
-            yield Known("ids", "the token ids", rows, sequence=site.prompt, step=site.step)
-            continue
-        edited = "" if kind == "layers" else UNWRITTEN
+        own = kind == "layers"
         step = f" in step {site.step}" if site.step else ""
-        words = f"the residual stream after layer {site.layer}{step}{edited}"
-        name = "stream" if kind == "layers" else "unedited"
-        yield Known(name, words, value, site.layer, site.prompt, site.step)
+        words = f"the residual stream after layer {site.layer}{step}{'' if own else UNWRITTEN}"
+        known = Known(
+            "stream" if own else "unedited", words, value, site.layer, site.prompt, site.step
+        )
+        if site.name == "ids":
+            known = replace(known, kind="ids", words="the token ids", rows=value.reshape(-1, 1))
+        yield known
 
 
 def _entries(seen: Mapping[str, Tensor]) -> Iterator[Known]:
     """What the first layer is given where nothing is written: the embeddings, in most models."""
     for key, value in seen.items():
-        begin, _, name = key.partition("|")
-        if begin == "clean" and (site := Site.parse(name)).name == ENTRY:
+        if key.startswith("clean|") and (site := Site.parse(key[6:])).name == ENTRY:
             words = f"what the first layer is given{UNWRITTEN}"
             yield Known(ENTRY, words, value, sequence=site.prompt, step=site.step)
 
@@ -111,20 +102,17 @@ def _modules(seen: Mapping[str, Tensor], layer_list: str, begin: str) -> Iterato
         _, place, path, role = key.split("|")
         number, step = (int(one) for one in place.split("/"))
         match = inside.fullmatch(path)
-        layer = None
+        name, layer = (match[2], int(match[1])) if match else (path, None)
+        if name is None:
+            continue  # a layer's own streams are known by now
+        kind, words = (
+            _part(name, role, layer) if layer is not None else (path, _outside(path, role))
+        )
         if role == "logits":
             kind, words = "logits", "the logits"
-        elif match is None:
-            kind, words = path, _outside(path, role)
-        elif match[2] is None:
-            continue  # a layer's own streams are known by now
-        else:
-            layer = int(match[1])
-            kind, words = _part(match[2], role, layer)
         words += f" in step {step}" if step else ""
-        part = (match[2] or "") if match is not None else path
         written = begin == "written"
-        yield Known(kind, words, value, layer, number, step, written, part=part, role=role)
+        yield Known(kind, words, value, layer, number, step, written, part=name, role=role)
 
 
 def _part(name: str, role: str, layer: int) -> tuple[str, str]:
@@ -185,17 +173,15 @@ def _written_halves(
     either half may be the one that has it.
     """
     natural = [replace(one, kind="unedited") for one in _streams(seen, "natural")]
-    left = {(k.sequence, k.step, k.layer): k.rows for k in streams if k.kind == "stream"}
-    gave = {(k.sequence, k.step, k.layer): k.rows for k in natural}
-    for one in _halves(natural, modules):
-        yield one
+    left, gave = (
+        {(k.sequence, k.step, k.layer): k.rows for k in each if k.kind == kind}
+        for each, kind in ((streams, "stream"), (natural, "unedited"))
+    )
+    halves = list(_halves(natural, modules))
+    yield from halves
+    for one in [*halves, *(each for each in modules if each.kind == "mlp")]:
         at = one.sequence, one.step, one.layer
-        if at in left and not near(left[at], gave[at]):
-            rows = left[at] - gave[at] + one.rows
-            yield replace(one, rows=rows, words=f"{one.words}, as it was written", left=True)
-    for one in modules:
-        at = one.sequence, one.step, one.layer
-        if one.kind == "mlp" and at in left and not near(left[at], gave[at]):
+        if at in left and at in gave and not near(left[at], gave[at]):
             rows = left[at] - gave[at] + one.rows
             yield replace(one, rows=rows, words=f"{one.words}, as it was written", left=True)
 
@@ -214,13 +200,16 @@ class Part:
 def places_of(value: Tensor, known: Sequence[Known]) -> tuple[Part, ...]:
     """Return every place at which this value, or the rows that it is of, was computed."""
     rows = value.reshape(-1, value.shape[-1]).double() if value.ndim else value.reshape(1, 1)
-    found: dict[Part, None] = {}
-    for one in known:
-        if one.rows.ndim != 2 or one.rows.shape[1] != rows.shape[1] or len(one.rows) < len(rows):
-            continue
-        if one.rows.is_floating_point() and near(rows, one.rows[-len(rows) :].double()):
-            found[Part(one.layer, one.part, one.role)] = None
-    return tuple(found)
+    found = (
+        Part(one.layer, one.part, one.role)
+        for one in known
+        if one.rows.ndim == 2
+        and one.rows.shape[1] == rows.shape[1]
+        and len(one.rows) >= len(rows)
+        and one.rows.is_floating_point()
+        and near(rows, one.rows[-len(rows) :].double())
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def same_prompt(one: int, other: int, known: Sequence[Known]) -> bool:
@@ -234,11 +223,5 @@ def same_prompt(one: int, other: int, known: Sequence[Known]) -> bool:
 
 def near(rows: Tensor, known: Tensor, allowed: float = SAME) -> bool:
     """Is every row the other's, to one part in a thousand of its length?"""
-    return bool(alike(rows, known, allowed).all())
-
-
-def alike(rows: Tensor, known: Tensor, allowed: float) -> Tensor:
-    """Which rows are the others', to this part of their length."""
-    size = known.norm(dim=-1)
-    found: Tensor = (rows - known).norm(dim=-1) <= allowed * size.clamp_min(1e-12)
-    return found
+    size = known.norm(dim=-1).clamp_min(1e-12)
+    return bool(((rows - known).norm(dim=-1) <= allowed * size).all())
