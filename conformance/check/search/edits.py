@@ -35,17 +35,14 @@ def edits_between(before: str, after: str, *, verified: bool) -> tuple[Edit, ...
     """Return the lines that differ between two versions, as edits of the first."""
     old, new = before.splitlines(), after.splitlines()
     found = []
-    for tag, first, last, begin, end in _codes(old, new):
+    for tag, a, b, c, d in _codes(old, new):
         if tag == "equal":
             continue
-        a, b, c, d = first, last, begin, end
-        if first == last or begin == end:
-            # An edit has lines to show on both sides: those above, or at the top those below.
-            if first:
-                a, c = first - 1, begin - 1
-            else:
-                b, d = last + 1, end + 1
-        found.append(Edit(a + 1, "\n".join(old[a:b]), "\n".join(new[c:d]), verified))
+        # An edit has lines to show on both sides: those above, or at the top those below.
+        shown = int(a == b or c == d)
+        above, under = (shown, 0) if a else (0, shown)
+        first, last = slice(a - above, b + under), slice(c - above, d + under)
+        found.append(Edit(first.start + 1, "\n".join(old[first]), "\n".join(new[last]), verified))
     return tuple(found)
 
 
@@ -72,19 +69,12 @@ def without_hunks(before: str, after: str) -> list[str]:
     """Return the versions in which one of the changes is taken back, for each of them."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     codes = _codes(old, new)
-    changes = [number for number, code in enumerate(codes) if code[0] != "equal"]
-    if len(changes) < 2:
-        return []
-    return [_rebuilt(old, new, codes, skipped) for skipped in changes]
-
-
-def _rebuilt(
-    old: Sequence[str],
-    new: Sequence[str],
-    codes: Sequence[tuple[str, int, int, int, int]],
-    skipped: int,
-) -> str:
-    parts: list[str] = []
-    for number, (_, a, b, c, d) in enumerate(codes):
-        parts += old[a:b] if number == skipped else new[c:d]
-    return "".join(parts)
+    changes = [code for code in codes if code[0] != "equal"]
+    return [
+        "".join(
+            line
+            for code in codes
+            for line in (old[code[1] : code[2]] if code is skipped else new[code[3] : code[4]])
+        )
+        for skipped in (changes if len(changes) > 1 else ())
+    ]

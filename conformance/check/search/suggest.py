@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from conformance.check.checked import Answer, Checked, Edit, Finding
+from conformance.check.checked import AGREES, Answer, Checked, Edit, Finding
 from conformance.check.search.edits import Found, diff, edits_between
 from conformance.check.source import UserFile
 
@@ -21,23 +21,22 @@ def suggested(
     """
     if checked.answer not in SEARCHED:
         return checked
-    if (agreeing := _agreeing(checked, others)) is not None:
+    own = [replace(one, edit=None) for one in checked.findings]
+    agreeing = next((one.backend for one in others if one.answer in AGREES), None)
+    if agreeing and checked.answer is not Answer.INVALID:
         words = (
             f"the same file agrees on {agreeing}: what differs is the engine's on "
             f"{checked.backend}, and no line of yours"
         )
-        return replace(checked, notes=(*checked.notes, words), findings=_unplaced(checked))
+        return replace(checked, notes=(*checked.notes, words), findings=tuple(own))
     if found is None or not (found.tried or found.engine):
         return checked
-    return _engines(checked, found) if found.engine else _edited(file, checked, found)
-
-
-def _engines(checked: Checked, found: Found) -> Checked:
-    """The engine differs by itself."""
+    if not found.engine:
+        return _edited(file, checked, found)
     return replace(
         checked,
         sentence=f"not the same: {found.engine}",
-        findings=(Finding("engine", found.engine), *_unplaced(checked)),
+        findings=(Finding("engine", found.engine), *own),
         notes=(*checked.notes, "no line of yours is at fault"),
     )
 
@@ -55,17 +54,6 @@ def _edited(file: UserFile, checked: Checked, found: Found) -> Checked:
         fixed=found.text if found.verified else "",
         notes=(*checked.notes, *_worth(found)),
     )
-
-
-def _agreeing(checked: Checked, others: Sequence[Checked]) -> str | None:
-    fine = {Answer.SAME, Answer.NUMERICS}
-    if checked.answer is Answer.INVALID:
-        return None
-    return next((one.backend for one in others if one.answer in fine), None)
-
-
-def _unplaced(checked: Checked) -> tuple[Finding, ...]:
-    return tuple(replace(one, edit=None) for one in checked.findings)
 
 
 def _with_edits(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -63,8 +62,8 @@ class Reference:
             compare.prompt_ids(compare.layers(mine)),
             compare.prompt_ids(compare.layers(self.seen)),
         )
-        truth = self.truth(precision)
-        return compare.compare(compare.returned(mine), truth, ids, self.thresholds)
+        returned = compare.returned(mine)
+        return compare.compare(returned, self.truth(precision), ids, self.thresholds)
 
     def try_of(
         self,
@@ -81,10 +80,8 @@ class Reference:
             return Tried(text, outcome, (_RAISES, *behind), lines=lines)
         missing = self.missing(mine)
         compared = self.judge(mine, precision)
-        passes = compared.passes or (
-            precision is Precision.BF16 and compare.numerics_only(compared.judgement)
-        )
-        if passes and not missing:
+        drifts = precision is Precision.BF16 and compare.numerics_only(compared.judgement)
+        if (compared.passes or drifts) and not missing:
             return Tried(text, outcome, (_AGREES,), compared, mine)
         off = [one for one in compared.judgement.observations if not one.verdict.passes]
         distance = self._distance(mine) if precision is Precision.FLOAT32 else 0.0
@@ -117,12 +114,11 @@ class Reference:
         """Return the sum over the names of the relative distances, at most 2 for each value."""
         honest = self.truth(Precision.FLOAT32).members
         alike, _ = compare.made_alike(compare.returned(mine), honest)
-        total = 0.0
-        for site, truth in honest["truth"].items():
-            value = alike.get(site)
-            off = relations.distance(value, truth) if value is not None else None
-            total += min(off if off is not None else 2.0, 2.0)
-        return total
+        off = (
+            relations.distance(alike[site], truth) if site in alike else None
+            for site, truth in honest["truth"].items()
+        )
+        return sum(2.0 if one is None else min(one, 2.0) for one in off)
 
 
 def _share_near(ours: Tensor | None, theirs: Tensor) -> float:
@@ -136,11 +132,7 @@ def _share_near(ours: Tensor | None, theirs: Tensor) -> float:
 
 def same_truth(one: Values, other: Values) -> bool:
     """Return whether two versions of a file mean the same on transformers."""
-    first, second = (_truth(each) for each in (one, other))
+    first, second = (compare.honest(each, Precision.FLOAT32)["truth"] for each in (one, other))
     return first.keys() == second.keys() and all(
         relations.alike(value, second[site]) for site, value in first.items()
     )
-
-
-def _truth(seen: Values) -> Mapping[str, Tensor]:
-    return compare.honest(seen, Precision.FLOAT32)["truth"]

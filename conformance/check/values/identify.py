@@ -7,6 +7,7 @@ so a match is an identification.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -24,9 +25,7 @@ _FEW = 4
 
 @dataclass(frozen=True)
 class Held:
-    """What a value holds: `rows` and `columns` say which of the known value's, "" for all; `at`
-    is the number of the first row, and of how many, where they are not all.
-    """
+    """What a value holds: `rows` and `columns` say which of the known value's, "" for all."""
 
     kind: str
     words: str
@@ -34,7 +33,6 @@ class Held:
     rows: str = ""
     sequence: int = 0
     columns: str = ""
-    at: tuple[int, int] | None = None
 
     def what(self) -> str:
         """In words: which columns of which value of which tokens."""
@@ -49,14 +47,10 @@ def identify(value: Tensor, known: list[Known], allowed: float = SAME) -> Held |
     if not bool(value.any()):
         return None  # zeros are whatever was set to zero
     forms = [form.double() for form in _forms(value)]
-    for match in (_which, _mean, _columns):
-        for one in known:
-            if one.rows.ndim != 2:
-                continue
-            for rows in forms:
-                found = match(rows, one.rows, allowed)
-                if found is not None:
-                    return Held(one.kind, one.words, one.layer, sequence=one.sequence, **found)
+    values = [one for one in known if one.rows.ndim == 2]
+    for match, one, rows in product((_which, _mean, _columns), values, forms):
+        if (found := match(rows, one.rows, allowed)) is not None:
+            return Held(one.kind, one.words, one.layer, sequence=one.sequence, **found)
     return None
 
 
@@ -68,12 +62,10 @@ def identify_part(
     """
     if value.ndim < 2 or value.shape != other.shape or len(value) > _PARTS:
         return None
-    for number, (mine, theirs) in enumerate(zip(value, other, strict=True)):
-        held, meant = identify(mine, known), identify(theirs, known)
-        if held is None:
-            return None
-        if held != meant:
-            return number, held, meant
+    for number, pair in enumerate(zip(value, other, strict=True)):
+        held, meant = (identify(one, known) for one in pair)
+        if held is None or held != meant:
+            return (number, held, meant) if held else None
     return None
 
 
@@ -81,12 +73,9 @@ def _forms(value: Tensor) -> list[Tensor]:
     """The value as rows of tokens: with the heads of a token side by side, where it has some."""
     if value.ndim < 2:
         return [value.reshape(1, -1)]
-    forms = [value.reshape(-1, value.shape[-1])]
-    if value.ndim > 2:
-        bare = value[0] if value.ndim == 4 and value.shape[0] == 1 else value
-        forms.append(bare.flatten(1))
-        forms.append(bare.transpose(0, 1).flatten(1))
-    return forms
+    bare = value[0] if value.ndim == 4 and value.shape[0] == 1 else value
+    heads = [bare.flatten(1), bare.transpose(0, 1).flatten(1)] if value.ndim > 2 else []
+    return [value.reshape(-1, value.shape[-1]), *heads]
 
 
 def _positions(value: Tensor, known: list[Known]) -> bool:
@@ -105,13 +94,13 @@ def _which(rows: Tensor, known: Tensor, allowed: float) -> dict[str, Any] | None
     known = known.double()
     if count == total:
         return {} if near(rows, known, allowed) else None
-    if near(rows, known[-count:], allowed):
-        words = "the last token" if count == 1 else f"the last {count} tokens"
-        return {"rows": words, "at": (total - count, total)}
-    for start in range(total - count):
+    for start in (total - count, *range(total - count)):
         if near(rows, known[start : start + count], allowed):
+            last = start == total - count
             words = f"token {start}" if count == 1 else f"tokens {start} to {start + count - 1}"
-            return {"rows": words, "at": (start, total)}
+            if last:
+                words = "the last token" if count == 1 else f"the last {count} tokens"
+            return {"rows": words}
     return None
 
 

@@ -41,11 +41,6 @@ class Names:
         bare = replace(site, layer=None, step=0)
         return re.sub(r"\[\d+\]", "", found) if found else _guessed(bare)
 
-    def named(self, name: str) -> str:
-        """All values of sites of this name."""
-        sites = [site for site in self.called if site.name == name]
-        return self.whole(sites[0]) if sites else _guessed(Site(name))
-
     def row(self, judged: Judged) -> Judged:
         """An observation under the user's name."""
         site = Site.parse(judged.site)

@@ -26,8 +26,8 @@ def test_a_value_is_called_by_the_way_to_it_and_all_of_them_without_the_numbers(
     assert called.of(Site("hidden")) == "hidden[0]"
     assert called.of(Site("mlps__0", step=1, layer=2)) == 'mlps[1][2]["0"]'
     assert called.of(Site("tokens_ids")) == "tokens"
-    assert called.whole(Site("hidden", step=3)) == called.named("hidden") == "hidden"
-    assert called.named("mlps__0") == 'mlps["0"]'
+    assert called.whole(Site("hidden", step=3)) == "hidden"
+    assert called.whole(Site("mlps__0", step=1, layer=2)) == 'mlps["0"]'
 
 
 def test_what_only_the_engine_returns_is_called_by_its_site():
