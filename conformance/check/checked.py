@@ -117,8 +117,8 @@ def decision_of(one: Answered) -> Decision:
     not be judged, float32 decides.
     """
     answer, findings = one.checked.answer, one.checked.findings
-    judged = [each for each in one.evidence if each.precision is Precision.FLOAT32]
-    judged += [each for each in one.evidence if each not in judged and not each.harness]
+    coarse = Precision.BF16
+    judged = [each for each in one.evidence if each.precision is not coarse or not each.harness]
     ran = Verdict.MATCH if answer is Answer.SAME else Verdict.ERROR
     decision = decide(judged or [Evidence(Precision.FLOAT32, ran, one.checked.sentence)])
     verdict = decision.verdict

@@ -127,15 +127,18 @@ def _meant(place: str) -> tuple[str, ...]:
 def as_file(dump: Dump, folder: Path) -> source.UserFile:
     """A function that reads the same places of the same prompt."""
     places = {meant for place in dump.places.values() for meant in _meant(place)}
-    lines = ["def trace(lm):", f"    with lm.trace({list(dump.ids)}):"]
-    for place in sorted(places, key=_order):
-        kind, _, layer = place.partition(".")
-        lines.append(f"        {site_name(place)} = {_READS[kind].format(layer=layer)}.save()")
+    reads = "".join(
+        f"        {site_name(place)} = {_READS[kind].format(layer=layer)}.save()\n"
+        for place in sorted(places, key=_order)
+        for kind, _, layer in [place.partition(".")]
+    )
     returned = ", ".join(f'"{name}": {name}' for name in map(site_name, places))
-    lines.append(f"    return {{{returned}}}\n")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "dump.py"
-    path.write_text("\n".join(lines), encoding="utf-8")
+    path.write_text(
+        f"def trace(lm):\n    with lm.trace({list(dump.ids)}):\n{reads}    return {{{returned}}}\n",
+        encoding="utf-8",
+    )
     return source.read(path)
 
 
@@ -174,9 +177,9 @@ def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
         return say(Answer.INVALID, reason)
     seen = run.observations(model, TRUTH.id, file.key)
     results |= {precision: _compared(dump, seen, precision) for precision in Precision}
+    rounded = results[Precision.BF16]
     if results[Precision.FLOAT32].passes:
         return say(Answer.SAME, "the same as transformers in float32")
-    rounded = results[Precision.BF16]
     if rounded.passes or compare.numerics_only(rounded.judgement):
         sentence = "the same but for numerics: as far from float32 as transformers' own bf16 is"
         return say(Answer.NUMERICS, sentence)
@@ -192,18 +195,17 @@ def site_name(place: str) -> str:
 
 
 def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> compare.Compared:
-    mine = {}
+    mine, at = {}, {}
     for name, place in dump.places.items():
-        value = dump.values[name]
+        value, called = dump.values[name], site_name(place)
         # Logits of all tokens are compared where the adapter reads them: at the last one.
         last = value.reshape(-1, value.shape[-1])[-1] if place == "logits" else value
-        mine[str(Site(site_name(place)))] = last
+        mine[str(Site(called))], at[called] = last, _order(place)
     reference = {
         way: {site: value for site, value in values.items() if site in mine}
         for way, values in compare.honest(seen, precision).items()
     }
     ids = [list(dump.ids)], compare.prompt_ids(compare.layers(seen))
-    at = {site_name(place): _order(place) for place in dump.places.values()}
     truth = compare.read_truth(reference, precision)
     return compare.compare(mine, truth, ids, Thresholds(), order=lambda site: at[site.name])
 
@@ -215,12 +217,10 @@ def _found(
     known = catalogue(seen, layer_list)
     names = {site_name(place): name for name, place in dump.places.items()}
     found = []
-    for site in compare.wrong(rounded.judgement)[:_MOST]:
-        name = names[site.name]
+    for name in (names[site.name] for site in compare.wrong(rounded.judgement)[:_MOST]):
         held = identify(dump.values[name].float(), known, _ROUNDED)
-        place = dump.places[name]
         what = f"holds {held.words}" if held else "is nothing that transformers computes"
         rows = f", of {held.rows}" if held and held.rows else ""
-        words = f"`{name}` should be {place} and {what}{rows}"
+        words = f"`{name}` should be {dump.places[name]} and {what}{rows}"
         found.append(Finding(held.kind if held else "unknown", words, name))
     return tuple(found)

@@ -86,13 +86,8 @@ def gather(
             session.hear(event)
         on_event(event)
 
-    summary = runner.run(
-        jobs,
-        logs=run.path / "zygotes",
-        jobs=os.cpu_count() or 1,
-        limits=limits,
-        on_event=hear,
-    )
+    logs, jobs_at_once = run.path / "zygotes", os.cpu_count() or 1
+    summary = runner.run(jobs, logs=logs, jobs=jobs_at_once, limits=limits, on_event=hear)
     if session is not None and session.error is not None:
         raise session.error
     if not summary.interrupted:

@@ -80,8 +80,7 @@ def columns(names: list[str]) -> tuple[Backend, ...]:
     """
     found = []
     for name in dict.fromkeys(names or ["vllm"]):
-        match = _COLUMN.fullmatch(name)
-        if match is not None:
+        if match := _COLUMN.fullmatch(name):
             pipeline, tensor = (int(size or 1) for size in match.groups())
             called = "vllm-pp1" if name == "vllm" else name
             found.append(Backend(called, "vllm", pipeline=pipeline, tensor=tensor))

@@ -68,11 +68,12 @@ def more(
     the page, and a script that shows a difference alone.
     """
     checked = [one for _, one in keys]
-    lines = [summary(checked, time.time() - psutil.Process().create_time())]
     # The line at which an error came is the one.
-    differs = [one for one in checked if one.answer is Answer.DIFFERS]
-    if any(not edit.after for _, edit in _edits(differs)):
-        lines.insert(0, _SHOWN)
+    unsure = any(
+        one.answer is Answer.DIFFERS and not edit.after for one in checked for edit in _edits(one)
+    )
+    lines = [_SHOWN] if unsure else []
+    lines.append(summary(checked, time.time() - psutil.Process().create_time()))
     lines.append(f"page: {checked[0].page}")
     wrong = Answer.DIFFERS, Answer.FAILS
     off = [cell for cell, one in keys if one.backend != DUMP.id and one.answer in wrong]
@@ -90,16 +91,16 @@ def summary(checked: list[Checked], seconds: float) -> str:
     all. A line that is shown for several engines is one line.
     """
     files = {Path(one.file) for one in checked}
-    lines = dict.fromkeys((file, edit.line) for file, edit in _edits(checked) if edit.after)
-    words = f"{len(lines)} line{'s' * (len(lines) != 1)} to change as shown" if lines else ""
-    if lines and len(files) > 1:
-        counts = Counter(file for file, _ in lines).items()
+    changed = {(Path(one.file), edit.line) for one in checked for edit in _edits(one) if edit.after}
+    words = f"{len(changed)} line{'s' * (len(changed) != 1)} to change as shown" if changed else ""
+    if changed and len(files) > 1:
+        counts = sorted(Counter(file for file, _ in changed).items())
         words += f": {few((f'{count} in {_short(file, files)}' for file, count in counts), _NAMED)}"
     return "; ".join(filter(None, (words, f"took {seconds:.0f} s")))
 
 
-def _edits(checked: list[Checked]) -> list[tuple[Path, Edit]]:
-    return [(Path(one.file), each.edit) for one in checked for each in one.findings if each.edit]
+def _edits(checked: Checked) -> list[Edit]:
+    return [each.edit for each in checked.findings if each.edit]
 
 
 def _short(file: Path, files: Collection[Path]) -> str:

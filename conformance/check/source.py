@@ -167,16 +167,14 @@ def _mistakes(
     if list(found) == ["vllm"]:
         remedy = "add `hf(model)`, which returns the same names on transformers"
         yield "has `vllm(model)` and nothing to compare it with", remedy, None
-    if not found and (script := _as_function(text, tree)) is not None:
-        line, shown = script
-        words = (
-            "traces while it is imported: a check calls a function, once for each way to compute"
-        )
-        remedy = "keep the imports, and put this function in the place of the rest:"
-        yield words, f"{remedy}\n{textwrap.indent(shown, '      ')}", line
     if not found:
-        remedy = f"write for example:\n{textwrap.indent(_SHAPE, '      ')}"
-        yield "has neither `trace(lm)` nor `hf(model)` and `vllm(model)`", remedy, None
+        words, line = "has neither `trace(lm)` nor `hf(model)` and `vllm(model)`", None
+        remedy, shown = "write for example:", _SHAPE
+        if script := _as_function(text, tree):
+            line, shown = script
+            words = "traces while it is imported, and a check calls a function many times"
+            remedy = "keep the imports, and put this function in the place of the rest:"
+        yield words, f"{remedy}\n{textwrap.indent(shown, '      ')}", line
     for name, function in found.items():
         names = [argument.arg for argument in function.args.args]
         if not names or names[1:] not in ([], ["prompt"], ["prompts"]):
