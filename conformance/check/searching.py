@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 
 from conformance.check.answer import answer
 from conformance.check.checked import AGREES, Answer, Answered
 from conformance.check.gather import TRUTH, Asked
-from conformance.check.search.driver import LEAST, search_all
+from conformance.check.search.driver import Search
 from conformance.check.search.edits import Found
+from conformance.check.search.engine_alone import ask_engine
 from conformance.check.search.place import Place
 from conformance.check.search.session import Steps
 from conformance.check.search.trial import Reference
-from conformance.check.source import UserFile
 from conformance.records import Status, Thresholds, record
 from conformance.scenario import PAIR
 from conformance.store import RunFolder
@@ -22,6 +21,9 @@ from conformance.store.files import read_record, write_record
 
 #: Where the results of a search are kept, beside the plan.
 EDITS = "edits.json"
+
+#: Of a search that nobody gave a time: at least so many seconds for each file.
+LEAST = 10.0
 
 
 @record()
@@ -40,37 +42,40 @@ def search(
     """Return the search of a check that begins now, to be run by its engines. `given` gets the
     answers that are worked out for it, `tell` hears what is looked for.
     """
-    begun = time.monotonic()
-    kept: list[Found] = []
+    return _steps(asked, run, given, tell, time.monotonic())
 
-    @cache
-    def seconds() -> float:
-        gathering = time.monotonic() - begun
-        return max(LEAST, gathering / len(asked.files)) if asked.search is None else asked.search
 
-    def keep(found: Found) -> None:
-        kept.append(found)
-        write_record(run.path / EDITS, Edits(tuple(kept)))
-
-    def wanted() -> Iterator[tuple[UserFile, str, Reference]]:
-        """Yield the files that differ, with their engine: none that agrees on another engine."""
-        for file in asked.files:
-            outcome = run.outcome(model, TRUTH.id, file.key)
-            if outcome is None or outcome.status is not Status.OK:
-                continue
-            answers = {one.id: answer(asked, run, file, one) for one in asked.engines}
-            given.update({(file.name, name): one for name, one in answers.items()})
-            if any(one.checked.answer in AGREES for one in answers.values()):
-                continue
-            seen = run.observations(model, TRUTH.id, file.key)
-            for backend, one in answers.items():
-                if one.checked.answer in {Answer.DIFFERS, Answer.FAILS} or file.lacks_a_port:
-                    tell(f"looking for an edit: {file.name} on {backend}")
-                    yield file, backend, Reference(seen, Thresholds())
-
-    model = asked.model.id
-    place = Place(run, model, TRUTH.id, asked.prompts or PAIR)
-    return search_all(place, wanted, seconds, keep)
+def _steps(
+    asked: Asked,
+    run: RunFolder,
+    given: dict[tuple[str, str], Answered],
+    tell: Callable[[str], None],
+    begun: float,
+) -> Steps:
+    """Search for each file that differs, on each engine: for none that agrees on another one."""
+    place = Place(run, asked.model.id, TRUTH.id, asked.prompts or PAIR)
+    seconds = max(LEAST, (time.monotonic() - begun) / len(asked.files))
+    found: list[Found] = []
+    clean: dict[str, str] = {}
+    for file in asked.files:
+        if place.outcome(TRUTH.id, file.key).status is not Status.OK:
+            continue
+        answers = {one.id: answer(asked, run, file, one) for one in asked.engines}
+        given.update({(file.name, name): one for name, one in answers.items()})
+        reference = Reference(place.seen(TRUTH.id, file.key), Thresholds())
+        said = {name: one.checked.answer for name, one in answers.items()}
+        wanted = {Answer.DIFFERS, Answer.FAILS} if not AGREES & {*said.values()} else set()
+        for backend in (name for name, one in said.items() if one in wanted or file.lacks_a_port):
+            tell(f"looking for an edit: {file.name} on {backend}")
+            if backend not in clean:
+                clean[backend] = yield from ask_engine(place, backend, reference.thresholds)
+            one = Found(file.name, backend, engine=clean[backend])
+            if not clean[backend]:
+                until = time.monotonic() + (seconds if asked.search is None else asked.search)
+                agree = [one.text for one in found if one.file == file.name and one.verified]
+                one = yield from Search(place, file, backend, reference, until).steps(agree)
+            found.append(one)
+            write_record(run.path / EDITS, Edits(tuple(found)))
 
 
 def found_in(run: RunFolder) -> tuple[Found, ...]:

@@ -11,7 +11,7 @@ import heapq
 import math
 import re
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -22,12 +22,11 @@ from conformance.check.engine_errors import find_lines
 from conformance.check.search.candidates import Candidate, propose, propose_pairs
 from conformance.check.search.change import Clues
 from conformance.check.search.edits import Found, without_hunks
-from conformance.check.search.engine_alone import ask_engine
 from conformance.check.search.place import Place
 from conformance.check.search.program import Program, is_python
 from conformance.check.search.rewrites.logits import EMBEDDINGS
 from conformance.check.search.rewrites.porting import port_versions, without_old_habits
-from conformance.check.search.session import Request, Steps
+from conformance.check.search.session import Request
 from conformance.check.search.trial import Reference, Tried, same_truth
 from conformance.check.source import UserFile
 from conformance.check.values.compare import zeros
@@ -51,9 +50,6 @@ _BEFORE_PORTS = 6
 
 #: A candidate may take so many times as long as the file's own run did, and so many seconds more.
 _PATIENCE, _LEEWAY = 5.0, 10.0
-
-#: Of a search that nobody gave a time: at least so many seconds.
-LEAST = 10.0
 
 
 @dataclass(order=True)
@@ -370,28 +366,3 @@ def with_other_prompts(text: str) -> str:
                 first, _, others = found[2].partition(" ")
                 turned.append(program.swap(node, f"{found[1]}{others} {first}{found[3]}"))
     return program.replaced(turned)
-
-
-def search_all(
-    place: Place,
-    wanted: Callable[[], Iterator[tuple[UserFile, str, Reference]]],
-    seconds: Callable[[], float],
-    keep: Callable[[Found], None],
-) -> Steps:
-    """Search for each file on each engine that is `wanted`, which is asked when all have run.
-
-    `seconds` says how long each may take, `keep` gets what is found.
-    """
-    texts: dict[str, list[str]] = {}
-    clean: dict[str, str] = {}
-    for file, backend, reference in wanted():
-        if backend not in clean:
-            clean[backend] = yield from ask_engine(place, backend, reference.thresholds)
-        if clean[backend]:
-            keep(Found(file.name, backend, engine=clean[backend]))
-            continue
-        search = Search(place, file, backend, reference, time.monotonic() + seconds())
-        found = yield from search.steps(texts.get(file.name, []))
-        if found.verified:
-            texts.setdefault(file.name, []).append(found.text)
-        keep(found)

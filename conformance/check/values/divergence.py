@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from conformance.check.values.known_values import ENTRY, Known, near
+from conformance.check.values.known_values import Known, near
 from conformance.judge.diagnosis.extent import ranges
 from conformance.records import Site
 
@@ -21,9 +21,6 @@ _NONE: Mapping[Site, Tensor] = {}
 
 #: Relative distance of a row in float32 beyond which a layer computes something else.
 OFF = 2e-3
-
-#: The number of what the first layer is given, among the layers.
-BEFORE = -1
 
 #: How near a guess about the two halves of a stream must come.
 _HALVES = 5e-3
@@ -37,10 +34,7 @@ _REACHED = {
 
 @dataclass(frozen=True)
 class Parting:
-    """The first layer whose stream differs: `kind` and words say how, where that is known.
-
-    `layer` is `BEFORE` where the first layer was given something else on the two sides.
-    """
+    """The first layer whose stream differs: `kind` and words say how, where that is known."""
 
     layer: int
     step: int
@@ -53,8 +47,7 @@ class Parting:
     def place(self) -> str:
         which = "every token" if len(self.tokens) == self.total else _named(self.tokens)
         step = f", step {self.step}" if self.step else ""
-        where = "the embeddings" if self.layer == BEFORE else f"layer {self.layer}"
-        return f"{where}{step} ({which})"
+        return f"layer {self.layer}{step} ({which})"
 
 
 def _named(tokens: Sequence[int]) -> str:
@@ -100,13 +93,13 @@ def parting(
     the streams as transformers' layers gave them where a trace wrote: up to there both sides are
     the same, so that either gives that where nothing is written in this layer.
     """
-    apart = _first_apart(mine, truth, known)
+    apart = _first_apart(mine, truth)
     if apart is None:
         return None
     site, other = apart
     ours, theirs = mine[site].double(), truth[other].double()
     far = _off(ours, theirs)
-    part = Parting(_depth(site), site.step, other.prompt, _rows(far), len(ours))
+    part = Parting(site.layer or 0, site.step, other.prompt, _rows(far), len(ours))
     clean = _clean(other, known)
     if clean.get("unedited", ours[:0]).shape != ours.shape:
         return part
@@ -121,7 +114,7 @@ def parting(
         kind, words = _other_tokens(made, meant, far) or _explained(ours[far], theirs[far], own)
         return replace(part, kind=kind, words=words)
     # What earlier writes did comes back through attention, so later layers say nothing then.
-    if not (later or site.step or site.name == ENTRY):
+    if not (later or site.step):
         wrote = _first_written(mine, site.prompt, part, known)
         due = _first_written(truth, other.prompt, part, known)
         if wrote is not None and due is not None:
@@ -130,7 +123,7 @@ def parting(
     step = f" in step {site.step}" if any(one.step for one in truth) else ""
     if not bool(made.any()):
         return replace(part, kind="dropped", words=f"the write had no effect{step}")
-    where = " to the embeddings" if site.name == ENTRY else " at this layer" if later else ""
+    where = " at this layer" if later else ""
     words = f"on transformers nothing is written{where}{step}"
     return replace(part, kind="elsewhere", words=words)
 
@@ -142,53 +135,22 @@ def _changed(rows: Tensor, clean: Tensor) -> Tensor:
 
 
 def _first_apart(
-    mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor], known: list[Known]
+    mine: Mapping[Site, Tensor], truth: Mapping[Site, Tensor]
 ) -> tuple[Site, Site] | None:
     """Where the two sides part first: the engine's site and transformers'."""
     same = pairs(mine, truth)
-    sites = [site for site in mine if site.name in {"stream", ENTRY} and site.prompt in same]
-    for site in sorted(sites, key=lambda one: (one.step, one.prompt, _depth(one))):
+    sites = [site for site in mine if site.name == "stream" and site.prompt in same]
+    for site in sorted(sites, key=lambda one: (one.step, one.prompt, one.layer or 0)):
         other = replace(site, prompt=same[site.prompt])
         theirs = truth.get(other)
-        if theirs is None or mine[site].shape != theirs.shape:
-            continue
-        far = bool(_off(mine[site].double(), theirs.double()).any())
-        if far and (site.name != ENTRY or _written_before(site, other, mine, truth, known)):
+        if theirs is not None and bool(_changed(mine[site], theirs).any()):
             return site, other
     return None
 
 
-def _depth(site: Site) -> int:
-    return BEFORE if site.name == ENTRY else site.layer or 0
-
-
-def _written_before(
-    site: Site,
-    other: Site,
-    mine: Mapping[Site, Tensor],
-    truth: Mapping[Site, Tensor],
-    known: list[Known],
-) -> bool:
-    """Does the first layer get another thing because of a write? It goes on then, and reaches some
-    rows, or is made on transformers. An engine may also do between its embeddings and its layers
-    what transformers does in a layer.
-    """
-    first = mine.get(replace(site, name="stream", layer=0))
-    meant = truth.get(replace(other, name="stream", layer=0))
-    clean = _clean(other, known).get("unedited")
-    if first is None or meant is None or clean is None or clean.shape != mine[site].shape:
-        return False
-    made, due = _changed(mine[site], clean), _changed(truth[other], clean)
-    return bool(_changed(first, meant).any()) and (not bool(made.all()) or bool(due.any()))
-
-
 def _clean(site: Site, known: list[Known]) -> dict[str, Tensor]:
-    """What a layer computes without a write, by kind: the whole stream as `unedited`; so what the
-    first one is given.
-    """
-    alike = _first_alike(site.prompt, known)
-    found = _halves_in(alike, site, known, written=False)
-    return {"unedited": found[ENTRY]} if site.name == ENTRY and ENTRY in found else found
+    """What a layer computes without a write, by kind: the whole stream as `unedited`."""
+    return _halves_in(_first_alike(site.prompt, known), site, known, written=False)
 
 
 def _halves_in(

@@ -55,7 +55,7 @@ def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
         replace(one, words=f"{one.words}{UNWRITTEN}") if one.sequence in wrote else one
         for one in (*halves, *modules)
     ]
-    return sorted(streams + own + clean + list(_entries(seen)), key=lambda one: one.step)
+    return sorted(streams + own + clean, key=lambda one: one.step)
 
 
 def _likelihood(known: Known) -> int:
@@ -84,14 +84,6 @@ def _streams(seen: Mapping[str, Tensor], kind: str) -> Iterator[Known]:
         if site.name == "ids":
             known = replace(known, kind="ids", words="the token ids", rows=value.reshape(-1, 1))
         yield known
-
-
-def _entries(seen: Mapping[str, Tensor]) -> Iterator[Known]:
-    """What the first layer is given where nothing is written: the embeddings, in most models."""
-    for key, value in seen.items():
-        if key.startswith("clean|") and (site := Site.parse(key[6:])).name == ENTRY:
-            words = f"what the first layer is given{UNWRITTEN}"
-            yield Known(ENTRY, words, value, sequence=site.prompt, step=site.step)
 
 
 def _modules(seen: Mapping[str, Tensor], layer_list: str, begin: str) -> Iterator[Known]:

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from conformance.check.values.divergence import BEFORE as BEFORE_LAYERS
 from conformance.check.values.divergence import parting
 from conformance.check.values.known_values import catalogue
 from conformance.records import Site
@@ -181,48 +180,3 @@ def test_in_a_generation_the_step_is_named(meant, made, kind, words, step):
             sides[-1][Site("stream", layer=0, step=each)] = written if each == step else CLEAN
     found = parting(sides[1], sides[0], catalogue(seen, "model.layers"))
     assert (found.step, found.kind, found.words) == (step, kind, words.format(step))
-
-
-ENTERED = torch.randn(TOKENS, WIDTH, generator=MAKER)
-NOISE = torch.zeros(TOKENS, WIDTH).index_fill(0, torch.tensor([1, 2]), 3.0)
-
-
-def entering(meant, made, *, after=(CLEAN, CLEAN + ADDED)):
-    """The parting of a model whose first layer is given one stream and was meant to get another."""
-    seen = {
-        "layers|p0/s0/ids": IDS,
-        "layers|p0/s0/entry": meant,
-        "layers|p0/s0/stream.0": after[0],
-        "clean|p0/s0/entry": ENTERED,
-        "clean|p0/s0/stream.0": CLEAN,
-    }
-    truth = {Site("ids"): IDS, Site("entry"): meant, Site("stream", layer=0): after[0]}
-    mine = {Site("ids"): IDS, Site("entry"): made, Site("stream", layer=0): after[1]}
-    return parting(mine, truth, catalogue(seen, "model.layers"))
-
-
-@pytest.mark.parametrize(
-    ("meant", "made", "kind"),
-    [
-        (ENTERED + NOISE, ENTERED, "dropped"),
-        (ENTERED + NOISE, ENTERED + 2 * NOISE, "twice"),
-        (ENTERED + NOISE, ENTERED + NOISE.roll(2, 0), "other-tokens"),
-        (ENTERED, ENTERED + NOISE, "elsewhere"),
-    ],
-)
-def test_a_write_to_the_embeddings_is_known_by_what_it_did(meant, made, kind):
-    found = entering(meant, made)
-    assert (found.layer, found.kind) == (BEFORE_LAYERS, kind)
-    assert found.place().startswith("the embeddings (")
-
-
-def test_where_the_embeddings_are_alike_it_is_the_layer_that_parts():
-    found = entering(ENTERED + NOISE, ENTERED + NOISE)
-    assert found.layer == 0
-
-
-def test_what_an_engine_does_between_its_embeddings_and_its_layers_is_no_write():
-    """A factor or a norm, which is in the first layer on the other side."""
-    assert entering(ENTERED, 2 * ENTERED, after=(CLEAN, CLEAN)) is None
-    found = entering(ENTERED, 2 * ENTERED)
-    assert found.layer == 0
