@@ -43,7 +43,6 @@ from conformance.cli.verbs import (
     run,
     selftest,
     show,
-    sweep,
     validate,
 )
 from conformance.errors import ConformanceError, ExitCode
@@ -69,7 +68,6 @@ VERBS: dict[str, Callable[..., None]] = {
     "gate": gate.gate,
     "diff": diff.diff,
     "fuzz": fuzz.fuzz,
-    "sweep": sweep.sweep,
     "bisect": bisect.bisect,
     "history": history.history,
     "list": show.list_cells,

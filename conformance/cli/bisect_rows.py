@@ -18,6 +18,7 @@ from conformance.bisect.presentation.progress import Progress
 from conformance.bisect.state import Attempt, BisectFolder, Request, State, create
 from conformance.checkpoints import cache_folder
 from conformance.environments import Environment
+from conformance.environments.releases import published
 from conformance.errors import ConformanceError
 from conformance.planning import trust
 from conformance.planning.selection import Choice, Selected
@@ -41,7 +42,7 @@ def row(subject: str, good: str, bad: str, repo: Path | None, also: str) -> Row:
         row = revisions.row(subject, repo, good, bad, pinned)
     else:
         subject = package(subject)
-        versions = releases.between(releases.published(subject), good, bad)
+        versions = releases.between(published(subject), good, bad)
         row = releases.row(subject, versions, pinned)
     environments.parse("\n".join(row.candidates[0].requirements))
     return row

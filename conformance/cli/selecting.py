@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -133,12 +133,9 @@ def to_resume(
     choice: Choice,
     *,
     trust: bool,
-    installs: Callable[[RunFolder], Sequence[str]] = lambda _: (),
-    named: Sequence[str] = (),
 ) -> RunFolder:
     """A stored run whose plan is to be executed. Raises ConformanceError where that would execute
-    what neither the installation nor the command line names, unless there is `trust`. `installs`
-    are the requirements that its files would have installed, `named` those of the command line.
+    what neither the installation nor the command line names, unless there is `trust`.
     """
     from conformance.planning.trust import of_plan
 
@@ -146,8 +143,8 @@ def to_resume(
     if folder.is_check:
         command = folder.plan().command
         raise ConformanceError("is no run but a check", path=folder.path, remedy=command)
-    executed = of_plan(folder.plan(), installs(folder))
-    require_known(executed, folder.path, choice, trust=trust, requirements=named)
+    executed = of_plan(folder.plan())
+    require_known(executed, folder.path, choice, trust=trust)
     err.print(f"going on with {folder.id}", highlight=False)
     return folder
 

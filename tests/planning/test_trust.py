@@ -11,7 +11,6 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from conformance import sweep
 from conformance.bisect import trial
 from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.state import BisectFolder, Request, State
@@ -228,18 +227,6 @@ def test_resuming_a_bisect_installs_nothing_that_only_its_state_names(
     assert f"installed: {evil!r}" in str(refused)
     assert "installed: 'nnsight==0.8.1'" in str(refused)
     assert "the versions" in refused.remedy and "--trust" in refused.remedy
-    assert not (here / "executed").exists()
-
-
-def test_resuming_a_sweep_installs_nothing_that_only_its_points_name(
-    here: Path, evil: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = RunFolder(here / "reports" / "r")
-    run.write_plan(plan(here))
-    name = f"{evil}#"
-    sweep.write(run, sweep.Swept({name: ("1",)}, (sweep.Point("x", {name: "1"}),)))
-    refused = resumed(monkeypatch, here, "sweep", "--resume", "r")
-    assert "installed: 'nnsight @ file://" in str(refused) and "--trust" in refused.remedy
     assert not (here / "executed").exists()
 
 

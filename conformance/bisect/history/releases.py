@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 
 from packaging.utils import canonicalize_name
@@ -13,31 +10,6 @@ from packaging.version import InvalidVersion, Version
 
 from conformance.bisect.history.candidates import Candidate, Row
 from conformance.errors import ConformanceError
-
-#: Seconds that pip may take to answer.
-_PATIENCE = 300
-
-
-def published(package: str) -> tuple[str, ...]:
-    """Every version that pip finds for this interpreter, wherever it is told to look.
-
-    Raises ConformanceError when there is none.
-    """
-    process = subprocess.run(
-        [sys.executable, "-m", "pip", "index", "versions", package, "--pre", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_PATIENCE,
-    )
-    try:
-        return tuple(json.loads(process.stdout)["versions"])
-    except (ValueError, KeyError) as error:
-        words = (process.stderr.strip().splitlines() or ["pip says nothing"])[-1]
-        raise ConformanceError(
-            f"the releases of {package} are not known: {words}",
-            remedy="check its name, and pip's settings: PIP_INDEX_URL, PIP_FIND_LINKS",
-        ) from error
 
 
 def between(versions: Iterable[str], good: str, bad: str) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def judge(
     # A second goes into looking for cycles among half a million records, for nothing.
     gc.disable()
 
-    from conformance import execution, sweep
+    from conformance import execution
     from conformance.check import kept
     from conformance.report.terminal_summary import summary
     from conformance.scenario import discover
@@ -62,6 +62,5 @@ def judge(
         strict_numerics=strict_numerics,
     )
     page = execution.publish(folder, results)
-    sweep.publish_if_swept(folder, results)
     summary(results, page, out)
     raise typer.Exit(results.footer.exit_code)

@@ -59,7 +59,6 @@ def report(
     side (other thresholds, weights or scenarios, the same cells on the same hardware), are
     refused.
     """
-    from conformance import sweep
     from conformance.report import html
 
     if names and len(names) > 1:
@@ -69,8 +68,6 @@ def report(
     results = folder.results()
     changes = _changes(folder.path, results, against, reports)
     typer.echo(html.publish(results, folder.path, html.Besides(changes=changes)))
-    if page := sweep.publish_if_swept(folder, results):
-        typer.echo(page)
 
 
 def _merged(names: list[str], against: str, reports: Path) -> Path:

