@@ -43,13 +43,12 @@ class Difference:
     """What two runs of a file show: the findings, the cause first, and what a search can use.
 
     `part` is where the layers themselves part, `meant` where transformers has what the wrong values
-    should be, `shift` how many layers below the value that was taken the right one is.
+    should be.
     """
 
     findings: tuple[Finding, ...] = ()
     part: Parting | None = None
     meant: tuple[Part, ...] = ()
-    shift: int = 0
     names: tuple[str, ...] = ()
 
 
@@ -83,7 +82,6 @@ def describe_difference(
         _other_prompts(ours, theirs) or _in_order(part, reads, writes=written(seen)),
         part,
         tuple(dict.fromkeys(places)),
-        next(filter(None, map(sides.shift, wrong.values())), 0),
         tuple(wrong),
     )
 
@@ -138,11 +136,6 @@ class _Sides:
                 held = identify(mine, own) or held
             self._found[site] = held, meant
         return self._found[site]
-
-    def shift(self, site: Site) -> int:
-        """How many layers below the value that was taken the right one is."""
-        held, meant = (one.layer if one else None for one in self.held(site))
-        return meant - held if held is not None and meant is not None else 0
 
     def describe(self, site: Site, message: str) -> Finding:
         """Return what a value holds instead of what it should; `message` is the judge's."""

@@ -32,17 +32,16 @@ class Clues:
 
     `lines` are where the engine raised an error, the innermost first. `wrong` names the values that
     differ. `parted`: the layers themselves computed something else, so a write is involved. `meant`
-    is where transformers has what the wrong values should be, `shift` how many layers the right
-    value is below the one that was taken. `dual`: a layer returns two tensors whose sum is the
-    stream; `single`: one tensor. `widths` are transformers' by module name, `modules` the names in
-    a layer, `norms` the paths of the norms outside of them, `embedding` that of the embeddings.
+    is where transformers has what the wrong values should be. `dual`: a layer returns two tensors
+    whose sum is the stream; `single`: one tensor. `widths` are transformers' by module name,
+    `modules` the names in a layer, `norms` the paths of the norms outside of them, `embedding` that
+    of the embeddings.
     """
 
     lines: tuple[int, ...] = ()
     wrong: tuple[str, ...] = ()
     parted: bool = False
     meant: tuple[Part, ...] = ()
-    shift: int = 0
     dual: bool = False
     single: bool = False
     modules: tuple[str, ...] = ()

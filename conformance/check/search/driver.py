@@ -281,7 +281,6 @@ class Search:
             wrong=(*sorted(self.reference.missing(tried.mine)), *told.names),
             parted=told.part is not None,
             meant=told.meant,
-            shift=told.shift,
         )
 
     # ── what agrees ────────────────────────────────────────────────────────────────────────────

@@ -67,7 +67,7 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
             "take_another_layer",
             ["hidden = model.model.layers[n + 1].mlp.output.save()"],
             ["hidden = model.model.layers[n].mlp.output.save()"],
-            Clues(shift=-1),
+            Clues(),
         ),
         (
             "drop_batch_index",

@@ -69,19 +69,6 @@ def write_both_tensors(program: Program, clues: Clues) -> Iterator[Change]:
             yield change(cost, words, program.put(statement, written))
 
 
-def write_elsewhere(program: Program, clues: Clues) -> Iterator[Change]:
-    """Write into another module of the layer, or with all of the indexes."""
-    for access, statement, sign, value in stores(program):
-        whole = joined(access.core, without_batch(access.indexes)[-1])
-        yield change(4, "write elsewhere", program.put(statement, f"{whole} {sign} {value}"))
-        base, role = access.core.rpartition(".")[::2]
-        for own in (part for part in clues.modules if base.endswith(f".{part}")):
-            layer = base.removesuffix(f".{own}")
-            for other in (layer, *(f"{layer}.{one}" for one in clues.modules)):
-                text = joined(f"{other}.{role}", access.indexes)
-                yield change(7, "write to another part", program.swap(access.node, text))
-
-
 def leave_out_write(program: Program, clues: Clues) -> Iterator[Change]:
     """Leave out a statement that writes: the change may be made twice."""
     written = [re.sub(r"output\[[01]\]|\s", "", store[1].text) for store in stores(program)]
