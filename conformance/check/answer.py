@@ -15,6 +15,7 @@ from conformance.check.gather import TRUTH, Asked, identity
 from conformance.check.models import HF
 from conformance.check.search.edits import Found
 from conformance.check.search.suggest import suggested
+from conformance.check.search.trial import Reference
 from conformance.check.source import UserFile
 from conformance.check.values import compare, naming
 from conformance.check.values.compare import Compared, Values
@@ -23,7 +24,7 @@ from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER
 from conformance.judging_runs.one_case import unjudged
 from conformance.planning.jobs import BUILD
 from conformance.records import Answer as Evidence
-from conformance.records import Backend, Outcome, Precision, Status, Thresholds
+from conformance.records import Backend, Outcome, Precision, Status
 from conformance.shortening import few
 from conformance.store import RunFolder, gathered_in
 
@@ -153,13 +154,9 @@ class _Case:
         return self._say(answer, f"{begin}: {words}", findings=findings, detail=outcome.detail)
 
     def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
-        ours, theirs = (compare.prompt_ids(compare.layers(one)) for one in (mine, seen))
-        self.prompt_ids = tuple(map(tuple, theirs))
-        truth = compare.read_truth(compare.honest(seen, precision), precision)
-        names, values = naming.read(seen), compare.returned(mine)
-        compared = compare.compare(
-            values, truth, (ours, theirs), Thresholds(), names, self.file.order_of
-        )
+        names = naming.read(seen)
+        self.prompt_ids = tuple(map(tuple, compare.prompt_ids(compare.layers(seen))))
+        compared = Reference(seen).judge(mine, precision, names, self.file.order_of)
         self.evidence.append(compare.evidence_of(compared, precision, names))
         return compared
 

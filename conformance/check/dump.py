@@ -25,7 +25,7 @@ from conformance.check.values import compare
 from conformance.check.values.identify import identify
 from conformance.check.values.known_values import catalogue
 from conformance.errors import ConformanceError
-from conformance.records import Precision, Site, Status, Thresholds
+from conformance.records import Precision, Site, Status
 from conformance.store import RunFolder
 
 IDS = "prompt_ids"
@@ -207,7 +207,7 @@ def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> c
     }
     ids = [list(dump.ids)], compare.prompt_ids(compare.layers(seen))
     truth = compare.read_truth(reference, precision)
-    return compare.compare(mine, truth, ids, Thresholds(), order=lambda site: at[site.name])
+    return compare.compare(mine, truth, ids, order=lambda site: at[site.name])
 
 
 def _found(

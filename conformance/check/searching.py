@@ -14,7 +14,7 @@ from conformance.check.search.engine_alone import ask_engine
 from conformance.check.search.place import Place
 from conformance.check.search.session import Steps
 from conformance.check.search.trial import Reference
-from conformance.records import Status, Thresholds, record
+from conformance.records import Status, record
 from conformance.scenario import PAIR
 from conformance.store import RunFolder
 from conformance.store.files import read_record, write_record
@@ -62,13 +62,13 @@ def _steps(
             continue
         answers = {one.id: answer(asked, run, file, one) for one in asked.engines}
         given.update({(file.name, name): one for name, one in answers.items()})
-        reference = Reference(place.seen(TRUTH.id, file.key), Thresholds())
+        reference = Reference(place.seen(TRUTH.id, file.key))
         said = {name: one.checked.answer for name, one in answers.items()}
         wanted = {Answer.DIFFERS, Answer.FAILS} if not AGREES & {*said.values()} else set()
         for backend in (name for name, one in said.items() if one in wanted or file.lacks_a_port):
             tell(f"looking for an edit: {file.name} on {backend}")
             if backend not in clean:
-                clean[backend] = yield from ask_engine(place, backend, reference.thresholds)
+                clean[backend] = yield from ask_engine(place, backend)
             one = Found(file.name, backend, engine=clean[backend])
             if not clean[backend]:
                 until = time.monotonic() + (seconds if asked.search is None else asked.search)

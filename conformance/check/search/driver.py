@@ -106,7 +106,7 @@ class Search:
         case = self._case(text, "hf")
         yield {self.place.job(self.place.truth): self._further([case])}
         if seen := self.place.seen(self.place.truth, case.key):
-            self.reference = Reference(seen, self.reference.thresholds)
+            self.reference = Reference(seen)
             self.file = replace(self.file, text=text)
             self.note = words
 
@@ -322,7 +322,7 @@ class Search:
                 "transformers does not run it on other prompts, so your own are what it holds on"
             )
         return all(
-            self._read(text, case.key, precision, Reference(seen, self.reference.thresholds)).agrees
+            self._read(text, case.key, precision, Reference(seen)).agrees
             for text, case, precision, seen in ran
         )
 

@@ -12,7 +12,7 @@ from conformance.expectations import inherited
 from conformance.expectations.assess import applying
 from conformance.expectations.conditions import where_in
 from conformance.planning.machine import conditions
-from conformance.records import Cell, Precision, Site, Status, Thresholds
+from conformance.records import Cell, Precision, Site, Status
 from conformance.runner import Further
 from conformance.scenario import PAIR
 from conformance.store import gathered_in
@@ -35,7 +35,7 @@ def trace(lm, prompt):
 _SECONDS = 60.0
 
 
-def ask_engine(place: Place, backend: str, thresholds: Thresholds) -> Generator[Request, None, str]:
+def ask_engine(place: Place, backend: str) -> Generator[Request, None, str]:
     """Run both sides without any intervention; returns what the engine computes otherwise, "" where
     it is the same model.
     """
@@ -47,7 +47,7 @@ def ask_engine(place: Place, backend: str, thresholds: Thresholds) -> Generator[
     if outcome.status is not Status.OK or not seen:
         return ""  # the user's file says more of what such an engine cannot do
     mine = place.seen(folder, case.key)
-    tried = Reference(seen, thresholds).try_of(CLEAN, outcome, mine, Precision.FLOAT32)
+    tried = Reference(seen).try_of(CLEAN, outcome, mine, Precision.FLOAT32)
     if tried.agrees or tried.compared is None:
         return ""
     off = [one for one in tried.compared.judgement.observations if not one.verdict.passes]

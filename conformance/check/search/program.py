@@ -330,19 +330,6 @@ def is_python(text: str) -> bool:
     return True
 
 
-def header(node: cst.CSTNode) -> list[cst.CSTNode]:
-    """Return the expressions of a statement, without the body of a compound one."""
-    if isinstance(node, cst.For):
-        return [node.target, node.iter]
-    if isinstance(node, (cst.If, cst.While)):
-        return [node.test]
-    if isinstance(node, cst.With):
-        return [item.item for item in node.items]
-    if isinstance(node, cst.SimpleStatementLine):
-        return list(node.body)
-    return []
-
-
 def split_index(index: str) -> list[str]:
     """Return the parts of an index, as `:` and `-1` of `:, -1`."""
     if not index:

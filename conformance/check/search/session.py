@@ -32,18 +32,13 @@ class Session:
 
     def follow(self, job: str) -> Further | None:
         """Return what the idle engine of a job runs next, None to wait; see `Planned.follow`."""
-        if job in self._queue:
-            self._idle.discard(job)
-            return self._queue.pop(job)
         self._idle.add(job)
         if not self._ended and self._idle >= self._alive and not self._queue:
             self._advance()
-        if self._ended:
-            return Further(())
         if job in self._queue:
             self._idle.discard(job)
             return self._queue.pop(job)
-        return None
+        return Further(()) if self._ended else None
 
     def _advance(self) -> None:
         """Go on with the search until it wants something of an engine that is there."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from conformance.check.values import compare, relations
-from conformance.check.values.compare import Compared, Truth, Values
-from conformance.records import Outcome, Precision, Site, Status, Thresholds
+from conformance.check.values.compare import UNNAMED, Compared, Truth, Values
+from conformance.check.values.naming import Names
+from conformance.records import Outcome, Precision, Site, Status
 
 #: Rows of a layer in float32 that are further apart than this, relatively, are other ones.
 _OFF = 2e-3
@@ -46,7 +48,6 @@ class Reference:
     """What transformers observed of a file, and what is computed from it once."""
 
     seen: Values
-    thresholds: Thresholds
     _truths: dict[Precision, Truth] = field(default_factory=dict)
 
     def truth(self, precision: Precision) -> Truth:
@@ -56,14 +57,17 @@ class Reference:
             self._truths[precision] = compare.read_truth(members, precision)
         return self._truths[precision]
 
-    def judge(self, mine: Values, precision: Precision) -> Compared:
+    def judge(
+        self,
+        mine: Values,
+        precision: Precision,
+        names: Names = UNNAMED,
+        order: Callable[[Site], tuple[int, ...]] = lambda _: (),
+    ) -> Compared:
         """Compare what an engine observed with transformers, in one precision."""
-        ids = (
-            compare.prompt_ids(compare.layers(mine)),
-            compare.prompt_ids(compare.layers(self.seen)),
-        )
-        returned = compare.returned(mine)
-        return compare.compare(returned, self.truth(precision), ids, self.thresholds)
+        ours, theirs = (compare.prompt_ids(compare.layers(one)) for one in (mine, self.seen))
+        returned, truth = compare.returned(mine), self.truth(precision)
+        return compare.compare(returned, truth, (ours, theirs), names, order)
 
     def try_of(
         self,

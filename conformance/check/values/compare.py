@@ -43,7 +43,7 @@ _NAMED = 8
 ROUNDING = 30.0
 
 #: Without what the user calls them.
-_UNNAMED = Names()
+UNNAMED = Names()
 
 #: More steps than any trace has.
 _STEPS = 1 << 20
@@ -134,8 +134,7 @@ def compare(
     mine: Mapping[str, Tensor],
     truth: Truth,
     ids: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
-    thresholds: Thresholds,
-    names: Names = _UNNAMED,
+    names: Names = UNNAMED,
     order: Callable[[Site], tuple[int, ...]] = lambda _: (),
 ) -> Compared:
     """Judge one column. `ids` are the prompts' on the engine and on transformers, `names` what the
@@ -156,7 +155,7 @@ def compare(
         equal=(),
         prompt_ids=ours,
         truth_ids=theirs,
-        limits=thresholds.of(truth.precision),
+        limits=Thresholds().of(truth.precision),
         alone=False,
         explain=False,  # what a value holds is asked of all that the model computed
     )
@@ -188,7 +187,7 @@ def _in_rows(judged: Judged) -> Judged:
     return replace(judged, site=_joined(judged.site), message=words)
 
 
-def undetermined(judgement: Judgement, names: Names = _UNNAMED) -> dict[str, tuple[str, ...]]:
+def undetermined(judgement: Judgement, names: Names = UNNAMED) -> dict[str, tuple[str, ...]]:
     """The values that no verdict is possible on, as the user calls them, by the judge's reason:
     transformers' own runs in float32 do not agree, or give no number.
     """
@@ -199,7 +198,7 @@ def undetermined(judgement: Judgement, names: Names = _UNNAMED) -> dict[str, tup
     }
 
 
-def in_words(observations: Sequence[Judged], names: Names = _UNNAMED) -> str:
+def in_words(observations: Sequence[Judged], names: Names = UNNAMED) -> str:
     """How many values are off, and the furthest, as the user named it."""
     off = [one for one in observations if not one.verdict.passes]
     furthest = max((one for one in off if one.q_max), key=lambda one: one.q_max or 0, default=None)
@@ -214,7 +213,7 @@ def in_words(observations: Sequence[Judged], names: Names = _UNNAMED) -> str:
 def made_alike(
     mine: Mapping[str, Tensor],
     reference: Mapping[str, Mapping[str, Tensor]],
-    names: Names = _UNNAMED,
+    names: Names = UNNAMED,
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Without what says nothing about a value: a leading axis of one, a wider number type, whether
     equal shapes are a list of tensors or one tensor. What was left out is said.
@@ -314,7 +313,7 @@ def numerics_only(judgement: Judgement) -> bool:
     )
 
 
-def evidence_of(compared: Compared, precision: Precision, names: Names = _UNNAMED) -> Evidence:
+def evidence_of(compared: Compared, precision: Precision, names: Names = UNNAMED) -> Evidence:
     """A judgement as any cell has it, its values under the user's names."""
     judgement = compared.judgement
     called = {one.site: names.row(one) for one in judgement.observations}

@@ -5,7 +5,7 @@ import torch
 
 from conformance.check.values import compare
 from conformance.generated_tokens import FLOAT32_WAY
-from conformance.records import Precision, Thresholds, Verdict
+from conformance.records import Precision, Verdict
 
 IDS = [[1, 2, 3]]
 VALUE = torch.randn(3, 64, generator=torch.Generator().manual_seed(3))
@@ -20,7 +20,7 @@ def judged(times: float) -> compare.Compared:
         f"{FLOAT32_WAY}b": {"p0/s0/h": VALUE + noise.roll(2, 0)},
     }
     truth = compare.read_truth(members, Precision.FLOAT32)
-    return compare.compare({"p0/s0/h": VALUE + times * noise}, truth, (IDS, IDS), Thresholds())
+    return compare.compare({"p0/s0/h": VALUE + times * noise}, truth, (IDS, IDS))
 
 
 @pytest.mark.parametrize(("times", "verdict"), [(3.0, Verdict.MATCH), (80.0, Verdict.WRONG)])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conformance.check.values import compare
-from conformance.records import Precision, Thresholds, Verdict
+from conformance.records import Precision, Verdict
 
 IDS = ((1, 2, 3),)
 TOP = 5
@@ -26,9 +26,7 @@ def compared(mine: list[int], *, beside: bool) -> compare.Compared:
 
     reference = {way: values(run, run.float().topk(TOP).indices) for way, run in runs.items()}
     own = values(runs["0"], torch.tensor(mine))
-    return compare.compare(
-        own, compare.read_truth(reference, Precision.BF16), (IDS, IDS), Thresholds()
-    )
+    return compare.compare(own, compare.read_truth(reference, Precision.BF16), (IDS, IDS))
 
 
 @pytest.mark.parametrize(

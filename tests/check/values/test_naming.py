@@ -7,7 +7,7 @@ import torch
 from conformance.builtin.user_trace import CALLED
 from conformance.check.values import compare, naming
 from conformance.check.values.naming import Names
-from conformance.records import Judged, Precision, Site, Thresholds, Verdict
+from conformance.records import Judged, Precision, Site, Verdict
 
 CALLS = {
     "p0/s0/hidden": "hidden[0]",
@@ -53,9 +53,7 @@ def test_the_worst_value_is_the_user_s_too():
     made = {**rows, "p0/s3/hidden": rows["p0/s3/hidden"].flip(1)}
     honest = compare.honest(seen, Precision.FLOAT32)
     ids = ([[1, 2]], [[1, 2]])
-    judged = compare.compare(
-        made, compare.read_truth(honest, Precision.FLOAT32), ids, Thresholds(), names()
-    )
+    judged = compare.compare(made, compare.read_truth(honest, Precision.FLOAT32), ids, names())
     evidence = compare.evidence_of(judged, Precision.FLOAT32, names())
     assert evidence.worst_site == "hidden[3]"
     assert {one.site for one in evidence.observations} == {"hidden[0]", "hidden[3]"}

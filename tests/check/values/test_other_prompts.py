@@ -4,7 +4,7 @@ import torch
 
 from conformance.check.values import compare
 from conformance.judge.measures import structure
-from conformance.records import Precision, Thresholds
+from conformance.records import Precision
 
 FIRST, SECOND = (7, 8, 9, 10), (7, 8, 5, 10)
 
@@ -15,7 +15,7 @@ def related(ours, theirs):
     ways = ("float32:truth", "float32:split", "float32:sdpa")
     honest = compare.honest({f"{way}|p0/s0/x": truth for way in ways}, Precision.FLOAT32)
     ids, mine = (ours, theirs), {"p0/s0/x": truth}
-    told = compare.compare(mine, compare.read_truth(honest, Precision.FLOAT32), ids, Thresholds())
+    told = compare.compare(mine, compare.read_truth(honest, Precision.FLOAT32), ids)
     [one] = [one for one in told.judgement.relations if one.name == structure.PROMPT_IDS]
     return one
 

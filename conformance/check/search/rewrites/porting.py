@@ -18,7 +18,6 @@ from conformance.check.search.program import (
     Program,
     Splice,
     Statement,
-    header,
     is_python,
     joined,
     names_in,
@@ -125,8 +124,9 @@ class _Port:
     def statement(self, statement: Statement) -> str:
         """A statement as it is on vLLM, of a compound one its first line."""
         found = list(self._whole_write(statement))
-        for root in header(statement.node):
-            found += self._of_expression(root)
+        body = (cst.BaseSuite, cst.BaseCompoundStatement, cst.Else)
+        for root in statement.node.children:
+            found += self._of_expression(root) if not isinstance(root, body) else ()
         text = self._part(statement.start, statement.end, found)
         return text.replace(f"\n{statement.indent}", "\n")
 
