@@ -13,8 +13,7 @@ from conformance.check.describe import describe_difference, written
 from conformance.check.engine_errors import explain_error, find_lines
 from conformance.check.gather import TRUTH, Asked, identity
 from conformance.check.models import HF
-from conformance.check.search.edits import Found
-from conformance.check.search.suggest import suggested
+from conformance.check.search.edits import Found, suggested
 from conformance.check.search.trial import Reference
 from conformance.check.source import UserFile
 from conformance.check.values import compare, naming

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import libcst as cst
 
 from conformance.check.search.change import Change, Clues
 from conformance.check.search.program import (
     Program,
-    Splice,
     Statement,
     is_python,
     names_in,
@@ -29,9 +26,6 @@ _LEADING = 3
 _UNLIKELY = 4
 _READS, _WRITES = {*vars(reads), *vars(logits)}, {*vars(writes)}
 
-#: So many of the likeliest candidates are tried in pairs.
-_PAIRED = 24
-
 #: What a function adds that `hf` calls as well: it is right for what `hf` hands to it.
 _SHARED = 6
 
@@ -45,7 +39,6 @@ class Candidate:
     words: str
     lines: tuple[int, ...]
     cost: int
-    splices: tuple[Splice, ...] = ()
 
 
 def propose(text: str, side: str, clues: Clues) -> list[Candidate]:
@@ -60,21 +53,6 @@ def propose(text: str, side: str, clues: Clues) -> list[Candidate]:
                 known = found.setdefault(candidate.text, candidate)
                 found[candidate.text] = min(known, candidate, key=lambda one: one.cost)
     return sorted(found.values(), key=lambda one: (one.cost, one.lines))
-
-
-def propose_pairs(text: str, side: str, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the versions that two rewrites of different lines make together: two mistakes may hide
-    each other, so that neither edit shows an effect alone.
-    """
-    program = Program(text, side)
-    found = []
-    for one, other in combinations(candidates[:_PAIRED], 2):
-        both = program.replaced((*one.splices, *other.splices))
-        if not set(one.lines) & set(other.lines) and is_python(both):
-            names = f"{one.rewrite}, {other.rewrite}", f"{one.words}; {other.words}"
-            lines = (*one.lines, *other.lines)
-            found.append(Candidate(both, *names, lines, one.cost + other.cost))
-    return sorted(found, key=lambda one: one.cost)
 
 
 def _candidate(
@@ -95,7 +73,7 @@ def _candidate(
     if not clues.lines and clues.wrong:
         # Layers that agree were not written otherwise; where they part, no read explains it.
         cost += _UNLIKELY if name in (_READS if clues.parted else _WRITES) else 0
-    return Candidate(text, name, change.words, lines, cost, change.splices)
+    return Candidate(text, name, change.words, lines, cost)
 
 
 def _lines(program: Program, start: int, end: int) -> range:

@@ -19,7 +19,7 @@ import libcst as cst
 
 from conformance.check.describe import describe_difference
 from conformance.check.engine_errors import find_lines
-from conformance.check.search.candidates import Candidate, propose, propose_pairs
+from conformance.check.search.candidates import Candidate, propose
 from conformance.check.search.change import Clues
 from conformance.check.search.edits import Found, without_hunks
 from conformance.check.search.place import Place
@@ -64,7 +64,6 @@ class _Node:
     edits: tuple[Candidate, ...] = field(compare=False)
     chances: int = field(compare=False, default=0)
     waiting: list[Candidate] | None = field(compare=False, default=None)
-    single: list[Candidate] = field(compare=False, default_factory=list)
     batches: int = field(compare=False, default=0)
 
 
@@ -196,7 +195,7 @@ class Search:
                 return self._found(best, edits)
             node = heapq.heappop(heap)
             batch = self._next_of(node)
-            if batch is None:
+            if not batch:
                 continue
             tried = yield from self._try([one.text for one in batch])
             for candidate, one in zip(batch, tried, strict=True):
@@ -215,21 +214,14 @@ class Search:
         texts = port_versions(Program(self.file.text, "hf"), self._clues())
         return [Candidate(text, "port", "as `hf` is on vLLM", (), 0) for text in texts]
 
-    def _next_of(self, node: _Node) -> list[Candidate] | None:
-        """Return the next versions of a node to be tried, None when all have been: first those of
-        one rewrite, then the likeliest in pairs.
-        """
+    def _next_of(self, node: _Node) -> list[Candidate]:
+        """Return the next versions of a node to be tried, none when all have been."""
         text, side = node.tried.text, self._function("vllm")
         if node.waiting is None:
             try:
-                node.single = propose(text, side, self.clues(node.tried))[:_OF_ONE]
+                node.waiting = propose(text, side, self.clues(node.tried))[:_OF_ONE]
             except cst.ParserSyntaxError:
-                node.single = []
-            node.waiting = node.single
-        elif not node.waiting:
-            if not node.single:
-                return None
-            node.waiting, node.single = propose_pairs(text, side, node.single), []
+                node.waiting = []
         node.waiting = [one for one in node.waiting if one.text not in self.seen]
         batch, node.waiting = node.waiting[:_AT_ONCE], node.waiting[_AT_ONCE:]
         self.seen |= {one.text for one in batch}

@@ -42,7 +42,6 @@ REWRITES: tuple[Rewrite, ...] = (
     saves.copy_kept,
     saves.save_used,
     saves.fill_inside,
-    saves.key_by_prompt,
     saves.make_inside,
     counterparts.take_counterparts,
 )
