@@ -13,7 +13,7 @@ conformance: environment
 gate: environment
 	$(BIN)/conformance gate $(ARGS)
 
-# Which version, commit or package: ARGS="vllm --good 0.28.0 --bad 0.32.0 -m gpt_neox" (docs/ci.md).
+# Which version, commit or package: ARGS="vllm --good 0.28.0 --bad 0.32.0 -m gpt_neox" (docs/bisect.md).
 bisect: environment
 	$(BIN)/conformance bisect $(ARGS)
 

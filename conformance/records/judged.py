@@ -15,7 +15,7 @@ from conformance.records.verdict import Finding, Verdict
 
 SCHEMA = "conformance-results/3"
 #: In an observation's `extra`, where it is off by a size: the relative error of its worst row,
-#: massive dimension or common shift (docs/ci.md#knownyaml).
+#: massive dimension or common shift (docs/known.md).
 LARGEST = "largest_error"
 
 

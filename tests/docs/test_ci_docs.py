@@ -1,4 +1,4 @@
-"""docs/ci.md: its expectations are read, its commands exist, its workflow is YAML."""
+"""The pages on gates: their expectations are read, their commands exist, the workflow is YAML."""
 
 import re
 import shlex
@@ -14,7 +14,8 @@ from conformance import expectations
 from conformance.cli import app
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "ci.md").read_text()
+PAGES = ("ci", "known", "upgrade", "bisect")
+TEXT = "\n".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""docs/scenarios.md: every example is a file, and the files run as the page says."""
+"""docs/scenarios.md and docs/model-parts.md: every example is a file, and the files run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from conformance import authoring
 from tests import ours
 from tests.end_to_end.conftest import ROOT, Ran, conformance
 
-TEXT = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
+PAGES = ("scenarios", "model-parts")
+TEXT = "\n".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 FILES = {
     name: f"# {name}\n{source}" if name.endswith(".py") else source
     for name, source in re.findall(r"```(?:python|text)\n# (\S+)\n(.*?)```", TEXT, re.DOTALL)

@@ -1,4 +1,4 @@
-"""docs/ci.md's way of a pre-release, on a planted nnsight: built, gated and compared.
+"""docs/upgrade.md's way of a pre-release, on a planted nnsight: built, gated and compared.
 
 The environment is real and made by uv; what its columns observed is made up, since no engine runs
 on packages of a few lines.
@@ -35,8 +35,8 @@ known:
 """
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "ci.md").read_text(encoding="utf-8")
-#: What docs/ci.md shows of each command of the way, in its order.
+PAGE = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
+#: What docs/upgrade.md shows of each command of the way, in its order.
 SHOWN = re.findall(
     r"```text\n(.*?)```",
     PAGE.partition("## A pre-release")[2].partition("\n## ")[0],
