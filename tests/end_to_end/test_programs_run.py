@@ -8,43 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from conformance.programs import text
-from tests.end_to_end.conftest import Ran, conformance
-from tests.programs.forms import charter
-
-#: One or two of each scenario; the rest differ in a layer.
-WANTED = (
-    "clean-pair", "read_all-pair", "cross_consume-first-middle", "cross_write-two",
-    "ablation-middle", "steering-middle-small-all", "multigen-read", "multigen-write",
-    "multigen-cross",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    folder = tmp_path_factory.mktemp("written") / "charter_programs"
-    folder.mkdir()
-    for name, program in charter(4).items():
-        if name in WANTED:
-            plain = name.replace("-", "_")
-            (folder / f"{plain}.py").write_text(text(program, plain))
-    reports = tmp_path_factory.mktemp("reports")
-    return conformance(
-        reports, "run", "-m", "llama", "-j", "2", "--precision", "float32",
-        "--scenarios", str(folder),
-    )  # fmt: skip
+from tests.end_to_end.conftest import PROGRAMS, Ran, conformance
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("backend", ["hf", "vllm-pp1", "vllm-pp2"])
-def test_the_charter_as_programs_has_the_verdicts_of_its_scenarios(
-    llama: Ran, programs: Ran, backend: str
-):
-    scenarios, found = llama.cells(backend), programs.cells(backend)
-    assert len(found) == len(WANTED), programs.output
-    for name in WANTED:
-        mine = found[f"{name.replace('-', '_')}-all"]
-        theirs = scenarios[name]
+def test_the_charter_as_programs_has_the_verdicts_of_its_scenarios(llama: Ran, backend: str):
+    cells = llama.cells(backend)
+    for name in PROGRAMS:
+        mine = cells[f"{name.replace('-', '_')}-all"]
+        theirs = cells[name]
         assert mine.verdict.passes and theirs.meaning is not None, (name, mine.reason)
         assert mine.verdict.passes is theirs.meaning.passes, (name, theirs.reason)
 

@@ -15,8 +15,9 @@ from conformance.cli import app
 from conformance.records import Verdict
 from conformance.repro import rerun
 from conformance.repro.script import script_name
-from conformance.store import details
-from tests.end_to_end.conftest import ROOT, Ran, conformance
+from conformance.store import RunFolder, details
+from tests import command, ours
+from tests.end_to_end.conftest import ROOT, Ran
 
 pytestmark = pytest.mark.engine
 
@@ -37,8 +38,8 @@ def written(
     ran: Ran, cell: str, folder: Path, *more: str, scenarios: Path = ROOT / "scenarios"
 ) -> Path:
     arguments = ("-o", str(folder), "--scenarios", str(scenarios), *more)
-    done = conformance(ran.reports, "repro", cell, *arguments)
-    assert done.code == 0, done.output
+    code, said = command.run("repro", cell, *arguments, "--reports", str(ran.reports))
+    assert code == 0, said
     [result] = [result for result in ran.results.cells if result.id == cell]
     return folder / script_name(result)
 
@@ -66,9 +67,17 @@ def test_a_passing_cell_passes(llama: Ran, cell: str, tmp_path: Path) -> None:
     assert "PASSES" in found.output
 
 
-def test_of_every_scenario_a_script_can_be_written(llama: Ran, tmp_path: Path) -> None:
-    """Of each a cell, on the columns in turn."""
-    cells = {(cell.scenario, cell.backend): cell for cell in llama.results.cells}
+def test_of_every_scenario_a_script_can_be_written(
+    llama: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Write a script of one cell of each scenario, on the columns in turn."""
+    results = llama.results  # parsed once: every command reads it
+    monkeypatch.setattr(RunFolder, "results", lambda _: results)
+    cells = {
+        (cell.scenario, cell.backend): cell
+        for cell in llama.results.cells
+        if cell.scenario in ours.scenarios()
+    }
     columns = itertools.cycle(sorted({backend for _, backend in cells}))
     for scenario in dict.fromkeys(scenario for scenario, _ in cells):
         cell = cells[scenario, next(columns)]
@@ -88,16 +97,6 @@ FAILURES = {
     "short_rows": Verdict.STRUCTURE,
     "raises": Verdict.ERROR,
 }
-
-
-@pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return conformance(
-        tmp_path_factory.mktemp("reports"),
-        *("run", "-m", "llama", "-b", "hf", "-b", "vllm-pp1", "-b", "vllm-pp2"),
-        *("--scenarios", str(BROKEN)),
-        *("-k", " or ".join((*FAILURES, "honest_write"))),
-    )
 
 
 @pytest.mark.slow
@@ -120,14 +119,9 @@ def test_a_write_as_it_should_be_passes(broken: Ran, backend: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_half_a_stream_is_seen_again(tmp_path: Path) -> None:
-    ran = conformance(
-        tmp_path / "reports",
-        *("run", "-m", "llama", "-b", "vllm-pp1", "-k", "first_summand"),
-        *("--scenarios", str(STREAMS)),
-    )
+def test_half_a_stream_is_seen_again(broken: Ran, tmp_path: Path) -> None:
     cell = "parts[llama-vllm-pp1-first_summand]"
-    found = run(written(ran, cell, tmp_path, scenarios=STREAMS))
+    found = run(written(broken, cell, tmp_path, scenarios=STREAMS))
     assert found.code == 1, found.output[-3000:]
     assert "FAILS as recorded: wrong" in found.output
 
@@ -167,11 +161,11 @@ def test_what_models_yaml_does_not_say_wants_trust(
     text = (ROOT / "models.yaml").read_text()
     assert "\n  seed: 11\n" in text
     manifest.write_text(text.replace("\n  seed: 11\n", "\n  seed: 12\n"))
-    arguments = ("repro", PASSING[0], "-o", str(tmp_path), "--models", str(manifest))
-    done = conformance(llama.reports, *arguments)
-    assert done.code == 2
-    assert "model 'llama': weights of another source" in done.output
-    assert conformance(llama.reports, *arguments, "--trust").code == 0
+    places = ("-o", str(tmp_path), "--models", str(manifest), "--reports", str(llama.reports))
+    code, said = command.run("repro", PASSING[0], *places)
+    assert code == 2
+    assert "model 'llama': weights of another source" in said
+    assert command.run("repro", PASSING[0], *places, "--trust")[0] == 0
 
 
 def test_a_scenario_that_has_changed_since_is_refused(llama: Ran, tmp_path: Path) -> None:
@@ -187,6 +181,7 @@ def test_a_scenario_that_has_changed_since_is_refused(llama: Ran, tmp_path: Path
     for scenario in whole["scenarios"]:
         scenario["trace_source"] += "\n# edited"
     (copy / run.name / "results.json").write_text(json.dumps(whole))
-    done = conformance(copy, "repro", "clean[llama-hf-alone]", "--run", run.name)
-    assert done.code == 2
-    assert "is not what it was in run" in done.output
+    arguments = ("clean[llama-hf-alone]", "--run", run.name, "--reports", str(copy))
+    code, said = command.run("repro", *arguments)
+    assert code == 2
+    assert "is not what it was in run" in said

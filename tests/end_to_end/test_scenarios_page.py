@@ -4,51 +4,28 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from conformance import authoring
 from tests import ours
-from tests.end_to_end.conftest import ROOT, Ran, conformance
+from tests.end_to_end.conftest import EXAMPLES, PAGES, ROOT, Ran
 
-PAGES = ("scenarios", "model-parts")
-TEXT = "\n".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
-FILES = {
-    name: f"# {name}\n{source}" if name.endswith(".py") else source
-    for name, source in re.findall(r"```(?:python|text)\n# (\S+)\n(.*?)```", TEXT, re.DOTALL)
-}
 PROTOCOLS = (authoring.LM, authoring.Layer, authoring.Part, authoring.Reference, authoring.Run)
 
 
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    folder = tmp_path_factory.mktemp("author")
-    (folder / "my_scenarios").mkdir()
-    for name, source in FILES.items():
-        (folder / name).write_text(source)
-    subprocess.run([sys.executable, "make_vector.py"], cwd=folder, check=True)
-    return conformance(
-        tmp_path_factory.mktemp("reports"),
-        *("run", "-m", "llama", "-b", "hf", "--scenarios", str(folder / "my_scenarios")),
-    )
+#: Those of the page's scenarios, by name.
+OWN = {Path(name).stem for name in EXAMPLES if name.startswith("my_scenarios/")} - {"prompts"}
 
 
 @pytest.mark.engine
-def test_every_example_passes(examples: Ran) -> None:
-    failed = {cell.id: cell.reason for cell in examples.results.cells if not cell.verdict.passes}
-    assert failed == {}, examples.output
-    assert examples.code == 0
-
-
-@pytest.mark.engine
-def test_every_example_is_run_with_the_cases_that_the_page_names(examples: Ran) -> None:
-    cells = set(examples.cells("hf"))
-    names = {Path(name).stem for name in FILES if name.endswith(".py")} - {"make_vector"}
-    assert {cell.split("-", 1)[0] for cell in cells} == names and len(names) >= 5
-    assert {f"steer_last-{case}" for case in ("early-small", "1-large")} <= cells
+def test_every_example_passes_with_the_cases_that_the_page_names(llama: Ran) -> None:
+    cells = [cell for cell in llama.results.cells if cell.scenario in OWN]
+    assert {cell.id: cell.reason for cell in cells if not cell.verdict.passes} == {}
+    assert {cell.scenario for cell in cells} == OWN and len(OWN) >= 5
+    steered = {cell.case for cell in cells if cell.scenario == "steer_last"}
+    assert {"early-small", "1-large"} <= steered
 
 
 def used(sources: list[str]) -> set[str]:
@@ -64,12 +41,12 @@ def members(protocol: type) -> set[str]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda each: each.__name__)
 def test_every_member_has_an_example(protocol: type) -> None:
-    linked = re.findall(r"\]\(\.\./(scenarios/\w+\.py)\)", TEXT)
-    sources = [source for name, source in FILES.items() if name.endswith(".py")]
+    linked = re.findall(r"\]\(\.\./(scenarios/\w+\.py)\)", PAGES)
+    sources = [source for name, source in EXAMPLES.items() if name.endswith(".py")]
     sources += [(ROOT / name).read_text(encoding="utf-8") for name in linked]
     assert members(protocol) - used(sources) == set()
     for name in members(protocol):
-        assert re.search(rf"\b{name}\b", TEXT), name
+        assert re.search(rf"\b{name}\b", PAGES), name
 
 
 def test_our_scenarios_use_nothing_else() -> None:
