@@ -23,7 +23,6 @@ from conformance.selftest.faulty_columns import honest_cells
 from tests import ours
 
 pytestmark = pytest.mark.engine
-SLOW = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ROOT / "scenarios"
@@ -49,6 +48,10 @@ SENTINELS = {
     "equal within": "one-bit",
     "one stage": "pp-one-bit",
 }
+
+
+#: Faults between clients: only a backend with several clients injects them.
+BETWEEN = ("client-rows", "client-outlives", "client-saves")
 
 
 class Gathered:
@@ -103,11 +106,11 @@ class Gathered:
 
 @pytest.fixture(scope="module")
 def gathered(tmp_path_factory) -> Gathered:
-    faults = ["repeat", "noise-only", *SENTINELS.values(), "mlp-lost", "pp-dtype"]
+    faults = ["repeat", "noise-only", *SENTINELS.values(), "mlp-lost", "pp-dtype", *BETWEEN]
     reports = tmp_path_factory.mktemp("reports")
     threads = torch.get_num_threads()
     try:
-        yield Gathered(reports, {"llama"}, {"hf", "vllm-pp1", "vllm-pp2"}, faults)
+        yield Gathered(reports, {"llama"}, {"hf", "vllm-pp1", "vllm-pp2", "vllm-async"}, faults)
     finally:
         torch.set_num_threads(threads)
 
@@ -172,13 +175,20 @@ def test_the_page_shows_the_table(gathered):
         assert any(backend in title for title in titles), titles
 
 
-@pytest.mark.parametrize("backend", ["vllm-async", pytest.param("vllm-serve", marks=SLOW)])
-def test_faults_between_clients_are_found_and_blamed_on_the_engines_that_have_some(
-    tmp_path, backend
-):
-    names = ["client-rows", "client-outlives", "client-saves"]
-    between = Gathered(tmp_path, {"llama"}, {backend}, names)
-    rows = {(row.fault, row.backend): row for row in between.table.rows}
-    assert len(rows) == 3 and {row.ending for row in rows.values()} == {Ending.CAUGHT}
-    assert {row.attribution for row in rows.values()} == {Side.NNSIGHT}
-    assert not between.table.broken and not between.table.harness and not between.table.alarms
+def require_between_clients(table, backend):
+    rows = [row for row in table.rows if row.fault in BETWEEN]
+    assert sorted(row.fault for row in rows) == sorted(BETWEEN)
+    assert {row.backend for row in rows} == {backend}
+    assert {row.ending for row in rows} == {Ending.CAUGHT}
+    assert {row.attribution for row in rows} == {Side.NNSIGHT}
+    assert not table.broken and not table.harness and not table.alarms
+
+
+def test_faults_between_clients_are_found_and_nnsight_is_the_culprit(gathered):
+    require_between_clients(gathered.table, "vllm-async")
+
+
+@pytest.mark.slow
+def test_faults_between_clients_of_a_server_are_found(tmp_path):
+    between = Gathered(tmp_path, {"llama"}, {"vllm-serve"}, BETWEEN)
+    require_between_clients(between.table, "vllm-serve")
