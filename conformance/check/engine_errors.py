@@ -104,16 +104,12 @@ def find_lines(outcome: Outcome, text: str, name: str) -> tuple[int, ...]:
         return tuple(number for number in numbers if number <= text.count("\n") + 1)
     place = rf'(?:[^"]*{re.escape(name)}|<[^">]+>)'
     frames = re.findall(rf'File "{place}", line (\d+), in [^\n]+\n *([^\n]*)', detail)
-    shown: dict[str, list[int]] = {}
-    for line, words in _shown(text):
-        shown.setdefault(words, []).append(line)
-    return tuple(
-        dict.fromkeys(
-            min(lines, key=lambda line: abs(line - int(number)))
-            for number, words in reversed(frames)
-            if (lines := shown.get(_bare(words)))
-        )
-    )
+    shown = list(_shown(text))
+    found: dict[int, None] = {}
+    for number, words in reversed(frames):
+        if alike := [line for line, one in shown if one == _bare(words)]:
+            found[min((abs(line - int(number)), line) for line in alike)[1]] = None
+    return tuple(found)
 
 
 def _shown(text: str) -> Iterator[tuple[int, str]]:

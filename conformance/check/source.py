@@ -72,8 +72,16 @@ class UserFile:
 
     def order_of(self, site: Site) -> tuple[int, ...]:
         """Return what sorts a value by where the reference's function last assigns its parts."""
-        lines = (node.lineno for node in self._made(site.name) if isinstance(node, ast.Assign))
-        return (max(lines, default=0),)
+        parts = {
+            name
+            for node in self._nodes
+            if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)
+            for key, value in zip(node.value.keys, node.value.values, strict=True)
+            if isinstance(key, ast.Constant) and str(key.value) == site.name
+            for name in _names(value)
+        }
+        assigns = (node for node in self._nodes if isinstance(node, ast.Assign))
+        return (max((one.lineno for one in assigns if parts & _names(*one.targets)), default=0),)
 
     def first_write(self) -> int:
         """Return the first line of the reference's function that writes to a module, or 0."""
@@ -89,19 +97,6 @@ class UserFile:
     @cached_property
     def _nodes(self) -> list[ast.AST]:
         return list(ast.walk(self.functions[self.function_for("hf")]))
-
-    def _made(self, name: str) -> list[ast.expr | ast.Assign]:
-        """Return what the reference's function returns under a name, and what assigns its parts."""
-        returned = [
-            value
-            for node in self._nodes
-            if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)
-            for key, value in zip(node.value.keys, node.value.values, strict=True)
-            if isinstance(key, ast.Constant) and str(key.value) == name
-        ]
-        parts = _names(*returned)
-        assigns = (node for node in self._nodes if isinstance(node, ast.Assign))
-        return [*returned, *(node for node in assigns if parts & _names(*node.targets))]
 
 
 def _names(*nodes: ast.expr) -> set[str]:

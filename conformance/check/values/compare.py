@@ -301,9 +301,7 @@ def wrong(judgement: Judgement) -> list[Site]:
 
 def numerics_only(judgement: Judgement) -> bool:
     """Return whether all that is off in bf16 is off by rounding, where float32 shows the same
-    meaning. It is what the judge calls drift in any cell.
-
-    Ids without the logits that they were chosen by cannot be weighed: float32 alone decides them.
+    meaning. Ids without the logits that they were chosen by are decided by float32 alone.
     """
     return all(
         one.verdict.passes
