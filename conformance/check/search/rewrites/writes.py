@@ -30,7 +30,7 @@ def ways_to_write(
     scales = sign in {"=", "*=", "/="}
     if sign == "=" and not indexes:
         named = re.fullmatch(r"[\w.]+", value)
-        name, before = (value, "") if named else ("value", f"value = {value}\n")
+        name, before = (value, "") if named else ("written", f"written = {value}\n")
         yield 1, _BOTH, f"{before}{core} = ({name}, {name} * 0)"
         yield 2, "the module returns one tensor", f"{core} = {value}"
         yield 3, "the module returns two tensors", f"{core} = ({value}, {core}[1])"
