@@ -128,13 +128,9 @@ def _writes(program: Program) -> list[Statement]:
 
 def _of_returned(text: str, wrong: tuple[str, ...]) -> set[str]:
     """The names in what is returned under the wrong names; all of them where that is not known."""
-    found = set()
-    for name in wrong:
-        entry = re.search(rf"[\"']{re.escape(name)}[\"']: (.+?)(?:, [\"']|\}}|$)", text, re.DOTALL)
-        if entry is None:
-            return names_in(text)
-        found |= names_in(entry[1])
-    return found
+    entries = (rf"[\"']{re.escape(name)}[\"']: (.+?)(?:, [\"']|\}}|$)" for name in wrong)
+    found = [re.search(entry, text, re.DOTALL) for entry in entries]
+    return {name for one in found for name in names_in(one[1] if one else text)}
 
 
 def _flow(statement: Statement) -> tuple[set[str], set[str]]:

@@ -115,9 +115,6 @@ class Search:
     def _folder(self) -> str:
         return gathered_in(self.backend, self.precision)
 
-    def _function(self, side: str) -> str:
-        return self.file.function_for(side)
-
     def _stored(self) -> Tried:
         """How the file itself did, from what its check gathered."""
         tried = self._read(self.file.text, self.file.key, self.precision, self.reference)
@@ -147,7 +144,7 @@ class Search:
         """Run versions of the file on the engine; returns how each did."""
         if not texts:
             return []
-        cases = [self._case(text, self._function("vllm")) for text in texts]
+        cases = [self._case(text, self.file.function_for("vllm")) for text in texts]
         yield {self.place.job(self._folder): self._further(cases)}
         self.ran += len(texts)
         found = []
@@ -216,7 +213,7 @@ class Search:
 
     def _next_of(self, node: _Node) -> list[Candidate]:
         """Return the next versions of a node to be tried, none when all have been."""
-        text, side = node.tried.text, self._function("vllm")
+        text, side = node.tried.text, self.file.function_for("vllm")
         if node.waiting is None:
             try:
                 node.waiting = propose(text, side, self.clues(node.tried))[:_OF_ONE]
@@ -295,8 +292,8 @@ class Search:
         whether it agrees everywhere, and means on transformers what the file does.
         """
         texts = best.text, with_other_prompts(best.text)
-        truths = [self._case(text, self._function("hf")) for text in texts]
-        mine = [self._case(text, self._function("vllm")) for text in texts]
+        truths = [self._case(text, self.file.function_for("hf")) for text in texts]
+        mine = [self._case(text, self.file.function_for("vllm")) for text in texts]
         single, half = (gathered_in(self.backend, precision) for precision in Precision)
         yield {
             self.place.job(self.place.truth): self._further(truths),

@@ -13,6 +13,7 @@ from typing import Any
 import libcst as cst
 
 from conformance.check.search.change import Clues
+from conformance.check.search.patterns import match, parsed
 from conformance.check.search.program import (
     Access,
     Program,
@@ -156,23 +157,20 @@ class _Port:
     def _of_expression(self, root: cst.CSTNode) -> Iterator[Splice]:
         """The requests and the values of modules in an expression, or in a body."""
         program = self.program
+        head = parsed(f"X.{self.clues.head}(A)")
         for node in program.walk(root):
             if isinstance(node, cst.Call) and node in opening_calls(program, node):
                 yield program.swap(node, request(program, node, steps_of_hf(program)))
-            elif isinstance(node, cst.Call) and self._is_head(node):
-                value = self._text_of(node.args[0].value)
-                yield program.swap(node, f"({value} @ {program.code(node.func)}.weight.T)")
+            elif holes := match(head, node):  # vLLM multiplies by it, and does not call it
+                value = self._text_of(holes["A"])
+                weight = f"{program.code(holes['X'])}.{self.clues.head}.weight.T"
+                yield program.swap(node, f"({value} @ {weight})")
             elif isinstance(node, (cst.Attribute, cst.Subscript)) and (
                 found := re.fullmatch(_LOGITS.format(self.clues.head), program.code(node))
             ):
                 yield program.swap(node, self._logits(*found.groups()))
             elif (access := program.access(node)) is not None:
                 yield program.swap(access.node, self._value(access))
-
-    def _is_head(self, call: cst.Call) -> bool:
-        """Whether a call is one of the head, which vLLM multiplies by and does not call."""
-        name = self.program.code(call.func).rpartition(".")[2]
-        return name == self.clues.head and len(call.args) == 1
 
     def _whole_write(self, statement: Statement) -> Iterator[Splice]:
         """A write that must reach both tensors: a value into one and zero into the other, or both
