@@ -215,10 +215,8 @@ class _Sides:
 
 
 def written(seen: Values) -> bool:
-    """Return whether a layer on transformers is another one than without the trace's writes.
-
-    Of equal sequences the first alone was computed without them; a later one in which the trace
-    wrote is known by its own forward.
+    """Return whether a layer on transformers is another one than without the trace's writes: of
+    equal sequences the first alone was computed without them.
     """
     if any(key.startswith("natural|") for key in seen):
         return True

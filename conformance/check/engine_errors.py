@@ -113,10 +113,8 @@ def find_lines(outcome: Outcome, text: str, name: str) -> tuple[int, ...]:
 
 
 def _shown(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each line of a file with the words by which a traceback may show it.
-
-    nnsight runs a block under a name of its own, written anew from its syntax tree: a statement of
-    several lines is one there, without comments and with single quotes.
+    """Yield each line of a file with the words by which a traceback may show it: nnsight writes a
+    block anew from its syntax tree, each statement in one line and without comments.
     """
     for number, line in enumerate(text.splitlines(), 1):
         if _bare(line):

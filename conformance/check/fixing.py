@@ -11,11 +11,9 @@ from conformance.errors import ConformanceError
 
 
 def write(checked: Sequence[Checked], texts: Mapping[str, str]) -> Iterator[str]:
-    """Write each file's verified version, and yield what was done. `texts` are the files as they
-    were checked.
+    """Write each file's verified version, and yield what was done; `texts` are as checked.
 
-    Raises ConformanceError for a file that has changed since, and for one whose engines have
-    different edits.
+    Raises ConformanceError for a file that has changed since, or has an edit for each engine.
     """
     for name, text in texts.items():
         path = Path(name)

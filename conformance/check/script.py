@@ -1,8 +1,7 @@
 """`conformance repro` of a check: the user's own file, run on both sides and compared.
 
 Two functions on one stage become a script that needs nnsight, transformers and vLLM alone: the
-file, and the text of `_ALONE`. Anything else needs the adapter or the relay of this package: the
-script is the file, which has itself checked by the package that is installed.
+file, and the text of `_ALONE`. Any other has itself checked by the package that is installed.
 """
 
 from __future__ import annotations

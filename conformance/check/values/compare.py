@@ -113,8 +113,8 @@ def layers(seen: Values, kind: str = "layers") -> dict[Site, Tensor]:
 
 
 def _apart(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every step as a prompt of its own: the judge would ask for the ids that led to each, which
-    a user's trace need not have. Where the ids part, the values do.
+    """Every step as a prompt of its own: the judge asks for the ids that led to later steps, which
+    a user's trace need not have.
     """
     found = {}
     for key, value in values.items():

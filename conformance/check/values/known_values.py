@@ -131,10 +131,8 @@ def _outside(path: str, role: str) -> str:
 
 
 def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
-    """What many of vLLM's layers return: the last branch, and beside it all that was added before.
-
-    The last branch is the MLP's output, or what a norm after it makes of that: then the rest is
-    what another norm of the layer is given.
+    """What many of vLLM's layers return: the MLP's output, or what a norm makes of it, and all that
+    was added before, which another norm of the layer is given.
     """
     whole = {(k.sequence, k.step, k.layer): k for k in streams if k.kind == "unedited"}
     given: dict[tuple[int, int, int | None], list[Tensor]] = {}
