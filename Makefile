@@ -4,6 +4,8 @@
 	docs docs-site from-wheel release-check environment lock clean
 
 BIN := .venv/bin
+# Every process of a test run imports the same modules: compile them once, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 ARGS ?=
 
 conformance: environment
