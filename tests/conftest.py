@@ -33,6 +33,7 @@ SHARED = {
         "end_to_end/test_scenarios_page.py",
         "end_to_end/test_repro_script.py",
         "end_to_end/test_listening.py",
+        "end_to_end/test_preload_engines.py",
     ),
     "broken": (
         "end_to_end/test_adapters_run.py",
@@ -66,10 +67,21 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return max(1, min(len(os.sched_getaffinity(0)), fitting, 8))
 
 
+#: Files without an engine that take longest.
+LONG = ("tests/runner/test_runner.py", "tests/engines/test_honoured_writes.py")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Start engines first in a distributed run, so that no worker is left with them at the end."""
+    """Start engines first in a distributed run, then what takes long: else one worker is left with
+    it at the end.
+    """
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("engine") is None)
+        items.sort(
+            key=lambda item: (
+                item.get_closest_marker("engine") is None,
+                item.nodeid.partition("::")[0] not in LONG,
+            )
+        )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -6,11 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from conformance.engines import ENVIRONMENT
+from conformance.engines import ENGINES, ENVIRONMENT
+from conformance.records import Job, from_json, to_json
+from tests.end_to_end.conftest import Ran
+
+pytestmark = pytest.mark.engine
 
 #: The zygote's imports, then an engine opened as a worker opens it; what was imported for that.
 OPENED = """
@@ -30,21 +35,20 @@ engine.close()
 FEW = 30
 
 
-@pytest.fixture(scope="module")
-def groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    reports = tmp_path_factory.mktemp("reports")
-    # Where another test's run has kept hf's observations, no worker starts, and no job is written.
-    nothing_kept = {"CONFORMANCE_CACHE": str(tmp_path_factory.mktemp("cache"))}
-    command = [sys.executable, "-m", "conformance", "run", "-m", "llama", "-k", "clean"]
-    command += ["-b", "hf", "-b", "vllm-pp1", "--precision", "float32", "--reports", str(reports)]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **nothing_kept})
-    return next(reports.glob("2*")) / "groups" / "llama"
-
-
-@pytest.mark.parametrize("group", ["hf+float32", "vllm-pp1+float32"])
-def test_a_worker_imports_little_that_its_zygote_has_not(groups: Path, group: str) -> None:
+@pytest.mark.parametrize("backend", ["hf", "vllm-pp1"])
+def test_a_worker_imports_little_that_its_zygote_has_not(
+    llama: Ran, backend: str, tmp_path: Path
+) -> None:
+    """Open the engine of a backend with the job of a run."""
+    # That of vLLM: where an earlier run has kept hf's observations, hf gets no worker and no job.
+    written = llama.folder.group_folder("llama", "vllm-pp1+float32").path / "job.json"
+    [column] = [each for each in llama.results.columns if each.id == backend]
+    job = replace(
+        from_json(Job, written.read_bytes()), engine=ENGINES[column.engine], column=column
+    )
+    (tmp_path / "job.json").write_text(to_json(job))
     ended = subprocess.run(
-        [sys.executable, "-c", OPENED, str(groups / group / "job.json")],
+        [sys.executable, "-c", OPENED, str(tmp_path / "job.json")],
         check=True,
         capture_output=True,
         text=True,
