@@ -42,7 +42,7 @@ SENTINELS = {
     "leak": "write-leaks",
     "token": "token-other",
     "own logits": "runner-up-bf16",
-    "drawn": "temperature-lost",
+    "drawn": "top-k-lost",
     "bitwise rows": "bit-beside",
     "prompt ids": "bos",
     "equal within": "one-bit",
