@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +14,20 @@ CRASHES = "import atexit, os, signal\natexit.register(os.kill, os.getpid(), sign
 PASSES = "def test_passes(): pass\n"
 
 
-def supervised(folder: Path, text: str, *options: str) -> tuple[int, str]:
+def supervised(
+    folder: Path, text: str, *options: str, every_plugin: bool = False
+) -> tuple[int, str]:
+    """Return the exit status and the output of two files of tests. Without `every_plugin` no
+    plug-in is loaded but those that are tested here: a second for each process.
+    """
     (folder / "test_of_one.py").write_text(text)
     (folder / "test_of_two.py").write_text(text)
     command = [sys.executable, "-m", "tests.supervised", f"--rootdir={folder}", str(folder)]
+    few = [] if every_plugin else ["-p", "xdist.plugin"]
+    alone = {} if every_plugin else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", *options],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+        [*command, "-p", "no:cacheprovider", *few, *options],
+        cwd=ROOT, env={**os.environ, **alone}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
@@ -74,6 +82,6 @@ def test_computes(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "worker"])
 def test_a_process_with_every_extension_ends_well(tmp_path: Path, options: tuple[str, ...]) -> None:
-    code, said = supervised(tmp_path, EVERYTHING, *options)
+    code, said = supervised(tmp_path, EVERYTHING, *options, every_plugin=True)
     assert code == 0, said
     assert "2 passed" in said
