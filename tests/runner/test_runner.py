@@ -350,6 +350,7 @@ def again(
     summary = run(
         [planned(engine, folder, cached=cache is not None, **more)],
         logs=folder / "logs",
+        limits=Limits(close=LIMITS.close),  # some engines here leave what nobody ends
         cache=ObservationCache(cache) if cache is not None else None,
         on_event=events.append,
     )
