@@ -31,9 +31,18 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture(params=TINY, ids=lambda model: model.id)
+@pytest.fixture(scope="module", params=TINY, ids=lambda model: model.id)
 def made(request, cache):
+    """Build a tiny model. Of the module, so that the tests of one model follow each other."""
     return obtain(request.param, cache, checkpoint_builder.build)
+
+
+@pytest.fixture(scope="module")
+def plain(made):
+    """Load the model in float32 as transformers does; no test may change it."""
+    return AutoModelForCausalLM.from_pretrained(
+        made.path, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
 
 
 def greedy(model, tokenizer, prompt, steps=8):
@@ -65,24 +74,23 @@ def test_a_tiny_model_is_what_its_entry_says(made, request):
     assert floats == {torch.bfloat16}
 
 
-def test_a_tiny_model_hides_no_fault(made):
+def test_a_tiny_model_hides_no_fault(made, plain):
     """No norm is the identity, no bias zero; tokens differ between steps and prompts."""
-    model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(made.path)
-    floats = [each for each in model.parameters() if each.is_floating_point()]
+    floats = [each for each in plain.parameters() if each.is_floating_point()]
     vectors = [each for each in floats if each.ndim == 1]
     assert vectors
     assert all(each.std() > 0.02 for each in vectors)
-    held = [each for each in model.state_dict().values() if each.is_floating_point()]
+    held = [each for each in plain.state_dict().values() if each.is_floating_point()]
     assert all(len(each.unique()) > 1 for each in held if each.numel() > 1)
-    continuations = [greedy(model, tokenizer, prompt) for prompt in (*PAIR, PROBE)]
+    continuations = [greedy(plain, tokenizer, prompt) for prompt in (*PAIR, PROBE)]
     assert all(len(tokens) == 8 for tokens in continuations)
     assert all(len(set(tokens)) > 1 for tokens in continuations)
     assert len({tuple(tokens) for tokens in continuations}) == 3
 
 
-@pytest.mark.parametrize("made", [MODELS["llama-lora"]], indirect=True)
-def test_an_adapter_changes_every_layer_and_lies_beside_the_weights(made):
+def test_an_adapter_changes_every_layer_and_lies_beside_the_weights(tmp_path):
+    made = obtain(MODELS["llama-lora"], tmp_path, checkpoint_builder.build)
     adapter = adapter_of(made.path)
     assert adapter is not None
     assert json.loads((adapter / "adapter_config.json").read_text())["r"] == 8
@@ -135,17 +143,16 @@ def test_what_is_no_adapter_and_no_scheme_is_refused(tmp_path, more, words):
         obtain(Model("m", "llama", (source,)), tmp_path, checkpoint_builder.build)
 
 
-def test_a_tiny_model_never_ends_its_text(made):
+def test_a_tiny_model_never_ends_its_text(made, plain):
     """Eight greedy tokens are eight on every engine: no end is configured, and the one that
     the tokenizer has is never the likeliest.
     """
-    model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(made.path)
-    assert model.config.eos_token_id is None
-    assert model.generation_config.eos_token_id is None
+    assert plain.config.eos_token_id is None
+    assert plain.generation_config.eos_token_id is None
     assert tokenizer.eos_token_id == tokenizer.pad_token_id == 0
     with torch.no_grad():
-        logits = model(tokenizer(PROBE, return_tensors="pt").input_ids).logits[0]
+        logits = plain(tokenizer(PROBE, return_tensors="pt").input_ids).logits[0]
     # Some families scale their logits or add a bias: what counts is the distance.
     assert torch.all(logits.amax(-1) - logits[:, 0] > logits.std(-1))
 
