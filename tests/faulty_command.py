@@ -20,6 +20,7 @@ from typing import Any, cast
 from conformance import checkpoints, engines
 from conformance.records import Source
 from conformance_command import main
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = ROOT / "tests" / "three_scenarios"
@@ -61,7 +62,7 @@ class Workplace:
     def ran(self, command: Sequence[str]) -> tuple[int, str]:
         """The exit code, and all that was printed."""
         process = self.start(command)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE)
         return process.returncode, output
 
 

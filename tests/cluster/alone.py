@@ -30,13 +30,11 @@ def listens() -> dict[str, Any]:
         places = sorted(sessions.listening(everyone))
         own = psutil.Process().cmdline()  # and of who sees to it that nothing is left
         unmarked = [
-            pid
-            for pid in everyone - sessions.of_runs()
-            if psutil.Process(pid).cmdline() not in ([], own)
+            pid for pid in everyone - sessions.of_runs() if _read_words(pid) not in ([], own)
         ]
         secret = os.environ["RAY_AUTH_TOKEN"]
-        told = [pid for pid in everyone if secret in " ".join(psutil.Process(pid).cmdline())]
-        folders = Path(tempfile.gettempdir()).glob(f"{temporary.PREFIX}*")
+        told = [pid for pid in everyone if secret in " ".join(_read_words(pid))]
+        folders = [*Path(tempfile.gettempdir()).glob(f"{temporary.PREFIX}*")]
         opened = [path.name for path in folders if path.stat().st_mode & 0o077]
         address = joined.ray.get_runtime_context().gcs_address
         stranger = {name: value for name, value in os.environ.items() if "RAY_AUTH" not in name}
@@ -50,7 +48,15 @@ def listens() -> dict[str, Any]:
                 break
         begun.kill()
         found = {"places": places, "unmarked": unmarked, "told": told, "opened": opened}
-        return {**found, "stranger": begun.wait(), "words": words}
+        return {**found, "folders": len(folders), "stranger": begun.wait(), "words": words}
+
+
+def _read_words(pid: int) -> list[str]:
+    """Return the command line of a process; empty where it has ended in between."""
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return []
 
 
 def full(small: str, folder: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,18 +237,22 @@ def test_doctor_says_what_each_machine_can_run(
 
 
 def test_a_cluster_of_our_own_listens_here_alone_and_to_us_alone() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.cluster.alone", "listens"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-        check=False,
-    )
+    # In a temporary folder of its own: the runs of other tests make and remove theirs meanwhile.
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:
+        ran = subprocess.run(
+            [sys.executable, "-m", "tests.cluster.alone", "listens"],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+            check=False,
+        )
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout.splitlines()[-1])
     assert said["places"] and not any(map(sessions.reached_from_outside, said["places"]))
     assert not said["unmarked"] and not said["told"] and not said["opened"]
+    assert said["folders"] > 0
     assert said["stranger"] != 0 and "Unauthenticated" in said["words"]
 
 

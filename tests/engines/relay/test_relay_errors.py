@@ -6,6 +6,8 @@ import pytest
 from relay_compare import assert_clean, differences, error_of, same_on
 from relay_lab import Lab, Spec
 
+from tests.patience import PATIENCE
+
 pytestmark = pytest.mark.engine
 
 ONE, TWO = Spec("llama-4", 1), Spec("llama-4", 2)
@@ -33,7 +35,7 @@ def test_the_same_error_and_the_next_trace_is_right(lab: Lab, program):
     one, two = lab.engine(ONE), lab.engine(TWO)
     started = time.monotonic()
     got = error_of(two, *program)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENCE / 3
     expected = error_of(one, *program)
     assert (got.kind, first_line(got.text)) == (expected.kind, first_line(expected.text))
     assert_clean(two)
