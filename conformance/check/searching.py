@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from conformance.check.answer import answer
 from conformance.check.checked import AGREES, Answer, Answered
@@ -69,12 +70,10 @@ def _steps(
             tell(f"looking for an edit: {file.name} on {backend}")
             if backend not in clean:
                 clean[backend] = yield from ask_engine(place, backend)
-            one = Found(file.name, backend, engine=clean[backend])
-            if not clean[backend]:
-                until = time.monotonic() + (seconds if asked.search is None else asked.search)
-                agree = [one.text for one in found if one.file == file.name and one.verified]
-                one = yield from Search(place, file, backend, reference, until).steps(agree)
-            found.append(one)
+            until = time.monotonic() + (seconds if asked.search is None else asked.search)
+            agree = [one.text for one in found if one.file == file.name and one.verified]
+            one = yield from Search(place, file, backend, reference, until).steps(agree)
+            found.append(replace(one, engine=clean[backend]))
             write_record(run.path / EDITS, Edits(tuple(found)))
 
 

@@ -103,13 +103,15 @@ def suggested(
         return replace(checked, notes=(*checked.notes, words), findings=tuple(own))
     if found is None or not (found.tried or found.engine):
         return checked
-    if not found.engine:
+    if found.verified or not found.engine:
         return _edited(file, checked, found)
+    # Where the engine computes another model, an edit that only helps may make up for that.
+    tried = f"{found.tried} edits were run, and none made it agree: " if found.tried else ""
     return replace(
         checked,
         sentence=f"not the same: {found.engine}",
         findings=(Finding("engine", found.engine), *own),
-        notes=(*checked.notes, "no line of yours is at fault"),
+        notes=(*checked.notes, f"{tried}as far as was tried, no line of yours is at fault"),
     )
 
 

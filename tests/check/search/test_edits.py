@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.check.checked import Answer, Checked
 from conformance.check.search.driver import with_other_prompts
-from conformance.check.search.edits import edits_between, without_hunks
+from conformance.check.search.edits import Found, edits_between, suggested, without_hunks
+from conformance.check.source import read
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "    d", ""]), max_size=8)
 
@@ -39,3 +42,21 @@ def test_other_prompts_have_the_same_words_and_docstrings_and_keys_stay():
     text = '"""A text of several words."""\nP = "The capital of France is"\nD = {"key": P}\n'
     changed = with_other_prompts(text)
     assert changed == text.replace("The capital of France is", "capital of France is The")
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_an_engine_that_computes_another_model_excuses_no_line_that_an_edit_mends(
+    tmp_path, verified
+):
+    """What a layer gives before the engine parts from transformers may be read wrongly, too."""
+    path = tmp_path / "lens.py"
+    path.write_text("def trace(lm):\n    return 1\n")
+    file = read(path)
+    edited = file.text.replace("1", "2")
+    found = Found("lens", "vllm", edited, verified, tried=7, engine="vllm computes another model")
+    differs = Checked("lens", "llama", "vllm", Answer.DIFFERS, "not the same")
+    checked = suggested(file, differs, found, ())
+    assert checked.verified is verified
+    assert ("another model" in checked.sentence) is not verified
+    assert bool(checked.diff) is verified
+    assert any("7 edits were run" in note for note in checked.notes) is not verified

@@ -72,6 +72,12 @@ def test_a_statement_is_ported(theirs: str, ours: str, clues: Clues) -> None:
     assert TOP + file(theirs) + "\n\n" + file(ours, opening=TRACE, name="vllm") == found[0]
 
 
+def test_a_norm_of_queries_gives_one_tensor() -> None:
+    theirs, ours = "q = a.q_norm.output[0, :, 3]", "q = a.q_norm.output[:, 3]"
+    found = port_versions(Program(TOP + file(theirs), "hf"), DUAL)
+    assert any(file(ours, opening=TRACE, name="vllm") in one for one in found)
+
+
 def test_a_value_that_is_held_and_written_to_is_one_of_the_two_tensors() -> None:
     text = TOP + file("out = layers[1].output", "out[:, -1] += v")
     assert (

@@ -70,6 +70,18 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
             Clues(),
         ),
         (
+            "take_another_place",
+            ["hidden = fused.view(4, 3, 8)[..., 0, :].save()"],
+            ["hidden = fused.view(4, 3, 8)[..., 1, :].save()"],
+            Clues(),
+        ),
+        (
+            "leave_term",
+            ["hidden = (block.mlp.output - before).save()"],
+            ["hidden = (block.mlp.output).save()"],
+            Clues(),
+        ),
+        (
             "drop_batch_index",
             ["h = read(model)", "hidden = h[:, -1].save()"],
             ["h = read(model)", "hidden = h[-1].save()"],
@@ -213,6 +225,25 @@ def test_a_request_is_greedy_and_as_long_as_on_transformers():
     texts = {one.text for one in propose(text, "vllm", Clues())}
     opening = "model.trace(PROMPT, temperature=0.0, max_tokens=8)"
     assert text.replace("model.trace(PROMPT, max_new_tokens=8)", opening) in texts
+
+
+def test_what_invokes_append_to_one_list_gets_a_key_for_each_prompt():
+    text = (
+        "def trace(lm):\n"
+        "    with lm.trace() as tracer:\n"
+        "        rows = []\n"
+        "        rows = rows.save()\n"
+        "        for prompt in PROMPTS:\n"
+        "            with tracer.invoke(prompt):\n"
+        "                rows.append(lm.logits)\n"
+        '    return {"rows": rows}\n'
+    )
+    meant = (
+        text.replace("rows = []", "rows = {}")
+        .replace("rows.append(lm.logits)", "rows[prompt] = lm.logits")
+        .replace("    return", "    rows = [rows[prompt] for prompt in PROMPTS]\n    return")
+    )
+    assert meant in {one.text for one in propose(text, "trace", Clues())}
 
 
 def test_a_container_is_made_in_the_block_that_fills_it():

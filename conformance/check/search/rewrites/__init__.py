@@ -19,6 +19,8 @@ REWRITES: tuple[Rewrite, ...] = (
     reads.take_another_part,
     reads.rename_module,
     reads.take_another_layer,
+    reads.take_another_place,
+    reads.leave_term,
     reads.add_final_norm,
     axes.drop_batch_index,
     axes.shift_axis,
@@ -42,6 +44,7 @@ REWRITES: tuple[Rewrite, ...] = (
     saves.copy_kept,
     saves.save_used,
     saves.fill_inside,
+    saves.key_by_prompt,
     saves.make_inside,
     counterparts.take_counterparts,
 )

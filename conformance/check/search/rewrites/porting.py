@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import libcst as cst
@@ -64,7 +65,11 @@ def port_statement(program: Program, statement: Statement, clues: Clues) -> list
 
 def _ports(program: Program, clues: Clues) -> list[_Port]:
     order = ("sum", "first", "one") if clues.dual else ("one", "sum", "first")
-    return [_Port(program, clues, one, batch) for one in order for batch in (False, True)]
+    pairs = (True, False) if clues.dual else (False,)
+    return [
+        _Port(program, clues, one, batch, pair)
+        for one, pair, batch in product(order, pairs, (False, True))
+    ]
 
 
 def without_old_habits(program: Program, clues: Clues) -> tuple[str, str]:
@@ -98,13 +103,15 @@ def _split(text: str, clues: Clues) -> Iterator[str]:
 @dataclass(frozen=True)
 class _Port:
     """One way to write `hf` for vLLM. `tensors` says which of a layer's tensors are the stream;
-    with `batch` indexes keep the batch axis that transformers' values have.
+    with `batch` indexes keep the batch axis that transformers' values have. With `pairs` a norm
+    returns what was added up so far besides: those of a layer do, those of queries and keys do not.
     """
 
     program: Program
     clues: Clues
     tensors: str
     batch: bool
+    pairs: bool
 
     def file(self) -> str:
         """The file with the function, and its own copies of what `hf` calls."""
@@ -201,7 +208,7 @@ class _Port:
         if projection := joined_projection(core, self.clues.widths):
             return joined(projection, indexes)
         part, role = core.split(".")[-2:] if "." in core else (core, "")
-        if self.clues.dual and role == "output" and re.search(r"norm$|^ln_", part):
+        if self.pairs and role == "output" and re.search(r"norm$|^ln_", part):
             return joined(f"{core}[0]", indexes)  # the other tensor is what was added up so far
         if role == "output" and re.search(_LINEAR, part) and self.tensors != "one":
             return joined(f"{core}[0]", indexes)  # the other is the bias that was not added

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from conformance.check.search.change import Change, Clues, change
+from conformance.check.search.change import Change, Clues, change, replace_patterns
 from conformance.check.search.program import Program, joined, split_index
 from conformance.check.values.known_values import Part
 
@@ -126,6 +126,28 @@ def take_another_layer(program: Program, clues: Clues) -> Iterator[Change]:
         for shift in (1, -1) if text[0] not in "'\"" else ():
             moved = program.swap(holes["I"], shifted(text, shift))
             yield change(4 if of_layers else 6, "another index", moved)
+
+
+def take_another_place(program: Program, clues: Clues) -> Iterator[Change]:
+    """Count one higher or lower in an index of several axes: `[..., 0, :, :]`."""
+    for node in program.expressions(cst.Subscript):
+        places = [each.slice for each in node.slice if isinstance(each.slice, cst.Index)]
+        numbers = [one.value for one in places if isinstance(one.value, cst.Integer)]
+        for number in numbers if len(node.slice) > 1 else ():
+            for shift in (1, -1):
+                moved = program.swap(number, shifted(number.value, shift))
+                yield change(7, "another index", moved)
+
+
+leave_term = replace_patterns(
+    "leave_term",
+    "leave out a term",
+    (4, "X - Y", "X"),
+    (7, "X + Y", "X"),
+    (7, "X + Y", "Y"),
+    (8, "X * Y", "X"),
+    (8, "X / Y", "X"),
+)
 
 
 def shifted(text: str, by: int) -> str:

@@ -107,6 +107,29 @@ def _carried_over(program: Program) -> Iterator[Change]:
         yield change(4, _INSIDE, *splices, anywhere=True)
 
 
+def key_by_prompt(program: Program, clues: Clues) -> Iterator[Change]:
+    """Fill a dict with a key for each prompt: the invokes of a trace run side by side, and what
+    they append to one list does not come back.
+    """
+    for statement in program.statements:
+        found = re.fullmatch(r"(\w+)\.append\((.+)\)", statement.text, flags=re.DOTALL)
+        loops = program.around(statement.node, cst.For)
+        outer = program.trace_of(statement)
+        if not found or not loops or not outer:
+            continue
+        name, key, prompts = found[1], *map(program.code, (loops[0].target, loops[0].iter))
+        made = re.compile(rf"{name} = \[\](\.save\(\))?")
+        lists = [one for one in program.statements if made.fullmatch(one.text)]
+        if lists and key.isidentifier() and len(program.around(statement.node, cst.With)) > 1:
+            splices = (
+                program.put(lists[0], lists[0].text.replace("[]", "{}")),
+                program.put(statement, f"{name}[{key}] = {found[2]}"),
+                program.below(outer, f"{name} = [{name}[{key}] for {key} in {prompts}]"),
+            )
+            words = "invokes run side by side: each fills its own key"
+            yield change(2, words, *splices, anywhere=True)
+
+
 def make_inside(program: Program, clues: Clues) -> Iterator[Change]:
     """Make an object in the block whose methods fill it there, and save what they fill."""
     for statement in program.statements:
