@@ -3,13 +3,11 @@
 The product of all models, backends and cases is the full tier. A covering tier keeps, of each
 scenario, the cells that satisfy these rules:
 
-- A model that stands for a kind of layer runs every case on every backend. Of the cases that
-  depend on the engine alone, the first such model of the scenario runs all of them and each of the
-  others runs every value of every option.
-- Every other model runs every value of every option of the scenario, and every backend. Cases that
-  depend on the engine alone do not run on it.
-- All models to which cases are dealt run together every pair of values of two options, the backend
-  being one of the options.
+- A model that stands for a kind of layer runs every case on every backend.
+- Every other model runs every value of every option of the scenario, and every backend.
+- All other models together run every pair of values of two options, the backend being one of the
+  options.
+- Cases that depend on the engine alone run only on the models that stand for a kind of layer.
 - A model that an engine refuses in float32 (`numerics` in models.yaml) runs in both precisions.
 - Both precisions are observed where bf16 can show something that float32 does not: for cases
   that say so, for a write of each model, and for one more where it stands for a kind of layer.
@@ -109,16 +107,10 @@ class _Dealer:
         taken: list[Cell] = []
         dealt: list[Cell] = []
         for model, everywhere in self._by_model.items():
-            if model == self._kinds[0]:
+            if model in self._kinds:
                 taken += everywhere
                 continue
-            of_engine = [cell for cell in everywhere if self._of_engine(cell)]
-            others = [cell for cell in everywhere if cell not in of_engine]
-            if model in self._kinds:
-                taken += others
-                cells = of_engine
-            else:
-                cells = others
+            cells = [cell for cell in everywhere if not self._of_engine(cell)]
             dealt += cells
             taken += self._take(cells, {value for cell in cells for value in self._values(cell)})
         left = {pair for cell in dealt for pair in self._pairs(cell)} - self._together

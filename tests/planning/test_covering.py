@@ -118,30 +118,6 @@ def test_a_backend_in_several_environments_runs_the_same_cells_in_each():
     assert len(chosen) < len(everything)
 
 
-def test_what_depends_on_the_engine_is_dealt_out_over_the_kinds_after_the_first():
-    scenarios = {
-        "engine": made("engine", (4, 3), depends_on="engine"),
-        "family": made("family", (4, 3)),
-    }
-    models = [Model(name, "llama", ()) for name in ("a", "b", "c", "d")]
-    columns = [Column(Backend("hf", "hf")), Column(Backend("vllm", "vllm"))]
-    everything = plan.cells(models, columns, scenarios)
-    chosen = cover(everything, models, columns, scenarios, ["b", "c", "d"]).cells
-    backends = {column.id: column.backend.id for column in columns}
-    of_engine = {
-        model.id: [c for c in chosen if (c.model, c.scenario) == (model.id, "engine")]
-        for model in models
-    }
-    assert [len(of_engine[name]) for name in ("a", "b")] == [0, 24]
-    for name in ("c", "d"):
-        assert len(of_engine[name]) < 12
-        seen = {v for c in of_engine[name] for v in options(scenarios["engine"], c, backends)}
-        assert len(seen) == 4 + 3 + 2
-        assert len([c for c in chosen if (c.model, c.scenario) == (name, "family")]) == 24
-    dealt = [{(c.case, c.backend) for c in of_engine[name]} for name in ("c", "d")]
-    assert dealt[0] != dealt[1]
-
-
 def test_bf16_reads_on_one_backend_in_turn_and_writes_once_a_model():
     scenarios = {"read": made("read", (2,)), "write": made("write", (4,), writes=True)}
     models = [Model(f"m{i}", "llama", ()) for i in range(4)]
