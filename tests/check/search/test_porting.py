@@ -72,6 +72,13 @@ def test_a_statement_is_ported(theirs: str, ours: str, clues: Clues) -> None:
     assert TOP + file(theirs) + "\n\n" + file(ours, opening=TRACE, name="vllm") == found[0]
 
 
+def test_a_linear_module_may_return_a_pair_where_a_layer_returns_one_tensor() -> None:
+    theirs = "k = h[2].attn.c_attn.output.chunk(3, dim=-1)[1]"
+    ours = theirs.replace(".output.", ".output[0].")
+    found = port_versions(Program(TOP + file(theirs), "hf"), SINGLE)
+    assert any(file(ours, opening=TRACE, name="vllm") in one for one in found)
+
+
 def test_a_norm_of_queries_gives_one_tensor() -> None:
     theirs, ours = "q = a.q_norm.output[0, :, 3]", "q = a.q_norm.output[:, 3]"
     found = port_versions(Program(TOP + file(theirs), "hf"), DUAL)

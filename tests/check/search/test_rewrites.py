@@ -76,6 +76,12 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
             Clues(),
         ),
         (
+            "take_other_columns",
+            ["fused = block.qkv_proj.output[0]", "hidden = fused[:, q : q + w].clone().save()"],
+            ["fused = block.qkv_proj.output[0]", "hidden = fused[:, 12:16].clone().save()"],
+            Clues(widths={"q_proj": 8, "k_proj": 4, "v_proj": 4}),
+        ),
+        (
             "leave_term",
             ["hidden = (block.mlp.output - before).save()"],
             ["hidden = (block.mlp.output).save()"],

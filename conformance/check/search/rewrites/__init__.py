@@ -29,6 +29,7 @@ REWRITES: tuple[Rewrite, ...] = (
     logits.multiply_by_head,
     logits.compute_logits,
     logits.split_joined_projections,
+    logits.take_other_columns,
     requests.ask_greedily,
     requests.complete_options,
     requests.move_into_loop,

@@ -90,6 +90,22 @@ def split_joined_projections(program: Program, clues: Clues) -> Iterator[Change]
             yield change(1, words, program.swap(access.node, joined(value, index)))
 
 
+def take_other_columns(program: Program, clues: Clues) -> Iterator[Change]:
+    """Take the columns of another of the projections that vLLM joins."""
+    words = "other columns of the projections that vLLM joins"
+    joints = [parts for joint, parts in _JOINED.items() if f".{joint}." in program.text]
+    ranges = [
+        joined_projection(f"x.{name}.output", clues.widths).rpartition("[:, ")[2].rstrip("]")
+        for parts in joints
+        for name in parts
+    ]
+    for node in program.expressions(cst.Subscript):
+        columns = node.slice[-1].slice
+        if len(node.slice) > 1 and isinstance(columns, cst.Slice):
+            for other in filter(None, ranges):
+                yield change(6, words, program.swap(columns, other))
+
+
 def joined_projection(core: str, widths: Mapping[str, int]) -> str:
     """Return the columns of vLLM's joined projection that a projection's output is, "" for another
     value: query, key and value lie side by side, and so do gate and up.

@@ -65,7 +65,7 @@ def port_statement(program: Program, statement: Statement, clues: Clues) -> list
 
 def _ports(program: Program, clues: Clues) -> list[_Port]:
     order = ("sum", "first", "one") if clues.dual else ("one", "sum", "first")
-    pairs = (True, False) if clues.dual else (False,)
+    pairs = (True, False) if clues.dual else (False, True)
     return [
         _Port(program, clues, one, batch, pair)
         for one, pair, batch in product(order, pairs, (False, True))
@@ -103,8 +103,9 @@ def _split(text: str, clues: Clues) -> Iterator[str]:
 @dataclass(frozen=True)
 class _Port:
     """One way to write `hf` for vLLM. `tensors` says which of a layer's tensors are the stream;
-    with `batch` indexes keep the batch axis that transformers' values have. With `pairs` a norm
-    returns what was added up so far besides: those of a layer do, those of queries and keys do not.
+    with `batch` indexes keep the batch axis that transformers' values have. With `pairs` modules
+    return two tensors that do so in some places alone: a norm of a layer, but none of queries; a
+    linear module, but not on every engine.
     """
 
     program: Program
@@ -208,9 +209,11 @@ class _Port:
         if projection := joined_projection(core, self.clues.widths):
             return joined(projection, indexes)
         part, role = core.split(".")[-2:] if "." in core else (core, "")
-        if self.pairs and role == "output" and re.search(r"norm$|^ln_", part):
+        pair = self.pairs and self.clues.dual
+        if pair and role == "output" and re.search(r"norm$|^ln_", part):
             return joined(f"{core}[0]", indexes)  # the other tensor is what was added up so far
-        if role == "output" and re.search(_LINEAR, part) and self.tensors != "one":
+        pair = self.pairs or self.tensors != "one"
+        if pair and role == "output" and re.search(_LINEAR, part):
             return joined(f"{core}[0]", indexes)  # the other is the bias that was not added
         if not self._is_stream(access) or "." not in core:
             return joined(core, indexes)
