@@ -9,9 +9,10 @@ something else.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -72,7 +73,10 @@ def planned_jobs(
     by_id = {column.id: column for column in columns}
     wanted = plan.groups(cell for cell in cells if not by_id[cell.backend].untestable)
     jobs: list[Planned] = []
-    for model_id in _small_one_first([by_model[model] for model, _ in wanted]):
+    sizes: Counter[str] = Counter()
+    for (model, _), members in wanted.items():
+        sizes[model] += len(members)
+    for model_id in _small_one_first([by_model[model] for model, _ in wanted], sizes):
         members_of = [
             (by_id[column], members)
             for (model, column), members in wanted.items()
@@ -89,14 +93,14 @@ def planned_jobs(
     return sorted(jobs, key=lambda job: places.index(job.launch.python))
 
 
-def _small_one_first(models: Sequence[Model]) -> list[str]:
-    """The ids in their order, but one of a model that is built here leads: behind a trained one
-    nobody would see a verdict, and the page, for minutes. The large ones follow at once, so that
-    none of them is what is waited for in the end.
+def _small_one_first(models: Sequence[Model], sizes: Mapping[str, int]) -> list[str]:
+    """The ids in their order, but of the models that are built here the one with the fewest cells
+    leads: behind another nobody would see a verdict, and the page, for minutes. The large ones
+    follow at once, so that none of them is what is waited for in the end.
     """
     ids = list(dict.fromkeys(model.id for model in models))
-    tiny = (model.id for model in models if model.sources[0].kind == "tiny")
-    return list(dict.fromkeys([*islice(tiny, 1), *ids]))
+    tiny = [model.id for model in models if model.sources[0].kind == "tiny"]
+    return list(dict.fromkeys([*sorted(tiny, key=lambda name: sizes[name])[:1], *ids]))
 
 
 def build_job(run: RunFolder, model: Model, cache: Path) -> Planned:
