@@ -56,7 +56,7 @@ def vllm(model):
 
 #: What a candidate may do to its engine, and how its case ends.
 DAMAGE = {
-    "hangs": ("while True: pass", {Status.TIMEOUT}),
+    "hangs": ("__import__('time').sleep(3600)", {Status.TIMEOUT}),
     "allocates": ("kept = [bytearray(1 << 28) for _ in range(1 << 12)]", {Status.ERROR}),
     "exits": ("__import__('os')._exit(3)", {Status.CRASH, Status.MISSING}),
     "raises": ("1 / 0", {Status.ERROR}),
