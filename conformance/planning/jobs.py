@@ -73,9 +73,7 @@ def planned_jobs(
     by_id = {column.id: column for column in columns}
     wanted = plan.groups(cell for cell in cells if not by_id[cell.backend].untestable)
     jobs: list[Planned] = []
-    sizes: Counter[str] = Counter()
-    for (model, _), members in wanted.items():
-        sizes[model] += len(members)
+    sizes = Counter(cell.model for members in wanted.values() for cell in members)
     for model_id in _small_one_first([by_model[model] for model, _ in wanted], sizes):
         members_of = [
             (by_id[column], members)

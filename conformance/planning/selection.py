@@ -216,41 +216,6 @@ def _named(cells: Sequence[Cell], ids: Sequence[str], path: Path | None) -> tupl
     return tuple(cell for cell in cells if cell.id in wanted)
 
 
-def within(selected: Selected, columns: tuple[Column, ...], choice: Choice) -> Selected:
-    """The same models and cases on other columns: those of the column's backend, or those of all
-    where the selection has no column of it.
-    """
-    names = list(dict.fromkeys(cell.scenario for cell in selected.cells))
-    scenarios = plan.only(discover(choice.scenarios), names)
-    before = {column.id: column.backend.id for column in selected.columns}
-    after = {column.id: column.backend.id for column in columns}
-
-    def keys(cell: Cell) -> set[tuple[str, str]]:
-        return {
-            (before[cell.backend], f"{cell.model} {cell.key}"),
-            ("", f"{cell.model} {cell.key}"),
-        }
-
-    def key(cell: Cell) -> tuple[str, str]:
-        backend = after[cell.backend]
-        known = backend in before.values()
-        return backend if known else "", f"{cell.model} {cell.key}"
-
-    chosen = {one for cell in selected.cells for one in keys(cell)}
-    in_both = {one for cell in set(selected.cells) - selected.float32_only for one in keys(cell)}
-    product = plan.cells(selected.models, columns, scenarios, choice.expression)
-    cells = tuple(cell for cell in product if key(cell) in chosen)
-    if not cells:
-        raise plan.no_cell(choice.expression)
-    return Selected(
-        selected.models,
-        columns,
-        cells,
-        frozenset(cell for cell in cells if key(cell) not in in_both),
-        replace(selected.selection, chosen=len(cells)),
-    )
-
-
 def every_cell(manifest: Path, scenarios: Places | Mapping[str, Scenario]) -> tuple[Cell, ...]:
     """Every cell there could be: what an expectation may speak of."""
     whole = manifests.load(manifest)

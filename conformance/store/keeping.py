@@ -112,9 +112,8 @@ def reduce_model(
 ) -> None:
     """Reduce a model to what is kept of it. `judged` are the verdicts on all of its planned cells,
     `off` the ids of cells whose cases are kept, `always` the names of scenarios that are kept where
-    anything is. A model with a cell whose
-    harness failed, or that did not come to its end, is left as it is: a resumed run tries it again.
-    One that was reduced before keeps what it has.
+    anything is. A model with a cell whose harness failed, or that did not come to its end, is left
+    as it is: a resumed run tries it again. One that was reduced before keeps what it has.
     """
     own = [cell for cell in judged.values() if cell.model == model]
     if not own or any(cell.harness for cell in own):

@@ -14,7 +14,7 @@ from conformance.cli import app
 from conformance.cli.options import Running, Without, spread
 from conformance.environments import Environment, Untestable, parse
 from conformance.errors import ConformanceError
-from conformance.planning.selection import Choice, every_cell, select, within
+from conformance.planning.selection import Choice, every_cell, select
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = """\
@@ -74,13 +74,6 @@ def test_an_environment_makes_a_column_and_one_that_is_not_there_says_why(choice
         lambda spec, keep: made[spec],
     )
     assert {cell.model for cell in narrow.cells} == {"llama"}  # wherever the backend runs
-
-
-def test_the_same_on_other_columns_keeps_the_scenarios(choice):
-    selected = select(choice(tier="full"))
-    other = select(choice(backend=["slow"])).columns
-    moved = within(selected, other, choice(tier="full", expression="skip"))
-    assert {(cell.backend, cell.scenario) for cell in moved.cells} == {("slow", "skip")}
 
 
 def test_what_nothing_has_is_refused(choice):

@@ -89,6 +89,16 @@ def assert_near(own: torch.Tensor, other: torch.Tensor) -> None:
     assert ((own - other).norm(dim=-1) <= NEAR * other.norm(dim=-1)).all()
 
 
+def assert_near_run(run: Any, slow: Any) -> None:
+    """The logits of every step, and the streams after every layer."""
+    for own, other in zip(run.logits, slow.logits, strict=True):
+        assert_near(own, other)
+    for own, other in zip(run.stream, slow.stream, strict=True):
+        assert own.keys() == other.keys()
+        for layer in own:
+            assert_near(own[layer], other[layer])
+
+
 @pytest.mark.parametrize("pad", [0, 3])
 @pytest.mark.parametrize("architecture", SIZES)
 def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
@@ -101,12 +111,7 @@ def test_at_once_is_one_after_the_other(architecture: str, pad: int) -> None:
     assert not slow.at_once
     assert [int(token) for token in run.tokens] == list(tokens)
     assert run.ids.tolist() == slow.ids.tolist()
-    for own, other in zip(run.logits, slow.logits, strict=True):
-        assert_near(own, other)
-    for own, other in zip(run.stream, slow.stream, strict=True):
-        assert own.keys() == other.keys()
-        for layer in own:
-            assert_near(own[layer], other[layer])
+    assert_near_run(run, slow)
 
 
 def edited(model: ReferenceModel, tokens: tuple[int, ...], scale: float = 2.0) -> Any:
@@ -129,11 +134,7 @@ def test_an_edited_generation_at_once_is_one_after_the_other(architecture: str, 
         run, other = edited(quick, tokens, scale), edited(slow, tokens, scale)
         assert run.at_once
         assert not other.at_once
-        for streams, others_streams in zip(run.stream, other.stream, strict=True):
-            for layer, stream in streams.items():
-                assert_near(stream, others_streams[layer])
-        for own, theirs in zip(run.logits, other.logits, strict=True):
-            assert_near(own, theirs)
+        assert_near_run(run, other)
 
 
 def test_an_edit_that_counts_its_steps_is_taken_one_after_the_other() -> None:
