@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 import libcst as cst
@@ -94,11 +94,7 @@ def take_other_columns(program: Program, clues: Clues) -> Iterator[Change]:
     """Take the columns of another of the projections that vLLM joins."""
     words = "other columns of the projections that vLLM joins"
     joints = [parts for joint, parts in _JOINED.items() if f".{joint}." in program.text]
-    ranges = [
-        joined_projection(f"x.{name}.output", clues.widths).rpartition("[:, ")[2].rstrip("]")
-        for parts in joints
-        for name in parts
-    ]
+    ranges = [_columns(name, parts, clues.widths) for parts in joints for name in parts]
     for node in program.expressions(cst.Subscript):
         columns = node.slice[-1].slice
         if len(node.slice) > 1 and isinstance(columns, cst.Slice):
@@ -113,7 +109,12 @@ def joined_projection(core: str, widths: Mapping[str, int]) -> str:
     base, role = core.rpartition(".")[::2]
     layer, name = base.rpartition(".")[::2]
     for joint, parts in _JOINED.items():
-        if name in parts and role == "output" and widths.get(name):
-            first = sum(widths.get(one, 0) for one in parts[: parts.index(name)])
-            return f"{layer}.{joint}.output[0][:, {first}:{first + widths[name]}]"
+        if name in parts and role == "output" and (columns := _columns(name, parts, widths)):
+            return f"{layer}.{joint}.output[0][:, {columns}]"
     return ""
+
+
+def _columns(name: str, parts: Sequence[str], widths: Mapping[str, int]) -> str:
+    """Return the columns of one of the projections that are joined, "" where it has no width."""
+    first = sum(widths.get(one, 0) for one in parts[: parts.index(name)])
+    return f"{first}:{first + widths[name]}" if widths.get(name) else ""
