@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from conformance.check.show import changes_in
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = (ROOT / "examples",)
 MODELS = ("llama", "smollm2-135m")
@@ -68,7 +70,8 @@ def judged(path: Path, answer: dict[str, Any]) -> tuple[bool, str]:
     wanted = planted(path)
     if answer["answer"] in SAME or wanted is None:
         return wanted is None and answer["answer"] in SAME, answer["answer"]
-    lines = [one["edit"]["line"] for one in answer["findings"] if one["edit"]]
+    lines = [line for line, _ in changes_in(answer["diff"])]
+    lines = lines or [one["line"] for one in answer["findings"] if one["line"]]
     words = f"{answer['answer']}, {'verified' if answer['verified'] else 'no edit'}: line {lines}"
     return bool(answer["verified"]) is wanted[2], words
 

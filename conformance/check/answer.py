@@ -8,20 +8,20 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from conformance.check.checked import Answer, Answered, Checked, Edit, Finding
+from conformance.check.checked import Answer, Answered, Checked, Finding
 from conformance.check.describe import describe_difference, written
 from conformance.check.engine_errors import explain_error, find_lines
 from conformance.check.gather import TRUTH, Asked, identity
-from conformance.check.models import HF
 from conformance.check.search.edits import Found, suggested
 from conformance.check.search.trial import Reference
-from conformance.check.source import UserFile
 from conformance.check.values import compare, naming
 from conformance.check.values.compare import Compared, Values
 from conformance.errors import ConformanceError
+from conformance.inputs.user_file import UserFile
 from conformance.judge.reference import HONEST_RUNS_DIFFER, NO_NUMBER
 from conformance.judging_runs.one_case import unjudged
 from conformance.planning.jobs import BUILD
+from conformance.planning.named import HF
 from conformance.records import Answer as Evidence
 from conformance.records import Backend, Outcome, Precision, Status
 from conformance.shortening import few
@@ -147,10 +147,10 @@ class _Case:
         if there and outcome.status is Status.UNSUPPORTED:
             answer = Answer.UNSUPPORTED
         words, text = explain_error(outcome), self.file.text
-        lines = find_lines(outcome, text, self.file.path.name)[:1]
-        edits = [Edit(line, text.splitlines()[line - 1]) for line in lines]
-        findings = (Finding("error", words, edit=next(iter(edits), None)),)
-        return self._say(answer, f"{begin}: {words}", findings=findings, detail=outcome.detail)
+        line = next(iter(find_lines(outcome, text, self.file.path.name)), 0)
+        code = text.splitlines()[line - 1] if line else ""
+        found = (Finding("error", words, line=line, code=code),)
+        return self._say(answer, f"{begin}: {words}", findings=found, detail=outcome.detail)
 
     def _compared(self, seen: Values, mine: Values, precision: Precision) -> Compared:
         names = naming.read(seen)

@@ -48,21 +48,10 @@ _VERDICTS: Mapping[str, Verdict] = {
 
 
 @record()
-class Edit:
-    """Lines of the user's file from `line` on, as they are and as they are suggested.
-
-    `verified`: with all verified edits of an answer the file was run, and agrees.
-    """
-
-    line: int
-    before: str
-    after: str = ""
-    verified: bool = False
-
-
-@record()
 class Finding:
-    """One thing that differs. `kind` is for programs, `name` the user's own for the value."""
+    """One thing that differs. `kind` is for programs, `name` the user's own for the value. Of an
+    error, `line` of the file raised it, which reads `code`.
+    """
 
     kind: str
     words: str
@@ -70,7 +59,8 @@ class Finding:
     layer: int | None = None
     step: int = 0
     prompt: int = 0
-    edit: Edit | None = None
+    line: int = 0
+    code: str = ""
 
 
 @record()

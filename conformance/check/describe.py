@@ -15,7 +15,7 @@ from conformance.check.checked import Finding
 from conformance.check.values import compare, naming, relations
 from conformance.check.values.compare import Values
 from conformance.check.values.divergence import Parting, pairs, parting
-from conformance.check.values.identify import Held, identify, identify_part
+from conformance.check.values.identify import Held, identify
 from conformance.check.values.known_values import (
     UNWRITTEN,
     Known,
@@ -151,14 +151,9 @@ class _Sides:
             return replace(
                 blank, kind="alias" if other.name == site.name else "swapped", words=words
             )
-        if relations.cap(mine, truth) is None:
-            held, meant = self.held(site)
-            if held is not None and held.kind != "unedited" and held != meant:
-                return self._instead(blank, held, meant, truth)
-            part = identify_part(mine, truth, self.known) if held is meant is None else None
-            if part is not None:
-                blank = replace(blank, name=f"{name}[{part[0]}]")
-                return self._instead(blank, part[1], part[2], truth)
+        held, meant = self.held(site)
+        if held is not None and held.kind != "unedited" and held != meant:
+            return self._instead(blank, held, meant)
         return self._unlike(blank, mine, truth, message)
 
     def _crossed(self, site: Site, mine: Tensor) -> Site | None:
@@ -174,13 +169,10 @@ class _Sides:
         )
         return next(alike, None)
 
-    def _instead(self, blank: Finding, held: Held, meant: Held | None, truth: Tensor) -> Finding:
+    def _instead(self, blank: Finding, held: Held, meant: Held | None) -> Finding:
         name = f"`{blank.name}`"
         found = replace(blank, kind=held.kind, layer=meant.layer if meant else None)
         if meant is None:
-            if relations.probabilities(truth):
-                words = f"{name} holds {held.what()}: vLLM keeps no attention probabilities"
-                return replace(found, kind="probabilities", words=words)
             return replace(found, words=f"{name} holds {held.what()}")
         if held.words == f"{meant.words}{UNWRITTEN}":
             return replace(found, kind="unwritten", words=f"{name} is what it is without the write")
@@ -203,9 +195,6 @@ class _Sides:
         if (gain := relations.multiple(mine, truth)) is not None and abs(gain - 1) > 1e-3:
             words = f"{name} is {gain:.3g} times what it is on transformers"
             return replace(blank, kind="scaled", words=words)
-        if (cap := relations.cap(mine, truth)) is not None:
-            words = f"{name} is transformers' value after a cap of {cap:.3g}"
-            return replace(blank, kind="capped", words=words)
         if mine.shape != truth.shape:
             words = f"{name} has shape {list(mine.shape)} instead of {list(truth.shape)}"
             return replace(blank, kind="structure", words=words)

@@ -7,26 +7,24 @@ is written (`conformance repro`) from them.
 
 from __future__ import annotations
 
-import ast
 import math
-import re
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from conformance import execution
 from conformance.builtin.user_trace import USER_TRACE
-from conformance.check import source
 from conformance.check.answer import answers
 from conformance.check.checked import Answer, Answered, decision_of, exit_code
 from conformance.check.gather import Asked
 from conformance.check.searching import found_in
-from conformance.check.source import UserFile
 from conformance.errors import ConformanceError
-from conformance.inputs import text_file
+from conformance.inputs import user_file
+from conformance.inputs.files_beside import needed_files
+from conformance.inputs.user_file import UserFile
 from conformance.judging_runs.one_case import cell_result
 from conformance.judging_runs.run import results_of
 from conformance.records import (
@@ -41,12 +39,6 @@ from conformance.records import (
 from conformance.records.base import Id
 from conformance.store import CHECK, RunFolder, cleaning
 from conformance.store.files import read_record, write_record
-
-#: What may be the name of a file: below its folder, and no hidden one.
-_FILE = re.compile(r"(?:(?![.])[\w.+ -]{1,100}/){0,4}(?![.])[\w.+ -]{1,100}")
-
-#: Bytes beyond which a file that is named is not kept.
-_LARGE = 64 << 20
 
 #: Of the checks where no folder was named, each of which holds what every layer computed: the
 #: newest so many stay whatever they take, and older ones while all take so many bytes at most.
@@ -108,36 +100,6 @@ def begin(asked: Asked, reports: Path) -> RunFolder:
     return run
 
 
-def needed_files(path: Path) -> list[str]:
-    """The names of a file and of those of its folder that it imports, that those import, and that
-    any of them names in its text, as what it loads: vectors, lists of prompts.
-    """
-    found: list[str] = []
-    waiting = [path.name]
-    while waiting:
-        name = waiting.pop()
-        place = path.parent / name
-        if name not in found and place.is_file() and place.stat().st_size <= _LARGE:
-            found.append(name)
-            waiting += _named_in(place) if place.suffix == ".py" else ()
-    return found
-
-
-def _named_in(path: Path) -> Iterator[str]:
-    """What may be the names of files that a file of Python imports, or loads."""
-    try:
-        tree = ast.parse(text_file.read(path))
-    except (ConformanceError, MemoryError, RecursionError, SyntaxError, ValueError):
-        return  # Python says what is wrong with it where it is run
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (f"{alias.name.partition('.')[0]}.py" for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield f"{node.module.partition('.')[0]}.py"
-        elif isinstance(node, ast.Constant) and _FILE.fullmatch(str(node.value)):
-            yield str(node.value)
-
-
 def folder_of(run: RunFolder, name: str) -> Path:
     """Where a file of a check lies, with those that it needs."""
     return run.path / "files" / name
@@ -159,7 +121,7 @@ def asked_of(run: RunFolder) -> Asked:
     copies = {name: folder_of(run, name) / Path(at).name for name, at in kept.files.items()}
     return Asked(
         tuple(
-            replace(source.read(copy), name=name, path=Path(kept.files[name]))
+            replace(user_file.read(copy), name=name, path=Path(kept.files[name]))
             for name, copy in copies.items()
         ),
         plan.models[0],
@@ -210,8 +172,7 @@ def _scenario(asked: Asked) -> ScenarioInfo:
 def _result(asked: Asked, one: Answered) -> CellResult:
     checked, findings = one.checked, one.checked.findings
     decision = decision_of(one)
-    shown = [each.edit for each in findings if each.edit and not each.edit.after]
-    lines = [f"line {edit.line}: {edit.before.strip()}" for edit in shown]
+    lines = [f"line {each.line}: {each.code.strip()}" for each in findings if each.line]
     others = (each.words for each in findings if each.words not in checked.sentence)
     return cell_result(
         cell_of(one),

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import psutil
 from rich.console import Console
 from rich.text import Text
 
-from conformance.check.checked import Answer, Checked, Edit
-from conformance.check.models import DUMP
+from conformance.check.checked import Answer, Checked
+from conformance.planning.named import DUMP
 from conformance.records import RunInfo
 from conformance.report.render.terminal import shown
-from conformance.shortening import few
-
-#: Of so many files it is said how many lines there are to change.
-_NAMED = 6
-
-#: Of lines for which no edit is known.
-_SHOWN = (
-    "a line without - and + is where the value is read, made or written: what is wrong may be "
-    "another line"
-)
 
 _STYLES = {
     Answer.SAME: ("✓", "green"),
@@ -51,30 +41,41 @@ def answer(checked: Checked, files: Collection[Path], console: Console) -> None:
     for finding in checked.findings:
         if finding.words not in checked.sentence:
             line(finding.words)
-        if (edit := finding.edit) is not None:
-            line(f"{name}:{edit.line}", "bold")
-            for before in edit.before.splitlines():
-                line(f"- {before}" if edit.after else f"  {before}", "red" if edit.after else "")
-            for after in edit.after.splitlines():
-                line(f"+ {after}", "green")
+        if finding.line and not checked.diff:
+            line(f"{name}:{finding.line}", "bold")
+            line(f"  {finding.code}")
+    for number, change in changes_in(checked.diff):
+        line(f"{name}:{number}", "bold")
+        for row in change:
+            line(f"{row[0]} {row[1:]}", "red" if row[0] == "-" else "green")
     for note in checked.notes:
         line(f"note: {note}", "dim")
+
+
+def changes_in(diff: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line at which each change of a unified diff begins, with its lines."""
+    number, change = 0, list[str]()
+    for row in [*diff.splitlines()[2:], "@@ -0"]:
+        if row[0] in "-+":
+            change.append(row)
+            continue
+        removed = sum(one[0] == "-" for one in change)
+        if change:
+            yield number, change
+        number, change = number + removed + 1, []
+        if begin := re.match(r"@@ -(\d+)", row):
+            number = int(begin[1])
 
 
 def more(
     keys: list[tuple[str, Checked]], run: RunInfo, reports: Path | None, console: Console
 ) -> None:
-    """How much there is to change, how long the command has run, and where there is more to see:
-    the page, and a script that shows a difference alone.
+    """How long the command has run, and where there is more to see: the page, and a script that
+    shows a difference alone.
     """
     checked = [one for _, one in keys]
-    # The line at which an error came is the one.
-    unsure = any(
-        one.answer is Answer.DIFFERS and not edit.after for one in checked for edit in _edits(one)
-    )
-    lines = [_SHOWN] if unsure else []
-    lines.append(summary(checked, time.time() - psutil.Process().create_time()))
-    lines.append(f"page: {checked[0].page}")
+    seconds = time.time() - psutil.Process().create_time()
+    lines = [f"took {seconds:.0f} s", f"page: {checked[0].page}"]
     wrong = Answer.DIFFERS, Answer.FAILS
     off = [cell for cell, one in keys if one.backend != DUMP.id and one.answer in wrong]
     if off:
@@ -84,23 +85,6 @@ def more(
         lines.append(f"{begin}: {shlex.join(['conformance', 'repro', off[0], *where])}")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def summary(checked: list[Checked], seconds: float) -> str:
-    """How many lines are to be changed, in which of several files, and how long it took, all in
-    all. A line that is shown for several engines is one line.
-    """
-    files = {Path(one.file) for one in checked}
-    changed = {(Path(one.file), edit.line) for one in checked for edit in _edits(one) if edit.after}
-    words = f"{len(changed)} line{'s' * (len(changed) != 1)} to change as shown" if changed else ""
-    if changed and len(files) > 1:
-        counts = sorted(Counter(file for file, _ in changed).items())
-        words += f": {few((f'{count} in {_short(file, files)}' for file, count in counts), _NAMED)}"
-    return "; ".join(filter(None, (words, f"took {seconds:.0f} s")))
-
-
-def _edits(checked: Checked) -> list[Edit]:
-    return [each.edit for each in checked.findings if each.edit]
 
 
 def _short(file: Path, files: Collection[Path]) -> str:

@@ -277,11 +277,14 @@ def _adapted(job: Job) -> dict[str, Any]:
 
 
 class HFEngine:
-    def __init__(self, job: Job) -> None:
+    """transformers under nnsight. A `tokenizer` that is given is not loaded again."""
+
+    def __init__(self, job: Job, tokenizer: Any = None) -> None:
         self.job = job
         self.model = TransformersModel(
             str(job.checkpoint),
             task="text-generation",
+            tokenizer=tokenizer,
             dispatch=True,
             dtype=getattr(torch, job.precision.dtype),
             device="cuda" if torch.cuda.is_available() else "cpu",

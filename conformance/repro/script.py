@@ -18,6 +18,7 @@ from typing import Any, Literal
 import conformance
 from conformance.engines import ENGINES
 from conformance.errors import ConformanceError
+from conformance.inputs.files_beside import needed_files
 from conformance.judging_runs.attributing import one_stage
 from conformance.records import (
     Cell,
@@ -146,30 +147,9 @@ def split_opening(source: str) -> tuple[list[str], list[str]]:
 
 
 def _beside(path: Path) -> dict[str, str]:
-    """The files beside a scenario's that it imports, by name, and what those import."""
-    known: dict[str, str] = {}
-    waiting = [path]
-    while waiting:
-        for name in _siblings(waiting.pop()):
-            file = path.parent / f"{name}.py"
-            if file != path and file.name not in known and file.is_file():
-                known[file.name] = file.read_text(encoding="utf-8")
-                waiting.append(file)
-    return known
-
-
-def _siblings(path: Path) -> Iterator[str]:
-    """The modules of its own folder that a file imports."""
-    folder = path.parent.name
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.level == 1 or node.module):
-            parts = (node.module or "").split(".")
-            inside = parts if node.level else parts[1:] if parts[0] == folder else None
-            if inside is not None:
-                yield from filter(None, inside[:1]) if any(inside) else (a.name for a in node.names)
-        elif isinstance(node, ast.Import):
-            parts_of = (alias.name.split(".") for alias in node.names)
-            yield from (parts[1] for parts in parts_of if parts[0] == folder and len(parts) > 1)
+    """The modules beside a scenario's file that it imports, by name, and what those import."""
+    names = [name for name in needed_files(path) if name.endswith(".py") and name != path.name]
+    return {name: (path.parent / name).read_text(encoding="utf-8") for name in names}
 
 
 def _header(cell: CellResult, known: Recorded, file: str) -> Iterator[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conformance.check import source
 from conformance.errors import ConformanceError, ExitCode
+from conformance.inputs import user_file
 
 ROOT = Path(__file__).parents[3]
 CHECK = [sys.executable, "-m", "conformance", "check"]
@@ -97,7 +97,7 @@ def test_a_file_that_is_none_is_refused_before_anything_is_started(name, tmp_pat
     content, words = UNREADABLE[name]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConformanceError) as caught:
-        source.read(tmp_path / name)
+        user_file.read(tmp_path / name)
     assert caught.value.code is ExitCode.BAD_INPUT
     assert words in str(caught.value)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from conformance.check import gather, models
+from conformance.check import gather
 from conformance.check.values import compare
 from conformance.cli import app
 from conformance.errors import ConformanceError, ExitCode
+from conformance.planning import named
 from conformance.records import Model, Source
 from conformance.runner import Summary
 from conformance.store import RunFolder
@@ -31,7 +32,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         gathered(run, "first", factor=1.0)
         return gathered(run, "second", factor=2.0)
 
-    monkeypatch.setattr(models, "resolve", lambda *_: model)
+    monkeypatch.setattr(named, "resolve", lambda *_: model)
     monkeypatch.setattr(gather, "gather", gathering)
     files = [str(tmp_path / name) for name in ("first.py", "second.py")]
     return ["check", *files, "-m", "llama", "--reports", str(tmp_path / "checks")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import porting_table
-from conformance.check import source
+from conformance.inputs import user_file
 
 ROOT = Path(__file__).parent.parent.parent
 BLOCKS = re.findall(
@@ -25,7 +25,7 @@ def files(folder):
 
 
 def test_every_trace_that_is_shown_is_one_that_can_be_checked(tmp_path):
-    read = source.read_all(list(files(tmp_path)))
+    read = user_file.read_all(list(files(tmp_path)))
     assert all(file.function_for("vllm") in file.functions for file in read)
 
 

@@ -7,42 +7,29 @@ from typing import cast
 from rich.console import Console
 
 from conformance.check import show
-from conformance.check.checked import Answer, Checked, Edit, Finding
+from conformance.check.checked import Answer, Checked, Finding
+from conformance.check.search.edits import diff
 from conformance.records import RunInfo
 
 
-def test_lines_to_change_are_counted_once_over_all_engines_and_the_time_is_said():
-    told = tuple(
-        Finding("half", "words", edit=edit)
-        for edit in (Edit(3, "a", "b"), Edit(4, "a", "b"), Edit(9, "only shown"), None)
-    )
-    checked = [
-        Checked("a.py", "llama", backend, Answer.DIFFERS, "x", told) for backend in ("pp1", "pp2")
-    ]
-    assert show.summary(checked, 41.3) == "2 lines to change as shown; took 41 s"
-    one = Checked("b.py", "llama", "pp1", Answer.DIFFERS, "x", told[:1])
-    assert show.summary([one], 1) == "1 line to change as shown; took 1 s"
-    assert show.summary([Checked("b.py", "llama", "pp1", Answer.SAME, "x")], 5) == "took 5 s"
-
-
-def test_of_several_files_it_is_said_how_many_lines_are_to_be_changed_in_which():
-    told = tuple(Finding("half", "words", edit=Edit(line, "a", "b")) for line in (3, 4))
-    good = Checked("d/good.py", "llama", "pp1", Answer.SAME, "x")
-    bad = [Checked("d/a.py", "llama", at, Answer.DIFFERS, "x", told) for at in ("pp1", "pp2")]
-    other = Checked("e/a.py", "llama", "pp1", Answer.DIFFERS, "x", told[:1])
-    said = show.summary([good, *bad], 9)
-    assert said == "2 lines to change as shown: 2 in a.py; took 9 s"
-    said = show.summary([good, *bad, other], 9)
-    assert said == "3 lines to change as shown: 2 in d/a.py, 1 in e/a.py; took 9 s"
-
-
-def test_lines_that_go_together_are_each_shown_with_a_sign():
-    edit = Edit(3, "    a = {}\n    with b:", "    with b:\n        a = {}.save()")
-    told = (Finding("unsaved", "x", edit=edit),)
+def shown(checked: Checked) -> list[str]:
     console = Console(file=StringIO(), width=300)
-    show.answer(Checked("a.py", "llama", "pp1", Answer.DIFFERS, "x", told), [], console)
+    show.answer(checked, [], console)
     assert isinstance(console.file, StringIO)
-    assert [line.strip()[:1] for line in console.file.getvalue().splitlines()[2:]] == list("--++")
+    return [line.strip() for line in console.file.getvalue().splitlines()[1:]]
+
+
+def test_every_change_of_a_diff_is_shown_at_its_line():
+    before = "a = 1\nb = 2\nc = 3\nd = 4\ne = 5\n"
+    after = "a = 1\nb = 3\nc = 3\nd = 4\n"
+    edited = Checked("a.py", "llama", "pp1", Answer.DIFFERS, "x", diff=diff(before, after, "a.py"))
+    assert shown(edited) == ["a.py:2", "- b = 2", "+ b = 3", "a.py:5", "- e = 5"]
+
+
+def test_the_line_of_an_error_is_shown():
+    told = (Finding("error", "x", line=3, code="    boom()"),)
+    failed = Checked("a.py", "llama", "pp1", Answer.FAILS, "x", told)
+    assert shown(failed) == ["a.py:3", "boom()"]
 
 
 def ending(*checked: Checked) -> str:
@@ -51,24 +38,6 @@ def ending(*checked: Checked) -> str:
     show.more(keys, cast(RunInfo, SimpleNamespace(id="RUN")), None, console)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
-
-
-def test_what_a_line_without_an_edit_is_is_said_once():
-    shown, mended = Edit(3, "a"), Edit(4, "a", "b")
-    differs = [
-        Checked(
-            "a.py", "llama", at, Answer.DIFFERS, "x", (Finding("k", "w", edit=shown),) * 2, page="p"
-        )
-        for at in ("pp1", "pp2")
-    ]
-    assert ending(*differs).count("a line without - and +") == 1
-    known = Checked(
-        "a.py", "llama", "pp1", Answer.DIFFERS, "x", (Finding("k", "w", edit=mended),), page="p"
-    )
-    fails = Checked(
-        "a.py", "llama", "pp1", Answer.FAILS, "x", (Finding("k", "w", edit=shown),), page="p"
-    )
-    assert "a line without" not in ending(known, fails)
 
 
 def test_of_several_that_differ_it_is_said_that_the_script_is_of_the_first():

@@ -12,8 +12,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from conformance.check import answer, gather, kept, script, source
+from conformance.check import answer, gather, kept
 from conformance.cli import app, selecting
+from conformance.inputs import user_file
 from conformance.records import (
     Backend,
     Group,
@@ -24,6 +25,7 @@ from conformance.records import (
     Status,
     Verdict,
 )
+from conformance.repro import of_check
 from conformance.runner import Summary
 from conformance.store import RunFolder, gathered_in
 
@@ -53,7 +55,7 @@ def checked(tmp_path: Path, *, factor: float) -> tuple[gather.Asked, RunFolder]:
     (tmp_path / "helper.py").write_text("LAYER = 1\n")
     (tmp_path / "my trace.py").write_text(FILE)
     model = Model("llama", "llama", (Source("path", file="/data/llama"),))
-    files = source.read_all([tmp_path / "my trace.py"])
+    files = user_file.read_all([tmp_path / "my trace.py"])
     asked = gather.Asked(files, model, (VLLM,), (), "/data/llama")
     run = kept.begin(asked, tmp_path / "checks")
     gathered(run, "my-trace", factor=factor)
@@ -93,7 +95,7 @@ def published_of(folder: Path, name: str, checks: Path | None = None, *options: 
     (folder / "helper.py").write_text("LAYER = 1\n")
     (folder / name).write_text(FILE)
     model = Model("llama", "llama", (Source("path", file="/data/llama"),))
-    files = source.read_all([folder / name])
+    files = user_file.read_all([folder / name])
     asked = gather.Asked(files, model, (VLLM,), (), "llama", options)
     begun = kept.begin(asked, checks or folder / "checks").path
     # Of one second names have no order.
@@ -296,7 +298,7 @@ def test_what_a_file_loads_is_kept_and_laid_beside_its_script(tmp_path, monkeypa
     file = tmp_path / "my trace.py"
     checked(tmp_path, factor=2.0)
     file.write_text(f'{text}\n\nVECTOR = open("vector.pt").read()\nNOWHERE = "absent.pt", "."\n')
-    read = source.read(file)
+    read = user_file.read(file)
     names = ["data/more.pt", "helper.py", "my trace.py", "vector.pt"]
     assert sorted(kept.needed_files(file)) == names
     model = Model("llama", "llama", (Source("path", file="/data/llama"),))
@@ -307,7 +309,7 @@ def test_what_a_file_loads_is_kept_and_laid_beside_its_script(tmp_path, monkeypa
     gathered(run, "my-trace", factor=2.0)
     published(asked, run)
     [cell] = run.results().cells
-    found = script.Script(run, cell).beside()
+    found = of_check.script_of(run, cell).beside()
     assert {name: path.read_text() for name, path in found.items()} == {
         "data/more.pt": "data/more.pt",
         "helper.py": "LAYER = 1\n",

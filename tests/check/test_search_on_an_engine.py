@@ -12,8 +12,10 @@ import psutil
 import pytest
 
 from conformance.builtin.user_trace import case_of
-from conformance.check import gather, kept, models, source
+from conformance.check import gather, kept
 from conformance.check.gather import Asked
+from conformance.inputs import user_file
+from conformance.planning import named
 from conformance.records import Precision, Status
 from conformance.runner import Further, Limits
 from conformance.store import RunFolder, gathered_in
@@ -93,9 +95,9 @@ def test_the_verified_edit_is_written_and_makes_the_file_agree(tmp_path):
 def test_a_candidate_that_harms_its_engine_costs_itself_alone(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(GOOD.replace("BODY", "pass"))
-    model = models.resolve("llama", ROOT / "models.yaml")
-    columns = models.columns(["vllm-pp1"])
-    asked = Asked((source.read(path),), model, columns, (), "llama", memory=2)
+    model = named.resolve("llama", ROOT / "models.yaml")
+    columns = named.columns(["vllm-pp1"])
+    asked = Asked((user_file.read(path),), model, columns, (), "llama", memory=2)
     run = kept.begin(asked, tmp_path / "checks")
     folder = gathered_in("vllm-pp1", Precision.FLOAT32)
     job = f"{model.id}:{folder}"

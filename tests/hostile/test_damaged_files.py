@@ -15,14 +15,15 @@ import pytest
 from conformance.bisect.history import locks
 from conformance.bisect.history.candidates import Candidate
 from conformance.bisect.state import BisectFolder, Request, State
-from conformance.check import dump, models
 from conformance.check.kept import Kept
 from conformance.check.search.edits import Found
 from conformance.check.searching import Edits
+from conformance.dumps import reading
 from conformance.environments import declared
 from conformance.errors import ConformanceError
 from conformance.fuzz import campaign, corpus, tally
 from conformance.inputs import project, usable
+from conformance.planning import named
 from conformance.programs import Do, Operation, Program
 from conformance.records import (
     Backend,
@@ -143,7 +144,7 @@ FILES = (
     Read(
         "dump.safetensors",
         _tensors(),
-        lambda at: dump.read(at / "dump.safetensors", ["p0/s0/stream.1=stream.1"]),
+        lambda at: reading.read(at / "dump.safetensors", ["p0/s0/stream.1=stream.1"]),
     ),
     Read("kept.json", corpus.Entry("llama", PROGRAM, {"vllm-pp1": "wrong"}, "cause"), corpus.read),
     Read("pyproject.toml", PYPROJECT, project.here, tolerant=True),
@@ -162,7 +163,7 @@ FILES = (
     ),
     Read("edits.json", EDITS, _record(Edits, "edits.json")),
     Read("campaign.json", CAMPAIGN, campaign.read),
-    Read("config.json", CONFIG, lambda at: models.resolve(str(at), at / "models.yaml")),
+    Read("config.json", CONFIG, lambda at: named.resolve(str(at), at / "models.yaml")),
     Read("ab/abcdef/digests.json", {"outcome.json": "0f"}, _cached, tolerant=True),
 )
 

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from conformance import checkpoints
-from conformance.check import source
 from conformance.errors import ConformanceError
 from conformance.expectations import load as load_known
-from conformance.inputs import manifest, text_file
+from conformance.inputs import manifest, text_file, user_file
 from conformance.planning import selection
 from tests.hostile.damage import CANARY, bytes_of, damaged
 
@@ -100,7 +99,7 @@ def load_models(path: Path) -> None:
 FILES: dict[str, tuple[st.SearchStrategy[bytes], Callable[[Path], object]]] = {
     "models.yaml": (damaged(MODELS, written(MODELS)), load_models),
     "known.yaml": (damaged(KNOWN, written(KNOWN)), load_known),
-    "mine.py": (bytes_of(TRACE) | st.sampled_from(DEEP_CODE), source.read),
+    "mine.py": (bytes_of(TRACE) | st.sampled_from(DEEP_CODE), user_file.read),
 }
 
 
@@ -119,7 +118,7 @@ def test_a_file_of_a_strangers_is_taken_or_refused(
     assert CANARY not in sys.modules
 
 
-@pytest.mark.parametrize("read", [selection.cells_in, source.read])
+@pytest.mark.parametrize("read", [selection.cells_in, user_file.read])
 def test_a_text_is_read_as_far_as_one_goes(read: Callable[[Path], object], tmp_path: Path) -> None:
     """A device would be read until the machine has no memory left."""
     endless = tmp_path / "endless"

@@ -12,10 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from conformance import loose_json
-from conformance.check import source
 from conformance.cli import app
 from conformance.errors import ConformanceError
-from conformance.inputs import manifest, text_file
+from conformance.inputs import manifest, text_file, user_file
 from conformance.planning import trust
 from conformance.records import Thresholds
 from conformance.scenario import discover
@@ -45,7 +44,7 @@ READERS: tuple[Callable[[Path], Any], ...] = (
     text_file.read,
     loose_json.read,
     manifest.load,
-    source.read,
+    user_file.read,
     lambda path: read_record(Thresholds, path),
     lambda path: trust.note(path.parent, trust.Executed(code=(path,))),
 )

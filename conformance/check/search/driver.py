@@ -28,8 +28,8 @@ from conformance.check.search.rewrites.logits import EMBEDDINGS
 from conformance.check.search.rewrites.porting import port_versions, without_old_habits
 from conformance.check.search.session import Request
 from conformance.check.search.trial import Reference, Tried, same_truth
-from conformance.check.source import UserFile
 from conformance.check.values.compare import zeros
+from conformance.inputs.user_file import UserFile
 from conformance.records import Case, Precision, Status
 from conformance.runner import Further
 from conformance.store import gathered_in

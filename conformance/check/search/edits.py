@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from conformance.check.checked import AGREES, Answer, Checked, Edit, Finding
-from conformance.check.source import UserFile
+from conformance.check.checked import AGREES, Answer, Checked, Finding
+from conformance.inputs.user_file import UserFile
 from conformance.records import record
 
 #: Answers that a line of the user's can change.
@@ -34,21 +34,6 @@ class Found:
     seconds: float = 0.0
     note: str = ""
     engine: str = ""
-
-
-def edits_between(before: str, after: str, *, verified: bool) -> tuple[Edit, ...]:
-    """Return the lines that differ between two versions, as edits of the first."""
-    old, new = before.splitlines(), after.splitlines()
-    found = []
-    for tag, a, b, c, d in _codes(old, new):
-        if tag == "equal":
-            continue
-        # An edit has lines to show on both sides: those above, or at the top those below.
-        shown = int(a == b or c == d)
-        above, under = (shown, 0) if a else (0, shown)
-        first, last = slice(a - above, b + under), slice(c - above, d + under)
-        found.append(Edit(first.start + 1, "\n".join(old[first]), "\n".join(new[last]), verified))
-    return tuple(found)
 
 
 def _codes(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, int, int, int, int]]:
@@ -93,14 +78,14 @@ def suggested(
     """
     if checked.answer not in SEARCHED:
         return checked
-    own = [replace(one, edit=None) for one in checked.findings]
+    own = checked.findings
     agreeing = next((one.backend for one in others if one.answer in AGREES), None)
     if agreeing and checked.answer is not Answer.INVALID:
         words = (
             f"the same file agrees on {agreeing}: what differs is the engine's on "
             f"{checked.backend}, and no line of yours"
         )
-        return replace(checked, notes=(*checked.notes, words), findings=tuple(own))
+        return replace(checked, notes=(*checked.notes, words), findings=own)
     if found is None or not (found.tried or found.engine):
         return checked
     if found.verified or not found.engine:
@@ -116,28 +101,17 @@ def suggested(
 
 
 def _edited(file: UserFile, checked: Checked, found: Found) -> Checked:
-    edits = edits_between(file.text, found.text, verified=found.verified)
-    if not edits:
+    if found.text == file.text:
         words = f"{found.tried} edits were run in {found.seconds:.0f} s, and none made it agree"
         return replace(checked, notes=(*checked.notes, words))
     return replace(
         checked,
-        findings=_with_edits(checked.findings, edits, found),
+        findings=checked.findings or (Finding("edit", "; ".join(found.words)),),
         diff=diff(file.text, found.text, file.path.name),
         verified=found.verified,
         fixed=found.text if found.verified else "",
         notes=(*checked.notes, *_worth(found)),
     )
-
-
-def _with_edits(
-    findings: Sequence[Finding], edits: Sequence[Edit], found: Found
-) -> tuple[Finding, ...]:
-    """The first finding has the first edit; each further edit says why it is made."""
-    first, *others = findings or (Finding("edit", "; ".join(found.words)),)
-    more = [Finding("edit", "this line changes too", edit=edit) for edit in edits[1:]]
-    rest = [replace(one, edit=None) for one in others]
-    return (replace(first, edit=edits[0]), *more, *rest)
 
 
 def _worth(found: Found) -> tuple[str, ...]:

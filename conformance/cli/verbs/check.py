@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from conformance.check.checked import Answered
-    from conformance.check.dump import Dump
     from conformance.check.gather import Asked
+    from conformance.dumps.reading import Dump
     from conformance.runner import Event, Limits, Summary
     from conformance.store import RunFolder
 
@@ -95,29 +95,30 @@ def check(
             "there is nothing to check" if not files else "a file and a dump are two checks",
             remedy="conformance check my_trace.py -m MODEL, or --dump FILE.safetensors -m MODEL",
         )
-    from conformance.check import models, source
+    from conformance.inputs import user_file
+    from conformance.planning import named
 
     # Before an environment is built for it.
-    texts = source.read_all(files or [])
-    columns = models.columns(backend)
-    named = models.resolve(model, manifest)
-    models.require_layers(columns, named)
+    texts = user_file.read_all(files or [])
+    columns = named.columns(backend)
+    chosen = named.resolve(model, manifest)
+    named.require_layers(columns, chosen)
     engines.needed()
     from conformance import execution
-    from conformance.check import dump as dumps
     from conformance.check import gather, kept
     from conformance.checkpoints import cache_folder
+    from conformance.dumps import reading
     from conformance.planning import trust
     from conformance.runner import Limits
 
     place = reports or selecting.checks()
-    recorded = dumps.read(dump, maps) if dump else None
+    recorded = reading.read(dump, maps) if dump else None
     if recorded:
-        texts = (dumps.as_file(recorded, place / "dump"),)
+        texts = (reading.as_file(recorded, place / "dump"),)
     asked = gather.Asked(
         texts,
-        named,
-        (models.DUMP,) if recorded else columns,
+        chosen,
+        (named.DUMP,) if recorded else columns,
         tuple(prompt),
         model,
         options=_as_given(context),
@@ -126,7 +127,7 @@ def check(
     )
     folder = kept.begin(asked, place)
     code = tuple(path for file in asked.files for path in kept.contents(folder, file).values())
-    trust.note(cache_folder(), trust.Executed((named,), code=code))
+    trust.note(cache_folder(), trust.Executed((chosen,), code=code))
     with err.status("starting") as status:
         given: dict[tuple[str, str], Answered] = {}
         limits = Limits(cell=timeout, load=load_timeout)
@@ -203,8 +204,8 @@ def _answered(
 ) -> tuple[Answered, ...]:
     """Every answer, shown as soon as it is known where there is a console for it."""
     from conformance.check import answer, show
-    from conformance.check import dump as dumps
     from conformance.check.searching import found_in
+    from conformance.dumps import judging
 
     def comparing(words: str) -> None:
         _say(status, words)
@@ -213,7 +214,7 @@ def _answered(
     found: Iterable[Answered] = answer.answers(asked, folder, comparing, edits, given)
     if recorded:
         _say(status, f"comparing {recorded.path.name} with transformers")
-        found = (dumps.judged(recorded, asked, folder),)
+        found = (judging.judged(recorded, asked, folder),)
     answered = []
     for one in found:
         answered.append(one)

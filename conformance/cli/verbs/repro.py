@@ -52,11 +52,10 @@ def repro(
     Example: `conformance repro 'steering[llama-vllm-pp1-middle-small-one]'`
     """
     engines.needed()
-    from conformance.check import script as of_check
     from conformance.planning.trust import Executed
     from conformance.report import cell_text
     from conformance.repro import issue as issues
-    from conformance.repro import script
+    from conformance.repro import of_check, script
 
     folder = selecting.open_run(reports, name, cell)
     results = folder.results()
@@ -65,7 +64,7 @@ def repro(
     if folder.is_check:
         if issue:
             raise ConformanceError("a text for upstream is written of a run's cell, not of a check")
-        answers = [of_check.Script(folder, one) for one in cell_text.find_all(results, cell)]
+        answers = [of_check.script_of(folder, one) for one in cell_text.find_all(results, cell)]
         for answer in answers:
             known(answer.executed())
         for answer in answers:

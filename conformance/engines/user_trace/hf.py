@@ -40,10 +40,9 @@ class CheckedHF:
     def __init__(self, job: Job, functions: user_file.Functions) -> None:
         self.job = job
         self.functions = functions
-        self.engines = {
-            precision: HFEngine(replace(job, precision=precision)) for precision in Precision
-        }
-        self.truth = self.engines[Precision.FLOAT32]
+        self.truth = HFEngine(replace(job, precision=Precision.FLOAT32))
+        half = HFEngine(replace(job, precision=Precision.BF16), self.truth.model.tokenizer)
+        self.engines = {Precision.FLOAT32: self.truth, Precision.BF16: half}
         module = self.truth.model._module
         self.sdpa = bool(getattr(module, "_supports_sdpa", False)) and not score_caps(module)
         self.end = own_end(job)

@@ -1,6 +1,8 @@
-"""Edits between two versions: applied to the first they give the second."""
+"""Edits: what a diff shows, and an answer with the edit that a search found."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -8,27 +10,24 @@ from hypothesis import strategies as st
 
 from conformance.check.checked import Answer, Checked
 from conformance.check.search.driver import with_other_prompts
-from conformance.check.search.edits import Found, edits_between, suggested, without_hunks
-from conformance.check.source import read
+from conformance.check.search.edits import Found, diff, suggested, without_hunks
+from conformance.check.show import changes_in
+from conformance.inputs.user_file import read
 
-LINES = st.lists(st.sampled_from(["a", "b", "c", "    d", ""]), max_size=8)
-
-
-def applied(before: str, edits) -> str:
-    lines = before.splitlines()
-    for edit in reversed(edits):
-        first, count = edit.line - 1, len(edit.before.split("\n"))
-        assert "\n".join(lines[first : first + count]) == edit.before
-        lines[first : first + count] = edit.after.split("\n")
-    return "\n".join(lines)
+LINES = st.lists(st.sampled_from(["a", "b", "c", "    d", "x"]), max_size=8)
 
 
-@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=8), LINES.filter(bool))
-def test_edits_applied_to_the_first_version_give_the_second(before, after):
-    after = [line or "x" for line in after]
-    edits = edits_between("\n".join(before), "\n".join(after), verified=True)
-    assert applied("\n".join(before), edits) == "\n".join(after)
-    assert all(edit.verified for edit in edits)
+@given(LINES, LINES)
+def test_a_diff_shows_every_line_that_changes_at_its_number(before, after):
+    changes = list(changes_in(diff("\n".join(before), "\n".join(after), "x")))
+    shown = [row for _, change in changes for row in change]
+    old, new = Counter(before), Counter(after)
+    removed = Counter(row[1:] for row in shown if row[0] == "-")
+    added = Counter(row[1:] for row in shown if row[0] == "+")
+    assert old - removed + added == new
+    for number, change in changes:
+        gone = [row[1:] for row in change if row[0] == "-"]
+        assert gone == before[number - 1 : number - 1 + len(gone)]
 
 
 def test_every_change_is_taken_back_by_itself():

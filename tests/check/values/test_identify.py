@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from conformance.check.describe import written
-from conformance.check.values.identify import identify, identify_part
+from conformance.check.values.identify import identify
 from conformance.check.values.known_values import Known, catalogue
 
 TOKENS, WIDTH, LAYERS = 5, 16, 3
@@ -69,14 +69,7 @@ def test_what_is_nowhere_is_not_named():
     assert held(torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(9))) is None
 
 
-def test_columns_are_named_and_zeros_are_not():
-    found = identify(SEEN["clean|p0/s0/stream.1"][:, 4:8], KNOWN)
-    assert (found.kind, found.layer, found.columns, found.rows) == (
-        "stream", 1, "columns 4 to 7", "",
-    )  # fmt: skip
-    assert found.what() == "columns 4 to 7 of the residual stream after layer 1"
-    last = identify(SEEN["clean|p0/s0/stream.1"][-1, 4:8], KNOWN)
-    assert (last.columns, last.rows) == ("columns 4 to 7", "the last token")
+def test_zeros_are_not_named():
     assert identify(torch.zeros(TOKENS, WIDTH), KNOWN) is None
 
 
@@ -134,16 +127,6 @@ def test_half_of_a_stream_is_known_where_it_was_written_and_after():
     assert clean.words.endswith("without what the trace writes")
 
 
-def test_a_stack_of_layers_is_taken_apart():
-    streams = torch.stack([SEEN[f"clean|p0/s0/stream.{layer}"][-1] for layer in range(LAYERS)])
-    halves = streams.clone()
-    halves[1] = SEEN["value|0/0|model.layers.1.mlp|output"][-1]
-    number, found, meant = identify_part(halves, streams, KNOWN)
-    assert (number, found.kind, meant.kind) == (1, "mlp", "stream")
-    assert identify_part(streams, streams, KNOWN) is None
-    assert identify_part(torch.zeros_like(streams), streams, KNOWN) is None
-
-
 def test_a_norms_output_is_called_so_and_not_what_it_is_given_to():
     rows = torch.ones(TOKENS, WIDTH)
     place = "value|0/0|model.layers.1."
@@ -170,5 +153,5 @@ def test_the_mean_over_the_tokens_of_a_layer_is_known_as_that():
     known = [Known("stream", f"the stream after layer {n}", r, n) for n, r in rows.items()]
     held = identify(rows[1].mean(dim=0), known)
     assert held is not None and (held.kind, held.layer) == ("stream", 1)
-    assert held.what() == "the mean over the tokens of the stream after layer 1"
+    assert held.what() == "the stream after layer 1 of all tokens, averaged"
     assert identify(rows[1].sum(dim=0), known) is None

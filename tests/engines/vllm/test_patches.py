@@ -25,8 +25,6 @@ PATCHING = PACKAGE / "engines" / "vllm" / "patches.py"
 SELFTEST = PACKAGE / "selftest"
 #: Name a run's files in shared memory, for which Python has no setting.
 NAMING = {PACKAGE / "processes" / "temporary.py"}
-#: Its text is that of scripts, which run where this package is not.
-SCRIPT = PACKAGE / "engines" / "user_trace" / "alone.py"
 #: Switches that torch has for this.
 SETTINGS = "torch.backends."
 
@@ -89,7 +87,7 @@ def test_nothing_of_another_package_is_exchanged_but_by_the_list():
     paths = {path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(SELFTEST)}
     found = {
         str(path.relative_to(PACKAGE)): lines
-        for path in sorted(paths - {PATCHING, SCRIPT, *NAMING})
+        for path in sorted(paths - {PATCHING, *NAMING})
         if (lines := exchanges(path.read_text()))
     }
     assert len(paths) > 200

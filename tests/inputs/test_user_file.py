@@ -2,8 +2,8 @@
 
 import pytest
 
-from conformance.check import source
 from conformance.errors import ConformanceError, ExitCode
+from conformance.inputs import user_file
 
 TRACE = "def trace(lm):\n    return {}\n"
 
@@ -11,7 +11,7 @@ TRACE = "def trace(lm):\n    return {}\n"
 def read(tmp_path, text):
     path = tmp_path / "mine.py"
     path.write_text(text)
-    return source.read(path)
+    return user_file.read(path)
 
 
 def test_a_file_is_not_run(tmp_path):

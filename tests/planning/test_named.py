@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.check import models
 from conformance.errors import ConformanceError, ExitCode
+from conformance.planning import named
 
 ROOT = Path(__file__).parent.parent.parent
 LISTED = ROOT / "models.yaml"
@@ -15,50 +15,50 @@ def test_a_local_folder_is_taken_as_it_lies(tmp_path):
     folder = tmp_path / "my model"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "qwen2"}')
-    found = models.resolve(str(folder), tmp_path / "absent.yaml")
+    found = named.resolve(str(folder), tmp_path / "absent.yaml")
     assert (found.id, found.architecture, found.sources[0].kind) == ("my-model", "qwen2", "path")
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path):
     with pytest.raises(ConformanceError, match="no model that transformers can load"):
-        models.resolve(str(tmp_path), LISTED)
+        named.resolve(str(tmp_path), LISTED)
 
 
 def test_ids_of_the_manifest_come_before_a_hub():
-    assert models.resolve("llama", LISTED).sources[0].kind == "tiny"
-    hub = models.resolve("me/mine@abc", LISTED).sources[0]
+    assert named.resolve("llama", LISTED).sources[0].kind == "tiny"
+    hub = named.resolve("me/mine@abc", LISTED).sources[0]
     assert (hub.kind, hub.repo, hub.revision) == ("hub", "me/mine", "abc")
 
 
 @pytest.mark.parametrize("name", ["lama", "./absent", "/absent/folder"])
 def test_no_such_model_is_bad_input(name):
     with pytest.raises(ConformanceError, match="there is no model") as caught:
-        models.resolve(name, LISTED)
+        named.resolve(name, LISTED)
     assert caught.value.code is ExitCode.BAD_INPUT
 
 
 def test_columns_are_named_by_their_stages():
-    [one, two] = models.columns(["vllm-pp2-tp2", "vllm"])
+    [one, two] = named.columns(["vllm-pp2-tp2", "vllm"])
     assert (one.id, one.pipeline, one.tensor) == ("vllm-pp2-tp2", 2, 2)
     assert two.id == "vllm-pp1"
-    assert models.columns(["hf"]) == models.columns(["hf", "hf"]) == (models.HF,)
-    assert [column.id for column in models.columns([])] == ["vllm-pp1"]
+    assert named.columns(["hf"]) == named.columns(["hf", "hf"]) == (named.HF,)
+    assert [column.id for column in named.columns([])] == ["vllm-pp1"]
     with pytest.raises(ConformanceError, match="cannot run on 'vllm-async'"):
-        models.columns(["vllm-async"])
+        named.columns(["vllm-async"])
 
 
 @pytest.mark.parametrize("name", ["vllm-pp0", "vllm-pp99999999999", "vllm-tp0", "vllm-pp٣"])
 def test_no_stages_and_too_many_are_refused(name):
     with pytest.raises(ConformanceError, match="cannot run on"):
-        models.columns([name])
+        named.columns([name])
 
 
 def test_more_stages_than_layers_are_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
-    found = models.resolve(str(tmp_path), tmp_path / "absent.yaml")
-    models.require_layers(models.columns(["vllm-pp2"]), found)
+    found = named.resolve(str(tmp_path), tmp_path / "absent.yaml")
+    named.require_layers(named.columns(["vllm-pp2"]), found)
     with pytest.raises(ConformanceError, match=r"more stages than .* has layers: 2"):
-        models.require_layers(models.columns(["vllm-pp3"]), found)
+        named.require_layers(named.columns(["vllm-pp3"]), found)
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_more_stages_than_layers_are_refused(tmp_path):
 def test_a_model_that_cannot_be_loaded_is_refused_at_once(config, words, tmp_path):
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(ConformanceError, match=words):
-        models.resolve(str(tmp_path), tmp_path / "absent.yaml")
+        named.resolve(str(tmp_path), tmp_path / "absent.yaml")

@@ -17,23 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conformance.check import source
-from conformance.check.checked import Answer, Answered, Checked, Finding
-from conformance.check.gather import TRUTH, Asked, identity
-from conformance.check.models import DUMP
-from conformance.check.values import compare
-from conformance.check.values.identify import identify
-from conformance.check.values.known_values import catalogue
 from conformance.errors import ConformanceError
-from conformance.records import Precision, Site, Status
-from conformance.store import RunFolder
+from conformance.inputs import user_file
 
 IDS = "prompt_ids"
-
-#: Relative distance up to which a value that was rounded to bf16 on the way is known again.
-_ROUNDED = 0.1
-
-_MOST = 6
 
 #: Names that other tools give, as patterns, and the place of each; N is the layer. transformers
 #: counts the embeddings as the first of its states, and its last has gone through the final norm.
@@ -124,12 +111,12 @@ def _meant(place: str) -> tuple[str, ...]:
     return (f"stream.{int(number) - 1}", "norm") if kind == "state" else (place,)
 
 
-def as_file(dump: Dump, folder: Path) -> source.UserFile:
+def as_file(dump: Dump, folder: Path) -> user_file.UserFile:
     """A function that reads the same places of the same prompt."""
     places = {meant for place in dump.places.values() for meant in _meant(place)}
     reads = "".join(
         f"        {site_name(place)} = {_READS[kind].format(layer=layer)}.save()\n"
-        for place in sorted(places, key=_order)
+        for place in sorted(places, key=order_of)
         for kind, _, layer in [place.partition(".")]
     )
     returned = ", ".join(f'"{name}": {name}' for name in map(site_name, places))
@@ -139,88 +126,16 @@ def as_file(dump: Dump, folder: Path) -> source.UserFile:
         f"def trace(lm):\n    with lm.trace({list(dump.ids)}):\n{reads}    return {{{returned}}}\n",
         encoding="utf-8",
     )
-    return source.read(path)
+    return user_file.read(path)
 
 
-def _order(place: str) -> tuple[int, int]:
+def order_of(place: str) -> tuple[int, int]:
     """In the order in which a forward computes them: a trace reads no place twice or back."""
     kind, _, layer = place.partition(".")
     outside = -1 if kind == "embedding" else sys.maxsize
     return int(layer or outside), list(_READS).index(kind)
 
 
-def judged(dump: Dump, asked: Asked, run: RunFolder) -> Answered:
-    """Every value of the file against transformers: in float32 first, and where it is further
-    off, in bf16.
-    """
-    model, [file] = asked.model.id, asked.files
-    results: dict[Precision, compare.Compared] = {}
-
-    def say(answer: Answer, sentence: str, found: tuple[Finding, ...] = ()) -> Answered:
-        words = [f"{c.judgement.verdict}: {c.judgement.reason}" for c in results.values()]
-        meaning, numerics = words or ("", "")
-        names = str(dump.path), model, DUMP.id
-        checked = Checked(*names, answer, sentence, found, meaning=meaning, numerics=numerics)
-        evidence = tuple(compare.evidence_of(c, precision) for precision, c in results.items())
-        return Answered(checked, file.name, evidence, (dump.ids,))
-
-    outcome = run.outcome(model, TRUTH.id, file.key)
-    if outcome is None or outcome.harness:
-        return say(Answer.HARNESS, outcome.reason if outcome else "transformers did not run")
-    layers = int(identity(run, model).get("layers", 0))
-    dump = settled(dump, layers)
-    if outcome.status is not Status.OK:
-        reason = outcome.reason
-        for name, place in dump.places.items():
-            if int(place.partition(".")[2] or 0) >= layers > 0:
-                reason = f"`{name}` is {place}, and the model has {layers} layers, from 0"
-        return say(Answer.INVALID, reason)
-    seen = run.observations(model, TRUTH.id, file.key)
-    results |= {precision: _compared(dump, seen, precision) for precision in Precision}
-    rounded = results[Precision.BF16]
-    if results[Precision.FLOAT32].passes:
-        return say(Answer.SAME, "the same as transformers in float32")
-    if rounded.passes or compare.numerics_only(rounded.judgement):
-        sentence = "the same but for numerics: as far from float32 as transformers' own bf16 is"
-        return say(Answer.NUMERICS, sentence)
-    if rounded.judgement.harness:
-        return say(Answer.HARNESS, rounded.judgement.reason)
-    found = _found(dump, seen, rounded, str(identity(run, model).get("layer_list", "")))
-    return say(Answer.DIFFERS, f"not the same: {found[0].words}", found)
-
-
 def site_name(place: str) -> str:
     """A place as the written file calls it."""
     return place.replace(".", "_")
-
-
-def _compared(dump: Dump, seen: Mapping[str, Tensor], precision: Precision) -> compare.Compared:
-    mine, at = {}, {}
-    for name, place in dump.places.items():
-        value, called = dump.values[name], site_name(place)
-        # Logits of all tokens are compared where the adapter reads them: at the last one.
-        last = value.reshape(-1, value.shape[-1])[-1] if place == "logits" else value
-        mine[str(Site(called))], at[called] = last, _order(place)
-    reference = {
-        way: {site: value for site, value in values.items() if site in mine}
-        for way, values in compare.honest(seen, precision).items()
-    }
-    ids = [list(dump.ids)], compare.prompt_ids(compare.layers(seen))
-    truth = compare.read_truth(reference, precision)
-    return compare.compare(mine, truth, ids, order=lambda site: at[site.name])
-
-
-def _found(
-    dump: Dump, seen: Mapping[str, Tensor], rounded: compare.Compared, layer_list: str
-) -> tuple[Finding, ...]:
-    """What the values hold that are off. A dump in bf16 is recognised as far as bf16 goes."""
-    known = catalogue(seen, layer_list)
-    names = {site_name(place): name for name, place in dump.places.items()}
-    found = []
-    for name in (names[site.name] for site in compare.wrong(rounded.judgement)[:_MOST]):
-        held = identify(dump.values[name].float(), known, _ROUNDED)
-        what = f"holds {held.words}" if held else "is nothing that transformers computes"
-        rows = f", of {held.rows}" if held and held.rows else ""
-        words = f"`{name}` should be {dump.places[name]} and {what}{rows}"
-        found.append(Finding(held.kind if held else "unknown", words, name))
-    return tuple(found)

@@ -1,8 +1,5 @@
-"""The script of a check: the user's own file on both sides, with nothing of this package where
-it needs nothing.
-"""
+"""The script of a check: the user's own file, which has itself checked again."""
 
-import ast
 import json
 import re
 import runpy
@@ -13,19 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
 import conformance
-from conformance.check import kept, script, source
+from conformance.check import kept
 from conformance.cli import app
-from conformance.engines.user_trace import alone
 from conformance.errors import ConformanceError
+from conformance.inputs import user_file
 from conformance.planning import trust
-from conformance.records import Backend, Column, Job, Precision, from_json
-from conformance.store import RunFolder, gathered_in
-from conformance.store.files import read_record, write_record
+from conformance.records import Backend, Column, from_json
+from conformance.repro import of_check
+from conformance.store import RunFolder
 from tests.check.test_kept_check import VLLM, checked, published
 
 ROOT = Path(__file__).parent.parent.parent
@@ -40,11 +36,7 @@ def written(tmp_path, *, backend=VLLM):
     if backend != VLLM:
         run.write_plan(replace(run.plan(), columns=(Column(backend),)))
         cell = replace(cell, backend=backend.id)
-    folder = run.group_folder("llama", gathered_in(backend.id, Precision.FLOAT32)).path
-    folder.mkdir(parents=True, exist_ok=True)
-    job = Job("x:y", asked.model, Column(backend), tmp_path, folder, tmp_path, ())
-    write_record(folder / "job.json", job)
-    return script.Script(run, cell).text("repro_x.py")
+    return of_check.script_of(run, cell).text("repro_x.py")
 
 
 def test_sources_that_were_never_built_name_no_version(tmp_path, monkeypatch):
@@ -54,29 +46,13 @@ def test_sources_that_were_never_built_name_no_version(tmp_path, monkeypatch):
     assert "# It needs conformance 1.2.3.\n" in written(tmp_path / "again", backend=TWO)
 
 
-def imported(text):
-    nodes = list(ast.walk(ast.parse(text)))
-    names = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
-    names |= {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
-    return {name.partition(".")[0] for name in names}
-
-
-def test_two_functions_on_one_stage_need_nothing_of_this_package(tmp_path):
-    text = written(tmp_path)
-    assert "conformance" not in imported(text)
-    assert {"nnsight", "vllm", "torch"} <= imported(text)
-    file = source.read(tmp_path / "my trace.py")
-    assert all(file.text_of(side) in text for side in ("hf", "vllm"))
-    assert "# It reads helper.py, beside it.\n" in text
-
-
 @pytest.mark.parametrize("opening", ["", '"""Its\nwords."""\nfrom __future__ import annotations\n'])
-def test_what_needs_the_relay_is_checked_again_by_the_package(tmp_path, monkeypatch, opening):
+def test_the_file_is_checked_again_by_the_package(tmp_path, monkeypatch, opening):
     """The script is the file itself, and ends as its check does."""
     text = written(tmp_path, backend=TWO)
     path = tmp_path / "repro_x.py"
     path.write_text(opening + text)
-    assert list(source.read(path).functions) == ["hf", "vllm"]
+    assert list(user_file.read(path).functions) == ["hf", "vllm"]
     commands = []
 
     def run(command, **_):
@@ -91,14 +67,6 @@ def test_what_needs_the_relay_is_checked_again_by_the_package(tmp_path, monkeypa
     [[_, *command]] = commands
     asked = ["-m", "/data/llama", "-b", "vllm-pp2", "--search", "0", "--timeout", "9"]
     assert command == ["-m", "conformance", "check", str(path), *asked]
-
-
-def test_a_difference_is_a_thousandth_and_a_leading_axis_is_none():
-    value = torch.ones(3, 4)
-    assert alone.repro_compared({"a": value[None]}, {"a": value + 1e-5}) == 0
-    assert alone.repro_compared({"a": value}, {"a": value * 1.01}) == 1
-    assert alone.repro_compared({"a": value}, {"a": value[:2]}) == 1
-    assert alone.repro_compared({"a": value}, {"b": value}) == 1
 
 
 def of_a_check(tmp_path, monkeypatch, *more):
@@ -126,7 +94,6 @@ def test_a_script_of_a_check_holds_no_code_of_a_strangers(tmp_path, monkeypatch)
         "the engine's options {'w': 'evil.W'}",
         "my trace.py'",
         "helper.py'",
-        "weights loaded from",
     ):
         assert words in str(done.exception)
     assert "--trust" in done.exception.remedy
@@ -144,11 +111,6 @@ def test_a_script_of_ones_own_check_is_written_without_trust(tmp_path, monkeypat
     files = kept.contents(run, asked.files[0])
     assert files.keys() == {"my trace.py", "helper.py"}
     trust.note(tmp_path / "cache", trust.Executed((asked.model,), code=tuple(files.values())))
-    folder = run.group_folder("llama", gathered_in(VLLM.id, Precision.FLOAT32)).path
-    job = read_record(Job, folder / "job.json")
-    own = tmp_path / "cache" / "checkpoints" / "llama-1"
-    own.mkdir(parents=True)
-    write_record(folder / "job.json", replace(job, checkpoint=own))
     assert of_a_check(tmp_path, monkeypatch).exit_code == 0
     (run.path / "files" / "my-trace" / "helper.py").write_text("LAYER = 2\n")
     done = of_a_check(tmp_path, monkeypatch)
@@ -162,17 +124,9 @@ def test_no_name_in_a_check_leads_out(name):
         from_json(kept.Kept, json.dumps({"named": "x", "prompts": [], "files": {name: "a.py"}}))
 
 
-def test_values_are_named_by_the_way_to_them():
-    found = alone.repro_called(
-        lambda model, prompt: {"h": [{3: 1.0}], "t": prompt}, None, ["a", "b"]
-    )
-    assert list(found) == ["prompt 0: h[0][3]", "prompt 0: t", "prompt 1: h[0][3]", "prompt 1: t"]
-
-
 @pytest.mark.slow
 @pytest.mark.engine
 def test_the_scripts_show_the_difference_again(tmp_path):
-    """On one stage without this package, on two by the installed one."""
     mistake = ROOT / "examples" / "mistakes" / "head_ablation.py"
     where = ["--reports", str(tmp_path / "checks")]
     command = [sys.executable, "-m", "conformance"]

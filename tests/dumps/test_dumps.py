@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from conformance.check import dump
+from conformance.dumps import reading
 from conformance.errors import ConformanceError
 
 
@@ -27,7 +27,7 @@ def written(tmp_path, **values):
     ],
 )
 def test_names_of_other_tools_are_known(name, place):
-    assert dump.place_of(name) == place
+    assert reading.place_of(name) == place
 
 
 def test_places_are_read_in_the_order_of_a_forward(tmp_path):
@@ -37,7 +37,7 @@ def test_places_are_read_in_the_order_of_a_forward(tmp_path):
         prompt_ids=torch.tensor([5, 6]),
         **{name: torch.zeros(2, 4) for name in names},
     )
-    file = dump.as_file(dump.read(path, ["mine=attention.1"]), tmp_path / "made")
+    file = reading.as_file(reading.read(path, ["mine=attention.1"]), tmp_path / "made")
     reads = [line.split(" = ")[0].strip() for line in file.text.splitlines() if ".save()" in line]
     assert reads == ["embedding", "attention_1", "mlp_1", "stream_1", "logits"]
     assert "[5, 6]" in file.text and list(file.functions) == ["trace"]
@@ -45,34 +45,34 @@ def test_places_are_read_in_the_order_of_a_forward(tmp_path):
 
 def test_what_is_missing_is_asked_for(tmp_path):
     with pytest.raises(ConformanceError, match="has no `prompt_ids`"):
-        dump.read(written(tmp_path, logits=torch.zeros(3)), [])
+        reading.read(written(tmp_path, logits=torch.zeros(3)), [])
     path = written(tmp_path, prompt_ids=torch.tensor([1]), acts=torch.zeros(1, 3))
     with pytest.raises(ConformanceError, match="what is 'acts'"):
-        dump.read(path, [])
+        reading.read(path, [])
     with pytest.raises(ConformanceError, match="no place"):
-        dump.read(path, ["acts=somewhere"])
+        reading.read(path, ["acts=somewhere"])
     with pytest.raises(ConformanceError, match="no safetensors"):
-        dump.read(tmp_path / "absent", [])
+        reading.read(tmp_path / "absent", [])
 
 
 def test_a_map_of_a_name_that_is_not_there_is_refused(tmp_path):
     path = written(tmp_path, prompt_ids=torch.tensor([1]), logits=torch.zeros(3))
     with pytest.raises(ConformanceError, match="has no 'acts'"):
-        dump.read(path, ["acts=stream.1"])
+        reading.read(path, ["acts=stream.1"])
     path = written(tmp_path, prompt_ids=torch.tensor([[1], [2]]), logits=torch.zeros(3))
     with pytest.raises(ConformanceError, match="2 prompts"):
-        dump.read(path, [])
+        reading.read(path, [])
 
 
 def test_transformers_last_hidden_state_is_the_norms(tmp_path):
     names = {"hidden_states.1": torch.zeros(1, 3), "hidden_states.2": torch.zeros(1, 3)}
-    found = dump.read(written(tmp_path, prompt_ids=torch.tensor([1]), **names), [])
-    assert "norm = lm.norm.output.save()" in dump.as_file(found, tmp_path / "made").text
-    assert dump.settled(found, 2).places == {
+    found = reading.read(written(tmp_path, prompt_ids=torch.tensor([1]), **names), [])
+    assert "norm = lm.norm.output.save()" in reading.as_file(found, tmp_path / "made").text
+    assert reading.settled(found, 2).places == {
         "hidden_states.1": "stream.0",
         "hidden_states.2": "norm",
     }
-    assert dump.settled(found, 3).places == {
+    assert reading.settled(found, 3).places == {
         "hidden_states.1": "stream.0",
         "hidden_states.2": "stream.1",
     }

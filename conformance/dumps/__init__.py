@@ -1,0 +1,1 @@
+"""Activations that another tool recorded: `conformance check --dump`."""
