@@ -22,7 +22,6 @@ from conformance.check.values.known_values import (
     Part,
     catalogue,
     places_of,
-    same_prompt,
 )
 from conformance.check.values.naming import Names
 from conformance.judge.cell import Judgement
@@ -177,9 +176,8 @@ class _Sides:
         if held.words == f"{meant.words}{UNWRITTEN}":
             return replace(found, kind="unwritten", words=f"{name} is what it is without the write")
         if held.words == meant.words and held.sequence != meant.sequence:
-            same = same_prompt(held.sequence, meant.sequence, self.known)
-            of = "another run of the same prompt" if same else f"prompt {held.sequence}"
-            words = f"{name} holds the rows of {of} instead of prompt {meant.sequence}"
+            places = f"prompt {held.sequence} instead of prompt {meant.sequence}"
+            words = f"{name} holds the rows of {places}"
             return replace(found, kind="other-prompt", words=words)
         half = held.kind in _HALVES and meant.kind in _WHOLE and held.layer == meant.layer
         of, hint = "", ""

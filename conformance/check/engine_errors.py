@@ -21,25 +21,12 @@ ADAPTER = {
 
 #: A pattern of the words, and a sentence. The first that fits is said.
 MEANINGS = {
-    r"attribute '(?:q_proj|k_proj|v_proj)'": (
-        "vLLM merges query, key and value into one projection, `qkv_proj`; it returns a tuple"
-    ),
-    r"attribute '(?:gate_proj|up_proj)'": (
-        "vLLM merges gate and up into one projection, `gate_up_proj`, which returns a tuple"
-    ),
     r"does not require grad|no grad|backward|requires_grad|inference tensor|\.grad\b": (
         "vLLM computes under inference mode: there are no gradients. Attribute by differences "
         "of forwards instead, or keep this on transformers"
     ),
-    r"LMHead's weights should be used": (
-        "vLLM's head is not to be called. Multiply by its weights: "
-        "`torch.nn.functional.linear(x, model.lm_head.weight)`"
-    ),
     r"expected Tensor as element \d+ in argument \d+, but got (?:int|float|bool)": (
         "a number stands in the place of a module's value: write into the value, `….output[:] = 0`"
-    ),
-    r"'Tensor' object has no attribute '(?:output|input)'": (
-        "this is a value and no module, as `model.logits` is on vLLM: take it without `.output`"
     ),
     r"lm_head": "vLLM does not call `lm_head` as a module: read `model.logits`, the last token's",
     r"UnboundLocalError|NameError: name|cannot access local variable": (
@@ -47,11 +34,7 @@ MEANINGS = {
         "without an end, `tracer.all()`, does not run: bound the loop, `tracer.iter[:N]`, or "
         "save inside of it"
     ),
-    r"max_new_tokens": "vLLM calls it `max_tokens`",
     r"attn_weights|attentions|output_attentions": "vLLM does not keep attention probabilities",
-    r"tuple.*(?:indices|no attribute|unsupported operand)|unsupported operand.*tuple": (
-        "on vLLM this module returns a tuple: take its parts by index"
-    ),
     r"too many indices for tensor of dimension 2": (
         "an index too many: on vLLM there is no batch axis, activations are [tokens, width]. What "
         "a layer of this transformers returns is the stream itself, [batch, tokens, width], and "

@@ -13,13 +13,13 @@ from typing import Any
 from conformance import loose_json, runner
 from conformance.builtin.probe import PROBED, PROBING
 from conformance.builtin.user_trace import USER_TRACE, case_of
-from conformance.check.search.session import Session, Steps
 from conformance.checkpoints import cache_folder, locate, patience
 from conformance.inputs import usable
 from conformance.inputs.user_file import UserFile
 from conformance.planning.jobs import BUILD, REFERENCE, expected, planned
 from conformance.planning.named import DUMP, HF, local_folder
 from conformance.records import Backend, Column, Job, Model, Precision, Status
+from conformance.runner.session import Session, Steps
 from conformance.scenario import PAIR
 from conformance.store import RunFolder, gathered_in
 

@@ -7,10 +7,8 @@ is written (`conformance repro`) from them.
 
 from __future__ import annotations
 
-import math
 import shlex
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,19 +35,8 @@ from conformance.records import (
     record,
 )
 from conformance.records.base import Id
-from conformance.store import CHECK, RunFolder, cleaning
+from conformance.store import CHECK, RunFolder
 from conformance.store.files import read_record, write_record
-
-#: Of the checks where no folder was named, each of which holds what every layer computed: the
-#: newest so many stay whatever they take, and older ones while all take so many bytes at most.
-STAY = cleaning.Limits(days=math.inf, room=4 << 30, newest=20)
-
-#: The same as it is told to whoever looks for a check that is gone.
-RULE = (
-    f"the newest {STAY.newest} on this machine are kept, and older ones as long as all take no "
-    f"more than {STAY.room >> 30} GiB; one that was kept with --reports DIR is there for good: "
-    "name DIR"
-)
 
 
 @record()
@@ -65,12 +52,6 @@ class Kept:
     files: Mapping[Id, str]
     folder: str = ""
     options: tuple[str, ...] = ()
-
-
-def sweep(checks: Path, limits: cleaning.Limits = STAY) -> None:
-    """Remove the oldest finished checks as far as these limits say."""
-    for item in cleaning.superfluous(cleaning.runs(checks), limits, time.time()):
-        cleaning.remove(item)
 
 
 def begin(asked: Asked, reports: Path) -> RunFolder:

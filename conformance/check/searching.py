@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import psutil
+
 from conformance.check.answer import answer
 from conformance.check.checked import AGREES, Answer, Answered
 from conformance.check.gather import TRUTH, Asked
@@ -13,18 +15,20 @@ from conformance.check.search.driver import Search
 from conformance.check.search.edits import Found
 from conformance.check.search.engine_alone import ask_engine
 from conformance.check.search.place import Place
-from conformance.check.search.session import Steps
 from conformance.check.search.trial import Reference
-from conformance.records import Status, record
+from conformance.inputs.user_file import UserFile
+from conformance.records import Precision, Status, record
+from conformance.runner.session import Steps
 from conformance.scenario import PAIR
-from conformance.store import RunFolder
+from conformance.store import RunFolder, gathered_in
 from conformance.store.files import read_record, write_record
 
 #: Where the results of a search are kept, beside the plan.
 EDITS = "edits.json"
 
-#: Of a search that nobody gave a time: at least so many seconds for each file.
-LEAST = 10.0
+#: Of a search that nobody gave a time: at least so many seconds for each file, and as many as so
+#: many runs of the file take, up to a minute.
+LEAST, _RUNS, _MOST = 10.0, 40, 60.0
 
 
 @record()
@@ -40,22 +44,12 @@ def search(
     given: dict[tuple[str, str], Answered],
     tell: Callable[[str], None],
 ) -> Steps:
-    """Return the search of a check that begins now, to be run by its engines. `given` gets the
-    answers that are worked out for it, `tell` hears what is looked for.
+    """Search for each file that differs, on each engine: for none that agrees on another one.
+    `given` gets the answers that are worked out for it, `tell` hears what is looked for.
     """
-    return _steps(asked, run, given, tell, time.monotonic())
-
-
-def _steps(
-    asked: Asked,
-    run: RunFolder,
-    given: dict[tuple[str, str], Answered],
-    tell: Callable[[str], None],
-    begun: float,
-) -> Steps:
-    """Search for each file that differs, on each engine: for none that agrees on another one."""
     place = Place(run, asked.model.id, TRUTH.id, asked.prompts or PAIR)
-    seconds = max(LEAST, (time.monotonic() - begun) / len(asked.files))
+    spent = time.time() - psutil.Process().create_time()
+    seconds = max(LEAST, spent / len(asked.files))
     found: list[Found] = []
     clean: dict[str, str] = {}
     for file in asked.files:
@@ -70,11 +64,20 @@ def _steps(
             tell(f"looking for an edit: {file.name} on {backend}")
             if backend not in clean:
                 clean[backend] = yield from ask_engine(place, backend)
-            until = time.monotonic() + (seconds if asked.search is None else asked.search)
+            until = time.monotonic() + (
+                max(seconds, _time_for_runs(place, backend, file))
+                if asked.search is None
+                else asked.search
+            )
             agree = [one.text for one in found if one.file == file.name and one.verified]
             one = yield from Search(place, file, backend, reference, until).steps(agree)
             found.append(replace(one, engine=clean[backend]))
             write_record(run.path / EDITS, Edits(tuple(found)))
+
+
+def _time_for_runs(place: Place, backend: str, file: UserFile) -> float:
+    ran = place.outcome(gathered_in(backend, Precision.FLOAT32), file.key)
+    return min(_RUNS * ran.seconds, _MOST)
 
 
 def found_in(run: RunFolder) -> tuple[Found, ...]:

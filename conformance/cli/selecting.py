@@ -191,9 +191,9 @@ def open_run(reports: Path, name: str, cell: str = "") -> RunFolder:
     try:
         return store.open_run(reports, name)
     except ConformanceError as error:
-        from conformance.check.kept import RULE
+        from conformance.store.cleaning import CHECKS_RULE
 
-        remedy = f"{error.remedy}; was it a check? {RULE}"
+        remedy = f"{error.remedy}; was it a check? {CHECKS_RULE}"
         raise ConformanceError(error.message, path=error.path, remedy=remedy) from None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +37,23 @@ class Limits:
     days: float
     room: int
     newest: int = 0
+
+
+#: Of the checks for which no folder was named: each holds what every layer computed.
+CHECKS = Limits(days=math.inf, room=4 << 30, newest=20)
+
+#: The same as it is told to whoever looks for a check that is gone.
+CHECKS_RULE = (
+    f"the newest {CHECKS.newest} on this machine are kept, and older ones as long as all take no "
+    f"more than {CHECKS.room >> 30} GiB; one that was kept with --reports DIR is there for good: "
+    "name DIR"
+)
+
+
+def sweep_checks(place: Path, limits: Limits = CHECKS) -> None:
+    """Remove the oldest finished checks as far as these limits say."""
+    for item in superfluous(runs(place), limits, time.time()):
+        remove(item)
 
 
 def runs(reports: Path) -> list[Item]:

@@ -27,7 +27,7 @@ from conformance.records import (
 )
 from conformance.repro import of_check
 from conformance.runner import Summary
-from conformance.store import RunFolder, gathered_in
+from conformance.store import RunFolder, cleaning, gathered_in
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,7 +175,9 @@ def test_the_oldest_checks_go_where_all_take_more_than_their_room(tmp_path):
         (0, 2, ["0", "3", "4", "latest"]),
         (0, 1, ["0", "4", "latest"]),
     ):
-        kept.sweep(tmp_path, replace(kept.STAY, room=room_kib << 10, newest=newest))
+        cleaning.sweep_checks(
+            tmp_path, replace(cleaning.CHECKS, room=room_kib << 10, newest=newest)
+        )
         assert left(tmp_path) == stay
 
 
@@ -183,7 +185,10 @@ def test_who_looks_for_a_check_that_is_gone_is_told_how_long_one_is_kept(tmp_pat
     monkeypatch.setenv("CONFORMANCE_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     told = str(CliRunner().invoke(app, ["show", "x", "--run", "20260101-000000-abcd"]).exception)
-    most, stay = f"more than {kept.STAY.room >> 30} GiB", f"the newest {kept.STAY.newest}"
+    most, stay = (
+        f"more than {cleaning.CHECKS.room >> 30} GiB",
+        f"the newest {cleaning.CHECKS.newest}",
+    )
     assert most in told and stay in told and "--reports" in told
     documented = " ".join((ROOT / "docs/check.md").read_text(encoding="utf-8").split())
     assert most in documented and f"never one of {stay}" in documented

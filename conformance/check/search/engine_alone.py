@@ -6,7 +6,6 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from conformance.check.search.place import Place
-from conformance.check.search.session import Request
 from conformance.check.search.trial import Reference
 from conformance.expectations import inherited
 from conformance.expectations.assess import applying
@@ -14,6 +13,7 @@ from conformance.expectations.conditions import where_in
 from conformance.planning.machine import conditions
 from conformance.records import Cell, Precision, Site, Status
 from conformance.runner import Further
+from conformance.runner.session import Request
 from conformance.scenario import PAIR
 from conformance.store import gathered_in
 

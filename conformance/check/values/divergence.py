@@ -90,8 +90,8 @@ def parting(
     natural: Mapping[Site, Tensor] = _NONE,
 ) -> Parting | None:
     """The first layer, of the first step and sequence, in which the two sides part. `natural` are
-    the streams as transformers' layers gave them where a trace wrote: up to there both sides are
-    the same, so that either gives that where nothing is written in this layer.
+    the streams as transformers' layers gave them where a trace wrote. A layer that an earlier write
+    has changed already does not tell what was written in it.
     """
     apart = _first_apart(mine, truth)
     if apart is None:
@@ -101,20 +101,16 @@ def parting(
     far = _off(ours, theirs)
     part = Parting(site.layer or 0, site.step, other.prompt, _rows(far), len(ours))
     clean = _clean(other, known)
-    if clean.get("unedited", ours[:0]).shape != ours.shape:
+    base = clean.get("unedited", ours[:0])
+    if base.shape != ours.shape or bool(_changed(natural.get(other, base), base).any()):
         return part
-    came = natural.get(other)
-    later = came is not None and bool(_changed(came, clean["unedited"]).any())
-    if came is not None and later:
-        clean = _halves_in(other.prompt, other, known, written=True) | {"unedited": came.double()}
-    base = clean["unedited"]
     made, meant = _off(ours, base), _off(theirs, base)
     if bool(made.any()) and bool(meant.any()):
         own = {name: rows[far] for name, rows in clean.items() if len(rows) == len(far)}
         kind, words = _other_tokens(made, meant, far) or _explained(ours[far], theirs[far], own)
         return replace(part, kind=kind, words=words)
-    # What earlier writes did comes back through attention, so later layers say nothing then.
-    if not (later or site.step):
+    # What earlier steps wrote comes back through attention, so layers say nothing then.
+    if not site.step:
         wrote = _first_written(mine, site.prompt, part, known)
         due = _first_written(truth, other.prompt, part, known)
         if wrote is not None and due is not None:
@@ -123,8 +119,7 @@ def parting(
     step = f" in step {site.step}" if any(one.step for one in truth) else ""
     if not bool(made.any()):
         return replace(part, kind="dropped", words=f"the write had no effect{step}")
-    where = " at this layer" if later else ""
-    words = f"on transformers nothing is written{where}{step}"
+    words = f"on transformers nothing is written{step}"
     return replace(part, kind="elsewhere", words=words)
 
 
@@ -150,19 +145,10 @@ def _first_apart(
 
 def _clean(site: Site, known: list[Known]) -> dict[str, Tensor]:
     """What a layer computes without a write, by kind: the whole stream as `unedited`."""
-    return _halves_in(_first_alike(site.prompt, known), site, known, written=False)
-
-
-def _halves_in(
-    sequence: int, site: Site, known: list[Known], *, written: bool
-) -> dict[str, Tensor]:
-    """What was computed at a layer in a sequence, by kind: in the run in which the trace wrote
-    before it, or in one without a write.
-    """
+    place = _first_alike(site.prompt, known), site.layer, site.step
     found: dict[str, Tensor] = {}
     for one in known:
-        here = (one.sequence, one.layer, one.step) == (sequence, site.layer, site.step)
-        if here and one.written is written and not one.left:
+        if (one.sequence, one.layer, one.step) == place and not one.written:
             found.setdefault(one.kind, one.rows.double())
     return found
 

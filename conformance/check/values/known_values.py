@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from conformance.records import Site
@@ -27,8 +26,8 @@ SAME = 1e-3
 @dataclass(frozen=True)
 class Known:
     """One value of transformers: `kind` for programs, words for people, rows [tokens, width].
-    `written`: of the trace's own forward, where it wrote in it; `left`: as the trace left it there.
-    `part` and `role` say where in its layer it is: ("mlp", "output").
+    `written`: of the trace's own forward, where it wrote in it. `part` and `role` say where in its
+    layer it is: ("mlp", "output").
     """
 
     kind: str
@@ -38,7 +37,6 @@ class Known:
     sequence: int = 0
     step: int = 0
     written: bool = False
-    left: bool = False
     part: str = ""
     role: str = "output"
 
@@ -49,7 +47,8 @@ def catalogue(seen: Mapping[str, Tensor], layer_list: str) -> list[Known]:
     modules = sorted(_modules(seen, layer_list, "value"), key=_likelihood)
     halves = list(_halves(streams, modules))
     own = sorted(_modules(seen, layer_list, "written"), key=_likelihood)
-    own = [*_written_halves(seen, streams, own), *own]
+    natural = [replace(one, kind="unedited") for one in _streams(seen, "natural")]
+    own = [*_halves(natural, own), *own]
     wrote = {one.sequence for one in own}
     clean = [
         replace(one, words=f"{one.words}{UNWRITTEN}") if one.sequence in wrote else one
@@ -156,26 +155,6 @@ def _halves(streams: list[Known], modules: list[Known]) -> Iterator[Known]:
             yield replace(branch, kind="mlp", words=words)
 
 
-def _written_halves(
-    seen: Mapping[str, Tensor], streams: list[Known], modules: list[Known]
-) -> Iterator[Known]:
-    """The halves of the streams that the trace's forward had. Where a layer's stream was written,
-    either half may be the one that has it.
-    """
-    natural = [replace(one, kind="unedited") for one in _streams(seen, "natural")]
-    left, gave = (
-        {(k.sequence, k.step, k.layer): k.rows for k in each if k.kind == kind}
-        for each, kind in ((streams, "stream"), (natural, "unedited"))
-    )
-    halves = list(_halves(natural, modules))
-    yield from halves
-    for one in [*halves, *(each for each in modules if each.kind == "mlp")]:
-        at = one.sequence, one.step, one.layer
-        if at in left and at in gave and not near(left[at], gave[at]):
-            rows = left[at] - gave[at] + one.rows
-            yield replace(one, rows=rows, words=f"{one.words}, as it was written", left=True)
-
-
 @dataclass(frozen=True)
 class Part:
     """Where a value is in a model: in which layer, None for outside of them, in which module of it,
@@ -200,15 +179,6 @@ def places_of(value: Tensor, known: Sequence[Known]) -> tuple[Part, ...]:
         and near(rows, one.rows[-len(rows) :].double())
     )
     return tuple(dict.fromkeys(found))
-
-
-def same_prompt(one: int, other: int, known: Sequence[Known]) -> bool:
-    """Are these two sequences runs of one prompt?"""
-    ids = [
-        [each.rows for each in known if (each.kind, each.sequence, each.step) == ("ids", number, 0)]
-        for number in (one, other)
-    ]
-    return one != other and all(ids) and torch.equal(ids[0][0], ids[1][0])
 
 
 def near(rows: Tensor, known: Tensor, allowed: float = SAME) -> bool:

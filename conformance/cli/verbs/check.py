@@ -110,6 +110,7 @@ def check(
     from conformance.dumps import reading
     from conformance.planning import trust
     from conformance.runner import Limits
+    from conformance.store.cleaning import sweep_checks
 
     place = reports or selecting.checks()
     recorded = reading.read(dump, maps) if dump else None
@@ -140,7 +141,7 @@ def check(
             _tell(status, _interrupted(asked, folder, reports))
             raise typer.Exit(ExitCode.INTERRUPTED) from None
     if reports is None:
-        kept.sweep(place)
+        sweep_checks(place)
     if fix:
         _fix(asked, answered)
     raise typer.Exit(_ended(answered, page, folder, reports, json=json))

@@ -64,13 +64,13 @@ def port(*lines: str, opening: str = "model.trace(PROMPT, temperature=0.0, max_t
             Clues(meant=(Part(2, "self_attn", "output"),), modules=PARTS),
         ),
         (
-            "take_another_layer",
+            "take_another_index",
             ["hidden = model.model.layers[n + 1].mlp.output.save()"],
             ["hidden = model.model.layers[n].mlp.output.save()"],
             Clues(),
         ),
         (
-            "take_another_place",
+            "take_another_index",
             ["hidden = fused.view(4, 3, 8)[..., 0, :].save()"],
             ["hidden = fused.view(4, 3, 8)[..., 1, :].save()"],
             Clues(),

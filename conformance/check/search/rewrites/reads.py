@@ -118,25 +118,17 @@ def _paths(base: str, part: Part, modules: Sequence[str]) -> Iterator[str]:
         yield f"{found[1]}[{part.layer if counted else shifted(found[2], -1)}]{name}"
 
 
-def take_another_layer(program: Program, clues: Clues) -> Iterator[Change]:
-    """Count layers, steps and tokens one higher or lower."""
-    for _, holes in program.matches("X[I]"):
-        text = program.code(holes["I"])
-        of_layers = re.search(r"(layers|\.h|blocks)$", program.code(holes["X"]))
-        for shift in (1, -1) if text[0] not in "'\"" else ():
-            moved = program.swap(holes["I"], shifted(text, shift))
-            yield change(4 if of_layers else 6, "another index", moved)
-
-
-def take_another_place(program: Program, clues: Clues) -> Iterator[Change]:
-    """Count one higher or lower in an index of several axes: `[..., 0, :, :]`."""
+def take_another_index(program: Program, clues: Clues) -> Iterator[Change]:
+    """Count layers, steps, tokens, or places on one of several axes, one higher or lower."""
     for node in program.expressions(cst.Subscript):
-        places = [each.slice for each in node.slice if isinstance(each.slice, cst.Index)]
-        numbers = [one.value for one in places if isinstance(one.value, cst.Integer)]
-        for number in numbers if len(node.slice) > 1 else ():
-            for shift in (1, -1):
-                moved = program.swap(number, shifted(number.value, shift))
-                yield change(7, "another index", moved)
+        of_layers = re.search(r"(layers|\.h|blocks)$", program.code(node.value))
+        several = len(node.slice) > 1
+        for place in (each.slice for each in node.slice if isinstance(each.slice, cst.Index)):
+            text = program.code(place.value)
+            counts = isinstance(place.value, cst.Integer) if several else text[0] not in "'\""
+            for shift in (1, -1) if counts else ():
+                cost = 7 if several else 4 if of_layers else 6
+                yield change(cost, "another index", program.swap(place, shifted(text, shift)))
 
 
 leave_term = replace_patterns(

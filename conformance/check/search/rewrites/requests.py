@@ -65,14 +65,14 @@ def ask_greedily(program: Program, clues: Clues) -> Iterator[Change]:
 
 def request(program: Program, call: cst.Call, steps: str) -> str:
     """Return the text of a call that asks vLLM for so many tokens, greedily. Options that are
-    handed on, `**options`, are taken as they are.
+    handed on, `**options`, say how many.
     """
     func = re.sub(r"\.generate$", ".trace", program.code(call.func))
     kept, greedy = [], ["temperature=0.0", f"max_tokens={steps}"]
     for arg in call.args:
         name, text = arg.keyword.value if arg.keyword else "", _text(program, arg)
         if arg.star == "**":
-            greedy = []
+            greedy = greedy[:1]
         if name == "max_new_tokens":
             greedy[1:] = [f"max_tokens={program.code(arg.value)}"]
         elif name not in {*_DRAWING, "max_tokens"} or not greedy:
@@ -82,17 +82,6 @@ def request(program: Program, call: cst.Call, steps: str) -> str:
 
 def _text(program: Program, arg: cst.Arg) -> str:
     return program.code(arg).rstrip().rstrip(",")
-
-
-def complete_options(program: Program, clues: Clues) -> Iterator[Change]:
-    """Add `temperature=0.0` to a dict of options that is given to a request."""
-    made = m.Call(func=m.Name("dict"))
-    for node in program.walk(program.module):
-        text = program.code(node) if m.matches(node, m.Dict() | made) else ""
-        if "max_tokens" in text and "temperature" not in text:
-            end = ', "temperature": 0.0}' if text.endswith("}") else ", temperature=0.0)"
-            whole = program.swap(node, text[:-1].rstrip().rstrip(",") + end)
-            yield change(1, "without `temperature=0.0` vLLM draws", whole, anywhere=True)
 
 
 def move_into_loop(program: Program, clues: Clues) -> Iterator[Change]:

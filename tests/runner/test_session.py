@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.check.search.session import Session
 from conformance.records import Case
 from conformance.runner import Further, GroupFinished
+from conformance.runner.session import Session
 
 ONE, TWO = (Further((Case("check", name, ()),), 5.0) for name in ("one", "two"))
 
