@@ -1,6 +1,6 @@
-"""What every engine does without nnsight, run last: it tells its own faults from nnsight's.
+"""Cases that an engine runs without nnsight, to separate its own errors from nnsight's.
 
-Its own generation, and the stream after every layer as plain torch hooks see it.
+They run last: the engine's own generation, and the stream after every layer by torch hooks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _computed_reference(model: Any, case: Case) -> Any:
     return [{"stream": model.run(prompt).stream} for prompt in case.prompts]
 
 
-#: No trace: the engine is asked as any of its users would ask it.
+#: No trace: the engine generates as it does for any of its users.
 GENERATED = built_in(
     "without_nnsight",
     "Plain: the tokens and log-probabilities that the engine gives without nnsight.",
@@ -36,7 +36,7 @@ GENERATED = built_in(
     steps=8,
 )
 
-#: No trace either, but the stream is read as the layout says, so there must be one.
+#: No trace either. The stream is read as the layout says, so the model needs a layout.
 COMPUTED = built_in(
     "own_streams",
     "Own streams: what plain hooks see after every layer, without nnsight.",
@@ -47,13 +47,12 @@ COMPUTED = built_in(
 )
 
 WITHOUT_NNSIGHT = {scenario.name: scenario for scenario in (GENERATED, COMPUTED)}
-#: Generated from prompts other than the pair: the prefill's token and the first decode's. How an
-#: engine goes on from there is asked once, of the pair.
+#: Steps for prompts other than the pair: the prefill and one decode. The pair alone covers more.
 _FEW = 2
 
 
 def case_of(name: str, prompts: tuple[str, ...]) -> Case:
-    """One of these from other prompts."""
+    """Return one of these cases with other prompts."""
     [whole] = WITHOUT_NNSIGHT[name].expand(0)
     if prompts == PAIR:
         return replace(whole, name="all")
@@ -61,10 +60,11 @@ def case_of(name: str, prompts: tuple[str, ...]) -> Case:
 
 
 def alone(name: str, case: Case) -> Case | None:
-    """What an engine does without nnsight beside a case, with each of its prompts once: hundreds of
-    draws are of one. Where the case asks other settings, the engine generates as many tokens with
-    these, as often: what goes wrong by them need not do so elsewhere. How it extracts is compared
-    in the very cells that ask for it.
+    """Return what an engine does without nnsight to explain a case, or None if there is nothing.
+    Each prompt is run once, because a case may draw hundreds of times from one prompt. If the case
+    configures settings, the engine generates as many tokens with the same settings, prompts and
+    repetitions: an error under them need not occur elsewhere. Extraction is compared in the cells
+    that request it.
     """
     if not case.settings:
         return case_of(name, tuple(dict.fromkeys(case.prompts)))
@@ -78,8 +78,8 @@ def alone(name: str, case: Case) -> Case | None:
 
 
 def cases_beside(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """What an engine is to do besides these cases: once for every set of their prompts, and of the
-    settings that they ask.
+    """Return the cases that an engine runs without nnsight for these cases: one for each set of
+    prompts and settings.
     """
     beside = (alone(name, case) for case in cases for name in WITHOUT_NNSIGHT)
     return tuple({case.key: case for case in beside if case is not None}.values())

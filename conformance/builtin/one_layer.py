@@ -1,8 +1,8 @@
-"""One-layer tests: which layer introduces an error, and which ones only inherit it.
+"""One-layer tests: find the layer that introduces an error; later layers only inherit it.
 
-Every layer of the reference is given the stream that a candidate had before it, in float32
-and in the honest bf16 ways. Where the candidate's own output is then within the noise of
-those, its layer did as it should with what it was given.
+Every layer of the reference receives the stream that the candidate had before that layer, in
+float32 and in the bf16 baseline runs. If the candidate's output lies within the noise floor, its
+layer computed correctly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from conformance.scenario import built_in
 if TYPE_CHECKING:  # a worker whose engine needs no torch imports this module too
     from torch import Tensor
 
-#: An observation this many times further from the truth than any honest run is looked into.
+#: How many times further from the reference than any baseline run an observation is tested.
 _SUSPICIOUS = {Precision.BF16: 3.0, Precision.FLOAT32: 30.0}
 
 
@@ -34,7 +34,7 @@ def _reference(model: Any, case: Case) -> Any:
 
 
 def _fed(model: Any, prompt: str, own: Mapping[int | None, Tensor]) -> Mapping[str, Any]:
-    """What each layer, and at last the head, makes of the candidate's stream before it."""
+    """Return what each layer, and the head, computes from the candidate's stream before it."""
     made: dict[int, Tensor] = {}
 
     def feed(layer: int) -> Any:
@@ -69,7 +69,7 @@ ONE_LAYER = built_in(
 
 
 def case_of(case: Case, folder: str, observations: Path) -> Case:
-    """The test of what a column observed in a case; `folder` names the column's."""
+    """Return the one-layer test of what a column observed in a case; `folder` is the column's."""
     return Case(
         scenario=ONE_LAYER.name,
         name=f"{folder}.{case.scenario}.{case.name}",
@@ -79,7 +79,7 @@ def case_of(case: Case, folder: str, observations: Path) -> Case:
 
 
 def unedited(values: Mapping[str, Tensor]) -> dict[Site, Tensor]:
-    """The streams of the prompts themselves, in runs that nothing was written in."""
+    """Return the streams of the prompts, without generated steps and edited runs."""
     sites = {Site.parse(name): value for name, value in values.items()}
     return {
         site: value
@@ -93,7 +93,7 @@ def suspicious(
     members: Mapping[str, Mapping[str, Tensor]],
     precision: Precision = Precision.BF16,
 ) -> bool:
-    """Are streams read, and the logits of an unedited run far off? Only a first look."""
+    """Return whether streams were read and an unedited run's logits look wrong (a cheap check)."""
     truth = members.get("truth", {})
     honest = [values for name, values in members.items() if in_precision(name, precision)]
     if len(unedited(observed)) < 2:
@@ -110,6 +110,6 @@ def suspicious(
 
 
 def _off(value: Tensor, truth: Tensor) -> float:
-    """The relative distance without the common shift of logits."""
+    """Return the relative distance, ignoring a constant shift of all logits."""
     value, truth = value.double() - value.double().mean(), truth.double() - truth.double().mean()
     return float((value - truth).norm() / truth.norm().clamp_min(1e-30))

@@ -1,4 +1,4 @@
-"""The probe: a prompt that no scenario uses, whose stream settles how layers hold it."""
+"""The probe: a prompt that no scenario uses, from which the layout of the layers is determined."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conformance.scenario import built_in
 #: No scenario uses this prompt: the layout probe reads it.
 PROBE = "Seven quiet rivers meet below the northern hills"
 
-#: The name under which the reference says how its attention holds query, key and value.
+#: The key under which the reference reports how its attention stores query, key and value.
 ARRANGED = "arranged"
 
 
@@ -23,7 +23,7 @@ def _probe_trace(lm: Any, case: Case) -> Any:
     raise NotImplementedError("only the reference runs the probe")
 
 
-#: The reference measures it first, for the layouts.
+#: The reference measures the probe first, because layouts need it.
 PROBING = built_in(
     "probe",
     "Probe: the stream of a prompt that no scenario uses, to find layouts by.",
@@ -33,5 +33,5 @@ PROBING = built_in(
     prompts=(PROBE,),
 )
 
-#: The key of its only case.
+#: The key of the probe's only case.
 PROBED = PROBING.expand(0)[0].key

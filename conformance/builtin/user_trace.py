@@ -1,4 +1,4 @@
-"""A user's own file: what `conformance check` runs, alike on every engine that it opens."""
+"""The scenario behind `conformance check`: a user's own file, run alike on every engine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ USER_TRACE = built_in(
     reference=_only_by_its_engine,
 )
 
-#: Under which transformers' worker says how each value is reached in what the function returned:
-#: JSON of site to text, as bytes.
+#: The key under which transformers' worker reports how to reach each value in what the function
+#: returned: JSON of site to text, as bytes.
 CALLED = "called|names"
 
 
@@ -33,8 +33,8 @@ def case_of(
     prompts: tuple[str, ...],
     original: Path | None = None,
 ) -> Case:
-    """Return the case that runs this function of a file. A version of a file stands for the
-    `original` one: it is imported as if it lay there.
+    """Return the case that runs this function of a file. If `path` is a version of another file,
+    `original` names that file: the version is imported as if it lay there.
     """
     return Case(
         scenario=USER_TRACE.name,
