@@ -1,6 +1,6 @@
-"""A run and its expectations → may this pass? Pure but for `check`, `repeat` and `files`.
+"""Decide whether a run may pass. Only `check`, `repeat` and `files` have side effects.
 
-`repeat`, which alone starts engines, is imported by whoever wants it.
+`repeat` alone starts engines, so import it from its module.
 """
 
 from conformance.expectations.entries import refuse_unmatched

@@ -1,4 +1,4 @@
-"""The decision as a badge: the JSON that shields.io's endpoint reads."""
+"""Render the gate's decision as a badge: the JSON that shields.io's endpoint reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conformance.gate.decide import Decision
 
 
 def badge(decision: Decision) -> str:
-    """`schemaVersion`, `label`, `message` and `color`, as the endpoint's schema asks for."""
+    """Return JSON with the `schemaVersion`, `label`, `message` and `color` of the endpoint."""
     counts = decision.counts
     message = f"{counts.get(Finding.PASSED, 0)} of {len(decision.assessed)} pass"
     for finding in (

@@ -1,4 +1,4 @@
-"""A run through the gate: expectations, repetitions of what was not expected, the answer."""
+"""Take a run through the gate: assess it, repeat unexpected cells, decide."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from conformance.gate.decide import (
 from conformance.records import Cell, CellResult, Results
 from conformance.store import RunFolder
 
-#: Cells → what the repetitions of them gave, a round each.
+#: Runs cells again and returns the results, one entry for each round.
 Repeat = Callable[[Collection[Cell]], Sequence[Results]]
 
 
@@ -31,7 +31,7 @@ def check(
     strict: bool = False,
     repeat: Repeat | None = None,
 ) -> Decision:
-    """The decision on a judged run. `cells` are all that there could be.
+    """Return the decision on a judged run. `cells` are all cells that could exist.
 
     Raises ConformanceError for an incomplete run and for an entry that matches no cell.
     """
@@ -51,5 +51,5 @@ def check(
 
 
 def _planned(cell: CellResult) -> Cell:
-    """The cell in its own column, as the plan has it."""
+    """Return the cell as the plan names it, in its own column."""
     return Cell(cell.model, cell.backend, cell.scenario, cell.case)

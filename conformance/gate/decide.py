@@ -1,4 +1,4 @@
-"""What a run's cells and the entries of known.yaml come to (pure)."""
+"""Decide on a run from its cells and the entries of known.yaml (pure)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from conformance.expectations import (
 from conformance.records import Results, Thresholds, record
 from conformance.store import RunPlan
 
-#: So many cells at once are no accident of one of them, and would run the matrix twice more.
+#: More unexpected cells than this are not chance. Repeating them would run the matrix twice.
 MOST_REPEATED = 100
 
-#: What a repetition may show to be an accident.
+#: Findings that a repetition may show to be chance.
 _DOUBTFUL = frozenset({Finding.UNEXPECTED, Finding.STALE})
 
 
 @record()
 class Decision:
-    """The gate's answer, and all it rests on. `standings` are the entries', in order."""
+    """The gate's answer and everything it rests on. `standings` are in the order of the entries."""
 
     results: Results
     known: Known
@@ -52,7 +52,7 @@ class Decision:
 
     @property
     def wrong_entries(self) -> tuple[int, ...]:
-        """The entries that hold no more: stale, expired, or explained by others."""
+        """Return the indices of entries that are stale, expired, or explained by others."""
         return tuple(index for index, standing in enumerate(self.standings) if standing.wrong)
 
 
@@ -65,7 +65,7 @@ def decide(
     strict: bool = False,
     notes: Sequence[str] = (),
 ) -> Decision:
-    """The decision on a run, `assessed` perhaps already settled by repetitions."""
+    """Return the decision on a run. `assessed` may already be settled by repetitions."""
     assessed = tuple(assess(results, known, today) if assessed is None else assessed)
     return Decision(
         results=with_findings(results, known, assessed, today),
@@ -79,7 +79,7 @@ def decide(
 
 
 def to_repeat(assessed: Sequence[Assessed]) -> tuple[Assessed, ...]:
-    """What was not expected and might have been an accident."""
+    """Return the unexpected results that may be chance."""
     return tuple(result for result in assessed if result.finding in _DOUBTFUL)
 
 
@@ -90,10 +90,10 @@ def settle(
     known: Known,
     today: dt.date,
 ) -> tuple[Assessed, ...]:
-    """Unexpected results that no repetition shows again become flaky; the others stand.
+    """Mark unexpected results as flaky if no repetition shows them again; the others stand.
 
-    One repetition that is unexpected too is enough for a result to stand. One with other
-    versions or on another device says nothing.
+    One repetition that is unexpected too is enough for a result to stand. A repetition with other
+    versions or on another device does not count.
     """
     places = where_of(results)
     rounds: list[dict[str, Assessed]] = []
@@ -118,7 +118,7 @@ def settle(
 
 
 def refuse_incomplete(results: Results, plan: RunPlan) -> None:
-    """Raises ConformanceError for half a matrix, and for one judged by other thresholds."""
+    """Raise ConformanceError for an incomplete run or one judged with other thresholds."""
     judged = Counter(cell.id for cell in results.cells)
     planned = Counter(cell.id for cell in plan.cells)
     footer = results.footer

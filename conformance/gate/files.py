@@ -1,4 +1,4 @@
-"""What a gate leaves behind, for people and for CI."""
+"""Write a gate's output files, for people and for CI."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SUMMARY, JUNIT, BADGE = "summary.md", "junit.xml", "badge.json"
 
 
 def write(decision: Decision, folder: Path, *, step_summary: str = "") -> None:
-    """The summary, the JUnit report and the badge into `folder`.
+    """Write the summary, the JUnit report and the badge into `folder`.
 
-    `step_summary` is the file that a CI shows (GitHub's $GITHUB_STEP_SUMMARY): the summary is
-    appended to it.
+    If `step_summary` is given, append the summary to that file, which CI shows (GitHub's
+    $GITHUB_STEP_SUMMARY).
     """
     text = markdown.document(document(decision))
     write_text(folder / SUMMARY, text)

@@ -1,8 +1,8 @@
-"""The decision as JUnit XML: a suite for every model and backend, and one for known.yaml.
+"""Render the gate's decision as JUnit XML: one suite per model and backend, one for known.yaml.
 
-Unexpected, stale and expired cells are failures, faults of the harness errors, known gaps
-skipped; a flaky cell passes with its story in `system-out` unless the gate is strict. What an
-environment changed besides what was requested is a property of its suites.
+Unexpected, stale and expired cells are failures. Harness errors are errors, and known gaps are
+skipped. A flaky cell passes with its history in `system-out` unless the gate is strict. Changes of
+an environment that nobody requested are properties of its suites.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from conformance.expectations import Assessed, Finding, Standing
 from conformance.expectations.entries import describe
 from conformance.gate.decide import Decision
 
-#: What XML 1.0 has no way to say.
+#: Characters that XML 1.0 cannot represent.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _KINDS = {
@@ -29,7 +29,7 @@ _KINDS = {
 
 
 def junit(decision: Decision) -> str:
-    """The document's text."""
+    """Return the text of the XML document."""
     root = ET.Element("testsuites", name="conformance")
     moved = {column.id: column.moved for column in decision.results.columns}
     suites: dict[tuple[str, str], list[Assessed]] = defaultdict(list)

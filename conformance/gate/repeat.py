@@ -1,8 +1,8 @@
-"""Unexpected cells once more in fresh workers: first alone, then in their group's company.
+"""Run unexpected cells again in fresh workers: first alone, then with their whole group.
 
-Nothing is taken from the cache of observations, not even the reference: a repetition that
-reads back the first result would prove nothing. In company, because a cell that fails only
-after another one fails for a reason, not by accident.
+Nothing comes from the observation cache, not even the reference: a repetition that reads back the
+first result would prove nothing. The second round includes the group because a cell that fails only
+after another cell has a cause and is not flaky.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from conformance.runner import Event, Limits
 from conformance.scenario import Scenario
 from conformance.store import RunFolder, RunPlan
 
-#: Within the run's folder.
+#: The folder within the run's folder.
 REPEATS = "repeats"
 
 
@@ -33,7 +33,7 @@ def repeat(
     limits: Limits,
     on_event: Callable[[Event], None],
 ) -> tuple[Results, ...]:
-    """The results of every round. Raises ConformanceError when one is interrupted."""
+    """Return the results of every round. Raises ConformanceError when one is interrupted."""
     plan = run.plan()
     repeats: list[Results] = []
     for number in range(rounds):
@@ -58,7 +58,7 @@ def repeat(
 
 
 def alone(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
-    """These cells in the plan's order, with those that their verdicts refer to."""
+    """Return these cells in the plan's order, with the cells that their verdicts refer to."""
     wanted = set(cells)
     wanted |= {
         Cell(cell.model, twin, cell.scenario, cell.case)
@@ -69,7 +69,7 @@ def alone(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
 
 
 def in_company(plan: RunPlan, cells: Collection[Cell]) -> tuple[Cell, ...]:
-    """Every planned cell of the groups that these are in."""
+    """Return every planned cell of the groups that contain these cells."""
     groups = {(cell.model, cell.backend) for cell in cells}
     return alone(plan, [cell for cell in plan.cells if (cell.model, cell.backend) in groups])
 

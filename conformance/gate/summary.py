@@ -1,4 +1,4 @@
-"""The decision in a sentence, and as tables."""
+"""Render the gate's decision as a sentence and as tables."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from conformance.shortening import few
 _ROWS = 40
 _SYMBOLS = {ExitCode.OK: ("✅", Family.PASS), ExitCode.HARNESS: ("⚠️", Family.BROKEN)}
 
-#: Cells whose entry of known.yaml is wrong: the entry is the cause, and one row tells it.
+#: Findings whose cause is an entry of known.yaml: one row reports each entry.
 _BY_ENTRY = frozenset({Finding.STALE, Finding.EXPIRED})
-#: So many names are told of a longer list.
+#: How many names of a longer list are shown.
 _FEW = 4
 
-#: Standings of entries that say nothing about this run.
+#: Standings of entries that are irrelevant to this run.
 _QUIET = frozenset({Standing.NOT_SEEN, Standing.NOT_HERE, Standing.NOT_RUN})
 
-#: The order in which findings are told.
+#: The order in which findings are reported.
 _TOLD = (Finding.HARNESS, Finding.UNEXPECTED, Finding.STALE, Finding.EXPIRED, Finding.FLAKY)
 
 
 def headline(decision: Decision) -> str:
-    """The gate's word, then whether anything is new."""
+    """Return whether the gate is open or closed, and whether anything is new."""
     word = {ExitCode.OK: "The gate is open", ExitCode.HARNESS: "The harness failed"}.get(
         decision.exit_code, "The gate is closed"
     )
@@ -37,7 +37,7 @@ def headline(decision: Decision) -> str:
 
 
 def document(decision: Decision) -> Document:
-    """The whole summary, short enough for a CI's step summary."""
+    """Return the whole summary, short enough for a CI's step summary."""
     symbol, family = _SYMBOLS.get(decision.exit_code, ("❌", Family.WRONG))
     findings = [
         assessed
@@ -65,7 +65,7 @@ def _ran(decision: Decision) -> str:
 
 
 def _installed(results: Results) -> Iterator[str]:
-    """What the columns ran with: `nnsight 0.8.1, …`, or for each set of columns what it had."""
+    """Yield the columns' versions: one `nnsight 0.8.1, …`, or one text for each set of columns."""
     sets: dict[str, dict[str, None]] = {}
     for (_, column), where in sorted(where_of(results).items(), key=lambda item: item[0][1]):
         sets.setdefault(_versions(where.versions), {})[column] = None
@@ -86,8 +86,8 @@ def _versions(installed: Mapping[str, str]) -> str:
 
 
 def _rows(findings: Sequence[Assessed]) -> Iterator[tuple[Entry, ...]]:
-    """Cells of one column and scenario that say the same are one row; what an entry of
-    known.yaml is wrong about is one row in all.
+    """Yield a row for the cells of one column and scenario that say the same, and a single row for
+    each wrong entry of known.yaml.
     """
     groups: dict[tuple[str, ...], list[Assessed]] = {}
     for assessed in findings:
@@ -118,7 +118,7 @@ def _rows(findings: Sequence[Assessed]) -> Iterator[tuple[Entry, ...]]:
 
 
 def _entries(decision: Decision) -> Iterator[Table]:
-    """What the run made of those entries that are about its cells."""
+    """Yield a table with the standing of the entries that concern this run's cells."""
     rows = []
     for index, entry in enumerate(decision.known.entries):
         standing = decision.standings[index]
