@@ -1,4 +1,4 @@
-"""Stored runs over time: what each model's columns came to, with which versions.
+"""Show stored runs over time: the results of each model's columns, and their versions.
 
 pasts = stored(reports, last=12)
 document(pasts)

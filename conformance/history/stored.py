@@ -1,4 +1,4 @@
-"""The runs of a reports folder, each as little as its history needs."""
+"""Read the runs of a reports folder, keeping only what the history needs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from conformance.store import RunFolder
 
 @record()
 class Past:
-    """One run. `summaries` are by model and column. `margins` is by model and column the largest
-    share of its limit that an observation which passes in float32 has taken, 0 to 1. `versions`
-    holds every version that its workers ran with, by package.
+    """One run. `summaries` and `margins` are by model and column. A margin is the largest share of
+    its float32 limit that a passing observation used, 0 to 1. `versions` lists all versions of each
+    package that the workers ran with.
     """
 
     id: str
@@ -29,10 +29,10 @@ class Past:
 
 
 def stored(reports: Path, last: int, progress: Callable[[str], None]) -> tuple[Past, ...]:
-    """The newest `last` judged runs, the oldest first. Merged ones, unfinished ones and those that
-    cannot be read are left out; `progress` is told the name of each that is read.
+    """Return the newest `last` judged runs, oldest first. Merged, unfinished and unreadable runs
+    are left out. `progress` receives the name of each run that is read.
 
-    Raises ConformanceError where there is none.
+    Raises ConformanceError if there is none.
     """
     pasts: list[Past] = []
     for path in sorted(reports.glob("*/results.json"), reverse=True):
@@ -52,7 +52,7 @@ def stored(reports: Path, last: int, progress: Callable[[str], None]) -> tuple[P
 
 
 def past(results: Results) -> Past:
-    """What a run came to."""
+    """Return the history entry of a run."""
     return Past(
         id=results.run.id,
         started=results.run.started,
@@ -72,7 +72,7 @@ def _versions(results: Results) -> dict[str, tuple[str, ...]]:
 
 
 def _margins(results: Results) -> dict[tuple[str, str], float]:
-    """Of each model and column. A cell has the answer of the other precision `beside` it."""
+    """Return margins by model and column. `cell.beside` is the result in the other precision."""
     limits = results.environment.thresholds.of(Precision.FLOAT32)
     margins: dict[tuple[str, str], float] = {}
     for cell in results.cells:
