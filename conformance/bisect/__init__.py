@@ -1,1 +1,1 @@
-"""Where a cell's signature changed: among releases, between lock files, among commits."""
+"""Find where a cell's signature changed: among releases, commits, or between lock files."""

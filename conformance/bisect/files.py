@@ -1,4 +1,4 @@
-"""The files of a bisect's report: for scripts, for people, for a browser."""
+"""Write the files of a bisect's report: for scripts, for people and for a browser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conformance.store.files import write_text
 
 
 def write(report: Report, folder: BisectFolder) -> Path:
-    """report.json, report.md and the page, whose path is returned."""
+    """Write report.json, report.md and the page. Return the page's path."""
     page_document = document(report)
     write_text(folder.path / "report.json", to_json(report, indent=1) + "\n")
     write_text(folder.path / "report.md", markdown.document(page_document))

@@ -1,4 +1,4 @@
-"""From trial to trial until there is an answer; each trial is kept before the next begins."""
+"""Run trials until there is an answer. Each trial is saved before the next begins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from conformance.bisect.next_step import Conclusion, Next, class_of, following
 from conformance.bisect.search import Class
 from conformance.bisect.state import Attempt, BisectFolder
 
-#: Tries a candidate; the second argument says that it was tried before.
+#: Tries a candidate; the second argument says whether it was tried before.
 Trier = Callable[[Candidate, bool], Attempt]
 
 
@@ -24,9 +24,9 @@ def carry_on(
     on_next: Callable[[Next], None] = _silent,
     on_attempt: Callable[[Next, Attempt, Class], None] = _silent,
 ) -> Conclusion:
-    """Go on from what the folder holds. Whatever `trier` raises ends it; nothing is lost.
+    """Continue from what the folder holds. An exception in `trier` ends the loop; nothing is lost.
 
-    Raises ConformanceError when another process is at it.
+    Raises ConformanceError if another process uses the folder.
     """
     with folder.alone():
         state = folder.read()

@@ -1,8 +1,8 @@
-"""The fewest changes that are bad together (pure): delta debugging with untestable subsets.
+"""Find a minimal bad set of changes (pure): delta debugging with untestable subsets.
 
-The algorithm ddmin of Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing
-Input", IEEE Transactions on Software Engineering 28 (2002), section 3: whatever is not bad,
-untestable subsets included, counts as not bad.
+The algorithm is ddmin of Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing
+Input", IEEE Transactions on Software Engineering 28 (2002), section 3. Every subset that is not
+bad, untestable ones included, counts as good.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from itertools import pairwise
 
-#: Changes by index, ascending.
+#: Indices of changes, ascending.
 Subset = tuple[int, ...]
 
 
 def minimise(changes: Subset, suspects: Sequence[Subset] = ()) -> Generator[Subset, bool, Subset]:
-    """Yields subsets and is told whether each is bad; returns a bad one from which no single
-    change can be left out. All `changes` together are bad; `suspects` are tried first.
+    """Yield subsets, receive whether each is bad, and return a bad one from which no single change
+    can be left out. All `changes` together must be bad; `suspects` are tried first.
     """
     for suspect in suspects:
         if len(suspect) < len(changes) and (yield suspect):
@@ -36,7 +36,7 @@ def minimise(changes: Subset, suspects: Sequence[Subset] = ()) -> Generator[Subs
 
 
 def _smaller(changes: Subset, count: int) -> Generator[Subset, bool, Subset]:
-    """One of so many pieces that is bad, or else all but one of them; () when none is."""
+    """Return a bad piece out of `count`, or else a bad complement of one; () if there is none."""
     pieces = _split(changes, count)
     for piece in pieces:
         if (yield piece):
@@ -49,6 +49,6 @@ def _smaller(changes: Subset, count: int) -> Generator[Subset, bool, Subset]:
 
 
 def _split(changes: Subset, count: int) -> list[Subset]:
-    """Consecutive pieces of nearly equal length."""
+    """Return consecutive pieces of nearly equal length."""
     bounds = [len(changes) * index // count for index in range(count + 1)]
     return [changes[a:b] for a, b in pairwise(bounds)]

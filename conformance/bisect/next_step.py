@@ -1,8 +1,8 @@
-"""What follows from the trials so far: the next one, or how the bisect ends (pure).
+"""Choose the next trial from the trials so far, or conclude the bisect (pure).
 
-First the row is searched. What is found is then cleared of its company: of a release, the
-other packages that moved with it are held where they were; of a lock file, the changes are
-reduced to the fewest that are bad together.
+First the row is searched. The result is then isolated. For a release, the other packages that moved
+with it are pinned to their old versions. For a lock file, the changes are reduced to the fewest
+that are bad together.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from conformance.bisect.state import Attempt, State
 from conformance.records import record
 from conformance.store.keys import PACKAGES
 
-#: The key of the candidate that is the first bad one with everything else as it was.
+#: The key of the first bad candidate with all other packages pinned to their old versions.
 HELD = "held"
 
-#: So often each end is tried before the user is told that they are swapped.
+#: How often each end is tried before the user hears that the ends are swapped.
 _BEFORE_REFUSING = 2
 
 
@@ -42,7 +42,7 @@ class Ending(StrEnum):
 
 @record()
 class Next:
-    """`again`: it was tried before, and nothing may be taken from a cache."""
+    """The next trial. `again`: the candidate was tried before, so no cache may be used."""
 
     candidate: Candidate
     again: bool = False
@@ -50,9 +50,9 @@ class Next:
 
 @record()
 class Conclusion:
-    """`good` and `bad` are the candidates that the answer rests on, or those in doubt; the
-    keys `between` are untestable or flaky. `cause` names the changes that are bad together,
-    where several packages moved.
+    """How a bisect ended. `good` and `bad` are the candidates that the answer rests on, or those in
+    doubt. The keys `between` are untestable or flaky. `cause` names the changes that are bad
+    together if several packages moved.
     """
 
     ending: Ending
@@ -63,7 +63,7 @@ class Conclusion:
 
 
 def following(state: State) -> Next | Conclusion:
-    """The next trial, or the end."""
+    """Return the next trial, or the conclusion."""
     row = state.candidates
     if step := _swapped(state):
         return step
@@ -88,7 +88,7 @@ def following(state: State) -> Next | Conclusion:
 
 
 def _swapped(state: State) -> Next | Conclusion | None:
-    """Whether the good end is the bad one; both are asked twice before that is said."""
+    """Conclude that the ends are swapped, after trying both twice. None if they are not."""
     ends_of_row = (state.candidates[0], state.candidates[-1])
     tested = [
         [attempt for attempt in state.of(end.key) if attempt.signatures] for end in ends_of_row
@@ -103,7 +103,7 @@ def _swapped(state: State) -> Next | Conclusion | None:
 
 
 def class_of(attempt: Attempt, state: State) -> Class:
-    """What an attempt says, by the signatures of the two ends."""
+    """Classify an attempt by comparing it with the signatures of the two ends."""
     if not attempt.signatures:
         return Class.UNTESTABLE
     good, bad = ends(state)
@@ -111,19 +111,19 @@ def class_of(attempt: Attempt, state: State) -> Class:
 
 
 def ends(state: State) -> tuple[Signatures, Signatures]:
-    """The signatures of the good and the bad end; () where it has none yet."""
+    """Return the signatures of the good and the bad end; () for an end that has none yet."""
     first, last = (state.tested(state.candidates[index].key) for index in (0, -1))
     return (first.signatures if first else (), last.signatures if last else ())
 
 
 def flaky(state: State, key: str) -> bool:
-    """Was it good once and bad another time?"""
+    """Return whether a candidate was good in one attempt and bad in another."""
     classes = {class_of(attempt, state) for attempt in state.of(key)}
     return {Class.GOOD, Class.BAD} <= classes
 
 
 def neither(state: State) -> tuple[str, ...]:
-    """The keys of candidates whose signatures are those of no end."""
+    """Return the keys of candidates whose signatures match neither end."""
     signatures_of_ends = [end for end in ends(state) if end]
     odd = {
         attempt.candidate: None
@@ -135,7 +135,7 @@ def neither(state: State) -> tuple[str, ...]:
 
 
 def moved(good: Attempt, bad: Attempt, subject: str) -> dict[str, tuple[str, str]]:
-    """The packages but the subject whose versions differ: before and after."""
+    """Return the packages, except the subject, whose versions differ: before and after."""
     names = sorted({*good.versions, *bad.versions} - {canonicalize_name(subject)})
     pairs = {name: (good.versions.get(name, ""), bad.versions.get(name, "")) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
@@ -154,7 +154,7 @@ def _cleared(state: State, culprit: Found) -> Next | Conclusion:
 
 
 def _held(state: State, conclusion: Conclusion) -> Next | Conclusion:
-    """The first bad candidate once more, those that moved along and can matter held still."""
+    """Try the first bad candidate again with the relevant packages that moved along pinned."""
     good, bad = state.tested(conclusion.good), state.tested(conclusion.bad)
     if good is None or bad is None or state.of(HELD):
         return conclusion
@@ -172,7 +172,7 @@ def _held(state: State, conclusion: Conclusion) -> Next | Conclusion:
 
 
 def _reduced(state: State, culprit: Found, conclusion: Conclusion) -> Next | Conclusion:
-    """The fewest changes of the lock file that are bad by themselves."""
+    """Reduce the lock file's changes to the fewest that are bad by themselves."""
     good = state.locks[0]
     steps = locks.changes(*state.locks)
     suspects = (tuple(range(culprit.good, culprit.bad)),)
@@ -193,7 +193,7 @@ def _reduced(state: State, culprit: Found, conclusion: Conclusion) -> Next | Con
         return Conclusion(Ending.UNSTEADY, conclusion.good, candidate.key)
     if len(tested) < state.asked.confirm:
         return Next(candidate, again=True)
-    # Only where the rest was seen to be good is it known that the one left out is needed.
+    # A change is known to be needed only if the others without it were seen to be good.
     rests = [tuple(index for index in cause if index != dropped) for dropped in cause]
     keys = [locks.subset_of(good, steps, remaining).key for remaining in rests]
     first = [state.of(key)[:1] for key in keys]

@@ -1,12 +1,11 @@
-"""Where along a row of candidates good becomes bad, some being untestable (pure).
+"""Search a row of candidates for the one where good becomes bad; some are untestable (pure).
 
-Everything is a function of the evidence so far: `step` looks at it and says which candidate
-to try next, or the answer. So a search that was interrupted goes on from its evidence, and
-evidence from elsewhere may be put in front.
+`step` is a function of the evidence so far: it returns the candidate to try next, or the answer. So
+an interrupted search continues from its evidence, and evidence from elsewhere can be added.
 
-A candidate tried twice with different ends is *flaky* and relied upon no more. One wrong
-verdict leads the search to itself: beyond it all verdicts agree, so it ends up as one of the
-two neighbours of the answer. Both are therefore tried again before the answer is given.
+A candidate that was both good and bad is *flaky* and is not relied on. One wrong verdict leads the
+search to itself: beyond it all verdicts agree, so it becomes one of the two neighbours of the
+answer. Both are therefore tried again before the answer is given.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-#: How often the two candidates that an answer rests on are tried in all.
+#: How often the two candidates that an answer rests on are tried in total.
 CONFIRM = 3
 
 
 class Class(StrEnum):
-    """What one trial of a candidate came to."""
+    """The outcome of one trial of a candidate."""
 
     GOOD = "good"
     BAD = "bad"
@@ -36,17 +35,17 @@ class Trial(NamedTuple):
 
 
 class Try(NamedTuple):
-    """Try this candidate next; `again` says that it contradicts or carries something."""
+    """The candidate to try next. `again`: it contradicts another one, or an answer rests on it."""
 
     candidate: int
     again: bool = False
 
 
 class Found(NamedTuple):
-    """The last good candidate and the first bad one are `good` and `bad`.
+    """The answer: `good` is the last good candidate, `bad` the first bad one.
 
-    `between` are candidates of which nothing is known: untestable or flaky. When there are
-    none, `bad` is the culprit; else the culprit is `bad` or one of them.
+    `between` are untestable or flaky candidates. Without them, `bad` is the culprit; otherwise the
+    culprit is `bad` or one of them.
     """
 
     good: int
@@ -55,14 +54,14 @@ class Found(NamedTuple):
 
 
 class WrongEnd(NamedTuple):
-    """An end that is not what it was said to be."""
+    """An end whose outcome is not the one that the user claimed."""
 
     candidate: int
     outcome: Class
 
 
 class NotMonotone(NamedTuple):
-    """These are known no better after repetition: bad before good, or an end that is flaky."""
+    """Candidates that stay in doubt after repetition: bad before good, or a flaky end."""
 
     candidates: tuple[int, ...]
 
@@ -71,10 +70,10 @@ Answer = Found | WrongEnd | NotMonotone
 
 
 def step(count: int, evidence: Sequence[Trial], confirm: int = CONFIRM) -> Try | Answer:
-    """What to do next with `count` ≥ 2 candidates, of which 0 is good and the last is bad.
+    """Return the next step for `count` ≥ 2 candidates; the first is good and the last is bad.
 
-    Without flaky candidates a search tries at most 2 + ⌊log₂ m⌋ + 1 candidates for m between
-    the ends, the untestable ones it meets, and `confirm` − 1 times both neighbours again.
+    With m candidates between the ends and none of them flaky, a search tries at most 2 + ⌊log₂ m⌋ +
+    1 candidates, the untestable ones it meets, and `confirm` − 1 times both neighbours.
     """
     if count < 2:
         raise ValueError("a search needs two ends")
@@ -86,7 +85,7 @@ def step(count: int, evidence: Sequence[Trial], confirm: int = CONFIRM) -> Try |
 
 
 class _Tally(NamedTuple):
-    """All that is known of one candidate."""
+    """The evidence on one candidate."""
 
     candidate: int
     good: int
@@ -95,7 +94,7 @@ class _Tally(NamedTuple):
 
     @property
     def times(self) -> int:
-        """How often it was tried. A repetition may be untestable, so all count."""
+        """Return how often it was tried. A repetition may be untestable, so all count."""
         return self.good + self.bad + self.untestable
 
     @property
@@ -130,14 +129,14 @@ def _ends(tallies: Sequence[_Tally], confirm: int) -> Try | Answer | None:
 
 
 def _innermost(tallies: Sequence[_Tally]) -> tuple[_Tally, _Tally]:
-    """The last that is surely good, and the first that is surely bad."""
+    """Return the last candidate that is surely good, and the first that is surely bad."""
     good = [tally for tally in tallies if tally.surely(Class.GOOD)]
     bad = [tally for tally in tallies if tally.surely(Class.BAD)]
     return good[-1], bad[0]
 
 
 def _contradiction(tallies: Sequence[_Tally], confirm: int) -> Try | Answer | None:
-    """A bad candidate before a good one: whichever was tried less is tried again."""
+    """If a bad candidate precedes a good one, try again the one with fewer trials."""
     good, bad = _innermost(tallies)
     if good.candidate < bad.candidate:
         return None
@@ -150,7 +149,7 @@ def _contradiction(tallies: Sequence[_Tally], confirm: int) -> Try | Answer | No
 def _narrower(tallies: Sequence[_Tally], confirm: int) -> Try | Answer:
     good, bad = _innermost(tallies)
     between = tallies[good.candidate + 1 : bad.candidate]
-    # The middle one of those that are left, so that every answer halves them.
+    # The middle one of the untried candidates, so that every answer halves them.
     untried = [tally for tally in between if not tally.times]
     if untried:
         return Try(untried[len(untried) // 2].candidate)

@@ -1,6 +1,6 @@
-"""What makes two results of a cell the same: verdict, diagnosis and layout, no exit code (pure).
+"""Compare two results of a cell by verdict, diagnosis and layout, ignoring exit codes (pure).
 
-Numbers that are measured are left out, so that two honest runs have one signature.
+Measured numbers are left out, so that repeated runs have the same signature.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from conformance.diff.compare import cause_words
 from conformance.records import CellResult, Group, Precision, Results, Verdict, record
 from conformance.runner.pool import CANNOT_IMPORT
 
-#: What a group says of itself, of which a layout is made.
+#: The keys of a group's identity that describe a layout.
 _LAYOUT = ("layer_list", "model")
 
 
 @record()
 class Signature:
-    """One cell's. `diagnosis` is empty where it passes; `layout` says how the layers' output
-    holds the stream, where the list of layers is, and the class of the engine's model.
-    `precision` is the one that decided: the same verdict in bf16 alone is another one.
+    """The signature of one cell. `diagnosis` is empty if the cell passes. `layout` says how the
+    layers' output holds the stream, where the list of layers is, and the class of the engine's
+    model. `precision` is the deciding one: a failure in bf16 differs from a failure in float32.
     """
 
     cell: str
@@ -46,28 +46,28 @@ class Signature:
         return "; ".join(word for word in words if word)
 
     def _verdict(self) -> str:
-        """`wrong in float32`; of one that passes, or was not gathered, the verdict alone."""
+        """Return `wrong in float32`; without a precision if the cell passes or was not gathered."""
         names_precision = self.precision is not None and self.verdict.fails
         return (
             f"{self.verdict.value} in {self.precision}" if names_precision else self.verdict.value
         )
 
 
-#: Of all cells that were selected, in the order of the plan.
+#: The signatures of all selected cells, in the order of the plan.
 Signatures = tuple[Signature, ...]
 
 
 @record()
 class Unusable:
-    """A run that says nothing of what was tested. `harness`: a fault of ours."""
+    """A run that says nothing about its candidate. `harness` marks an error of this project."""
 
     reason: str
     harness: bool = False
 
 
 def signatures(results: Results) -> Signatures | Unusable:
-    """The selected cells' signatures, or why they have none."""
-    # In bf16, where there is one: an engine that refuses float32 says nothing of itself in it.
+    """Return the selected cells' signatures, or why they have none."""
+    # Prefer the bf16 group: an engine that refuses float32 reports no identity there.
     ordered = sorted(results.groups, key=lambda group: group.precision, reverse=True)
     groups = {(group.model, group.backend): group for group in ordered}
     signatures: list[Signature] = []
@@ -88,7 +88,7 @@ def _diagnosis(cell: CellResult) -> str:
 
 
 def _layout(group: Group | None) -> str:
-    """`batched at model.layers of TransformersForCausalLM`; empty where no engine came up."""
+    """Return `batched at model.layers of TransformersForCausalLM`; empty if no engine started."""
     if group is None or not group.identity:
         return ""
     path, model = (str(group.identity.get(name, "")) for name in _LAYOUT)
@@ -108,14 +108,14 @@ def _key(signatures: Signatures, by: Collection[Part]) -> tuple[tuple[str, ...],
 def classify(
     signatures: Signatures, good: Signatures, bad: Signatures, by: Collection[Part], neither: Class
 ) -> Class:
-    """As at the good end, or as at the bad end; what `neither` says for any other."""
+    """Return GOOD or BAD if the signatures match that end, else `neither`."""
     if same(signatures, good, by):
         return Class.GOOD
     return Class.BAD if same(signatures, bad, by) else neither
 
 
 def swapped(good: Signatures, bad: Signatures) -> bool:
-    """Does the good end fail where the bad one passes, and nowhere the other way round?"""
+    """Return whether the good end fails where the bad one passes, and never the reverse."""
     pairs = list(zip(good, bad, strict=True))
     worse = any(a.verdict.fails and b.verdict.passes for a, b in pairs)
     better = any(a.verdict.passes and not b.verdict.passes for a, b in pairs)

@@ -1,4 +1,4 @@
-"""A bisect's folder: what was asked, and every trial of a candidate, kept as it is made.
+"""A bisect's folder: the request, and every trial of a candidate, saved as it is made.
 
 reports/bisect-<time>-<random>/state.json     rewritten after every trial, by rename
 reports/bisect-<time>-<random>/cells.json     the cells and all that a run of them needs
@@ -29,17 +29,17 @@ from conformance.store.files import read_record, write_record
 
 PREFIX = "bisect-"
 STATE = "state.json"
-#: A search has so many, and lock files come in as many.
+#: A search has two ends, and lock files come in pairs.
 _ENDS = 2
 
 
 @record()
 class Request:
-    """What was asked for. `subject` is what moves: a package, or "lock".
+    """What the user requested. `subject` is what moves: a package, or "lock".
 
     `with_cells` are the options that select the cells, for the command that reproduces.
-    `backwards`: the good end is the newer one. `allow_moves`: a candidate whose environment
-    changes another package that the columns run on is tried all the same.
+    `backwards`: the good end is the newer one. `allow_moves`: also try candidates whose environment
+    changes another package that the columns run on.
     """
 
     subject: str
@@ -59,8 +59,8 @@ class Request:
 class Attempt:
     """One trial of a candidate: its signatures, or why it is untestable.
 
-    `environment` is the id of the one it ran in, `built` that it had to be made, `run` the
-    folder below `runs/`. `harness` marks a fault of ours.
+    `environment` is the id of its environment, `built` whether it was built for this trial, `run`
+    the folder below `runs/`. `harness` marks an error of this project.
     """
 
     candidate: str
@@ -77,7 +77,7 @@ class Attempt:
 
 @record()
 class State:
-    """All that is known. `locked` holds both lock files where they are what is searched."""
+    """The state of a bisect. `locks` holds both lock files if the search is between lock files."""
 
     asked: Request
     candidates: tuple[Candidate, ...]
@@ -88,21 +88,21 @@ class State:
         return tuple(attempt for attempt in self.attempts if attempt.candidate == key)
 
     def tested(self, key: str) -> Attempt | None:
-        """The first attempt that has signatures."""
+        """Return the first attempt that has signatures."""
         return next((attempt for attempt in self.of(key) if attempt.signatures), None)
 
     def with_attempt(self, attempt: Attempt) -> State:
         return replace(self, attempts=(*self.attempts, attempt))
 
     def without_untestable(self) -> State:
-        """Such candidates are tried again: the network may have been down."""
+        """Drop untestable attempts, so that they are retried: the network may have been down."""
         return replace(
             self, attempts=tuple(attempt for attempt in self.attempts if attempt.signatures)
         )
 
 
 def mistake(state: State) -> str:
-    """Why nothing can be searched in this state, "" where something can."""
+    """Return why this state cannot be searched, or ""."""
     keys = [candidate.key for candidate in state.candidates]
     if len(keys) < _ENDS or len(set(keys)) < len(keys):
         return "its candidates are not two ends and what lies between them"
@@ -122,7 +122,7 @@ def _changes(pair: Sequence[Mapping[str, str]]) -> tuple[locks.Change, ...]:
 
 
 class BisectFolder:
-    """Where one bisect is kept."""
+    """The folder that stores one bisect."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -132,7 +132,7 @@ class BisectFolder:
         return self.path.name
 
     def read(self) -> State:
-        """Raises ConformanceError when this is not the folder of a bisect."""
+        """Read the state. Raises ConformanceError if this is not the folder of a bisect."""
         state = read_record(State, self.path / STATE, mistake=mistake)
         if state is None:
             raise ConformanceError(
@@ -144,12 +144,12 @@ class BisectFolder:
         write_record(self.path / STATE, state)
 
     def alone(self) -> AbstractContextManager[None]:
-        """Two processes would overwrite each other's trials."""
+        """Lock the folder: two processes would overwrite each other's trials."""
         return lock.alone(self.path / "lock", self.path, "bisect")
 
 
 def create(reports: Path, state: State, now: datetime) -> BisectFolder:
-    """A new folder whose name sorts by time and is not taken."""
+    """Create a folder with a unique name that sorts by time."""
     while True:
         path = reports / f"{PREFIX}{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         try:
@@ -162,7 +162,7 @@ def create(reports: Path, state: State, now: datetime) -> BisectFolder:
 
 
 def find(reports: Path, name: str) -> BisectFolder:
-    """A bisect by its name, or `latest`. Raises ConformanceError when there is none."""
+    """Find a bisect by its name, or `latest`. Raises ConformanceError if there is none."""
     if name == "latest":
         names = sorted(path.parent.name for path in reports.glob(f"{PREFIX}*/{STATE}"))
         name = names[-1] if names else name

@@ -1,4 +1,4 @@
-"""One trial of a candidate: its environment, and the selected cells in it."""
+"""Run one trial of a candidate: build its environment and run the selected cells in it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ RUNS = "runs"
 
 
 class Observed(NamedTuple):
-    """What was seen in one environment, and in which run."""
+    """The result of one environment, and the run it came from."""
 
     result: Signatures | Unusable
     run: str = ""
 
 
-#: Looks at an environment; the second argument says that nothing may come from a cache.
+#: Runs cells in an environment; if the second argument is true, the cache is not used.
 Observe = Callable[[Environment, bool], Observed]
 
 
@@ -45,10 +45,10 @@ def attempt(
     keep: Collection[str] = (),
     report: Callable[[str], None] = lambda _: None,
 ) -> Attempt:
-    """Build, or take, the candidate's environment and look at it. Nothing is raised for an
-    environment that cannot be had: it is untestable, in the words of who refused. So is one that
-    changes a package of `keep` that the candidate does not name, and what is seen in it would be
-    evidence about that package as well.
+    """Build the candidate's environment, or reuse it, and observe it. If the environment cannot be
+    built, nothing is raised: the candidate is untestable, with the message of whoever refused. It
+    is also untestable if its environment changes a package of `keep` that it does not name, because
+    the result would depend on that package too.
     """
     begun = time.monotonic()
     spec = environments.parse("\n".join(candidate.requirements))
@@ -83,7 +83,7 @@ def read_cells(folder: BisectFolder) -> RunPlan | None:
 
 
 def executed(folder: BisectFolder) -> Executed:
-    """What going on with this bisect executes, and installs."""
+    """Return what continuing this bisect executes and installs."""
     plan = read_cells(folder)
     wanted = requirements(folder.read().candidates)
     return Executed(requirements=wanted) if plan is None else of_plan(plan, wanted)
@@ -100,10 +100,10 @@ def run_cells(
     limits: Limits,
     on_event: Callable[[Event], None],
 ) -> Observed:
-    """The plan's cells, every column in this environment. The reference stays in ours.
+    """Run the plan's cells with every column in this environment. The reference stays in ours.
 
-    With `fresh` nothing is taken from the cache of observations. Raises KeyboardInterrupt when
-    the run is interrupted.
+    With `fresh` nothing comes from the observation cache. Raises KeyboardInterrupt when the run is
+    interrupted.
     """
     columns = tuple(replace(column, python=str(environment.python)) for column in plan.columns)
     finished = execution.once_more(

@@ -1,1 +1,1 @@
-"""The rows that a search goes through: releases, revisions and lock files."""
+"""The rows of candidates that a search goes through: releases, revisions and lock files."""

@@ -1,4 +1,4 @@
-"""What a search goes along: candidates in a row, the good end first."""
+"""Candidates that a search tries, in order from the good end to the bad end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from conformance.records import record
 
 @record()
 class Candidate:
-    """`key` is its own in a search, `label` is for people, `requirements` are those of its
-    environment: each exact.
+    """One candidate. `key` identifies it in a search, `label` is for people, and `requirements` are
+    the exact pins of its environment.
     """
 
     key: str
@@ -20,13 +20,13 @@ class Candidate:
 
 
 def requirements(candidates: Iterable[Candidate]) -> tuple[str, ...]:
-    """What is installed where all of these are tried, each once."""
+    """Return what these candidates install, without duplicates."""
     return tuple(dict.fromkeys(words for one in candidates for words in one.requirements))
 
 
 class Row(NamedTuple):
-    """Candidates of one subject. `backwards`: the good end is the newer one. `locks` are both
-    lock files, where they are what is searched.
+    """Candidates of one subject. If `backwards`, the good end is the newer one. `locks` holds both
+    lock files if the search is between lock files.
     """
 
     subject: str
@@ -36,5 +36,5 @@ class Row(NamedTuple):
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """All that the search would have installed, each once."""
+        """Return everything that the search would install, without duplicates."""
         return requirements(self.candidates)

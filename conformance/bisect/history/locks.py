@@ -1,4 +1,4 @@
-"""Two lock files: what differs, and the way from one to the other, change by change."""
+"""Compare two lock files: their differences, and candidates that apply them one at a time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from conformance.errors import ConformanceError
 from conformance.inputs import text_file
 from conformance.records import record
 
-#: The subject that two lock files are.
+#: The subject of a bisect between two lock files.
 LOCK = "lock"
 
-#: Packages whose versions are coupled come last and side by side: half of such a move
-#: cannot be installed, and the fewer such halves, the better.
+#: Packages with coupled versions come last and next to each other. A state in which only some of
+#: them have moved cannot be installed, so this order gives the fewest such states.
 _COUPLED = (
     "numpy",
     "safetensors",
@@ -34,7 +34,7 @@ _COUPLED = (
 
 @record()
 class Change:
-    """One package's requirement in both files; empty where a file has it not."""
+    """A package's requirement in both files; empty where a file does not pin the package."""
 
     name: str
     before: str
@@ -49,9 +49,9 @@ class Change:
 
 
 def read(path: Path) -> dict[str, str]:
-    """Name → requirement, of a file as `pip freeze` or `uv pip compile` writes it.
+    """Return requirements by name, from a file written by `pip freeze` or `uv pip compile`.
 
-    Raises ConformanceError naming the line that pins nothing.
+    Raises ConformanceError with the number of a line that is not an exact pin.
     """
     text = text_file.read(path, remedy="name a requirements file with pins")
     requirements: dict[str, str] = {}
@@ -73,7 +73,7 @@ def read(path: Path) -> dict[str, str]:
 
 
 def changes(good: Mapping[str, str], bad: Mapping[str, str]) -> tuple[Change, ...]:
-    """What differs, in the order in which it is applied. Raises ConformanceError for nothing."""
+    """Return the differences, in order of application. Raises ConformanceError if none."""
     changed = [
         Change(name, good.get(name, ""), bad.get(name, ""))
         for name in sorted({*good, *bad}, key=_order)
@@ -87,7 +87,7 @@ def changes(good: Mapping[str, str], bad: Mapping[str, str]) -> tuple[Change, ..
 
 
 def row(good: Path, bad: Path) -> Row:
-    """The good file, then one change more each."""
+    """Return a row that starts at the good file and adds one change per candidate."""
     pair = read(good), read(bad)
     steps = changes(*pair)
     candidates = (subset_of(pair[0], steps, tuple(range(count))) for count in range(len(steps) + 1))
@@ -95,7 +95,7 @@ def row(good: Path, bad: Path) -> Row:
 
 
 def subset_of(good: Mapping[str, str], steps: Sequence[Change], subset: Subset) -> Candidate:
-    """The good file with these changes alone."""
+    """Return the good file with only these changes applied."""
     pins = dict(good)
     for index in subset:
         pins[steps[index].name] = steps[index].after
@@ -122,7 +122,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Logical lines with their numbers, without comments and hashes."""
+    """Yield logical lines with their line numbers, without comments and hashes."""
     begun, continued = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         begun = begun if continued else number
@@ -136,7 +136,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _requirement(line: str, path: Path, number: int) -> Requirement | None:
-    """None for options of where to look, and for other machines' packages."""
+    """Parse one line. Return None for index options and for packages of other platforms."""
     if line.startswith("--") and not line.startswith(
         ("--requirement", "--constraint", "--editable")
     ):

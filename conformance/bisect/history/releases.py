@@ -1,4 +1,4 @@
-"""The released versions of a package, from one to another."""
+"""The released versions of a package between two versions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from conformance.errors import ConformanceError
 
 
 def between(versions: Iterable[str], good: str, bad: str) -> tuple[str, ...]:
-    """From the good version to the bad one, which may be the older one.
+    """Return the versions from the good one to the bad one, which may be the older one.
 
-    Pre-releases are left out, unless they are an end; of versions that differ in their local
-    part only (`+cpu`) the last one stands for all. Raises ConformanceError for an end that was
-    never released.
+    Pre-releases are left out unless they are an end. Of versions that differ only in their local
+    part (`+cpu`), one stands for all. Raises ConformanceError for an end that was never released.
     """
     released: dict[Version, str] = {}
     for text in versions:
@@ -42,7 +41,7 @@ def between(versions: Iterable[str], good: str, bad: str) -> tuple[str, ...]:
 
 
 def row(package: str, versions: Sequence[str], pinned: Sequence[str]) -> Row:
-    """These versions, in this order, as candidates."""
+    """Return these versions, in this order, as candidates."""
     name = canonicalize_name(package)
     return Row(
         name,

