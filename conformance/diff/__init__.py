@@ -1,4 +1,4 @@
-"""Two judged runs side by side: what broke, what was mended, what came closer to breaking."""
+"""Compare two judged runs: new failures, fixes, and margins that shrank."""
 
 from conformance.diff.compare import Change, Diff, Kind, compare
 from conformance.diff.document import document, headline

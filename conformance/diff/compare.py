@@ -1,4 +1,4 @@
-"""Run A and run B, cell by cell (pure). Regressions are what passed, or failed not, in A."""
+"""Compare run A and run B cell by cell (pure). A regression passed, or did not fail, in A."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from conformance.diff.paired_columns import by_backend
 from conformance.errors import ConformanceError, ExitCode
 from conformance.records import CellResult, Results, Thresholds, Verdict, record
 
-#: Measured numbers and addresses differ from run to run; a layer's or a prompt's index is
-#: what a diagnosis is about.
+#: Measured numbers and addresses differ from run to run; the index of a layer or a prompt does not,
+#: and a diagnosis depends on it.
 _MEASURED = re.compile(r"0x[0-9a-f]+|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+", re.IGNORECASE)
 _NUMBER = re.compile(rf"{_MEASURED.pattern}|\d+", re.IGNORECASE)
 
 
 class Kind(StrEnum):
-    """What became of a cell."""
+    """How a cell changed."""
 
     FAILURE = "new failure"
     LOST = "no longer supported"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
 @record()
 class Change:
-    """One cell that is not what it was."""
+    """One cell that changed."""
 
     kind: Kind
     id: str
@@ -56,7 +56,7 @@ class Change:
 
 @record()
 class Diff:
-    """What changed from run `a` to run `b`. Versions map a package to both of its own."""
+    """The changes from run `a` to run `b`. `versions` maps a package to its versions in both."""
 
     a: str
     b: str
@@ -75,7 +75,7 @@ class Diff:
         return tuple(change for change in self.changes if change.kind is kind)
 
     def exit_code(self, *, strict: bool = False) -> ExitCode:
-        """1 for a regression; strictly, also for a shrunken margin and a cell that is gone."""
+        """Return 1 for a regression; if strict, also for a shrunken margin or a missing cell."""
         if any(change.harness for change in self.changes if change.kind.regression):
             return ExitCode.HARNESS
         worse = any(change.kind.regression for change in self.changes)
@@ -84,10 +84,10 @@ class Diff:
 
 
 def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -> Diff:
-    """What changed. A margin is told when it is `margin` times smaller, a cost from `cost` on.
+    """Return the changes. Margins count if they shrink by `margin`, costs if they change by `cost`.
 
-    Columns are compared by their backends, though they were put on other environments. Raises
-    ConformanceError when the runs have no cell in common.
+    Columns are compared by backend, even in different environments. Raises ConformanceError if the
+    runs have no cell in common.
     """
     a, b = by_backend(a, b)
     before = {cell.id: cell for cell in a.cells}
@@ -98,7 +98,7 @@ def compare(a: Results, b: Results, *, margin: float = 2.0, cost: float = 1.5) -
             f"runs {a.run.id} and {b.run.id} have no cell in common",
             remedy="compare runs of the same models, backends and scenarios",
         )
-    # One yardstick for both: else a margin could seem to shrink though no number moved.
+    # Use the same thresholds for both: otherwise a margin could shrink although no number changed.
     thresholds = b.environment.thresholds
     changes = [
         change
@@ -155,8 +155,8 @@ def _change(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float)
 
 
 def _kind(a: CellResult, b: CellResult) -> Kind | None:
-    """By the verdicts, and of two that do not pass by what they say. What known.yaml expects
-    of the second run is no regression.
+    """Classify a change by the verdicts, and between two cells that do not pass by their causes.
+    What known.yaml expects of the second run is not a regression.
     """
     if b.verdict.fails and not a.verdict.fails:
         return Kind.KNOWN if b.expected else Kind.FAILURE
@@ -176,23 +176,23 @@ def _passes(verdict: Verdict | None) -> bool:
 
 
 def _verdict(cell: CellResult) -> str:
-    """`wrong in float32`: a failure with the precision that decided it."""
+    """Return `wrong in float32`: a failure with the deciding precision."""
     words = cell.verdict.value
     return f"{words} in {cell.precision}" if cell.verdict.fails else words
 
 
 def _signature(cell: CellResult) -> tuple[str, str]:
-    """The verdict and what was said, without what differs from run to run."""
+    """Return the verdict and its cause, without what differs from run to run."""
     return _verdict(cell), cause_words(cell)
 
 
 def cause_words(cell: CellResult) -> str:
-    """What a verdict was given for, without what is measured: equal wherever it is the same."""
+    """Return a verdict's cause without measured numbers, so that equal causes compare equal."""
     return _MEASURED.sub("#", cell.diagnosis) or _NUMBER.sub("#", cell.reason)
 
 
 def _shrunk(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float) -> str:
-    """Both pass, and the room that is left is so many times smaller; empty when it is not."""
+    """Describe how far the margin of a passing cell shrank; empty if it did not."""
     if not (a.verdict.passes and b.verdict.passes):
         return ""
     before = headroom(a, thresholds, exact=True)
@@ -208,7 +208,7 @@ def _shrunk(a: CellResult, b: CellResult, thresholds: Thresholds, margin: float)
 
 
 def _versions(a: Results, b: Results) -> dict[str, tuple[str, str]]:
-    """Of the parents, and of columns that ran elsewhere."""
+    """Return version changes of the main environments and of columns that ran elsewhere."""
     changed: dict[str, tuple[str, str]] = {}
     for name in sorted({*a.environment.versions, *b.environment.versions}):
         pair = a.environment.versions.get(name, "–"), b.environment.versions.get(name, "–")

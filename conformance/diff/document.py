@@ -1,4 +1,4 @@
-"""The differences of two runs, as they are shown anywhere."""
+"""Lay out the differences of two runs for every output format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REST = "--json"
 
 
 def document(diff: Diff) -> Document:
-    """Everything that differs, the cells first."""
+    """Return a document with everything that differs, the cells first."""
     (a, b), (before, after) = diff.seconds, diff.peak_mib
     cells = tuple(row for _, row in change_rows(diff))
     tables = [replace(cells_table(cells, "Cells", _REST), peek=0)] if cells else []
@@ -47,7 +47,7 @@ def document(diff: Diff) -> Document:
 
 
 def headline(diff: Diff) -> str:
-    """`3 × new failure, 1 × fixed, in 84 common cells; 2 only in the first run`."""
+    """Return `3 × new failure, 1 × fixed, in 84 common cells; 2 only in the first run`."""
     changed = len({(change.model, change.backend) for change in diff.layouts})
     moved = f", {changed} columns with another layout or engine" if changed else ""
     missing = f"; {len(diff.only_a)} only in the first run" if diff.only_a else ""
@@ -56,16 +56,16 @@ def headline(diff: Diff) -> str:
 
 
 def counted(diff: Diff) -> str:
-    """`3 × new failure, 1 × fixed`."""
+    """Return `3 × new failure, 1 × fixed`."""
     changes = [f"{len(diff.of(kind))} × {kind.value}" for kind in Kind if diff.of(kind)]
     return ", ".join(changes) or "no verdict changed"
 
 
 def change_rows(diff: Diff) -> Iterator[tuple[str, tuple[Entry, ...]]]:
-    """The model and the row of each change; cases of a scenario that changed alike are one row."""
+    """Yield the model and row of each change. Cases of a scenario that changed alike share one."""
     groups: dict[tuple[str, ...], list[Change]] = {}
     for change in diff.changes:
-        # Margins differ in their numbers from case to case: the first one's are told.
+        # Margins differ from case to case in their numbers, so the row shows the first one's.
         words = "" if change.kind is Kind.MARGIN else change.words
         key = (change.kind, change.model, change.backend, change.scenario)
         groups.setdefault((*key, change.before, change.after, words), []).append(change)
@@ -86,7 +86,7 @@ def change_rows(diff: Diff) -> Iterator[tuple[str, tuple[Entry, ...]]]:
 
 
 def fact_tables(diff: Diff) -> Iterator[Table]:
-    """What differs besides the cells: versions, layouts, costs."""
+    """Yield tables of what else differs: versions, layouts, costs."""
     if diff.versions:
         rows = tuple((name, *pair) for name, pair in diff.versions.items())
         yield Table(columns("package", "before", "after"), rows, "Versions", rest=_REST)

@@ -1,4 +1,4 @@
-"""What changed about a model on a backend as a whole: its layout, who it was, its costs (pure)."""
+"""Compare a model on a backend as a whole: its layout, identity and costs (pure)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 
 from conformance.records import Group, Precision, Results, record
 
-#: Of what a worker says of itself, what describes the weights, not the backend.
+#: Keys of a worker's identity that describe the weights and not the backend.
 _NOT_COMPARED = frozenset({"digest", "source", "members", "float32_disagreement", "served_by_pid"})
 
-#: Workers that are no column.
+#: Workers that are not columns.
 _NO_COLUMN = frozenset({"reference", "reference-forced", "build"})
 
-#: Smaller differences than these are the machine's mood.
+#: Smaller differences are noise of the machine.
 _SECONDS, _MIB = 1.0, 64.0
 
 
 @record()
 class GroupChange:
-    """One fact of a model on a backend: `what` was `before` and is `after`."""
+    """One fact of a model on a backend that changed."""
 
     model: str
     backend: str
@@ -44,8 +44,8 @@ class Cost:
 
 
 def layouts(before: Results, after: Results) -> tuple[GroupChange, ...]:
-    """Columns that read the stream another way, or whose engine is another one: once, where it is
-    so in either precision.
+    """Return columns whose layout or engine identity changed. A change in both precisions is
+    reported once.
     """
     changes = (
         GroupChange(a.model, a.backend, fact, old, new)
@@ -56,7 +56,7 @@ def layouts(before: Results, after: Results) -> tuple[GroupChange, ...]:
 
 
 def costs(before: Results, after: Results, *, factor: float) -> tuple[Cost, ...]:
-    """Columns that became so many times slower or larger, or faster or smaller."""
+    """Return columns whose cost changed by at least `factor`, in either direction."""
     costs: list[Cost] = []
     for a, b in _pairs(before, after):
         if a.reused or b.reused:
@@ -82,7 +82,7 @@ def _pairs(before: Results, after: Results) -> Iterator[tuple[Group, Group]]:
 
 
 def _facts(a: Group, b: Group) -> Iterator[tuple[str, str, str]]:
-    # One that never came up says nothing of itself; its cells tell.
+    # A group that never started has no layout or identity; its cells report that.
     if a.layout and b.layout and a.layout != b.layout:
         yield "layout", a.layout, b.layout
     if a.identity and b.identity:

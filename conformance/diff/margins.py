@@ -1,7 +1,7 @@
-"""How much room a passing cell has left before it would fail (pure).
+"""Measure how much room a passing cell has before it would fail (pure).
 
-The headroom of a number is 1 − value/threshold: 1 at no error at all, 0 at the threshold.
-The ratio itself says little: honest computations lie near 1 whatever they do.
+The headroom of a number is 1 − value/threshold: 1 without any error, 0 at the threshold. The ratio
+itself says little, because correct computations always lie near 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from conformance.records import CellResult, Judged, Limits, Thresholds, Verdict,
 
 @record()
 class Headroom:
-    """The smallest one of a cell, where it is, and of which number."""
+    """The smallest headroom of a cell, its site, and the number it belongs to."""
 
     left: float
     site: str
@@ -21,7 +21,7 @@ class Headroom:
 
 
 def headroom(cell: CellResult, thresholds: Thresholds, *, exact: bool) -> Headroom | None:
-    """None where no number was judged. With `exact`, bitwise equal observations count too."""
+    """Return the headroom; None if no number was judged. `exact` includes bitwise equality."""
     rooms = [
         Headroom(max(0.0, room), judged.site, name)
         for judged in cell.observations
@@ -39,6 +39,6 @@ def _rooms(judged: Judged, limits: Limits) -> Iterator[tuple[str, float]]:
     if judged.gain is None:
         return
     room = max(limits.gain_tolerance, limits.gain_sigmas * judged.gain.sigma)
-    # Beyond that the noise is too large for the gain to be judged at all.
+    # Above this limit the noise is too large to judge the gain.
     if room <= limits.gain_room:
         yield "gain", 1 - abs(judged.gain.g - 1) / room

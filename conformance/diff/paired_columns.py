@@ -1,4 +1,4 @@
-"""Columns of two runs that were put on different environments, side by side."""
+"""Match the columns of two runs that use different environments."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from conformance.records import Cell, CellResult, Column, Results
 
 
 def by_backend(a: Results, b: Results) -> tuple[Results, Results]:
-    """Both runs with the columns that belong together named alike, whatever environment they
-    were on: those of one name, and of a backend's others the only one that each run has left.
+    """Return both runs with matching columns renamed alike, whatever their environments. Columns of
+    the same name match; so do a backend's others if each run has just one.
 
-    That one is called after its backend, or where another column is, as in the second run. What
-    remains keeps its name: which of several is meant is not for us to say.
+    A matched column takes its backend's name, or its name in the second run if the backend's name
+    is taken. Other columns keep their names, because the match would be ambiguous.
     """
     before_columns, after_columns = dict[str, Column](), dict[str, Column]()
     for backend in dict.fromkeys(column.backend.id for column in a.columns):
@@ -26,7 +26,7 @@ def by_backend(a: Results, b: Results) -> tuple[Results, Results]:
 
 
 def _without_partner(run: Results, other: Results, backend: str) -> list[Column]:
-    """The run's columns of a backend that the other run does not have under the same name."""
+    """Return the run's columns of a backend whose names the other run does not have."""
     known = {column.id for column in other.columns}
     return [
         column for column in run.columns if column.backend.id == backend and column.id not in known

@@ -1,4 +1,4 @@
-"""What changed since the run before this one, for its page."""
+"""Compare a run with the one before it, for its page."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from conformance.records import Results
 from conformance.report.sections.changes import Changes
 from conformance.store import read_results
 
-#: Runs that are looked at, the newest first, for one with a cell in common.
+#: How many runs are searched, newest first, for one with a cell in common.
 _LOOKED_AT = 5
 
 
 def last(folder: Path, results: Results) -> Changes | None:
-    """Against the newest earlier run beside this one that has cells in common with it.
+    """Return the changes since the newest earlier run in the same folder with cells in common.
 
-    None when there is none; runs that are not finished or not readable do not count.
+    Return None if there is none; unfinished and unreadable runs do not count.
     """
     ids = {cell.id for cell in results.cells}
     earlier = [
@@ -40,7 +40,7 @@ def last(folder: Path, results: Results) -> Changes | None:
 
 
 def between(before: Results, after: Results) -> Changes:
-    """Raises ConformanceError for two runs without a cell in common."""
+    """Return the changes. Raises ConformanceError for two runs without a cell in common."""
     diff = compare(before, after)
     return Changes(
         before=diff.a,
