@@ -1,1 +1,1 @@
-"""What a user writes: models.yaml, the project's table, and where the built-in files lie."""
+"""Read what a user writes: models.yaml and the project's table; locate the built-in files."""

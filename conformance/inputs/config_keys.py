@@ -1,6 +1,6 @@
-"""The keys that the config class of a transformers model type has, read from its source.
+"""Read the keys of a transformers model type's config class from its source.
 
-Nothing is imported: a manifest is read where no engine is. What cannot be read is no answer.
+Nothing is imported, because a manifest is read without an engine. Unreadable source gives None.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-#: Bases that every config class ends in, and where they are defined.
+#: The base classes of every config class.
 _COMMON = ("PreTrainedConfig", "PretrainedConfig")
 
 
 @cache
 def config_keys(architecture: str) -> frozenset[str] | None:
-    """None where the installed transformers has no such class, or its source says too little."""
+    """Return the keys; None if transformers has no such class or its source says too little."""
     root = _root()
     if root is None:
         return None
@@ -36,7 +36,7 @@ def _root() -> Path | None:
 
 
 def _candidates(root: Path, architecture: str) -> Iterator[Path]:
-    """The files that may define it: those of the folder of its name first."""
+    """Yield the files that may define the class, those in the folder of its name first."""
     own = sorted((root / "models" / architecture).glob("configuration_*.py"))
     yield from own
     needle = f'model_type = "{architecture}"'
@@ -75,7 +75,7 @@ def _model_type(node: ast.ClassDef) -> str:
 
 
 def _keys(root: Path, path: Path, node: ast.ClassDef) -> frozenset[str] | None:
-    """Those of a class and of what it derives from; None where a base is not found."""
+    """Return the keys of a class and its bases; None if a base is not found."""
     found = set(_own_keys(node))
     for base in node.bases:
         name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
@@ -103,8 +103,8 @@ def _of_class(root: Path, path: Path, name: str) -> frozenset[str] | None:
 
 
 def _own_keys(node: ast.ClassDef) -> Iterator[str]:
-    """Its fields, the arguments of its functions, what they keep in it, and every word that it
-    quotes: `kwargs.pop("rope_theta", …)` reads a key that is kept by no such name.
+    """Yield the class's fields, the arguments and attributes in its body, and every quoted word:
+    `kwargs.pop("rope_theta", …)` reads a key that no attribute is named after.
     """
     yield from (name for name, _ in _assigned(node))
     for each in ast.walk(node):

@@ -1,4 +1,4 @@
-"""The files of its own folder that a Python file of a user's needs."""
+"""Find the files in its own folder that a user's Python file needs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from conformance.errors import ConformanceError
 from conformance.inputs import text_file
 
-#: What may be the name of a file: below its folder, and no hidden one.
+#: Possible file names: below the file's folder, and not hidden.
 _FILE = re.compile(r"(?:(?![.])[\w.+ -]{1,100}/){0,4}(?![.])[\w.+ -]{1,100}")
 
-#: Bytes beyond which a file that is named is not counted.
+#: Named files with more bytes than this are ignored.
 _LARGE = 64 << 20
 
 
 def needed_files(path: Path) -> list[str]:
-    """Return the names of a file and of those of its folder that it imports, that those import,
-    and that any of them names in its text, as what it loads: vectors, lists of prompts.
+    """Return the name of a file and of the files in its folder that it needs: modules that it
+    imports, directly or not, and data files that any of them names, such as vectors or prompts.
     """
     found: list[str] = []
     waiting = [path.name]
@@ -33,11 +33,11 @@ def needed_files(path: Path) -> list[str]:
 
 
 def _named_in(path: Path) -> Iterator[str]:
-    """What may be the names of files that a file of Python imports, or loads."""
+    """Yield possible names of files that a Python file imports or loads."""
     try:
         tree = ast.parse(text_file.read(path))
     except (ConformanceError, MemoryError, RecursionError, SyntaxError, ValueError):
-        return  # Python says what is wrong with it where it is run
+        return  # Python reports the error when the file is run
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -46,5 +46,5 @@ def _named_in(path: Path) -> Iterator[str]:
             names = [".".join(filter(None, (node.module, alias.name))) for alias in node.names]
         elif isinstance(node, ast.Constant) and _FILE.fullmatch(str(node.value)):
             yield str(node.value)
-        for name in names:  # its folder may be the package
+        for name in names:  # the file's folder may be the package
             yield f"{name.removeprefix(f'{path.parent.name}.').partition('.')[0]}.py"

@@ -1,7 +1,7 @@
-"""models.yaml → records. What is not understood is refused with its line and a remedy.
+"""Read models.yaml into records. Errors come with their line and a remedy.
 
-The document is checked whole against the records below before anything is started;
-an entry holds only what differs from the block `defaults`.
+The whole document is checked against the records below before anything starts. An entry holds only
+what differs from the block `defaults`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from conformance.records import PARTS, Backend, Model, Part, Piece, Source, reco
 from conformance.records.base import Count
 from conformance.records.matrix import PINNED
 
-#: A model's or backend's id is also the name of a folder.
+#: The id of a model or backend is also the name of a folder.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENGINE = re.compile(r"[\w.]+:\w+")
 
-#: What each kind of source must say besides its own key.
+#: The keys that each kind of source needs besides the kind itself.
 _NEEDED: Mapping[str, Sequence[str]] = {
     "path": (),
     "wheel": ("file", "sha256"),
@@ -32,16 +32,16 @@ _NEEDED: Mapping[str, Sequence[str]] = {
     "hub": ("revision",),
 }
 
-#: Tiers that hold all models of the ones before them. Any other name is a tier apart.
+#: Each of these tiers includes the models of the ones before it. Other tiers are independent.
 _GROWING = ("smoke", "default", "full")
 
 
 @record()
 class Tier:
-    """What a selection of models runs: these scenarios only, or all where none is named. A
-    column in `backends` runs on those of its models alone that are in the tier named there.
-    `cases` are all, or a covering selection of them (`conformance.planning.covering`), for which
-    the models in the tier `kinds` stand for the kinds of layer.
+    """What a selection of models runs: only these scenarios, or all if none is named. A column in
+    `backends` runs only on models that are also in the tier named there. `cases` are all, or a
+    covering selection of them (`conformance.planning.covering`); there the models in the tier
+    `kinds` stand for the kinds of layer.
     """
 
     scenarios: tuple[str, ...] = ()
@@ -117,11 +117,11 @@ class _Document:
 
 
 def load(path: Path) -> Manifest:
-    """Read models.yaml. With `extends: built-in` it holds the built-in models, backends, defaults
-    and tiers besides.
+    """Read models.yaml. With `extends: built-in` it also holds the built-in models, backends,
+    defaults and tiers.
 
-    Raises ConformanceError with file, line and remedy for a file that cannot be read, an
-    unknown key, a wrong type, a duplicate id, a model without a source or an unknown engine.
+    Raises ConformanceError with file, line and remedy for a file that cannot be read, an unknown
+    key, a wrong type, a duplicate id, a model without a source or an unknown engine.
     """
     tree = parse(path, holds="it needs the keys `models` and `backends`")
     try:
@@ -146,7 +146,7 @@ def load(path: Path) -> Manifest:
 
 
 def line(path: Path, model: str) -> int | None:
-    """The line on which a model stands, None for one that is built in."""
+    """Return the line that defines a model, None for a built-in model."""
     return line_of(parse(path, holds=""), ("models", model))
 
 
@@ -156,7 +156,7 @@ def _built_in_defaults() -> _Defaults:
 
 
 def _check_new(document: _Document, base: Manifest) -> None:
-    """What a file adds has ids of its own, and one that stands alone says all."""
+    """Refuse ids that are already built in, and a file without backends that extends nothing."""
     if not (document.backends or document.extends):
         raise Refusal((), "the file has no 'backends'", "add `backends:`, or `extends: built-in`")
     known: Mapping[str, Collection[str]] = {
@@ -175,7 +175,7 @@ def _check_new(document: _Document, base: Manifest) -> None:
 
 
 def _keys(location: Location) -> list[str]:
-    """The keys that are known at a place of the document."""
+    """Return the valid keys at a place of the document."""
     kind: type = _Document
     if location:
         kinds = {
@@ -246,7 +246,7 @@ def _model(name: str, entry: _ModelEntry, defaults: _Defaults, folder: Path) -> 
 
 
 def _tiers(named: Sequence[str]) -> tuple[str, ...]:
-    """The tiers named, and those that hold them."""
+    """Return the named tiers and those that include them."""
     larger = [_GROWING[_GROWING.index(name) :] for name in named if name in _GROWING]
     return tuple(dict.fromkeys((*named, *(name for names in larger for name in names))))
 
@@ -278,7 +278,7 @@ def _source(entry: _SourceEntry, place: Location, folder: Path) -> Source:
         return Source("hub", repo=entry.hub, revision=entry.revision)
     try:
         return Source("path", file=str((folder / Path(entry.path).expanduser()).resolve()))
-    except (OSError, RuntimeError, ValueError) as error:  # no such user's home, links in a circle
+    except (OSError, RuntimeError, ValueError) as error:  # no such user's home, or a cycle of links
         raise Refusal((*place, "path"), f"{entry.path!r}: {error}", "name a folder") from None
 
 
@@ -354,7 +354,7 @@ def _check_architecture(name: str, place: Location) -> None:
 
 
 def _check_layout(name: str, place: Location) -> None:
-    # Not at the top: it brings torch, which `conformance list` can do without.
+    # Not at the top: it imports torch, which `conformance list` does not need.
     from conformance.residual_stream import LAYOUTS
 
     if name not in LAYOUTS:

@@ -1,7 +1,7 @@
-"""The files that a run needs and that are no Python of this package: models.yaml, known.yaml,
-environments.yaml, the lock file and the scenarios.
+"""Locate the data files that a run needs: models.yaml, known.yaml, environments.yaml, the lock file
+and the scenarios.
 
-In a checkout they lie beside the package, where people edit them; a wheel holds copies
+A checkout has them next to the package, where people edit them. A wheel holds copies
 (`force-include` in pyproject.toml).
 """
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
 
-#: Name → (where a checkout has it, where a wheel has it). The scenarios' folder has a name of its
-#: own in a wheel: it is also the name of the package that they are imported as, and a user's
-#: folder is often called `scenarios`.
+#: Name → (place in a checkout, place in a wheel). The scenarios' folder has another name in a
+#: wheel: the name is also that of the package they are imported as, and users often call their own
+#: folder `scenarios`.
 _PLACES = {
     "models.yaml": ("models.yaml", "models.yaml"),
     "known.yaml": ("known.yaml", "known.yaml"),
@@ -24,7 +24,7 @@ _PLACES = {
 
 
 def path(name: str, package: Path = _PACKAGE) -> Path:
-    """Where this file or folder is."""
+    """Return the path of this file or folder."""
     beside, inside = _PLACES[name]
     installed = package / "packaged"
     return installed / inside if installed.is_dir() else package.parent / beside

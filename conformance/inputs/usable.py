@@ -1,5 +1,5 @@
-"""Can a model be made from what models.yaml says? Looked at before anything is started, and without
-transformers: what only it knows, a worker says while it builds the checkpoint.
+"""Check whether a model can be made from models.yaml before anything starts, and without
+transformers. A worker checks the rest while it builds the checkpoint.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from conformance import loose_json
 from conformance.errors import ConformanceError
 from conformance.inputs.config_keys import config_keys
 
-#: The key of a tiny config under which stands what its checkpoints hold beyond the keys that
-#: transformers knows, because another engine reads it.
+#: The key of a tiny config for settings that transformers does not know and another engine reads.
 UNREAD = "unread"
-#: What counts something in a config, by transformers' names, those of older families among them.
+#: Sizes in a config, by transformers' names, including those of older families.
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 _WIDTH = ("hidden_size", "d_model", "n_embd", "dim")
 _COUNTS = frozenset(
@@ -36,24 +35,24 @@ _COUNTS = frozenset(
     }
 )
 
-#: Settings of PEFT's LoraConfig, and the highest rank: vLLM takes no higher one by default on most.
+#: Settings of PEFT's LoraConfig, and the highest rank that vLLM accepts by default on most models.
 _ADAPTERS = {"r", "lora_alpha", "target_modules", "layers_to_transform", "use_rslora"}
 _MOST_RANK = 64
 
-#: A tiny model is drawn at random in memory: one with more weights is not tiny.
+#: A tiny model is random weights in memory: with more weights it is not tiny.
 _MOST_WEIGHTS = 10**9
 
-#: A layer counts as so many weights at least: many small ones take as long to make.
+#: The least weights that a layer counts as: many small layers take as long to build.
 _A_LAYER = 10**5
 
-#: A header of safetensors may be as long as that; the library refuses longer ones.
+#: The longest header that the safetensors library accepts.
 _LONGEST_HEADER = 100_000_000
 
 _TYPE = re.compile(r'"([\w.-]+)"[,:]\s*"\w+Config"')
 
 
 class Mistake(NamedTuple):
-    """Under which key, what is wrong, and what mends it."""
+    """The key that is wrong, the error, and the fix."""
 
     key: str
     message: str
@@ -62,8 +61,8 @@ class Mistake(NamedTuple):
 
 @cache
 def architectures() -> frozenset[str]:
-    """The model types that the installed transformers knows, read from its files and not imported;
-    empty where it is not installed, or keeps them elsewhere.
+    """Return the model types of the installed transformers, read from its files without an import;
+    empty if it is not installed or stores them elsewhere.
     """
     spec = importlib.util.find_spec("transformers")
     folder = Path(spec.origin).parent / "models" / "auto" if spec and spec.origin else Path()
@@ -76,7 +75,7 @@ def architectures() -> frozenset[str]:
 
 
 def tiny(config: Mapping[str, Any]) -> Mistake | None:
-    """What is wrong with the sizes of a tiny model's config."""
+    """Return what is wrong with the sizes in a tiny model's config."""
     for key in sorted(_COUNTS & config.keys()):
         value = config[key]
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -97,8 +96,9 @@ def tiny(config: Mapping[str, Any]) -> Mistake | None:
 
 
 def unknown_key(config: Mapping[str, Any], architecture: str) -> Mistake | None:
-    """A key that the architecture's config class has not: transformers keeps it, and nothing reads
-    it. What the class has is read from its source; where that says too little, the build asks.
+    """Return the error for a key that the architecture's config class does not have: transformers
+    would store it and never read it. If the class's source says too little, the build checks
+    instead.
     """
     keys = config_keys(architecture)
     given = [key for key, value in config.items() if value is not None and key != UNREAD]
@@ -111,8 +111,8 @@ def unknown_key(config: Mapping[str, Any], architecture: str) -> Mistake | None:
 
 
 def adapter(config: Mapping[str, Any]) -> Mistake | None:
-    """What is wrong with an adapter's settings, which are PEFT's. Few of them are taken: some name
-    modules to import.
+    """Return what is wrong with an adapter's settings, which are PEFT's. Only a few are allowed,
+    because some name modules to import.
     """
     if unknown := sorted(config.keys() - _ADAPTERS):
         words = f"an adapter takes no {unknown[0]!r}"
@@ -131,25 +131,25 @@ def _value(config: Mapping[str, Any], keys: Iterable[str]) -> int:
 
 
 def layers(config: Mapping[str, Any]) -> int:
-    """How many layers a model's config has, or its text model's; 0 where it does not say."""
+    """Return the number of layers of a model, or of its text model; 0 if the config has none."""
     return positive(of_text(config), *_LAYERS)
 
 
 def of_text(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's config, with what it says of its text model in the first place."""
+    """Return a model's config, in which the values of its text model take precedence."""
     text = config.get("text_config")
     return {**config, **(text if isinstance(text, dict) else {})}
 
 
 def positive(config: Mapping[str, Any], *keys: str) -> int:
-    """The first of these keys that counts something; 0 where none does."""
+    """Return the first of these keys that is a positive integer; 0 if none is."""
     found = (config.get(key) for key in keys)
     return next((value for value in found if type(value) is int and value > 0), 0)
 
 
 def bytes_of_a_token(config: Mapping[str, Any]) -> int:
-    """What an engine keeps of a token: float32 keys and values of all layers, which is an upper
-    bound for the stages of a pipeline and for other ways of attention.
+    """Return the bytes that an engine caches per token: float32 keys and values of all layers. This
+    is an upper bound for pipeline stages and other kinds of attention.
     """
     number = partial(positive, config)
     layers = number(*_LAYERS) or 1
@@ -160,8 +160,8 @@ def bytes_of_a_token(config: Mapping[str, Any]) -> int:
 
 
 def folder(path: Path, architecture: str) -> str:
-    """Why no model of this architecture can be loaded from a folder, "" for no reason seen: a
-    damaged config.json or safetensors file is named.
+    """Return why no model of this architecture can be loaded from a folder, or "". A damaged
+    config.json or safetensors file is named.
     """
     if not path.is_dir():
         return f"{path} is no folder"
@@ -183,7 +183,7 @@ def _config(file: Path, architecture: str) -> str:
 
 
 def safetensors(file: Path) -> str:
-    """What is wrong with the header of a file of tensors, "" for nothing."""
+    """Return what is wrong with the header of a safetensors file, or ""."""
     try:
         with file.open("rb") as opened:
             size = file.stat().st_size
@@ -199,7 +199,7 @@ def safetensors(file: Path) -> str:
 
 
 def _places(header: Any, size: int) -> str:
-    """Whether the tensors lie within the `size` bytes that follow the header."""
+    """Return what is wrong with the tensors' offsets into the `size` bytes after the header."""
     if not isinstance(header, dict):
         return "its header is no mapping"
     end = 0

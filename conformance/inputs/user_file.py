@@ -1,7 +1,7 @@
-"""A user's file, read and never run: its functions, where each value comes from, what it writes.
+"""Parse a user's file without running it: its functions, its values, and what it writes.
 
-A file has one function `trace(lm)`, on the adapter that is alike on every engine, or two,
-`hf(model)` and `vllm(model)`, as users port them.
+A file has either `trace(lm)`, which uses the adapter that is alike on every engine, or `hf(model)`
+and `vllm(model)`, as users port them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from conformance.errors import ConformanceError
 from conformance.inputs import text_file
 from conformance.records import Site
 
-#: The forms a file can have; the first function is what transformers runs.
+#: The forms a file can have. transformers runs the first function.
 BOTH, PORTED = ("trace",), ("hf", "vllm")
 
 _SHAPE = """\
@@ -30,17 +30,17 @@ def trace(lm):
     return {"hidden": hidden}"""
 
 
-#: How nnsight's models are loaded, and what begins a trace.
+#: How a script loads nnsight's models and begins a trace.
 _LOADS = re.compile(r"\b(?:LanguageModel|TransformersModel|VLLM)\(")
 _TRACES = re.compile(r"\.(?:trace|generate)\(")
 
-#: The attributes of a module by which nnsight gives what it computes.
+#: The attributes through which nnsight exposes a module's values.
 _VALUES = frozenset({"output", "input", "inputs", "stream", "live", "logits"})
 
 
 @dataclass(frozen=True)
 class UserFile:
-    """`functions` are those that a check knows, by name; `name` is the file's own in a check."""
+    """A parsed file. `functions` are those that a check runs; `name` is unique in a check."""
 
     path: Path
     text: str
@@ -49,7 +49,7 @@ class UserFile:
 
     @property
     def key(self) -> str:
-        """The key of its case."""
+        """Return the key of the file's case."""
         return f"{USER_TRACE.name}.{self.name}"
 
     @property
@@ -58,20 +58,20 @@ class UserFile:
 
     @property
     def lacks_a_port(self) -> bool:
-        """Whether the file has `hf` alone."""
+        """Return whether the file has `hf` but no `vllm`."""
         return self.function_for("vllm") not in self.functions
 
     def function_for(self, side: str) -> str:
-        """The name of what runs on transformers ("hf") or on vLLM ("vllm")."""
+        """Return the name of the function for transformers ("hf") or vLLM ("vllm")."""
         return side if self.ported else "trace"
 
     def text_of(self, side: str) -> str:
-        """Return the text of a side's function, "" where there is none."""
+        """Return the source of a side's function, "" if there is none."""
         function = self.functions.get(self.function_for(side))
         return (ast.get_source_segment(self.text, function) or "") if function else ""
 
     def order_of(self, site: Site) -> tuple[int, ...]:
-        """Return what sorts a value by where the reference's function last assigns its parts."""
+        """Return a sort key: where the reference's function last assigns the value's parts."""
         parts = {
             name
             for node in self._nodes
@@ -104,7 +104,7 @@ def _names(*nodes: ast.expr) -> set[str]:
 
 
 def read(path: Path) -> UserFile:
-    """Raises ConformanceError for what is no such file, with the edit that makes it one."""
+    """Parse a file. Raises ConformanceError with the necessary edit if it cannot be checked."""
     text = text_file.read(path)
     try:
         tree = ast.parse(text, filename=str(path))
@@ -129,14 +129,14 @@ def read(path: Path) -> UserFile:
 
 
 def _name(path: Path) -> str:
-    """Of the file in a check, safe as a folder's name."""
+    """Return the name of the file in a check, safe as a folder's name."""
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", path.stem).strip("-.+") or "trace"
 
 
 def read_all(paths: Sequence[Path]) -> tuple[UserFile, ...]:
-    """These files, each under a name of its own: with its folder's where two are called alike.
+    """Parse these files and give each a unique name; the folder's name separates equal names.
 
-    Raises ConformanceError for what cannot be checked, and for a file that is named twice.
+    Raises ConformanceError for a file that cannot be checked, or that is named twice.
     """
     alike = Counter(_name(path) for path in paths)
     found: dict[str, UserFile] = {}
@@ -154,7 +154,7 @@ def read_all(paths: Sequence[Path]) -> tuple[UserFile, ...]:
 def _mistakes(
     text: str, tree: ast.Module, found: dict[str, ast.FunctionDef]
 ) -> Iterator[tuple[str, str, int | None]]:
-    """Yield why these functions cannot be checked: in words, what to do, and the line."""
+    """Yield why these functions cannot be checked: the error, the fix, and the line."""
     if "trace" in found and len(found) > 1:
         other = next(name for name in found if name != "trace")
         remedy = "keep `trace(lm)` alone, or `hf(model)` and `vllm(model)`"
@@ -182,9 +182,9 @@ def _mistakes(
 
 
 def _as_function(text: str, tree: ast.Module) -> tuple[int, str] | None:
-    """Return the first line at which a script traces while it is imported, and `hf(model)` with its
-    statements up to the last trace. Imports, functions and classes stay where they are, and the
-    line that loads the model goes. None for a file that does not trace by itself.
+    """Turn a script that traces on import into `hf(model)`: its statements up to the last trace,
+    without imports, functions, classes and the line that loads the model. Return the first trace's
+    line and the function, or None for a file that does not trace on import.
     """
     body = list(tree.body)
     for node in tree.body:

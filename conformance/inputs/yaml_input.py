@@ -1,4 +1,4 @@
-"""A YAML file that a person writes → records, refused with its line and a remedy."""
+"""Parse a YAML file that a person writes into records. Errors come with their line and a remedy."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ T = TypeVar("T")
 
 Location = tuple[str | int, ...]
 
-#: What a person writes is far below these; a file that is made to be large, deep or to grow where
-#: its aliases are followed is refused before it costs time or memory.
+#: Handwritten files are far below these limits. A file that is huge, deep, or grows through its
+#: aliases is refused before it costs time or memory.
 MOST_BYTES = 1 << 18
 _MOST_VALUES = 50_000
 _DEEPEST = 50
 
 
 class Refusal(Exception):
-    """Something in the document is wrong; whoever reads it adds the file and the line."""
+    """An error in the document. The caller adds the file and the line."""
 
     def __init__(self, location: Location, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -48,9 +48,9 @@ class Refusal(Exception):
 
 
 def parse(path: Path, *, holds: str) -> CommentedMap:
-    """The file's tree, with its lines and comments. `holds` says what belongs into it.
+    """Return the file's tree with lines and comments. `holds` says what the file must contain.
 
-    Raises ConformanceError for a file that cannot be read, is no YAML or holds no mapping.
+    Raises ConformanceError for a file that cannot be read, is not YAML or is not a mapping.
     """
     text = text_file.read(path, most=MOST_BYTES)
     try:
@@ -72,7 +72,7 @@ def parse(path: Path, *, holds: str) -> CommentedMap:
             line=error.problem_mark.line + 1 if error.problem_mark else None,
             remedy="mend the syntax there or in the line before",
         ) from error
-    except Exception as error:  # RecursionError, and what ruamel.yaml raises without a place
+    except Exception as error:  # RecursionError, and ruamel.yaml's errors without a position
         deep = isinstance(error, RecursionError)
         words = "it is too long, or nested too deeply" if deep else _first(error)
         raise ConformanceError(
@@ -88,8 +88,8 @@ def parse(path: Path, *, holds: str) -> CommentedMap:
 
 
 def _shallow(text: str) -> None:
-    """Raises RecursionError for what is not worth building: that takes a time which grows with the
-    square of the depth.
+    """Raise RecursionError for text that is too deep or too long: building its tree takes time that
+    grows with the square of the depth.
     """
     depth = 0
     for number, event in enumerate(YAML(typ="rt").parse(text)):
@@ -100,13 +100,13 @@ def _shallow(text: str) -> None:
 
 
 def _first(error: Exception) -> str:
-    """The first line of an error's words."""
+    """Return the first line of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _plain(tree: Any) -> None:
-    """Raises Refusal for what JSON has no word for, and for a tree that is too large or has no end,
-    as aliases can make it.
+    """Raise Refusal for values that JSON cannot represent, and for trees that are too large or that
+    aliases make infinite.
     """
     waiting: list[tuple[Location, Any]] = [((), tree)]
     values = 0
@@ -131,8 +131,8 @@ def _plain(tree: Any) -> None:
 
 
 def _odd(value: object) -> bool:
-    """Whether a value cannot be written again: half a character, no number, or one with more
-    digits than any figure has.
+    """Return whether a value cannot be written back: a lone surrogate or null character, NaN, or an
+    integer of more than 64 bits.
     """
     if isinstance(value, str):
         return any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in value)
@@ -148,7 +148,7 @@ def _shown(value: object) -> str:
 
 
 def line_of(tree: Any, location: Location) -> int | None:
-    """The line (from 1) of the innermost part of `location` that is in the file."""
+    """Return the line (from 1) of the innermost part of `location` that exists in the file."""
     line = None
     for step in location:
         if isinstance(tree, CommentedMap) and step in tree:
@@ -162,14 +162,14 @@ def line_of(tree: Any, location: Location) -> int | None:
 
 
 def check(kind: type[T], tree: CommentedMap, keys: Callable[[Location], Sequence[str]]) -> T:
-    """The tree as a record; `keys` names those known at a place. Raises Refusal."""
-    # Through JSON, because pydantic's strict mode then takes lists for tuples and mappings
-    # for records, yet no "2" for a 2.
+    """Return the tree as a record; `keys` returns the valid keys at a place. Raises Refusal."""
+    # Through JSON: pydantic's strict mode then accepts lists for tuples and mappings for records,
+    # but still no "2" for a 2.
     try:
         text = json.dumps(tree, default=str)
         return adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        # The deepest one: a misspelt key is more telling than the missing one it causes.
+        # Report the deepest error: a misspelt key says more than the missing key it causes.
         first = max(
             error.errors(), key=lambda error: (error["type"] != "missing", len(error["loc"]))
         )
