@@ -1,5 +1,5 @@
-"""One cell of a run as a script, to attach to an issue or to debug, and as a text for upstream.
+"""Export one cell of a run as a script to attach to an issue or to debug, or as an issue text.
 
-A script holds the trace, what it means in plain PyTorch, and the case's data. `rerun` is what
-it calls: the cell is gathered and judged as in any run, so there is no second judge.
+A script holds the trace, its meaning in plain PyTorch, and the case's data. It calls `rerun`, which
+gathers and judges the cell as any run does, so there is no second judge.
 """

@@ -1,6 +1,6 @@
-"""One failed cell as a text for upstream: what was expected, what was seen, and who confirms it.
+"""Write an upstream issue for one failed cell: what was expected and seen, and who confirms it.
 
-Everything of a run's own is escaped (`plain`) or stands in a fence that it cannot end.
+All data of a run is escaped (`plain`) or stands in a fence that it cannot end.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SENTENCE = re.compile(r"(?<=[.:;])\s|[:;]\s")
 
 
 def addressee(cell: CellResult, column: Column) -> Project:
-    """Whose it is, by the cell's attribution. Raises ConformanceError where nobody upstream can
-    mend it, or where the facts decide nothing: then it must be said.
+    """Return the project to write to, by the cell's attribution. Raises ConformanceError if this
+    project has to fix it, or if the attribution is undecided.
     """
     side = cell.attribution.side if cell.attribution else Side.UNDECIDED
     if side is Side.ENGINE:
@@ -54,7 +54,7 @@ def addressee(cell: CellResult, column: Column) -> Project:
 def text(
     results: Results, cell: CellResult, model: Model, project: Project, script: str, file: str
 ) -> str:
-    """The text, in Markdown. `script` is what shows the failure again, in a file of that name.
+    """Return the issue in Markdown. `script` reproduces the failure and is stored under `file`.
 
     Raises ConformanceError for a cell that passes: there is nothing to report.
     """
@@ -86,7 +86,7 @@ def text(
 
 
 def title(cell: CellResult, project: Project) -> str:
-    """One line: what is known of the cause, else what was seen."""
+    """Return one line: the cause if it is known, else the symptom."""
     words = " ".join((cell.expected or cell.diagnosis or cell.reason).split())
     first = _SENTENCE.split(words, maxsplit=1)[0].rstrip(".:;")
     if len(first) > _TITLE:
@@ -197,7 +197,7 @@ def _confirmed(results: Results, cell: CellResult) -> Iterator[str]:
 
 
 def _elsewhere(results: Results, cell: CellResult) -> Iterator[str]:
-    """The other cells of the run with the same cause, as far as known.yaml knows it."""
+    """Yield the run's other cells that known.yaml attributes to the same cause."""
     same = [twin for twin in results.cells if cell.expected and twin.expected == cell.expected]
     if len(same) < 2:
         return
@@ -227,5 +227,5 @@ def _fenced(words: str, language: str = "") -> Sequence[str]:
 
 
 def _code(words: str) -> str:
-    """Text for inside of backticks: on one line, without any."""
+    """Return text that can stand within backticks: one line, without backticks."""
     return " ".join(words.split()).replace("`", "'").replace("|", "¦")

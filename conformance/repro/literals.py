@@ -1,4 +1,4 @@
-"""A script's data, read from its text as literals: nothing of them is ever executed."""
+"""Read a script's data from its text as literals, without executing anything."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def assigned(text: str, *names: str) -> tuple[dict[str, Any], str]:
-    """What a script assigns, last, to those of these names that it has, and its text before the
-    first name's.
+    """Return the last literal that a script assigns to each of these names, and the text before the
+    first name's assignment.
 
-    Raises ValueError for what is no literal, SyntaxError for what is no Python.
+    Raises ValueError for a value that is not a literal, SyntaxError for invalid Python.
     """
     nodes = {
         node.targets[0].id: node

@@ -1,4 +1,4 @@
-"""`conformance repro` of a check: the user's own file, which has itself checked again."""
+"""Run `conformance repro` on a check: the user's own file, plus a call that checks it again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Script:
-    """The script of one answer of a check."""
+    """The script for one cell of a check."""
 
     run: RunFolder
     cell: CellResult
@@ -37,12 +37,12 @@ class Script:
     backend: Backend
 
     def text(self, name: str) -> str:
-        """Return the script; `name` is its own."""
+        """Return the script's text; `name` is its file name."""
         opening, own = split_opening(self.file.text)
         beside = ", ".join(self.beside())
         parts = [
             "#!/usr/bin/env python3",
-            # Nothing of a check's is on the first two lines, where it could name an encoding.
+            # The first two lines contain no data of the check, which could name an encoding.
             "#",
             *comment(self.cell.id),
             "#",
@@ -63,14 +63,14 @@ class Script:
         return "\n".join(parts).rstrip() + "\n"
 
     def executed(self) -> Executed:
-        """Return what the script would start and load, all of it named by the check's files: its
-        model and its engine, the user's file and what that imports or reads.
+        """Return what the script would start and load, as the check's files name it: model, engine,
+        the user's file, and the files that it imports or reads.
         """
         code = tuple(kept.contents(self.run, self.file).values())
         return Executed((self.asked.model,), (Column(self.backend),), code=code)
 
     def beside(self) -> dict[str, Path]:
-        """Return what must lie beside the script, by its name there."""
+        """Return the files that must lie next to the script, by their names there."""
         files = kept.contents(self.run, self.file)
         return {name: path for name, path in files.items() if name != self.file.path.name}
 
@@ -81,7 +81,7 @@ class Script:
 
 
 def script_of(run: RunFolder, cell: CellResult) -> Script:
-    """Raises ConformanceError for a check of a dump, and for a file that no engine ran."""
+    """Return the script. Raises ConformanceError for a dump, or a file that no engine ran."""
     asked = kept.asked_of(run)
     file = next((one for one in asked.files if one.name == cell.case), None)
     backend = next((one for one in asked.engines if one.id == cell.backend), None)

@@ -1,10 +1,9 @@
-"""What a script of `conformance repro` calls: its cell, gathered and judged as in any run.
+"""Run a script of `conformance repro`: gather and judge its cell as any run does.
 
     sys.exit(main(__file__))
 
-The script's data are read from its text as literals: nothing of them is ever executed. Exit
-codes: 0 the cell passes, 1 it fails in the way that was recorded, 2 it could not be run at all,
-3 it fails in another way, 130 interrupted.
+The script's data is read from its text as literals and never executed. Exit codes: 0 the cell
+passes, 1 it fails as recorded, 2 it could not be run, 3 it fails in another way, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -46,19 +45,18 @@ from conformance.runner import Event, GroupStarted, WorkerDied
 from conformance.scenario import discover
 from conformance.store import RunFolder, RunPlan, create_run, installed, installed_in
 
-#: The names of a script's literals: what was recorded, and the files beside the scenario's.
+#: The names of a script's literals: the recorded data, and the modules next to the scenario's.
 RECORDED, BESIDE = "RECORDED", "BESIDE"
 _SHOWN = 12
 
 
 @record()
 class Recorded:
-    """What a script knows of the run that it is from.
+    """What a script knows about the run it was written from.
 
-    `columns` are the cell's own and, where that has several pipeline stages, the one that
-    differs from it in having one. `checkpoint` is the digest of the weights, `versions` are
-    those that the engine had, `run` names the run. The cell runs in the `precision` whose
-    verdict this is.
+    `columns` are the cell's own and, if that has several pipeline stages, the same column with one
+    stage. `checkpoint` is the digest of the weights, `versions` are those of the engine, `run`
+    names the run. `verdict` is the one in `precision`, in which the cell runs.
     """
 
     run: str
@@ -76,7 +74,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Script:
-    """A script's file, taken apart: the scenario's own text, and the data."""
+    """A parsed script: the scenario's source, and the data."""
 
     recorded: Recorded
     scenario: str
@@ -85,14 +83,14 @@ class Script:
 
 
 def main(file: str | Path, arguments: Sequence[str] | None = None) -> int:
-    """Run the script in this file again; returns its exit status."""
+    """Run the script in this file again. Return the exit status."""
     try:
         return _main(Path(file), arguments)
     except ConformanceError as error:
         _say(f"error: {error}")
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except Exception:  # noqa: BLE001 - Python's own 1 would say that the failure was seen again
+    except Exception:  # noqa: BLE001 - Python's own 1 would mean "failed as recorded"
         traceback.print_exc()
     return 2
 
@@ -117,7 +115,7 @@ def _main(file: Path, arguments: Sequence[str] | None) -> int:
 
 
 def read(file: Path) -> Script:
-    """A script's parts. Raises ConformanceError for a file that holds none."""
+    """Parse a script. Raises ConformanceError if the file holds no recorded cell."""
     try:
         literals, scenario = assigned(file.read_text(encoding="utf-8"), RECORDED, BESIDE)
         data = literals[RECORDED]
@@ -129,9 +127,9 @@ def read(file: Path) -> Script:
 
 
 def placed(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> Recorded:
-    """With weights and interpreter of the user's, where some are given.
+    """Return the recorded data with the user's weights and interpreter, if given.
 
-    Raises ConformanceError when this machine has not the device or the interpreter.
+    Raises ConformanceError if this machine lacks the device or the interpreter.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device != recorded.device:
@@ -159,8 +157,8 @@ def placed(recorded: Recorded, checkpoint: Path | None, python: Path | None) -> 
 
 
 def gathered(script: Script, folder: Path) -> tuple[CellResult, str]:
-    """The cell judged, and the digest of the weights, "" where the truth could not be computed.
-    All is computed anew, in `folder`.
+    """Return the judged cell and the digest of the weights, "" if the reference failed. Everything
+    is computed anew, in `folder`.
 
     Raises ConformanceError for a scenario that has no such case, KeyboardInterrupt when the
     gathering was interrupted.
@@ -202,10 +200,10 @@ def gathered(script: Script, folder: Path) -> tuple[CellResult, str]:
 
 
 def unpacked(script: Script, folder: Path) -> Path:
-    """The folder, below this one, that holds the scenario's file and those beside it."""
+    """Write the scenario's file and its modules below this folder. Return their folder."""
     scenarios = folder / Path(script.folder).name
     scenarios.mkdir()
-    # A package: else Python would take another one of this name, as a clone of this project has.
+    # A package: otherwise Python would import another folder of this name, such as this project's.
     files = {
         "__init__.py": "",
         f"{script.recorded.cell.scenario}.py": script.scenario,
@@ -229,7 +227,7 @@ def _tell(event: Event) -> None:
 
 
 def _changes(recorded: Recorded, digest: str) -> None:
-    """Say what is not as it was when the cell was recorded."""
+    """Report what differs from the state in which the cell was recorded."""
     python = recorded.columns[0].interpreter
     now = installed_in(Path(python)) if python else installed()
     for name, was in recorded.versions.items():
@@ -240,7 +238,7 @@ def _changes(recorded: Recorded, digest: str) -> None:
 
 
 def _report(recorded: Recorded, result: CellResult) -> int:
-    """Show the verdict; returns the exit status."""
+    """Print the verdict. Return the exit status."""
     _say("")
     failing = [judged for judged in result.observations if judged.verdict.fails]
     for judged in failing[:_SHOWN]:
@@ -268,7 +266,7 @@ def _report(recorded: Recorded, result: CellResult) -> int:
 
 
 def same_failure(result: CellResult, recorded: Recorded) -> bool:
-    """Is this the failure that was recorded? What ended in words must end in the same ones."""
+    """Return whether this is the recorded failure. Errors must also have the same message."""
     if result.verdict in {Verdict.ERROR, Verdict.UNSUPPORTED}:
         alike = _alike(result.reason) == _alike(recorded.reason)
         return result.verdict is recorded.verdict and alike
@@ -276,12 +274,12 @@ def same_failure(result: CellResult, recorded: Recorded) -> bool:
 
 
 def _alike(words: str) -> str:
-    """The first line without numbers and addresses, which differ from run to run."""
+    """Return the first line without numbers and addresses, which differ from run to run."""
     return re.sub(r"0x[0-9a-f]+|\d+", "#", words.strip().partition("\n")[0])
 
 
 def _shown(text: str) -> str:
-    """Text that a terminal shows and does not obey."""
+    """Return text without the control characters that a terminal would obey."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

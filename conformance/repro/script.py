@@ -1,6 +1,6 @@
-"""Put together the script of one cell: the scenario's file, and what was recorded, as literals.
+"""Build the script of one cell: the scenario's file, and the recorded data as literals.
 
-Nothing of a run gets into a script but as a comment or a literal: `comment` and `repr`.
+Data of a run enters a script only as a comment or a literal: `comment` and `repr`.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _NAME_LENGTH = 150
 
 
 def script_name(cell: CellResult) -> str:
-    """A file name that Python can import."""
+    """Return a file name that Python can import."""
     name = re.sub(r"\W+", "_", cell.id, flags=re.ASCII).strip("_")
     return f"repro_{name[:_NAME_LENGTH]}.py"
 
 
 def shareable(cell: CellResult) -> CellResult:
-    """The cell without the folders of the machine it is from: upstream has others."""
+    """Return the cell without local folder paths, for readers upstream."""
     return replace(
         cell,
         reason=_without_folders(cell.reason),
@@ -67,9 +67,9 @@ def _without_folders(words: str) -> str:
 
 
 def recorded(results: Results, cell: CellResult, model: Model, column: Column) -> Recorded:
-    """What the script must know of the run.
+    """Return what the script must know about the run.
 
-    Raises ConformanceError for a cell that was not run, or on an engine of somebody else's.
+    Raises ConformanceError for a cell that was not run, or was run on an engine from elsewhere.
     """
     if column.engine not in ENGINES:
         raise ConformanceError(
@@ -126,15 +126,15 @@ def text(
 
 
 def _guarded(source: str) -> str:
-    """The scenario's file, verbatim, with the call before its first statement that does
-    something: run as a program, the file reads itself instead of executing the trace here.
+    """Return the scenario's file verbatim, with the call inserted before its first real statement:
+    run as a program, the file reads itself instead of executing the trace.
     """
     opening, rest = split_opening(source.rstrip())
     return "\n".join([*opening, "", _CALL, *rest, ""])
 
 
 def split_opening(source: str) -> tuple[list[str], list[str]]:
-    """A file's docstring and future imports, which come first in any file, and its other lines."""
+    """Split a file into its docstring and future imports, which must come first, and the rest."""
     lines = source.splitlines()
     end = 0
     for index, node in enumerate(ast.parse(source).body):
@@ -147,13 +147,13 @@ def split_opening(source: str) -> tuple[list[str], list[str]]:
 
 
 def _beside(path: Path) -> dict[str, str]:
-    """The modules beside a scenario's file that it imports, by name, and what those import."""
+    """Return the modules next to a scenario's file that it imports, directly or not, by name."""
     names = [name for name in needed_files(path) if name.endswith(".py") and name != path.name]
     return {name: (path.parent / name).read_text(encoding="utf-8") for name in names}
 
 
 def _header(cell: CellResult, known: Recorded, file: str) -> Iterator[str]:
-    """Comments. Nothing of a run's is on the first two lines, where it could name an encoding."""
+    """Yield comments. The first two contain no data of a run, which could name an encoding."""
     yield from ("#!/usr/bin/env python3", "#", *comment(cell.id), "#")
     yield from comment(
         "Written by `conformance repro`. The trace, its meaning in plain PyTorch and the case's "
@@ -187,13 +187,13 @@ def package_name(name: str = "conformance") -> str:
 
 
 def comment(words: str) -> list[str]:
-    """Text of a run's own as comments, which nothing in it can end."""
+    """Return text of a run as comment lines, which nothing in the text can end."""
     plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(words.split()))
     return textwrap.wrap(plain, _WIDTH - 2, initial_indent="# ", subsequent_indent="# ")
 
 
 def _plain(known: Recorded) -> dict[str, Any]:
-    """What JSON holds of it, without what is as it is by default."""
+    """Return the record as JSON values, without defaults."""
     plain: dict[str, Any] = adapter(Recorded).dump_python(known, mode="json", exclude_defaults=True)
     return plain
 

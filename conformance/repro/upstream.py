@@ -1,10 +1,10 @@
-"""Whom a text is written to; here, as the command line names them before it imports anything."""
+"""The projects an issue can be written to. The command line imports this without anything else."""
 
 from enum import StrEnum
 
 
 class Project(StrEnum):
-    """A project upstream."""
+    """An upstream project."""
 
     NNSIGHT = "nnsight"
     VLLM = "vLLM"
