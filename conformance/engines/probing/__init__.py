@@ -1,1 +1,1 @@
-"""What is asked of an engine when it has loaded, and seen beside its traces: without nnsight."""
+"""Measurements of a freshly loaded engine, and observations of it without nnsight."""

@@ -1,8 +1,8 @@
-"""Does a prompt have the same bits beside others as alone? Measured when an engine has loaded.
+"""Measure whether batching changes a prompt's bits.
 
-A kernel that is chosen by how many rows there are, or a row of padding, sums in another order:
-nothing is wrong then, and a request's numbers are not held to the bits that it has alone. Where
-no prompt of several lengths changes by one bit, a neighbour that shows in the last bit is a fault.
+A kernel chosen by the number of rows, or a row of padding, may change the order of addition. That
+is legitimate, so such an engine is not required to give a request the same bits as when it runs
+alone. If no prompt changes by a bit, a neighbour that changes the last bit is a fault.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from conformance.builtin.probe import PROBE
 from conformance.engines.probing.repeated import same_bits
 
-#: Of several lengths, none of them a scenario's: one that kernels may take as a whole, and others.
+#: Prompts of several lengths, none from a scenario; some kernels treat one length specially.
 PROMPTS = (
     "Nine grey geese walked along the narrow path behind the mill until the light was gone",
     PROBE,
@@ -24,13 +24,13 @@ PROMPTS = (
     "Snow fell on the harbour",
 )
 
-#: The streams after every layer of each of these prompts, observed at once.
+#: Returns the streams after every layer for each of these prompts, run in one batch.
 Observe = Callable[[Sequence[str]], Sequence[Sequence[Tensor]]]
 
 
 def kept_beside(observe: Observe) -> bool:
-    """Are each prompt's streams beside the others, to the last bit, what they are alone? False
-    where there are none, and where an engine cannot be asked.
+    """Return whether each prompt's streams are bitwise the same in a batch as alone. False if there
+    are no streams or the engine cannot run the prompts.
     """
     try:
         alone = [[tensor.clone() for tensor in observe([prompt])[0]] for prompt in PROMPTS]
@@ -40,7 +40,7 @@ def kept_beside(observe: Observe) -> bool:
 
 
 def in_one_trace(lm: Any, prompts: Sequence[str]) -> list[list[Tensor]]:
-    """From one trace of all prompts."""
+    """Return the streams of each prompt from one trace of all prompts."""
     with lm.trace() as tracer:
         found = save([None] * len(prompts))
         for index, prompt in enumerate(prompts):
@@ -50,8 +50,8 @@ def in_one_trace(lm: Any, prompts: Sequence[str]) -> list[list[Tensor]]:
 
 
 def from_clients(lm: Any, prompts: Sequence[str]) -> list[list[Tensor]]:
-    """From a trace of each prompt's own, all under way at once."""
+    """Return the streams of each prompt from one trace per prompt, all in flight at once."""
     for prompt in prompts:
         with lm.send(prompt):
-            streams = save([layer.stream for layer in lm.layers])  # noqa: F841 - comes home below
+            streams = save([layer.stream for layer in lm.layers])  # noqa: F841 - read below
     return [answer["streams"] for answer in lm.received()]

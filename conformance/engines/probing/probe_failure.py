@@ -1,6 +1,6 @@
-"""What keeps every trace of an engine from running, found out on the probe prompt.
+"""An error that stops every trace of an engine, found with the probe prompt.
 
-The engine stays open all the same: what it does without nnsight tells whose fault it is.
+The engine stays open: its results without nnsight show who has to fix the error.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from conformance.records import Job, Status
 from conformance.scenario import Scenario
 from conformance.store import GroupFolder, event_log
 
-if TYPE_CHECKING:  # both import torch
+if TYPE_CHECKING:  # these import torch
     from conformance.engines.traced import Probe
     from conformance.residual_stream import Settled
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """An error that any trace would meet, with the traceback of when it was first met."""
+    """An error that any trace would raise, with the traceback of its first occurrence."""
 
     error: Exception
     traceback: TracebackType | None
 
     @property
     def status(self) -> Status:
-        """Of the group. A refusal is the engine's answer, not a failure to load."""
+        """The group's status. A refusal is the engine's answer, not a failure to load."""
         if isinstance(self.error, Refused):
             return Status.OK
         return Status.STRUCTURE if isinstance(self.error, Unreadable) else Status.ERROR
@@ -45,13 +45,13 @@ class Obstacle:
 
 
 def tell_probing(job: Job, computing: Iterable[int] = ()) -> None:
-    """Say in the events that the engine is there, with which processes, and is now probed: whoever
-    watches a run, or disturbs it, sees no other sign of that. The runner takes it for a part of
-    loading.
+    """Write to the events file that the engine has started, with its processes, and is being
+    probed. No other sign of that is visible to whoever watches or disturbs a run. The runner counts
+    probing as loading.
 
-    `computing` are the processes that compute the model; with those between them and this one they
-    are the engine. Whoever else is in the session helps, as those do that torch compiles with, and
-    may go without any harm.
+    `computing` are the processes that compute the model. They and the processes between them and
+    this one form the engine. Other processes of the session, such as torch's compile workers, may
+    end without harm.
     """
     processes = sorted(sessions.between(os.getpid(), computing))
     with suppress(OSError):
@@ -66,15 +66,15 @@ def probed(
     pinned: str,
     refused: Callable[[BaseException], Refused | None] = lambda _: None,
 ) -> tuple[Settled, Obstacle | None]:
-    """The layout of the stream by the layers' outputs on the probe prompt, or the obstacle:
-    no layout fits, or the trace itself failed.
+    """Determine the stream's layout from the layers' outputs on the probe prompt. Return the
+    obstacle with it if no layout fits or the trace failed.
     """
     from conformance.engines.traced import settle_layout
     from conformance.residual_stream import Settled
 
     try:
         settled = settle_layout(outputs(), probe, pinned)
-    except Exception as error:  # noqa: BLE001 - whatever a trace can raise
+    except Exception as error:  # noqa: BLE001 - a trace can raise anything
         obstacle = Obstacle(refused(error) or error, error.__traceback__)
         return Settled("", reason=obstacle.reason), obstacle
     if settled.layout:
@@ -83,6 +83,6 @@ def probed(
 
 
 def stop_at(obstacle: Obstacle | None, scenario: Scenario) -> None:
-    """Raise the obstacle, unless there is none or the engine only generates by itself."""
+    """Raise the obstacle, if there is one, unless the scenario only generates without a trace."""
     if obstacle is not None and scenario.name != GENERATED.name:
         raise obstacle.error.with_traceback(obstacle.traceback)

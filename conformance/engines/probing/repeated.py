@@ -1,4 +1,4 @@
-"""Does an engine give the same bits again? Measured, where what computes does not promise it."""
+"""Measure whether an engine whose backend does not promise it is bitwise reproducible."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from conformance.engines.structure import tensors_in
 
 
 def repeats(outputs: Callable[[], Any]) -> bool:
-    """Are the tensors that `outputs` computes the same, to the last bit, when it is called again?
+    """Return whether two calls of `outputs` compute bitwise the same tensors.
 
-    False where there are none. Two batches of other sizes may still differ: on a GPU a kernel is
-    chosen by how many rows there are.
+    False if there are no tensors. Batches of different sizes may still differ: on a GPU the kernel
+    depends on the number of rows.
     """
 
     def tensors() -> list[Tensor]:
@@ -23,13 +23,13 @@ def repeats(outputs: Callable[[], Any]) -> bool:
     return same_bits(tensors(), tensors())
 
 
-#: Between two computations that need not have the same bits; an engine that a block has changed
-#: is further off.
+#: The largest relative distance between two computations that need not be bitwise the same; an
+#: engine that a block has changed is further off.
 _NOISE = 0.05
 
 
 def is_unchanged(now: Any, before: Any, *, exact: bool) -> bool:
-    """Return whether two computations of the same outputs agree: to the bit where `exact`."""
+    """Return whether two computations of the same outputs agree, bitwise if `exact`."""
     left, right = tensors_in(now), tensors_in(before)
     if exact or [one.shape for one in left] != [one.shape for one in right]:
         return same_bits(left, right)
@@ -38,5 +38,5 @@ def is_unchanged(now: Any, before: Any, *, exact: bool) -> bool:
 
 
 def same_bits(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
-    """Are there tensors, and those of both sides the same to the last bit?"""
+    """Return whether both sides hold the same tensors, bitwise, and at least one."""
     return bool(left) and len(left) == len(right) and all(map(equal, left, right))

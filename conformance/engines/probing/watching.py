@@ -1,6 +1,6 @@
-"""The stream after every layer as plain torch hooks see it: what is computed, not what is read.
+"""The stream after every layer, observed with plain torch hooks.
 
-Nothing of nnsight is used but the path of the layer list and the layout that was settled.
+Of nnsight's work, only the path of the layer list and the layout are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Streams = dict[int, Tensor]
 
 @contextmanager
 def watched(layers: Mapping[int, Module], layout: str) -> Iterator[Streams]:
-    """Each layer's stream [tokens, width] in the first forward of the block, on the CPU."""
+    """Collect each layer's stream [tokens, width] in the block's first forward, on the CPU."""
     streams: Streams = {}
 
     def note(index: int) -> Any:
